@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "admin": 3, "testing": 3, "dashboard": 3, "spark": 3}
+FLOORS["tests"] = 4
+"""Of `tests` the sweep (tests/sweep) is checked like a root."""
 BESIDE = ["spark/pyspark_lockstep"]
 """Packages of the wheel outside of the namespace: Spark looks for modules of this name."""
 PEERS = {("dashboard", "admin"), ("testing", "admin")}
@@ -30,11 +32,17 @@ def roots() -> list[str]:
 
 
 def sources() -> list[Path]:
-    return [path for root in roots() for path in sorted((ROOT / root / "lockstep").rglob("*.py"))]
+    folders = [*(ROOT / root / "lockstep" for root in roots()), ROOT / "tests/sweep"]
+    return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
 
 
 def place(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+def simulates(path: Path) -> bool:
+    """Return whether the file belongs to the simulator or to the sweep."""
+    return place(path).startswith(("testing/", "tests/"))
 
 
 @cache
@@ -68,6 +76,7 @@ def test_every_root_holds_one_typed_slice_of_the_namespace() -> None:
 def test_a_file_imports_only_from_floors_below(path: Path) -> None:
     here = path.relative_to(ROOT).parts[0]
     for name in imported(path):
+        assert here == "tests" or name.partition(".")[0] not in {"sweep", "support"}, f"{place(path)} imports {name}"
         if name.startswith("lockstep."):
             there = name.split(".")[1]
             assert there == here or FLOORS[there] < FLOORS[here] or (here, there) in PEERS, f"{place(path)} imports {name}"
@@ -80,7 +89,7 @@ def module_of(path: Path) -> str:
 
 def test_the_imports_of_the_product_form_no_circle() -> None:
     """Those inside functions and under TYPE_CHECKING count too."""
-    product = {module_of(path): path for path in sources() if not place(path).startswith("testing/")}
+    product = {module_of(path): path for path in sources() if not simulates(path)}
     needs: dict[str, set[str]] = {}
     for name, path in product.items():
         found = set(imported(path))
@@ -104,7 +113,7 @@ LATE = {
 
 
 def test_types_that_only_the_type_checker_imports_are_few_and_have_a_reason() -> None:
-    assert {place(p) for p in sources() if not place(p).startswith("testing/") and "TYPE_CHECKING" in p.read_text()} == LATE.keys()
+    assert {place(p) for p in sources() if not simulates(p) and "TYPE_CHECKING" in p.read_text()} == LATE.keys()
 
 
 @pytest.mark.parametrize("path", [p for p in sources() if place(p).startswith("protocol/")], ids=place)
@@ -121,7 +130,7 @@ def test_tables_are_pure(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in sources() if place(p) not in WORLD and not place(p).startswith("admin/")], ids=place)
 def test_clocks_randomness_files_and_threads_are_handed_in(path: Path) -> None:
-    seeded = {"random"} if place(path).startswith("testing/") else set()
+    seeded = {"random"} if simulates(path) else set()
     assert not WORLD_MODULES & {name.split(".")[0] for name in imported(path)} - seeded
     for number, line in enumerate(path.read_text().splitlines(), 1):
         code = line.split("#")[0]
@@ -129,7 +138,7 @@ def test_clocks_randomness_files_and_threads_are_handed_in(path: Path) -> None:
         assert not found or "# world:" in line, f"{place(path)}:{number} reaches the world by itself: {line.strip()}"
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if place(p).startswith("testing/")], ids=place)
+@pytest.mark.parametrize("path", [p for p in sources() if simulates(p)], ids=place)
 def test_the_simulator_rolls_only_dice_with_a_seed(path: Path) -> None:
     for node in ast.walk(tree(path)):
         assert not isinstance(node, ast.Import) or all(alias.name != "random" for alias in node.names), f"{place(path)} imports random"

@@ -6,8 +6,8 @@ import pytest
 
 from lockstep.protocol.bodies import ReconcileBody, Verdict
 from lockstep.testing.simulation import SimFiles
-from lockstep.testing.sweep.seeds import run_one
 from support.coordination_kit import GRACE, Bench, Client, replay
+from sweep.seeds import run_one
 
 
 def pair(bench: Bench) -> tuple[Client, Client]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sys
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.testing.sweep.__main__ import main
-from lockstep.testing.sweep.mutants import switched_off
 from support.loops import until
+from sweep.__main__ import main
+from sweep.mutants import switched_off
 
 SHORT = ["--storm", "4"]
 
@@ -77,7 +78,9 @@ def test_what_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> N
 
 
 async def test_sigterm_ends_the_workers_too() -> None:
-    sweep = await asyncio.create_subprocess_exec(sys.executable, "-m", "lockstep.testing.sweep", "--seeds", "1-1000", "--workers", "2")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "sweep", "--seeds", "1-1000", "--workers", "2"]
+    sweep = await asyncio.create_subprocess_exec(*command, env=environment)
 
     def workers() -> list[int]:
         children = Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children").read_text().split()

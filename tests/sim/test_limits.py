@@ -3,9 +3,9 @@
 import pytest
 
 from lockstep.broker.app import Broker
-from lockstep.testing.sweep.checkers.violation import Violation
-from lockstep.testing.sweep.universe import Universe, every_fault
-from lockstep.testing.sweep.worlds import draw
+from sweep.checkers.violation import Violation
+from sweep.universe import Universe, every_fault
+from sweep.worlds import draw
 
 OWN_TASKS = 6
 """A broker's tasks with no client at all: leases, registration, flushing, snapshots, delays."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.testing.sweep.mutants import MUTANTS, switched_off
-from lockstep.testing.sweep.seeds import catch
+from sweep.mutants import MUTANTS, switched_off
+from sweep.seeds import catch
 
 FAST = ("repeats_are_stored", "sync_that_does_nothing", "a_send_back_that_failed_counts")
 SEEDS_MAX = 60

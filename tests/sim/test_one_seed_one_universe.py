@@ -7,7 +7,7 @@ import sys
 import pytest
 
 SCRIPT = """
-from lockstep.testing.sweep.seeds import run_one
+from sweep.seeds import run_one
 outcome = run_one(5, "{world}", trace=True, storm_s=6.0)
 print(outcome.digest, len(outcome.history), outcome.steps)
 """

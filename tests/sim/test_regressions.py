@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.testing.sweep.seeds import run_one
+from sweep.seeds import run_one
 
 FOUND = {
     "an unkeyed send that was given up at one broker ended as not stored": ("send", 2),

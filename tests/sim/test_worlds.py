@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.testing.sweep.seeds import run_one
-from lockstep.testing.sweep.worlds import WORLDS
+from sweep.seeds import run_one
+from sweep.worlds import WORLDS
 
 STORM_S = 12.0
 
@@ -15,7 +15,7 @@ def test_nothing_is_violated_in(world: str) -> None:
 
 
 def test_a_violation_is_told_with_the_seed_that_replays_it() -> None:
-    from lockstep.testing.sweep.report import Total, told
+    from sweep.report import Total, told
 
     total = Total()
     lines = told(17, "net", ("O1 at 1.000: wrong",) * 7)
@@ -27,8 +27,8 @@ def test_a_violation_is_told_with_the_seed_that_replays_it() -> None:
 
 
 def test_what_was_never_reached_counts_over_many_seeds_of_all_worlds() -> None:
-    from lockstep.testing.sweep.reach import COUNTED_SEEDS_MIN, REACH
-    from lockstep.testing.sweep.report import Total
+    from sweep.reach import COUNTED_SEEDS_MIN, REACH
+    from sweep.report import Total
 
     def total(seeds: int, *worlds: str, without: str) -> list[str]:
         made = Total(seeds)

@@ -1,7 +1,8 @@
 """Stories of a broadcasting group: news on machines C1 and C2, whose members have every message of broker-a's queue 0."""
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.sweep.broadcast_events import (
+from support.stories import C1, Story
+from sweep.broadcast_events import (
     MemberAssigned,
     MemberCalled,
     MemberReturned,
@@ -9,10 +10,9 @@ from lockstep.testing.sweep.broadcast_events import (
     MemberStopBegan,
     MemberStopped,
 )
-from lockstep.testing.sweep.events import Calm, Fault, PauseBegan, PauseEnded, ProcessEnded
-from lockstep.testing.sweep.history import CallResult, QueueKey
-from lockstep.testing.sweep.wire_events import PullReceived
-from support.stories import C1, Story
+from sweep.events import Calm, Fault, PauseBegan, PauseEnded, ProcessEnded
+from sweep.history import CallResult, QueueKey
+from sweep.wire_events import PullReceived
 
 N = QueueKey("news", "broker-a", "orders", 0)
 AGAIN = ("C1", 13)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockstep.testing.sweep.mutants import switched_off
+from sweep.mutants import switched_off
 
 
 @pytest.fixture(autouse=True)

@@ -3,11 +3,12 @@
 from typing import Any
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.sweep.copy_events import ProgressAnswered
-from lockstep.testing.sweep.events import ProgressReset
-from lockstep.testing.sweep.hand_events import ResetSent
-from lockstep.testing.sweep.history import QueueKey
-from lockstep.testing.sweep.reader_events import (
+from support.stories import C1, C2, B, Story
+from sweep.copy_events import ProgressAnswered
+from sweep.events import ProgressReset
+from sweep.hand_events import ResetSent
+from sweep.history import QueueKey
+from sweep.reader_events import (
     CommitFailed,
     Committed,
     DoneSaid,
@@ -20,8 +21,7 @@ from lockstep.testing.sweep.reader_events import (
     ReadingResumed,
     Sought,
 )
-from lockstep.testing.sweep.wire_events import PullReceived
-from support.stories import C1, C2, B, Story
+from sweep.wire_events import PullReceived
 
 R = QueueKey("readers", "broker-a", "orders", 0)
 Where = tuple[str, int]

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from lockstep.testing.sweep.copy_events import (
+from support.stories import C1, LOG, B, P, Q, Story, epoch
+from sweep.copy_events import (
     CopyStored,
     DeadLetterAnswered,
     DeadLetterSent,
@@ -16,9 +17,8 @@ from lockstep.testing.sweep.copy_events import (
     SharedCallBegan,
     SharedCallEnded,
 )
-from lockstep.testing.sweep.events import ConsumerStarted, SendBegan
-from lockstep.testing.sweep.history import CallResult, QueueKey
-from support.stories import C1, LOG, B, P, Q, Story, epoch
+from sweep.events import ConsumerStarted, SendBegan
+from sweep.history import CallResult, QueueKey
 
 M = QueueKey("mailing", "broker-a", "orders", 0)
 R = QueueKey("mailing", "broker-a", "%RETRY%mailing", 0)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
-from lockstep.testing.sweep.checkers.violation import Violation
-from lockstep.testing.sweep.events import BrokerOpened, CallBegan, CallEnded, ReadingEnded, SendAcked, SendBegan, Stored
-from lockstep.testing.sweep.history import Answer, CallResult, Event, History, Outcome, QueueKey
-from lockstep.testing.sweep.wire_events import (
+from sweep.checkers.violation import Violation
+from sweep.events import BrokerOpened, CallBegan, CallEnded, ReadingEnded, SendAcked, SendBegan, Stored
+from sweep.history import Answer, CallResult, Event, History, Outcome, QueueKey
+from sweep.wire_events import (
     CommitAnswered,
     CommitReceived,
     CommitSent,

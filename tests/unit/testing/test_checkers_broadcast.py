@@ -2,13 +2,13 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.broadcast import check
-from lockstep.testing.sweep.copy_events import SentBack
-from lockstep.testing.sweep.events import PowerCut, ProcessEnded, QueueGapSeen
-from lockstep.testing.sweep.history import CallResult
-from lockstep.testing.sweep.wire_events import LockSent
 from support.member_stories import AGAIN, MemberStory, N
 from support.stories import C1, C2, B, Q
+from sweep.checkers.broadcast import check
+from sweep.copy_events import SentBack
+from sweep.events import PowerCut, ProcessEnded, QueueGapSeen
+from sweep.history import CallResult
+from sweep.wire_events import LockSent
 
 ERROR, CANCELLED = CallResult.ERROR, CallResult.CANCELLED
 

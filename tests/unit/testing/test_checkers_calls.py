@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.calls import check, overlaps
-from lockstep.testing.sweep.events import ClockSet, ConsumerStarted, ConsumerStopBegan, PauseBegan, PauseEnded, ProcessEnded
-from lockstep.testing.sweep.wire_events import GrantAnswered, LeaveSent, LockSent, StaleReceived
 from support.stories import C1, C2, Q, Story, epoch
+from sweep.checkers.calls import check, overlaps
+from sweep.events import ClockSet, ConsumerStarted, ConsumerStopBegan, PauseBegan, PauseEnded, ProcessEnded
+from sweep.wire_events import GrantAnswered, LeaveSent, LockSent, StaleReceived
 
 
 def two(c2_calls_at: float) -> Story:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers import ownership
-from lockstep.testing.sweep.checkers.classic import check
-from lockstep.testing.sweep.checkers.messages import first_offsets
-from lockstep.testing.sweep.events import BrokerOpened, PowerCut, ProcessEnded
-from lockstep.testing.sweep.hand_events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent
-from lockstep.testing.sweep.history import Answer
-from lockstep.testing.sweep.wire_events import CommitAnswered, GrantAnswered
 from support.stories import B, Q, Story, epoch
+from sweep.checkers import ownership
+from sweep.checkers.classic import check
+from sweep.checkers.messages import first_offsets
+from sweep.events import BrokerOpened, PowerCut, ProcessEnded
+from sweep.hand_events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent
+from sweep.history import Answer
+from sweep.wire_events import CommitAnswered, GrantAnswered
 
 
 def lock(story: Story, t: float, who: str = "c1", *, granted: bool = True, process: int = 1) -> Story:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.concurrent import check
-from lockstep.testing.sweep.checkers.progress import check as check_progress
-from lockstep.testing.sweep.events import Calm, PowerCut, ProcessEnded, QueueGapSeen
-from lockstep.testing.sweep.history import CallResult
 from support.shared_stories import C1, B, M, R, SharedStory
 from support.stories import C2
+from sweep.checkers.concurrent import check
+from sweep.checkers.progress import check as check_progress
+from sweep.events import Calm, PowerCut, ProcessEnded, QueueGapSeen
+from sweep.history import CallResult
 
 
 def story() -> SharedStory:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.copies import check, possible_duplicates
-from lockstep.testing.sweep.events import BrokerOpened
 from support.shared_stories import DEAD, B, R, SharedStory
 from support.stories import C2, TERM
+from sweep.checkers.copies import check, possible_duplicates
+from sweep.events import BrokerOpened
 
 RETRY = R._replace(group="")
 

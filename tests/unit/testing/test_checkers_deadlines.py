@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.deadlines import check
-from lockstep.testing.sweep.events import PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
-from lockstep.testing.sweep.history import Outcome
 from support.stories import P, Story
+from sweep.checkers.deadlines import check
+from sweep.events import PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
+from sweep.history import Outcome
 
 
 def failed(key: str | None, at: float) -> Story:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.delays import check, possible_duplicates
-from lockstep.testing.sweep.checkers.delivery import check as check_delivery
-from lockstep.testing.sweep.checkers.sends import check as check_sends
-from lockstep.testing.sweep.copy_events import DelayedWritten, WallJumped
-from lockstep.testing.sweep.events import BrokerOpened, Calm, ClockSet, ConsumerStarted, ProcessEnded
 from support.shared_stories import R, SharedStory
 from support.stories import C1, C2, LOG, TERM, B, P
+from sweep.checkers.delays import check, possible_duplicates
+from sweep.checkers.delivery import check as check_delivery
+from sweep.checkers.sends import check as check_sends
+from sweep.copy_events import DelayedWritten, WallJumped
+from sweep.events import BrokerOpened, Calm, ClockSet, ConsumerStarted, ProcessEnded
 
 
 def story(flush: str = "async") -> SharedStory:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers import calls, log, ownership, progress
-from lockstep.testing.sweep.checkers.facts import Deletions
-from lockstep.testing.sweep.hand_events import LayoutSent
 from support.stories import C2, Story
+from sweep.checkers import calls, log, ownership, progress
+from sweep.checkers.facts import Deletions
+from sweep.hand_events import LayoutSent
 
 ADMIN = ("A", 31)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.delivery import check, recovery_s
-from lockstep.testing.sweep.copy_events import CopyStored, DeadLetterSent
-from lockstep.testing.sweep.events import BrokerOpened, Calm, ConsumerStarted, PowerCut, ProcessEnded, QueueGapSeen
-from lockstep.testing.sweep.history import CallResult, QueueKey
-from lockstep.testing.sweep.wire_events import CommitAnswered, GrantAnswered
 from support.stories import C1, B, Q, Story, epoch
+from sweep.checkers.delivery import check, recovery_s
+from sweep.copy_events import CopyStored, DeadLetterSent
+from sweep.events import BrokerOpened, Calm, ConsumerStarted, PowerCut, ProcessEnded, QueueGapSeen
+from sweep.history import CallResult, QueueKey
+from sweep.wire_events import CommitAnswered, GrantAnswered
 
 
 def story(*, calm_t: float = 5.0, expression: str = "*", begin: int = 0) -> Story:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers import delivery, keys, progress
-from lockstep.testing.sweep.checkers.generations import check
-from lockstep.testing.sweep.events import BrokerOpened, Calm, ConsumerStarted, PowerCut, ProcessEnded, ProgressReset, QueueGapSeen
-from lockstep.testing.sweep.hand_events import LayoutSent, ResetSent
-from lockstep.testing.sweep.wire_events import CommitSent, PullReceived
 from support.stories import C1, C2, B, Story, epoch
+from sweep.checkers import delivery, keys, progress
+from sweep.checkers.generations import check
+from sweep.events import BrokerOpened, Calm, ConsumerStarted, PowerCut, ProcessEnded, ProgressReset, QueueGapSeen
+from sweep.hand_events import LayoutSent, ResetSent
+from sweep.wire_events import CommitSent, PullReceived
 
 ADMIN = ("A", 31)
 

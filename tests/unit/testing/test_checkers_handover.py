@@ -2,8 +2,9 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.handover import check, handovers
-from lockstep.testing.sweep.events import (
+from support.stories import C1, C2, B, P, Q, Story
+from sweep.checkers.handover import check, handovers
+from sweep.events import (
     BrokerOpened,
     ConsumerStarted,
     ConsumerStopBegan,
@@ -15,8 +16,7 @@ from lockstep.testing.sweep.events import (
     SendAcked,
     SendBegan,
 )
-from lockstep.testing.sweep.wire_events import LeaveSent
-from support.stories import C1, C2, B, P, Q, Story
+from sweep.wire_events import LeaveSent
 
 
 def ready() -> Story:

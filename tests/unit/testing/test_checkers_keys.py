@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.keys import check
-from lockstep.testing.sweep.events import ConsumerStarted
-from lockstep.testing.sweep.history import CallResult, QueueKey
 from support.stories import C1, C2, LOG, Story
+from sweep.checkers.keys import check
+from sweep.events import ConsumerStarted
+from sweep.history import CallResult, QueueKey
 
 OTHER = QueueKey("", "broker-b", "orders", 0)
 

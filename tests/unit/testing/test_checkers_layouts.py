@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers import layouts
-from lockstep.testing.sweep.hand_events import FirstSendAcked, LayoutInForce, LayoutSent, LayoutsRead
-from lockstep.testing.sweep.history import QueueKey
 from support.stories import Story
+from sweep.checkers import layouts
+from sweep.hand_events import FirstSendAcked, LayoutInForce, LayoutSent, LayoutsRead
+from sweep.history import QueueKey
 
 ADMIN = ("A", 31)
 BROKER = "broker-a"

@@ -2,14 +2,14 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.delivery import check as check_delivery
-from lockstep.testing.sweep.checkers.letters import check
-from lockstep.testing.sweep.checkers.steps import check as check_steps
-from lockstep.testing.sweep.events import Calm, ProcessEnded
-from lockstep.testing.sweep.history import CallResult
-from lockstep.testing.sweep.wire_events import ConnectionCut, SessionBound
 from support.shared_stories import BILLING_DEAD, SharedStory
 from support.stories import C1, C2, B
+from sweep.checkers.delivery import check as check_delivery
+from sweep.checkers.letters import check
+from sweep.checkers.steps import check as check_steps
+from sweep.events import Calm, ProcessEnded
+from sweep.history import CallResult
+from sweep.wire_events import ConnectionCut, SessionBound
 
 
 def story(*, calls: int = 2) -> SharedStory:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.log import check
-from lockstep.testing.sweep.events import (
+from support.stories import C2, LOG, B, P, Story
+from sweep.checkers.log import check
+from sweep.events import (
     BrokerOpened,
     Fault,
     PauseBegan,
@@ -15,8 +16,7 @@ from lockstep.testing.sweep.events import (
     SendBegan,
     Stored,
 )
-from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten
-from support.stories import C2, LOG, B, P, Story
+from sweep.wire_events import FrameAnswered, FrameWritten
 
 B2 = ("B", 2)
 OTHER = LOG._replace(queue=1)

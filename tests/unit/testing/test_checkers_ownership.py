@@ -3,11 +3,11 @@
 import pytest
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.sweep.checkers.ownership import check
-from lockstep.testing.sweep.events import BrokerOpened, Fault, PowerCut, ProcessEnded, ProgressReset
-from lockstep.testing.sweep.history import Answer
-from lockstep.testing.sweep.wire_events import CommitSent, GrantReceived, LockRefused, LockSent, PullReceived, StaleReceived
 from support.stories import C1, C2, TERM, B, Q, Story, epoch
+from sweep.checkers.ownership import check
+from sweep.events import BrokerOpened, Fault, PowerCut, ProcessEnded, ProgressReset
+from sweep.history import Answer
+from sweep.wire_events import CommitSent, GrantReceived, LockRefused, LockSent, PullReceived, StaleReceived
 
 B2 = ("B", 2)
 

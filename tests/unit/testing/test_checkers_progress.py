@@ -2,11 +2,11 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.progress import check
-from lockstep.testing.sweep.events import BrokerOpened, PowerCut, ProcessEnded, ProgressReset
-from lockstep.testing.sweep.history import Answer
-from lockstep.testing.sweep.wire_events import GrantAnswered
 from support.stories import C1, C2, B, Story, epoch
+from sweep.checkers.progress import check
+from sweep.events import BrokerOpened, PowerCut, ProcessEnded, ProgressReset
+from sweep.history import Answer
+from sweep.wire_events import GrantAnswered
 
 B2 = ("B", 2)
 

@@ -3,15 +3,15 @@
 import pytest
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.sweep.checkers.concurrent import check as check_generations
-from lockstep.testing.sweep.checkers.progress import check as check_progress
-from lockstep.testing.sweep.checkers.readers import check
-from lockstep.testing.sweep.copy_events import ProgressAnswered
-from lockstep.testing.sweep.events import Calm, PowerCut, ProcessEnded, QueueGapSeen
-from lockstep.testing.sweep.history import Answer
-from lockstep.testing.sweep.wire_events import CommitAnswered, CommitReceived, PullReceived
 from support.reader_stories import R, ReaderStory
 from support.stories import C1, C2, LOG, B
+from sweep.checkers.concurrent import check as check_generations
+from sweep.checkers.progress import check as check_progress
+from sweep.checkers.readers import check
+from sweep.copy_events import ProgressAnswered
+from sweep.events import Calm, PowerCut, ProcessEnded, QueueGapSeen
+from sweep.history import Answer
+from sweep.wire_events import CommitAnswered, CommitReceived, PullReceived
 
 
 def story(*, auto: bool = False) -> ReaderStory:

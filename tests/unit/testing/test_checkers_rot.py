@@ -2,9 +2,9 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.rot import check
-from lockstep.testing.sweep.events import BrokerOpened, Fault
 from support.stories import Story
+from sweep.checkers.rot import check
+from sweep.events import BrokerOpened, Fault
 
 
 def opened(t: float, machine: str = "B", *, mended_t: float | None = None) -> Story:

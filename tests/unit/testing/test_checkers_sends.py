@@ -2,12 +2,12 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.sends import check
-from lockstep.testing.sweep.events import BrokerOpened, PowerCut, SendAcked, SendBegan, SendFailed
-from lockstep.testing.sweep.hand_events import LayoutSent
-from lockstep.testing.sweep.history import Outcome
-from lockstep.testing.sweep.wire_events import FrameWritten
 from support.stories import C2, LOG, P, Q, Story
+from sweep.checkers.sends import check
+from sweep.events import BrokerOpened, PowerCut, SendAcked, SendBegan, SendFailed
+from sweep.hand_events import LayoutSent
+from sweep.history import Outcome
+from sweep.wire_events import FrameWritten
 
 OTHER = LOG._replace(queue=1)
 

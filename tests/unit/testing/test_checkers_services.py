@@ -2,9 +2,9 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.services import check
-from lockstep.testing.sweep.events import Fault, ServerFailed
 from support.stories import B, Story
+from sweep.checkers.services import check
+from sweep.events import Fault, ServerFailed
 
 
 def failed(code: int, t: float = 5, *, story: Story | None = None) -> Story:

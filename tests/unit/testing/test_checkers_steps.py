@@ -2,12 +2,12 @@
 
 import pytest
 
-from lockstep.testing.sweep.checkers.steps import check
-from lockstep.testing.sweep.copy_events import Given, SharedCallBegan
-from lockstep.testing.sweep.events import ConsumerStarted, QueueGapSeen, SendBegan
-from lockstep.testing.sweep.history import CallResult, QueueKey
-from lockstep.testing.sweep.wire_events import CommitSent, PullReceived
 from support.stories import C1, C2, P, Story, epoch
+from sweep.checkers.steps import check
+from sweep.copy_events import Given, SharedCallBegan
+from sweep.events import ConsumerStarted, QueueGapSeen, SendBegan
+from sweep.history import CallResult, QueueKey
+from sweep.wire_events import CommitSent, PullReceived
 
 
 def test_a_new_epoch_begins_at_its_grants_offset_and_goes_on_in_steps_of_one() -> None:

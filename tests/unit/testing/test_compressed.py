@@ -8,10 +8,10 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.record import RecordView
-from lockstep.testing.sweep.compressed import LARGE_BYTES, LARGEST_BYTES, bodies_of, large, plain
-from lockstep.testing.sweep.copy_events import DelayedWritten
-from lockstep.testing.sweep.history import Reached
-from lockstep.testing.sweep.wire_events import FrameWritten
+from sweep.compressed import LARGE_BYTES, LARGEST_BYTES, bodies_of, large, plain
+from sweep.copy_events import DelayedWritten
+from sweep.history import Reached
+from sweep.wire_events import FrameWritten
 from unit.testing.test_wiretap import Wire
 
 ZLIB = 0x301

@@ -4,7 +4,7 @@ from lockstep.protocol.bodies import StartPoint
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader, SendReply
-from lockstep.testing.sweep.copy_events import (
+from sweep.copy_events import (
     DeadLetterAnswered,
     DeadLetterSent,
     DelayedAnswered,
@@ -13,8 +13,8 @@ from lockstep.testing.sweep.copy_events import (
     SendBackAnswered,
     SentBack,
 )
-from lockstep.testing.sweep.history import QueueKey, Reached
-from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten
+from sweep.history import QueueKey, Reached
+from sweep.wire_events import FrameAnswered, FrameWritten
 from unit.testing.test_wiretap import SESSION, Wire
 
 STORED = QueueKey("", "broker-a", "orders", 1)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.testing.sweep import worlds
-from lockstep.testing.sweep.settings import Setting
-from lockstep.testing.sweep.universe import every_fault
-from lockstep.testing.sweep.worlds import draw
+from sweep import worlds
+from sweep.settings import Setting
+from sweep.universe import every_fault
+from sweep.worlds import draw
 
 KINDS = every_fault()
 SEEDS = range(300)

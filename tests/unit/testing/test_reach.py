@@ -4,14 +4,14 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.testing.sweep.events import BrokerOpened, ConsumerStarted, Fault, QueueGapSeen
-from lockstep.testing.sweep.journal import LogTap
-from lockstep.testing.sweep.reach import REACH
-from lockstep.testing.sweep.reader_events import ReaderStarted
-from lockstep.testing.sweep.wire_events import LeaveSent, SessionBound
 from support.member_stories import AGAIN, MemberStory
 from support.reader_stories import R, ReaderStory
 from support.stories import C1, Q, Story
+from sweep.events import BrokerOpened, ConsumerStarted, Fault, QueueGapSeen
+from sweep.journal import LogTap
+from sweep.reach import REACH
+from sweep.reader_events import ReaderStarted
+from sweep.wire_events import LeaveSent, SessionBound
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.record import encode_record
-from lockstep.testing.sweep.history import Answer, Event, History, QueueKey, Reached
-from lockstep.testing.sweep.wire_events import (
+from sweep.history import Answer, Event, History, QueueKey, Reached
+from sweep.wire_events import (
     CommitAnswered,
     CommitReceived,
     CommitSent,
@@ -49,7 +49,7 @@ from lockstep.testing.sweep.wire_events import (
     SessionBound,
     StaleReceived,
 )
-from lockstep.testing.sweep.wiretap import Wiretap
+from sweep.wiretap import Wiretap
 
 Q0 = QueueKey("billing", "broker-a", "orders", 0)
 Q1 = QueueKey("billing", "broker-a", "orders", 1)

@@ -1,0 +1,182 @@
+"""A broadcasting group: every consumer machine is a member, with its progress on its own disk. Listeners are quick, slow, failing."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.client import (
+    Backoff,
+    ConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    ConsumerEvent,
+    ConsumerState,
+    MessageExt,
+    MessageModel,
+    OrderedRetry,
+    OrderlyContext,
+    PushConsumer,
+    QueueAssigned,
+)
+from lockstep.protocol.bodies import StartPoint
+from sweep.broadcast_events import (
+    MemberAssigned,
+    MemberCalled,
+    MemberReturned,
+    MemberStarted,
+    MemberStopBegan,
+    MemberStopped,
+)
+from sweep.consumers import GroupRunner, ListenerError, call_takes_s
+from sweep.history import CallResult, QueueKey
+from sweep.settings import TOPIC
+
+Context = ConcurrentlyContext | OrderlyContext
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPlan:
+    """What one call will do. `done`: so many messages, from the first one on, a concurrent listener says it has handled."""
+
+    takes_s: float
+    done: int
+    result: CallResult
+
+
+class BroadcastRunner(GroupRunner):
+    """The broadcasting group in one process."""
+
+    def _consumer(self) -> PushConsumer:
+        setting = self._universe.setting
+        consumer = PushConsumer(
+            self._group,
+            nameserver=self._universe.nameserver,
+            host=self._host,
+            message_model=MessageModel.BROADCASTING,
+            consume_from_where=StartPoint[setting.news_where],
+            batch_count=setting.batch_count,
+            commit="each" if setting.commit == "each" else "interval",
+            drain_timeout_ms=setting.drain_ms,
+            stop_timeout_ms=setting.stop_ms,
+            retry=OrderedRetry(backoff=Backoff(50, 1.0)),
+            suspend_current_queue_time_ms=50,
+            concurrency=setting.concurrency,
+            consume_timeout_ms=setting.news_timeout_ms,
+        )
+        consumer.subscribe(TOPIC)
+        consumer.on_event(self._event)
+        if setting.news_ordered:
+            consumer.orderly(self._in_order_plain if setting.news_threaded else self._in_order)
+        else:
+            consumer.concurrently(self._at_once_plain if setting.news_threaded else self._at_once)
+        self._grants: dict[QueueKey, int] = {}
+        stop_soon = consumer._stop_soon
+
+        def stop_began() -> None:
+            """Whether it was told to stop or was refused by a broker."""
+            if consumer.state is ConsumerState.RUNNING:
+                self._universe.history.append(MemberStopBegan(*self._universe.place(self._process), self._group))
+            stop_soon()
+
+        consumer._stop_soon = stop_began  # type: ignore[method-assign]
+        return consumer
+
+    def written(self) -> dict[tuple[str, int], int]:
+        """(broker, queue id) → the offset that this process' file has, as far as it knows."""
+        if self._current is None:
+            return {}
+        return {(one.queue.broker_name, one.queue.queue_id): one.committed_offset for one in self._current.health().queues}
+
+    def _told_start(self) -> None:
+        setting = self._universe.setting
+        each = setting.news_ordered and setting.commit == "each"
+        limits = (setting.stop_ms, setting.news_timeout_ms)
+        place = self._universe.place()
+        self._universe.history.append(MemberStarted(*place, self._group, setting.news_ordered, each, *limits, where=setting.news_where))
+
+    def _told_stop_began(self) -> None:
+        """The consumer has."""
+
+    def _told_stopped(self) -> None:
+        self._universe.history.append(MemberStopped(*self._universe.place(), self._group))
+
+    def _event(self, event: ConsumerEvent) -> None:
+        if isinstance(event, QueueAssigned):
+            queue = QueueKey(self._group, event.queue.broker_name, event.queue.topic, event.queue.queue_id)
+            epoch = self._grants[queue] = event.epoch or 0
+            self._universe.history.append(MemberAssigned(*self._universe.place(), queue, epoch, event.offset))
+        else:
+            super()._event(event)
+
+    # --------------------------------------------------------------------------------------------------------------- calls
+
+    def _plan_of(self, messages: Sequence[MessageExt]) -> MemberPlan:
+        setting, random, calm, count = self._universe.setting, self._random, self._universe.calm, len(messages)
+        takes_s = call_takes_s(setting, random, calm=calm)
+        if calm or random.random() >= setting.shared_fail_share:
+            return MemberPlan(takes_s, count, CallResult.SUCCESS)
+        how = random.random()
+        if how < 0.3 and not setting.news_ordered:
+            return MemberPlan(takes_s, random.randrange(count), CallResult.SUCCESS)
+        return MemberPlan(takes_s, 0, CallResult.SUSPEND if how < 0.6 else CallResult.ERROR)
+
+    def _called(self, messages: Sequence[MessageExt], context: Context) -> MemberCalled:
+        universe = self._universe
+        queue = QueueKey(self._group, context.queue.broker_name, context.queue.topic, context.queue.queue_id)
+        given = tuple((message.queue_offset, message.body) for message in messages)
+        epoch = 0 if context.cancelled.is_set() else self._grants[queue]
+        if isinstance(context, OrderlyContext):
+            epoch = context.fence.epoch
+        called = MemberCalled(*universe.place(self._process), queue, epoch, given, universe.next_call())
+        universe.history.append(called)
+        return called
+
+    def _returned(self, called: MemberCalled, result: CallResult) -> None:
+        if not self._universe.over:
+            self._universe.history.append(MemberReturned(*self._universe.place(self._process), called.queue, called.call, result))
+
+    async def _take(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
+        """What both kinds of listeners do; ListenerError as planned."""
+        plan, called = self._plan_of(messages), self._called(messages, context)
+        result = CallResult.CANCELLED
+        try:
+            await asyncio.sleep(max(plan.takes_s, self._universe.aimed_at_call(self._process)))
+            result = plan.result
+            if result is CallResult.ERROR:
+                raise ListenerError("as planned")
+            return plan
+        finally:
+            self._returned(called, result)
+
+    def _take_plain(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
+        """In a thread: it takes what the machine says that such calls take."""
+        plan, called = self._plan_of(messages), self._called(messages, context)
+        self._universe.aimed_at_call(self._process)
+        self._returned(called, plan.result)
+        if plan.result is CallResult.ERROR:
+            raise ListenerError("as planned")
+        return plan
+
+    async def _at_once(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        return _answer(await self._take(messages, context), context)
+
+    def _at_once_plain(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        return _answer(self._take_plain(messages, context), context)
+
+    async def _in_order(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        return _answer_in_order(await self._take(messages, context))
+
+    def _in_order_plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        return _answer_in_order(self._take_plain(messages, context))
+
+
+def _answer(plan: MemberPlan, context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+    if plan.result is not CallResult.SUCCESS:
+        return ConsumeConcurrentlyStatus.RECONSUME_LATER
+    context.ack_index = plan.done - 1
+    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+
+def _answer_in_order(plan: MemberPlan) -> ConsumeOrderlyStatus:
+    done = plan.result is CallResult.SUCCESS
+    return ConsumeOrderlyStatus.SUCCESS if done else ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT

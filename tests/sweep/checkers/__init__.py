@@ -1,0 +1,85 @@
+"""What must always hold, asked of one history: O1–O8 of the ordering rules, R1–R10 of reliability. Each check is a pure function.
+
+| law | module | law | module |
+|---|---|---|---|
+| O1 offsets and epochs never fall, or jump | progress, generations | R1 nothing acknowledged is lost | log |
+| O2 nothing is accepted twice | progress | R2 offsets in real-time order | log |
+| O3 when a listener may be called | calls | R3 one holder | ownership |
+| O4 the order of a key | keys | R4a offset after offset in an epoch; R4b | steps; calls.overlaps |
+| O5 nothing is skipped | steps, delivery, starts | R5 liveness after the calm | delivery |
+| O6 nothing acknowledged is forgotten | progress | R6 the same over a start | progress |
+| O7 how fast a queue moves | handover | R7 what was delivered stays | log |
+| O8 one message a place, for ever | log | R9 what a send's end said is true | sends |
+| C1 concurrent progress | concurrent | C2 tries, dead letters | copies, letters |
+| D1 delays | delays | R5 of concurrent groups | concurrent |
+| B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
+| P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
+| L1 clients without a session | classic | R8 what rots is refused | rot |
+| a server lives | services | T1 what is stored is in the layout | layouts |
+| R9 a send ends by its deadline | deadlines | T2 topics have a limit | layouts |
+
+R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is no law of
+one history: tests/sim/test_limits.py.
+"""
+
+from collections.abc import Callable
+
+from sweep.checkers import (
+    broadcast,
+    calls,
+    classic,
+    concurrent,
+    copies,
+    deadlines,
+    delays,
+    delivery,
+    generations,
+    handover,
+    keys,
+    layouts,
+    letters,
+    log,
+    ownership,
+    progress,
+    readers,
+    rot,
+    sends,
+    services,
+    starts,
+    steps,
+)
+from sweep.checkers.violation import Violation
+from sweep.history import History
+
+__all__ = ["CHECKERS", "Violation", "check"]
+
+CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
+    "progress": progress.check,
+    "generations": generations.check,
+    "starts": starts.check,
+    "calls": calls.check,
+    "ownership": ownership.check,
+    "classic": classic.check,
+    "steps": steps.check,
+    "keys": keys.check,
+    "log": log.check,
+    "layouts": layouts.check,
+    "sends": sends.check,
+    "deadlines": deadlines.check,
+    "rot": rot.check,
+    "services": services.check,
+    "delivery": delivery.check,
+    "handover": handover.check,
+    "concurrent": concurrent.check,
+    "copies": copies.check,
+    "letters": letters.check,
+    "delays": delays.check,
+    "broadcast": broadcast.check,
+    "readers": readers.check,
+}
+"""Family → its check."""
+
+
+def check(history: History) -> list[Violation]:
+    """Every violation of every law, in order of time."""
+    return sorted((one for family in CHECKERS.values() for one in family(history)), key=lambda one: (one.t, one.law, one.text))

@@ -1,0 +1,267 @@
+"""B1–B4 and R5 of broadcasting groups: each consumer machine is a member, whose progress is in a file on its disk.
+
+    B1  the group locks, commits, asks for and sends back nothing at a broker
+    B2  whatever is in the logs at the end, at or behind where the member first began, was handled on each machine: a crash loses nothing
+    B3  what comes again on a machine: nothing after a stop in order; after a crash what was handled since the file last had to be written
+        (a second and the write), with commit="each" the running call; without end while its disk fails. A file is never shared by two
+    B4  within one grant an ordered listener is given offset after offset, a concurrent one each message once; it drops what it fails
+
+A message is handled for an ordered listener when a call of it ended well, for a concurrent one when its call ended, well or not. Under
+async flush a power cut of a broker gives offsets to other messages: a member that stood behind them may leave these out, unless a pull told
+it so, and then everything comes again.
+"""
+
+from sweep.broadcast_events import MemberAssigned, MemberCalled, MemberReturned, MemberStarted, MemberStopBegan
+from sweep.checkers.delivery import RECOVERY_S
+from sweep.checkers.facts import Brokers
+from sweep.checkers.members import Repeats
+from sweep.checkers.messages import Messages
+from sweep.checkers.pulls import went_back
+from sweep.checkers.violation import Violation, who
+from sweep.copy_events import DeadLetterSent, ProgressAnswered, SentBack
+from sweep.events import Calm, ProcessEnded, QueueGapSeen, Stored
+from sweep.history import CallResult, Event, History, QueueKey
+from sweep.wire_events import CommitSent, FrameWritten, LockSent, PullReceived
+
+DROPPED_SHARE = 0.95
+"""Of a concurrent call's time limit: from then on its messages may be dropped, whether or not it ends."""
+
+HEEDED_S = 1.0
+"""A member that was told that its queue ends before its offset has begun it anew by then."""
+
+
+def check(history: History) -> list[Violation]:
+    groups = {started.group: started for started in history.of(MemberStarted)}
+    if not groups:
+        return []
+    return [*_at_brokers(history, groups), *_Steps(history, groups).run(), *Repeats(history).run(), *_End(history, groups).run()]
+
+
+def _at_brokers(history: History, groups: dict[str, MemberStarted]) -> list[Violation]:
+    """B1."""
+    asked: list[tuple[str, Event, str]] = []
+    for lock in history.of(LockSent):
+        asked += [(key.group, lock, f"LOCK of {key}") for key, _ in lock.items]
+    asked += [(commit.queue.group, commit, f"{commit.by} of {commit.queue} at {commit.offset}") for commit in history.of(CommitSent)]
+    asked += [(letter.queue.group, letter, f"DEAD_LETTER of {letter.queue} {letter.offset}") for letter in history.of(DeadLetterSent)]
+    asked += [(back.group, back, f"send back at {back.position} of {back.broker}") for back in history.of(SentBack)]
+    asked += [(told.queue.group, told, f"progress of {told.queue} asked for") for told in history.of(ProgressAnswered)]
+    return [
+        Violation("B1", event.t, f"{text} by {who(event.machine, event.process)}: progress is the member's own")
+        for group, event, text in asked
+        if group in groups
+    ]
+
+
+class _Steps:
+    """B4: one pass over a history."""
+
+    def __init__(self, history: History, groups: dict[str, MemberStarted]) -> None:
+        self.history = history
+        self.ordered = {group for group, started in groups.items() if started.ordered}
+        self.next: dict[tuple[int, QueueKey, int], int] = {}
+        """(process, queue, grant) → the offset that an ordered listener is given next."""
+        self.given: dict[tuple[int, QueueKey, int], set[int]] = {}
+        self.calls: dict[int, MemberCalled] = {}
+        self.gaps: dict[tuple[int, QueueKey], list[tuple[int, int]]] = {}
+        self.found: list[Violation] = []
+
+    def run(self) -> list[Violation]:
+        for event in self.history:
+            if isinstance(event, MemberAssigned):
+                self.next.setdefault((event.process, event.queue, event.epoch), event.offset)
+            elif isinstance(event, QueueGapSeen):
+                self.gaps.setdefault((event.process, event.queue), []).append((event.first, event.end))
+            elif isinstance(event, MemberCalled):
+                self.calls[event.call] = event
+                self._called(event)
+            elif isinstance(event, MemberReturned) and event.result is CallResult.SUCCESS:
+                call = self.calls.get(event.call)
+                if call is not None and call.queue.group in self.ordered:
+                    self.next[call.process, call.queue, call.epoch] = call.messages[-1][0] + 1
+        return self.found
+
+    def _called(self, event: MemberCalled) -> None:
+        if not event.epoch:
+            return
+        grant = (event.process, event.queue, event.epoch)
+        what = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}"
+        given = self.given.setdefault(grant, set())
+        expected = self.next.get(grant)
+        if expected is None:
+            self._bad(event, f"{what}: nobody told that the queue is its own")
+        elif event.queue.group not in self.ordered:
+            again = [offset for offset, _ in event.messages if offset in given]
+            if again:
+                self._bad(event, f"{what} is given {again} again: what a concurrent listener fails is dropped")
+        else:
+            for offset, _ in event.messages:
+                if offset != self._behind_gaps(event, expected):
+                    self._bad(event, f"{what} is given {offset}: {expected} is next")
+                    break
+                expected = offset + 1
+        given.update(offset for offset, _ in event.messages)
+
+    def _behind_gaps(self, event: MemberCalled, offset: int) -> int:
+        for first, end in sorted(self.gaps.get((event.process, event.queue), ())):
+            if first <= offset < end:
+                offset = end
+        return offset
+
+    def _bad(self, event: Event, text: str) -> None:
+        self.found.append(Violation("B4", event.t, text))
+
+
+Place = tuple[str, QueueKey]
+"""(machine, queue of the group)."""
+
+
+class _End:
+    """B2 and R5: asked of a run that had a calm and a final reading."""
+
+    def __init__(self, history: History, groups: dict[str, MemberStarted]) -> None:
+        self.history = history
+        self.groups = groups
+        self.messages = Messages(history)
+        self.begins: dict[Place, MemberAssigned] = {}
+        for assigned in history.of(MemberAssigned):
+            self.begins.setdefault((assigned.machine, assigned.queue), assigned)
+        self.gaps: dict[Place, list[tuple[int, int]]] = {}
+        for gap in history.of(QueueGapSeen):
+            self.gaps.setdefault((gap.machine, gap.queue), []).append((gap.first, gap.end))
+        self.handled = self._handled()
+
+    def _handled(self) -> dict[tuple[Place, int, bytes], float]:
+        """When each message was handled first on a machine."""
+        found: dict[tuple[Place, int, bytes], float] = {}
+        calls: dict[int, MemberCalled] = {}
+        for event in self.history:
+            if isinstance(event, MemberCalled):
+                calls[event.call] = event
+            elif isinstance(event, MemberReturned):
+                call = calls.pop(event.call)
+                failed = event.result in (CallResult.SUSPEND, CallResult.ERROR) and not self.groups[event.queue.group].ordered
+                if event.result is CallResult.SUCCESS or failed or self._too_long(call, event.t):
+                    self._note(found, call, event.t)
+            elif isinstance(event, ProcessEnded):
+                for call in [call for call in calls.values() if call.process == event.process]:
+                    if self._too_long(calls.pop(call.call), event.t):
+                        self._note(found, call, event.t)
+        return found
+
+    def _too_long(self, call: MemberCalled, t: float) -> bool:
+        """It has run for so long that what it was given may have been dropped."""
+        group = self.groups[call.queue.group]
+        return not group.ordered and (t - call.t) * 1000 > DROPPED_SHARE * group.timeout_ms
+
+    @staticmethod
+    def _note(found: dict[tuple[Place, int, bytes], float], call: MemberCalled, t: float) -> None:
+        for offset, body in call.messages:
+            found.setdefault(((call.machine, call.queue), offset, body), t)
+
+    def run(self) -> list[Violation]:
+        calms = self.history.of(Calm)
+        if not calms or not self.messages.read:
+            return []
+        excuses = _Excuses(self.history)
+        topics = {key.topic for _, key in self.begins}
+        found: list[Violation] = []
+        for group, machine in dict.fromkeys((started.group, started.machine) for started in self.history.of(MemberStarted)):
+            for queue, stored in self._queues(topics).items():
+                place = (machine, queue._replace(group=group))
+                begin = self.begins.get(place)
+                if begin is None:
+                    found.append(Violation("R5", calms[-1].t, f"{place[1]} on {machine}: it never began, {len(stored)} messages wait"))
+                    continue
+                found += self._begun_wrong(place, begin, stored, excuses)
+                found += self._missed(place, begin, stored, excuses)
+                found += self._late(place, stored[-1], calms[-1].t)
+        return found
+
+    def _queues(self, topics: set[str]) -> dict[QueueKey, list[Stored]]:
+        found: dict[QueueKey, list[Stored]] = {}
+        for (queue, _), stored in sorted(self.messages.stored.items()):
+            if queue.topic in topics:
+                found.setdefault(queue, []).append(stored)
+        return found
+
+    def _begun_wrong(self, place: Place, begin: MemberAssigned, stored: list[Stored], excuses: "_Excuses") -> list[Violation]:
+        """B2: FIRST_OFFSET begins at the first message, LAST_OFFSET between what was there before the member and what was sent behind."""
+        if excuses.lossy_t(begin.queue.broker) >= begin.t:
+            return []  # the offset may have been another message's
+        first = self.groups[place[1].group].where == "FIRST_OFFSET"
+        started_t = min(started.t for started in self.history.of(MemberStarted) if started.machine == place[0])
+        for one in stored:
+            sent_t, acked = excuses.written.get((one.queue, one.body), 0.0), self.messages.acked.get(one.body)
+            late = one.offset < begin.offset and (first or sent_t > begin.t)
+            there = acked is not None and not acked.written and acked.t < started_t
+            if late or (one.offset >= begin.offset and there and not first):
+                text = f"{place[1]} on {place[0]} began at {begin.offset}: {one.offset}, {one.body!r:.40} was sent at {sent_t:.3f}"
+                return [Violation("B2", begin.t, text)]
+        return []
+
+    def _missed(self, place: Place, begin: MemberAssigned, stored: list[Stored], excuses: "_Excuses") -> list[Violation]:
+        machine, key = place
+        found = []
+        for one in stored:
+            known = self.messages.acked.get(one.body) or self.messages.delayed.get(one.body)
+            if one.offset < begin.offset or known is None or (place, one.offset, one.body) in self.handled:
+                continue
+            if any(first <= one.offset < end for first, end in self.gaps.get(place, ())) or excuses.unseen(place, one.offset):
+                continue
+            text = f"{key} offset {one.offset}, {one.body!r:.60} acknowledged at {known.t:.3f}: no call on {machine} has handled it"
+            found.append(Violation("B2", one.t, text))
+        return found
+
+    def _late(self, place: Place, last: Stored, calm_t: float) -> list[Violation]:
+        acked = self.messages.acked.get(last.body)
+        since = calm_t if acked is None else max(calm_t, acked.t)
+        t = self.handled.get((place, last.offset, last.body), since)
+        if t - since <= RECOVERY_S:
+            return []
+        text = f"{place[1]} on {place[0]} reached its end {last.offset + 1} only {t - since:.1f} s after the calm: {RECOVERY_S:.0f} s"
+        return [Violation("R5", t, text)]
+
+
+class _Excuses:
+    """What a lossy power cut of a broker may have hidden from a member."""
+
+    def __init__(self, history: History) -> None:
+        brokers = Brokers(history)
+        places = {name: brokers.lossy_cuts(name) for name in brokers.lives}
+        self._cuts = {name: [history.events[place].t for place in found] for name, found in places.items()}
+        self._pulls: dict[Place, list[PullReceived]] = {}
+        for pull in history.of(PullReceived):
+            self._pulls.setdefault((pull.machine, pull.queue), []).append(pull)
+        self._ends: dict[int, list[float]] = {}
+        """Process → when it, or its consumer, began to end."""
+        for end in (*history.of(ProcessEnded), *history.of(MemberStopBegan)):
+            self._ends.setdefault(end.process, []).append(end.t)
+        self._assigned = {(one.process, one.queue): one.t for one in history.of(MemberAssigned)}
+        """The last time."""
+        self.written: dict[tuple[QueueKey, bytes], float] = {}
+        for frame in history.of(FrameWritten):
+            for body in frame.bodies:
+                self.written.setdefault((frame.queue, body), frame.t)
+
+    def lossy_t(self, broker: str) -> float:
+        """The last lossy cut; −1: there was none."""
+        return max(self._cuts.get(broker, ()), default=-1.0)
+
+    def unseen(self, place: Place, offset: int) -> bool:
+        """The member stood behind this offset when its broker lost messages, and no pull told it so afterwards."""
+        seen, cuts = 0, iter(self._cuts.get(place[1].broker, ()))
+        cut, hidden = next(cuts, None), 0
+        for pull in sorted(self._pulls.get(place, ()), key=lambda pull: pull.asked_t):
+            while cut is not None and pull.asked_t >= cut:
+                hidden, cut = max(hidden, seen), next(cuts, None)
+            if went_back(pull) and self._heeded(pull):
+                seen = hidden = 0
+            elif pull.next_offset is not None:
+                seen = max(seen, pull.next_offset)
+        return offset < (hidden if cut is None else max(hidden, seen))
+
+    def _heeded(self, pull: PullReceived) -> bool:
+        """The member began the queue anew, or had the time to."""
+        begun = self._assigned.get((pull.process, pull.queue), 0.0) > pull.t
+        return begun or not any(pull.t <= t < pull.t + HEEDED_S for t in self._ends.get(pull.process, ()))

@@ -1,0 +1,119 @@
+"""RocketMQ's locks, of clients without a session (ordering.md, "the base" and 9), by what the broker answered.
+
+    a  nobody is granted a queue while a classic client holds it: 60 s of the broker's time from its last LOCK_BATCH_MQ, unless it unlocked
+    b  its holder renews it within these 60 s; and when they are over, who asks gets it, if nobody else has it
+    c  UPDATE_CONSUMER_OFFSET of anybody else is not applied while it is held
+
+A lossy power cut may take locks back, so the broker's queues are left out from there until their next grant.
+"""
+
+from dataclasses import dataclass
+
+from sweep.checkers.facts import Brokers, Clocks
+from sweep.checkers.violation import Violation, who
+from sweep.hand_events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent
+from sweep.history import Answer, History, QueueKey
+from sweep.wire_events import CommitAnswered, GrantAnswered
+
+LEASE_MS = 60_000
+LAPSED_MS = 62_500
+"""Lease, a tick of the broker, and how long the answer may have been under way."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    """One classic client's hold."""
+
+    locked: ClassicLocked
+    """The last LOCK that it was granted by."""
+    unlocking: bool = False
+    """UNLOCK_BATCH_MQ was written."""
+
+
+def check(history: History) -> list[Violation]:
+    return _Leases(history).run() if history.of(ClassicLocked) else []
+
+
+class _Leases:
+    """One pass over a history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.clocks = Clocks(history)
+        brokers = Brokers(history)
+        self.cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
+        self.held: dict[QueueKey, _Lease] = {}
+        self.native: dict[QueueKey, float] = {}
+        """Queue → when a session was granted it last."""
+        self.found: list[Violation] = []
+
+    def run(self) -> list[Violation]:
+        for place, event in enumerate(self.history):
+            if place in self.cuts:
+                self.held = {key: lease for key, lease in self.held.items() if key.broker != self.cuts[place]}
+            if isinstance(event, ClassicLocked):
+                self._locked(event)
+            elif isinstance(event, ClassicUnlockSent):
+                lease = self.held.get(event.queue)
+                if lease is not None and lease.locked.client_id == event.client_id:
+                    lease.unlocking = True
+            elif isinstance(event, ClassicUnlocked):
+                lease = self.held.get(event.queue)
+                if lease is not None and lease.locked.client_id == event.client_id and lease.locked.asked_t < event.asked_t:
+                    del self.held[event.queue]
+            elif isinstance(event, GrantAnswered):
+                if not event.renewal:
+                    self._granted(event.queue, event.t, f"epoch {event.epoch} of session {(event.session or 'none')[:8]}", event.machine)
+                    self.held.pop(event.queue, None)
+                self.native[event.queue] = event.t
+            elif isinstance(event, CommitAnswered):
+                self._updated(event)
+        return self.found
+
+    def _since_ms(self, machine: str, t: float, now: float) -> float:
+        """On the broker's clock."""
+        then_ms, now_ms = self.clocks.boot_ms(machine, t), self.clocks.boot_ms(machine, now)
+        return (now - t) * 1000 if then_ms is None or now_ms is None else now_ms - then_ms
+
+    def _locked(self, event: ClassicLocked) -> None:
+        lease = self.held.get(event.queue)
+        own = lease is not None and lease.locked.client_id == event.client_id
+        if event.granted:
+            if not own:
+                self._granted(event.queue, event.t, f"classic client {event.client_id}", event.machine)
+            self.held[event.queue] = _Lease(event)
+            return
+        if lease is None or lease.unlocking or self.native.get(event.queue, -1.0) > lease.locked.t:
+            return
+        ms = self._since_ms(event.machine, lease.locked.asked_t, event.t)
+        if own and ms < LEASE_MS:
+            self._bad(event.t, f"{event.queue}: classic client {event.client_id} was refused its own lock, {ms:.0f} ms old")
+        elif not own and self._since_ms(event.machine, lease.locked.t, event.asked_t) > LAPSED_MS and self._one_life(lease, event):
+            text = f"{event.queue}: classic client {event.client_id} was refused; the lock of {lease.locked.client_id} was {ms:.0f} ms old"
+            self._bad(event.t, text)
+
+    def _one_life(self, lease: _Lease, event: ClassicLocked) -> bool:
+        """A start begins every lease anew."""
+        return lease.locked.process == event.process
+
+    def _granted(self, queue: QueueKey, t: float, whom: str, machine: str) -> None:
+        lease = self.held.get(queue)
+        if lease is None or lease.unlocking:
+            return
+        ms = self._since_ms(machine, lease.locked.asked_t, t)
+        if ms <= LEASE_MS:
+            holder = f"classic client {lease.locked.client_id} in process {lease.locked.client}"
+            self._bad(t, f"{queue} was granted to {whom}; {holder} had locked it {ms:.0f} ms before")
+
+    def _updated(self, event: CommitAnswered) -> None:
+        lease = self.held.get(event.queue)
+        if event.by != "UPDATE" or event.answer is not Answer.OK or lease is None or lease.unlocking:
+            return
+        locked = lease.locked
+        sure = locked.t < event.asked_t and self._since_ms(event.machine, locked.asked_t, event.t) < LEASE_MS
+        if sure and locked.client != event.client:
+            text = f"{event.queue}: offset {event.offset} of process {event.client} was taken by {who(event.machine, event.process)}"
+            self._bad(event.t, f"{text} while classic client {locked.client_id} held it")
+
+    def _bad(self, t: float, text: str) -> None:
+        self.found.append(Violation("classic", t, text))

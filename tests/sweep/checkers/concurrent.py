@@ -1,0 +1,195 @@
+"""C1 and R5 of concurrent groups: progress never passes what is unfinished, nothing is forgotten, everything is handled in the end.
+
+A message is finished for its consumer when a call has handled it, or when the broker has answered that it took it back. Handled in the end
+means: some call has done it, or it lies in the group's dead-letter topic.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from lockstep.protocol.codes import ResponseCode
+from sweep.checkers.account import Account
+from sweep.checkers.facts import Brokers, RisingMax
+from sweep.checkers.given import Letters
+from sweep.checkers.messages import Messages, Passes
+from sweep.checkers.violation import Violation, who
+from sweep.copy_events import (
+    ProgressAnswered,
+    SendBackAnswered,
+    SentBack,
+    SharedCallBegan,
+    SharedCallEnded,
+)
+from sweep.events import Calm, ConsumerStarted, ProgressReset, Stored
+from sweep.hand_events import ResetSent
+from sweep.history import Answer, History, QueueKey
+from sweep.wire_events import CommitAnswered, CommitSent
+
+
+def check(history: History) -> list[Violation]:
+    shared = {consumer.group for consumer in history.of(ConsumerStarted) if not consumer.ordered}
+    return [*(_Finished(history, shared).run() if shared else ()), *_generations(history), *_resets(history), *_handled(history)]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One process at one queue, in one generation."""
+
+    generation: int
+    account: Account
+
+
+class _Finished:
+    """C1: one pass over a history."""
+
+    def __init__(self, history: History, groups: set[str]) -> None:
+        self.history = history
+        self.groups = groups
+        self.passes = Passes(history, Messages(history))
+        self.runs: dict[tuple[int, QueueKey], _Run] = {}
+        self.calls: dict[int, tuple[SharedCallBegan, _Run]] = {}
+        self.places: dict[tuple[int, str, int], tuple[_Run, int]] = {}
+        """(process, broker, log place) → its queue's run and offset, as given last."""
+        self.asked: dict[int, tuple[_Run, int]] = {}
+        self.found: list[Violation] = []
+
+    def run(self) -> list[Violation]:
+        for event in self.history:
+            if isinstance(event, ProgressAnswered):
+                self._answered(event)
+            elif isinstance(event, SharedCallBegan):
+                self._began(event)
+            elif isinstance(event, SharedCallEnded):
+                known = self.calls.pop(event.call, None)
+                if known is not None:
+                    known[1].account.finished.update(each.offset for each in known[0].given[: event.done])
+            elif isinstance(event, SentBack):
+                place = self.places.get((event.process, event.broker, event.position))
+                if place is not None:
+                    self.asked[event.request] = place
+            elif isinstance(event, SendBackAnswered):
+                asked = self.asked.pop(event.request, None)
+                if asked is not None and event.code == ResponseCode.SUCCESS:
+                    asked[0].account.finished.add(asked[1])
+            elif isinstance(event, CommitSent) and event.queue.group in self.groups:
+                self._committed(event)
+        return self.found
+
+    def _answered(self, event: ProgressAnswered) -> None:
+        run = self.runs.get((event.client, event.queue))
+        if run is None or run.generation < event.generation:
+            self.runs[event.client, event.queue] = _Run(event.generation, Account(event.offset))
+        elif run.generation == event.generation:
+            run.account.committed = max(run.account.committed, event.offset)
+
+    def _began(self, event: SharedCallBegan) -> None:
+        run = self.runs.get((event.process, event.queue))
+        if run is None:
+            text = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}: nobody told it where to begin"
+            self.found.append(Violation("C1", event.t, text))
+            return
+        self.calls[event.call] = (event, run)
+        for each in event.given:
+            self.places[event.process, event.queue.broker, each.position] = (run, each.offset)
+
+    def _committed(self, event: CommitSent) -> None:
+        run, upto = self.runs.get((event.process, event.queue)), event.offset
+        if run is None or upto is None or run.generation != event.generation:
+            return
+        missed = run.account.commit(upto, partial(self.passes.may_pass, event.queue, process=event.process, t=event.t))
+        if missed is not None:
+            text = f"{event.queue} generation {event.generation} by {who(event.machine, event.process)} committed {upto}"
+            self.found.append(Violation("C1", event.t, f"{text}: {missed} was neither handled nor taken back by the broker"))
+
+
+def _generations(history: History) -> list[Violation]:
+    """C1, of pull consumers too: within a generation progress never falls, generations never fall, and one that is over commits nothing."""
+    found = []
+    offsets: dict[tuple[QueueKey, int], RisingMax] = {}
+    numbers: dict[QueueKey, RisingMax] = {}
+    for event in _named(history):
+        number, offset, begun = event.generation or 0, event.offset or 0, isinstance(event, ProgressAnswered)
+        highest = numbers.setdefault(event.queue, RisingMax())
+        before = highest.before(event.asked_t)
+        if before is not None and number < before:
+            what = "begun" if begun else f"committed at {offset}"
+            found.append(Violation("C1", event.t, f"{event.queue} was {what} in generation {number}: {before} was there before"))
+        top = offsets.setdefault((event.queue, number), RisingMax())
+        accepted = top.before(event.asked_t)
+        if begun and accepted is not None and offset < accepted:
+            text = f"{event.queue}: client {event.client} begins at {offset}, generation {number} had accepted {accepted}"
+            found.append(Violation("C1", event.t, text))
+        top.add(event.t, offset)
+        highest.add(event.t, number)
+    return found
+
+
+def _named(history: History) -> Iterator[ProgressAnswered | CommitAnswered]:
+    """What brokers said of a generation that is in force."""
+    for event in history:
+        if isinstance(event, CommitAnswered) and (event.answer is not Answer.OK or event.generation is None or event.offset is None):
+            continue
+        if isinstance(event, ProgressAnswered | CommitAnswered):
+            yield event
+
+
+def _resets(history: History) -> list[Violation]:
+    """C1: a generation that was known before a reset was asked for is over when that is answered. A lossy power cut may take it back."""
+    found, brokers = [], Brokers(history)
+    cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
+    numbers: dict[QueueKey, RisingMax] = {}
+    asked: dict[int, float] = {}
+    over: dict[QueueKey, tuple[float, int]] = {}
+    for named in _named(history):
+        numbers.setdefault(named.queue, RisingMax()).add(named.t, named.generation or 0)
+    for place, event in enumerate(history):
+        if place in cuts:
+            over = {queue: reset for queue, reset in over.items() if queue.broker != cuts[place]}
+        if isinstance(event, ResetSent):
+            asked[event.request] = event.t
+        elif isinstance(event, ProgressReset):
+            known = numbers.get(event.queue, RisingMax()).before(asked.get(event.request, event.t))
+            if known is not None:
+                over[event.queue] = (event.t, known)
+        elif isinstance(event, ProgressAnswered | CommitAnswered) and event.queue in over:
+            reset_t, last = over[event.queue]
+            void = event.generation is None or event.generation > last or event.asked_t <= reset_t
+            if not void and (isinstance(event, ProgressAnswered) or event.answer is Answer.OK):
+                text = f"{event.queue} at {event.offset} in generation {event.generation}: a reset had ended it, answered at {reset_t:.3f}"
+                found.append(Violation("C1", event.t, text))
+    return found
+
+
+def _handled(history: History) -> list[Violation]:
+    """R5: whatever is in the logs at the end was handled by each concurrent group, or lies in its dead-letter topic."""
+    if not history.of(Calm) or not history.of(Stored):
+        return []
+    groups = {consumer.group: consumer.expressions[0][0] for consumer in history.of(ConsumerStarted) if not consumer.ordered}
+    begins: dict[QueueKey, int] = {}
+    for answer in history.of(ProgressAnswered):
+        begins[answer.queue] = min(answer.offset, begins.get(answer.queue, answer.offset))
+    done, letters = _done(history), Letters(history)
+    passes = Passes(history, Messages(history))
+    found = []
+    for group, topic in groups.items():
+        for stored in history.of(Stored):
+            queue = stored.queue._replace(group=group)
+            if stored.queue.topic != topic or stored.offset < begins.get(queue, 0) or passes.may_pass(queue, stored.offset, 0):
+                continue
+            if passes.skipped(queue, stored.offset):
+                continue
+            if (group, stored.body) not in done and stored.body not in letters.dead_bodies.get(group, ()):
+                text = f"{queue} offset {stored.offset}, {stored.body!r:.60}: no call has handled it, and it is no dead letter"
+                found.append(Violation("R5", stored.t, text))
+    return found
+
+
+def _done(history: History) -> set[tuple[str, bytes]]:
+    calls = {call.call: call for call in history.of(SharedCallBegan)}
+    found: set[tuple[str, bytes]] = set()
+    for end in history.of(SharedCallEnded):
+        call = calls.get(end.call)
+        if call is not None:
+            found.update((call.queue.group, each.body) for each in call.given[: end.done])
+    return found

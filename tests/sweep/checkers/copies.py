@@ -1,0 +1,93 @@
+"""C2 and R9 of concurrent groups: a message sent back comes again one try further, or is a dead letter when its tries are used up.
+
+a  a copy has one try more than the message that was sent back, and somebody sent that back
+b  no more tries than the group allows; `%DLQ%` holds only what had no try left or was given up by its listener
+c  as many copies as were asked for at most: a send back whose answer was lost is repeated, so there may be two, and they are counted.
+   A retry waits as any delayed message does, and the write that ends the waiting may be cut in two by a crash
+d  an ordered batch is dead-lettered when it has failed so often as its group allows, each message once, and progress is behind it
+"""
+
+from lockstep.protocol.delays import RETRIES_MAX
+from lockstep.protocol.names import RETRY_PREFIX
+from sweep.checkers.facts import Brokers
+from sweep.checkers.given import Letters, SentBacks, Try
+from sweep.checkers.violation import Violation, who
+from sweep.copy_events import CopyStored, SentBack, SharedCallBegan
+from sweep.events import ConsumerStarted
+from sweep.history import History
+
+
+def check(history: History) -> list[Violation]:
+    if not (len(history.of(SharedCallBegan)) or len(history.of(CopyStored))):
+        return []
+    return [*_tries(history), *_concurrent(history)]
+
+
+def possible_duplicates(history: History) -> int:
+    """Copies beyond the first of one message at one try: allowed, and published."""
+    letters = Letters(history)
+    return sum(len(copies) - 1 for found in (letters.retries, letters.dead) for copies in found.values())
+
+
+def _limit(sent: SentBack) -> int:
+    return RETRIES_MAX if sent.retries_max is None else sent.retries_max
+
+
+def _tries(history: History) -> list[Violation]:
+    """a, b: what listeners are given."""
+    found = []
+    given: dict[tuple[int, str, int], tuple[bytes, int]] = {}
+    sent: set[Try] = set()
+    limits: dict[str, int] = {}
+    for event in history:
+        if isinstance(event, SharedCallBegan):
+            group, broker = event.queue.group, event.queue.broker
+            again = event.queue.topic.startswith(RETRY_PREFIX)
+            where = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}"
+            for each in event.given:
+                given[event.process, broker, each.position] = (each.body, each.retries)
+                what = f"{where} got {each.body!r:.60} at its try {each.retries + 1}"
+                if again != (each.retries > 0):
+                    found.append(Violation("C2", event.t, f"{what}: it was read from {event.queue.topic}"))
+                elif again and (group, broker, each.body, each.retries - 1) not in sent:
+                    found.append(Violation("C2", event.t, f"{what}: nobody had sent back the one before"))
+                elif again and each.retries > limits[group]:
+                    found.append(Violation("C2", event.t, f"{what}: the group allows {limits[group]} retries"))
+        elif isinstance(event, SentBack):
+            message = given.get((event.process, event.broker, event.position))
+            limits[event.group] = _limit(event)
+            if message is not None:
+                sent.add((event.group, event.broker, *message))
+    return found
+
+
+def _concurrent(history: History) -> list[Violation]:
+    """a, b, c: what the final reading found of concurrent groups."""
+    groups = {consumer.group: None for consumer in history.of(ConsumerStarted) if not consumer.ordered}
+    backs, letters, brokers = SentBacks(history), Letters(history), Brokers(history)
+    found = [
+        Violation("C2", sent.t, f"{who(sent.machine, sent.process)} sent {sent.broker}:{sent.position} back and was never given it")
+        for sent in backs.unknown
+    ]
+    for kind, copies in (("retry", letters.retries), ("dead letter", letters.dead)):
+        for (group, broker, body, retries), stored in copies.items():
+            if group not in groups:
+                continue
+            asked = backs.tries.get((group, broker, body, retries - 1), [])
+            where = f"{kind} {stored[0].queue} offset {stored[0].offset}: {body!r:.60} at its try {retries + 1}"
+            right = [sent for sent in asked if (sent.level < 0 or retries > _limit(sent)) == (kind == "dead letter")]
+            if not asked:
+                found.append(Violation("C2", stored[0].t, f"{where}: nobody had sent back the one before"))
+            elif not right:
+                text = f"{where}: it was sent back at {asked[0].t:.3f} with level {asked[0].level}, of {_limit(asked[0])} retries"
+                found.append(Violation("C2", stored[0].t, text))
+            allowed = len(right) + (_restarts(brokers, broker) if kind == "retry" else 0)
+            if right and len(stored) > allowed:
+                found.append(
+                    Violation("R9", stored[0].t, f"{where}: it is there {len(stored)} times, and was asked for {len(right)} times")
+                )
+    return found
+
+
+def _restarts(brokers: Brokers, broker: str) -> int:
+    return max(0, len(brokers.lives.get(broker, ())) - 1)

@@ -1,0 +1,33 @@
+"""R9: a send ends by its deadline, which counts from the call, whatever it waits for."""
+
+from sweep.checkers.violation import Violation, who
+from sweep.copy_events import DelayedAcked
+from sweep.events import PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
+from sweep.history import History
+
+UNKEYED_S, KEYED_S = 3.0, 30.0
+"""ProducerConfig's deadlines."""
+LATE_S = 1.0
+"""A timer that fires late waits once more for what lies unread in the sockets."""
+DRIFT = 0.05
+"""Of the producer's clock, at most."""
+
+
+def check(history: History) -> list[Violation]:
+    began: dict[bytes, SendBegan] = {}
+    stood_still: dict[tuple[str, int], list[float]] = {}
+    """Process → when it was paused, and when it went on again: such a send ends late."""
+    found = []
+    for event in history:
+        if isinstance(event, PauseBegan | PauseEnded):
+            stood_still.setdefault((event.machine, event.process), []).append(event.t)
+        elif isinstance(event, SendBegan):
+            began[event.body] = event
+        elif isinstance(event, SendAcked | SendFailed | DelayedAcked) and (send := began.pop(event.body, None)) is not None:
+            limit_s = UNKEYED_S if send.key is None else KEYED_S
+            took_s = event.t - send.t
+            paused = any(send.t <= at <= event.t for at in stood_still.get((event.machine, event.process), ()))
+            if took_s > limit_s * (1 + DRIFT) + LATE_S and not paused:
+                text = f"the send of {event.body!r:.60} took {took_s:.3f} s, its deadline is {limit_s:.0f} s"
+                found.append(Violation("R9", event.t, f"{who(event.machine, event.process)}: {text}"))
+    return found

@@ -1,0 +1,201 @@
+"""D1: what waits is never early, never late, never lost, and no oftener there than it was written.
+
+A message is due when its level's delay has passed since it was stored, by the boot clock of its broker's machine, however the wall clock
+is set meanwhile. Only a start after a power cut believes the wall clock. A delayed send has no sequence: repeated after a lost answer it is
+there twice, and a crash may cut the write in two that ends the waiting: both are allowed, counted and bounded.
+"""
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.delays import FIRST_RETRY_LEVEL, LEVELS_MS
+from sweep.checkers.facts import Brokers, Clocks
+from sweep.checkers.given import SentBacks, Walls
+from sweep.checkers.messages import Messages
+from sweep.checkers.violation import Violation, who
+from sweep.copy_events import DelayedAcked, DelayedAnswered, DelayedWritten, SentBack, SharedCallBegan
+from sweep.events import CallBegan, Stored
+from sweep.history import Event, History, QueueKey
+
+LATE_S = 20.0
+"""So much later than it is due a message is in its queue, the time not counted in which its broker did not run: its disk may be slow."""
+DRIFT = 0.025
+"""By how much the boot clocks of a universe differ from true time, at most: Setting.drift, with room."""
+START_S = 30.0
+"""A broker takes at most so long from the reading of its log to its open port."""
+MS = 0.002
+"""Clocks count whole milliseconds."""
+STEP_S = 0.3
+"""Stamps may differ from the wall clock by so much, and nothing but the wall clock counts over a boot."""
+
+
+def check(history: History) -> list[Violation]:
+    if not history.of(DelayedWritten) and not history.of(SentBack):
+        return []
+    return [*_early(history), *_late(history), *_retries_early(history), *_lost(history), *_bounded(history)]
+
+
+def possible_duplicates(history: History) -> int:
+    """Delayed messages that are stored once more than needed: allowed, and published."""
+    messages = Messages(history)
+    delayed = {event.body: None for event in history.of(DelayedWritten)}
+    return sum(len(messages.places.get(body, ())) - 1 for body in delayed if messages.places.get(body))
+
+
+def delay_s(level: int) -> float:
+    return LEVELS_MS[min(level, len(LEVELS_MS)) - 1] / 1000
+
+
+def _calls(history: History) -> list[tuple[Event, QueueKey, tuple[bytes, ...]]]:
+    """Calls of either kind that were given messages of users' topics, and their bodies."""
+    found: list[tuple[Event, QueueKey, tuple[bytes, ...]]] = []
+    found.extend((call, call.queue, tuple(body for _, body in call.messages)) for call in history.of(CallBegan))
+    for shared in history.of(SharedCallBegan):
+        found += [(shared, shared.queue, tuple(each.body for each in shared.given if not each.retries))]
+    return found
+
+
+def _early(history: History) -> list[Violation]:
+    ages = _Ages(history)
+    written: dict[tuple[bytes, str], DelayedWritten] = {}
+    for event in history.of(DelayedWritten):
+        written.setdefault((event.body, event.queue.broker), event)
+    delayed = {body: None for body, _ in written}
+    found = []
+    for call, queue, bodies in _calls(history):
+        for body in bodies:
+            if body not in delayed:
+                continue
+            wait = written.get((body, queue.broker))
+            where = f"{queue}: delayed {body!r:.60} was given to {who(call.machine, call.process)}"
+            if wait is None:
+                found.append(Violation("R9", call.t, f"{where}: it was never sent to {queue.broker}"))
+                continue
+            early_s = delay_s(wait.level) - ages.passed_s(queue.broker, wait.t, call.t) - ages.forward_s(queue.broker, wait.t, call.t)
+            if early_s > MS + ages.unknown_s(queue.broker, wait.t, call.t):
+                found.append(Violation("D1", call.t, f"{where} {early_s:.3f} s early: sent at {wait.t:.3f} with level {wait.level}"))
+    return found
+
+
+def _late(history: History) -> list[Violation]:
+    """But where the machine was off and its wall clock was wrong for long before, or when it was on again.
+
+    A send that is written again may be stored at its last writing only: it is late where it is so for the last one that can have stored it.
+    """
+    ages = _Ages(history)
+    written: dict[tuple[str, bytes], list[DelayedWritten]] = {}
+    for event in history.of(DelayedWritten):
+        written.setdefault((event.queue.broker, event.body), []).append(event)
+    found = []
+    for stored in history.of(Stored):
+        broker, waits = stored.queue.broker, written.get((stored.queue.broker, stored.body))
+        if waits is None or stored.stored_t is None or not _age_is_known(ages.walls, ages.brokers, broker, stored.stored_t):
+            continue
+        passed = [(wait, ages.passed_s(broker, wait.t, stored.stored_t)) for wait in waits]
+        latest = [(wait, passed_s) for wait, passed_s in passed if delay_s(wait.level) <= passed_s + MS]
+        wait, passed_s = latest[-1] if latest else passed[0]
+        away_s = ages.brokers.away_s(broker, wait.t, stored.stored_t)
+        late_s = passed_s - delay_s(wait.level) - away_s
+        if late_s > LATE_S + DRIFT * away_s + ages.unknown_s(broker, wait.t, stored.stored_t):
+            text = f"{stored.queue}: delayed {stored.body!r:.60} was sent at {wait.t:.3f} with level {wait.level}"
+            found.append(Violation("D1", stored.stored_t, f"{text} and arrived {late_s:.3f} s late"))
+    return found
+
+
+def _age_is_known(walls: Walls, brokers: Brokers, broker: str, until: float) -> bool:
+    boots = [t for t in brokers.boots(broker) if t <= until]
+    if not boots:
+        return True
+    wrong = [(begin, end) for begin, end in walls.wrong.get(_machine(brokers, broker), ()) if begin < boots[-1]]
+    short = all(end - begin <= walls.GLITCH_S for begin, end in wrong)
+    return short and not any(begin < t and t - START_S < end for begin, end in wrong for t in boots)
+
+
+def _retries_early(history: History) -> list[Violation]:
+    ages, backs = _Ages(history), SentBacks(history)
+    found = []
+    for call in history.of(SharedCallBegan):
+        for each in call.given:
+            asked = backs.tries.get((call.queue.group, call.queue.broker, each.body, each.retries - 1), [])
+            waits = [(sent.t, delay_s(sent.level or each.retries - 1 + FIRST_RETRY_LEVEL)) for sent in asked if sent.level >= 0]
+            if not waits:
+                continue  # checkers/copies.py
+            broker = call.queue.broker
+            early_s = min(delay - ages.passed_s(broker, sent_t, call.t) for sent_t, delay in waits) - ages.forward_s(
+                broker, asked[0].t, call.t
+            )
+            if early_s > MS + ages.unknown_s(broker, asked[0].t, call.t):
+                text = f"{call.queue}: {each.body!r:.60} came for its try {each.retries + 1} {early_s:.3f} s early"
+                found.append(Violation("D1", call.t, f"{text}: sent back at {asked[0].t:.3f}"))
+    return found
+
+
+class _Ages:
+    """How much time has passed at a broker: by its boot clock, which may drift; over a boot of its machine by true time."""
+
+    def __init__(self, history: History) -> None:
+        self.walls, self.brokers = Walls(history), Brokers(history)
+        self._clocks = Clocks(history)
+        self._boots = {broker: self.brokers.boots(broker) for broker in self.brokers.lives}
+
+    def passed_s(self, broker: str, since: float, until: float) -> float:
+        if self._booted(broker, since, until):
+            return until - since
+        return self._clocks.passed_s(_machine(self.brokers, broker), since, until)
+
+    def forward_s(self, broker: str, since: float, until: float) -> float:
+        return self.walls.forward_s(_machine(self.brokers, broker), since, until, self._boots.get(broker, ()))
+
+    def unknown_s(self, broker: str, since: float, until: float) -> float:
+        """By how much a broker may count another time. 0 within one boot. Before the boot its stamps went by the boot clock, perhaps since
+        its first start; over the boot only the wall clock counts.
+        """
+        if not self._booted(broker, since, until):
+            return 0.0
+        return STEP_S + DRIFT * (until - min(since, *(life.opened_t for life in self.brokers.lives[broker])))
+
+    def _booted(self, broker: str, since: float, until: float) -> bool:
+        return any(since <= t <= until for t in self._boots.get(broker, ()))
+
+
+def _machine(brokers: Brokers, broker: str) -> str:
+    lives = brokers.lives.get(broker)
+    return lives[0].machine if lives else ""
+
+
+def _lost(history: History) -> list[Violation]:
+    """What was acknowledged is in the final log, unless a power cut under async flush may have taken every answer that said so."""
+    if not history.of(Stored):
+        return []
+    messages, brokers = Messages(history), Brokers(history)
+    requests = {event.request: event.body for event in history.of(DelayedWritten)}
+    kept: dict[bytes, DelayedAnswered] = {}
+    for place, event in enumerate(history):
+        if not isinstance(event, DelayedAnswered) or event.code != ResponseCode.SUCCESS:
+            continue
+        if brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+            kept.setdefault(requests[event.request], event)
+    found = []
+    for acked in history.of(DelayedAcked):
+        answer, places = kept.get(acked.body), messages.places.get(acked.body, [])
+        read = messages.read.get(acked.queue)
+        if answer is not None and not places and read is not None and not read.first:
+            text = f"delayed {acked.body!r:.60} was acknowledged at {acked.t:.3f} ({acked.queue}), and is in no queue"
+            found.append(Violation("D1", acked.t, text))
+    return found
+
+
+def _bounded(history: History) -> list[Violation]:
+    messages, brokers = Messages(history), Brokers(history)
+    written: dict[bytes, dict[str, int]] = {}
+    for event in history.of(DelayedWritten):
+        of_body = written.setdefault(event.body, {})
+        of_body[event.queue.broker] = of_body.get(event.queue.broker, 0) + 1
+    found = []
+    for body, counts in written.items():
+        for broker, count in counts.items():
+            places = [stored for stored in messages.places.get(body, ()) if stored.queue.broker == broker]
+            allowed = count + max(0, len(brokers.lives.get(broker, ())) - 1)
+            if len(places) > allowed:
+                where = ", ".join(f"{stored.queue} offset {stored.offset}" for stored in places)
+                text = f"delayed {body!r:.60} was written {count} times to {broker} and is stored {len(places)} times: {where}"
+                found.append(Violation("R9", places[-1].t, text))
+    return found

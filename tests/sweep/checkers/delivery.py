@@ -1,0 +1,152 @@
+"""O5 and R5, at the end: every acknowledged message that survived was done by every group, and in how much time after the calm.
+
+Only asked of a run that had a calm and a final reading. Done = a call that ended well was given this very message (its place and its body);
+accepted = the group's committed offset has passed it.
+"""
+
+from collections.abc import Iterator
+
+from sweep.checkers.facts import Brokers, Deletions
+from sweep.checkers.messages import Messages, Passes, Place, first_offsets
+from sweep.checkers.violation import Violation
+from sweep.events import CallBegan, CallEnded, Calm, QueueGapSeen, SendAcked, Stored
+from sweep.history import Answer, CallResult, History, QueueKey
+from sweep.wire_events import CommitAnswered, GrantAnswered
+
+RECOVERY_S = 90.0
+"""reliability.md R5: a classic lease of 60 s, a rebalance of 20 s, 10 s."""
+
+
+def check(history: History) -> list[Violation]:
+    calms = history.of(Calm)
+    if not calms:
+        return []
+    found = []
+    messages = Messages(history)
+    passes = Passes(history, messages)
+    done = _done(history)
+    begins = first_offsets(history)
+    found += _told_of_removed(history, messages, passes, done, begins)
+    reached = _reached(history)
+    for (group, topic), processes in passes.groups().items():
+        for queue, stored in _by_queue(messages, topic).items():
+            key = queue._replace(group=group)
+            begin = begins.get(key)
+            if begin is None:
+                found.append(Violation("R5", calms[-1].t, f"{key} was never granted to anybody: {len(stored)} messages wait in it"))
+                continue
+            for one in stored:
+                known = messages.acked.get(one.body) or messages.delayed.get(one.body)
+                if one.offset >= begin and known is not None and (group, (queue, one.offset), one.body) not in done:
+                    if passes.some_may_pass(key, one.offset, processes):
+                        continue
+                    text = f"{key} offset {one.offset}, {one.body!r:.60} acknowledged at {known.t:.3f}: no call has done it"
+                    found.append(Violation("O5", one.t, text))
+            found += _recovered(key, stored[-1].offset + 1, reached.get(key, []), calms[-1].t, messages)
+    return found
+
+
+def _told_of_removed(
+    history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]], begins: dict[QueueKey, int]
+) -> list[Violation]:
+    """O5: what retention removed before a group had it was told to the group as a gap."""
+    gaps: dict[QueueKey, list[QueueGapSeen]] = {}
+    for gap in history.of(QueueGapSeen):
+        gaps.setdefault(gap.queue, []).append(gap)
+    found = []
+    for acked in removed(history, messages):
+        for (group, topic), processes in passes.groups().items():
+            key = acked.queue._replace(group=group)
+            begin = begins.get(key)
+            known = begin is None or topic != key.topic or acked.offset < begin or (group, (acked.queue, acked.offset), acked.body) in done
+            if known or any(gap.first <= acked.offset < gap.end for gap in gaps.get(key, ())):
+                continue
+            if not passes.some_may_pass(key, acked.offset, processes):
+                where = f"{key} offset {acked.offset}, {acked.body!r:.60}: removed (the log begins at {messages.read[acked.queue].first})"
+                text = f"{where}, given to no call and in no gap that was told"
+                found.append(Violation("O5", acked.t, text))
+    return found
+
+
+def removed(history: History, messages: Messages) -> Iterator[SendAcked]:
+    """What was acknowledged, and retention has taken since. After a lossy power cut nobody can say.
+
+    Lossy is any cut for who asked for no more than that the message is written.
+    """
+    brokers, deletions = Brokers(history), Deletions(history)
+    for acked in messages.acked.values():
+        read, broker = messages.read.get(acked.queue), acked.queue.broker
+        if read is None or not 0 <= acked.offset < read.first or deletions.any_of(acked.queue.topic):
+            continue
+        if not (brokers.all_cuts(broker) if acked.written else brokers.lossy_cuts(broker)):
+            yield acked
+
+
+def recovery_s(history: History) -> float | None:
+    """Seconds from the calm to the last queue's end being accepted; None: there was no calm, or it never was."""
+    calms, messages, reached = history.of(Calm), Messages(history), _reached(history)
+    if not calms:
+        return None
+    slowest = 0.0
+    for group, topic in Passes(history, messages).groups():
+        for queue, stored in _by_queue(messages, topic).items():
+            end = stored[-1].offset + 1
+            times = [t for t, offset in reached.get(queue._replace(group=group), []) if offset >= end]
+            if not times:
+                return None
+            slowest = max(slowest, times[0] - calms[-1].t)
+    return slowest
+
+
+def _recovered(key: QueueKey, end: int, reached: list[tuple[float, int]], calm_t: float, messages: Messages) -> list[Violation]:
+    last = messages.stored[key.stored, end - 1]
+    acked = messages.acked.get(last.body)
+    since = calm_t if acked is None else max(calm_t, acked.t)
+    top = max((offset for _, offset in reached), default=0)
+    times = [t for t, offset in reached if offset >= end]
+    if not times:
+        return [
+            Violation("R5", last.t, f"{key} ends at {end}: its group was accepted up to {top} only, {last.t - since:.1f} s after the calm")
+        ]
+    # The generation may have risen since: what counts is when the present log's end was reached.
+    if times[0] - since > RECOVERY_S:
+        return [Violation("R5", times[0], f"{key} reached its end {end} only {times[0] - since:.1f} s after the calm: {RECOVERY_S:.0f} s")]
+    return []
+
+
+def _done(history: History) -> set[tuple[str, Place, bytes]]:
+    calls = {call.call: call for call in history.of(CallBegan)}
+    found: set[tuple[str, Place, bytes]] = set()
+    for end in history.of(CallEnded):
+        call = calls.get(end.call)
+        if call is not None and end.result in (CallResult.SUCCESS, CallResult.COUNTED, CallResult.DEFIED):
+            queue = call.queue.stored
+            found.update((call.queue.group, (queue, offset), body) for offset, body in call.messages)
+    return found
+
+
+def _by_queue(messages: Messages, topic: str) -> dict[QueueKey, list[Stored]]:
+    found: dict[QueueKey, list[Stored]] = {}
+    for (queue, _), stored in sorted(messages.stored.items()):
+        if queue.topic == topic:
+            found.setdefault(queue, []).append(stored)
+    return found
+
+
+def _reached(history: History) -> dict[QueueKey, list[tuple[float, int]]]:
+    """(time, accepted offset) of each queue in its last generation, as grants and answered commits tell."""
+    last: dict[QueueKey, int] = {}
+    generations: dict[tuple[QueueKey, int], int] = {}
+    for grant in history.of(GrantAnswered):
+        last[grant.queue] = max(grant.generation, last.get(grant.queue, grant.generation))
+        generations[grant.queue, grant.epoch] = grant.generation
+    found: dict[QueueKey, list[tuple[float, int]]] = {}
+    for event in history:
+        if isinstance(event, GrantAnswered):
+            if event.generation == last[event.queue]:
+                found.setdefault(event.queue, []).append((event.t, event.offset))
+        elif isinstance(event, CommitAnswered) and event.offset is not None and event.answer in (Answer.OK, Answer.NOT_YOURS):
+            known = event.epoch is None or generations.get((event.queue, event.epoch)) == last.get(event.queue)
+            if known:
+                found.setdefault(event.queue, []).append((event.t, event.offset))
+    return found

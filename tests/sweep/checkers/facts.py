@@ -1,0 +1,300 @@
+"""What several checkers derive from a history in the same way: clocks, lives of brokers, what a power cut may take, who holds an epoch."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+
+from sweep.events import BrokerOpened, ClockSet, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted
+from sweep.hand_events import LayoutSent
+from sweep.history import Event, History, QueueKey
+from sweep.wire_events import GrantReceived, ProofReceived
+
+MARGIN_MS = 500
+"""ordering.md 1: past proven + grace − 500 ms the client starts no new batch."""
+SYNC_S = 1.0
+"""How long one fdatasync may take where no disk fault was made."""
+SLOW_S = 14.0
+"""A disk that was made slow is itself again, and the last operation that it held up has ended."""
+ENDING_S = 10.0
+"""A broker whose disk has failed gives no answer any more; so long it takes at most to end."""
+
+DISK_FAILS = ("disk eio", "disk full")
+
+Line = tuple[str, str]
+"""(session, broker)."""
+Held = tuple[QueueKey, int]
+"""(queue, epoch)."""
+
+
+class RisingMax:
+    """The highest of some values so far, at any earlier time."""
+
+    __slots__ = ("_times", "_values")
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._values: list[int] = []
+
+    def add(self, t: float, value: int) -> None:
+        """Times never fall."""
+        if not self._values or value > self._values[-1]:
+            self._times.append(t)
+            self._values.append(value)
+
+    def before(self, t: float) -> int | None:
+        """The highest value that was added at a time < t."""
+        at = bisect_left(self._times, t)
+        return self._values[at - 1] if at else None
+
+
+class Clocks:
+    """Boot clocks of all machines at any time, from ClockSet; a machine without one goes at rate 1 from the last time that it told."""
+
+    def __init__(self, history: History) -> None:
+        self._set: dict[str, list[ClockSet]] = {}
+        for event in history.of(ClockSet):
+            self._set.setdefault(event.machine, []).append(event)
+        self._told: dict[str, tuple[list[float], list[int]]] = {}
+        for proof in history.of(ProofReceived):
+            times, clocks = self._told.setdefault(proof.machine, ([], []))
+            if not times or proof.asked_t > times[-1]:
+                times.append(proof.asked_t)
+                clocks.append(proof.asked_boot_ms)
+
+    def boot_ms(self, machine: str, t: float) -> float | None:
+        """None: nothing is known of this machine."""
+        last = None
+        for event in self._set.get(machine, ()):
+            if event.t > t:
+                break
+            last = event
+        if last is not None:
+            return last.boot_ms + (t - last.t) * 1000 * last.rate
+        times, clocks = self._told.get(machine, ([], []))
+        if not times:
+            return None
+        at = max(0, bisect_left(times, t) - 1)
+        return clocks[at] + (t - times[at]) * 1000
+
+    def passed_s(self, machine: str, since: float, until: float) -> float:
+        """How much time passed by the boot clock between two times; over a boot of the machine, which sets that clock, too."""
+        passed, at, rate = 0.0, since, 1.0
+        for event in self._set.get(machine, ()):
+            if event.t >= until:
+                break
+            if event.t > at:
+                passed += (event.t - at) * rate
+                at = event.t
+            rate = event.rate
+        return passed + (until - at) * rate
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of a broker, from its open port on. `opened`, `ended`: places in the history."""
+
+    broker: str
+    machine: str
+    process: int
+    flush: str
+    interval_s: float
+    term: int
+    opened: int
+    opened_t: float
+    ended: int | None = None
+    ended_t: float | None = None
+
+
+class Brokers:
+    """Lives of all brokers, and what a power cut may have taken from them."""
+
+    def __init__(self, history: History) -> None:
+        self.lives: dict[str, list[Life]] = {}
+        """By broker, in order."""
+        self.cuts: dict[str, list[int]] = {}
+        """Places of power cuts, by machine."""
+        self._lossy: dict[str, list[int]] = {}
+        self._starts: dict[str, list[tuple[int, str]]] = {}
+        """Starts of brokers, whether or not they opened their port: (place, flush), by machine."""
+        self._pauses: dict[int, list[list[float]]] = {}
+        self._slow: dict[str, list[float]] = {}
+        self._failing: dict[str, float] = {}
+        """Machine → when its disk began to fail; the fault may be met much later."""
+        by_process: dict[int, Life] = {}
+        for place, event in enumerate(history):
+            kind = type(event)
+            if kind is BrokerOpened:
+                assert isinstance(event, BrokerOpened)
+                where = (event.broker, event.machine, event.process)
+                life = Life(*where, event.flush, event.flush_interval_ms / 1000, event.term, place, event.t)
+                self.lives.setdefault(event.broker, []).append(life)
+                by_process[event.process] = life
+            elif kind is ProcessStarted:
+                assert isinstance(event, ProcessStarted)
+                if event.flush:
+                    self._starts.setdefault(event.machine, []).append((place, event.flush))
+            elif kind is ProcessEnded:
+                ending = by_process.get(event.process)
+                if ending is not None:
+                    ending.ended, ending.ended_t = place, event.t
+                assert isinstance(event, ProcessEnded)
+                if event.how == "power":
+                    self._cut(event, place)
+            elif kind is PowerCut:
+                self._cut(event, place)
+            elif kind is PauseBegan:
+                self._pauses.setdefault(event.process, []).append([event.t, float("inf")])
+            elif kind is PauseEnded:
+                self._pauses[event.process][-1][1] = event.t
+            elif kind is Fault:
+                assert isinstance(event, Fault)
+                if event.kind == "disk slow":
+                    self._slow.setdefault(event.machine, []).append(event.t)
+                elif event.kind in DISK_FAILS:
+                    self._failing.setdefault(event.machine, event.t)
+
+    def _cut(self, event: Event, place: int) -> None:
+        self.cuts.setdefault(event.machine, []).append(place)
+
+    def life(self, broker: str, process: int) -> Life | None:
+        return next((life for life in self.lives.get(broker, ()) if life.process == process), None)
+
+    def lossy_cuts(self, broker: str) -> list[int]:
+        """Places of the power cuts that may have taken something from this broker: those after a life of it under async flush."""
+        if broker not in self._lossy:
+            found = []
+            for cut in self.all_cuts(broker):
+                last = next((life for life in reversed(self.lives[broker]) if life.opened < cut), None)
+                if last is not None and last.flush != "sync":
+                    found.append(cut)
+            self._lossy[broker] = found
+        return self._lossy[broker]
+
+    def assumed_cuts(self, broker: str) -> list[int]:
+        """Places of the power cuts after which this broker may assume a loss: also those during a start under async flush.
+
+        A start stores its flush mode before it opens the port, and the next one can't tell whether it came so far.
+        """
+        found = set(self.lossy_cuts(broker))
+        for cut in self.all_cuts(broker):
+            starts = self._starts.get(self.lives[broker][0].machine, [])
+            last = next((flush for place, flush in reversed(starts) if place < cut), "")
+            if last == "async":
+                found.add(cut)
+        return sorted(found)
+
+    def boots(self, broker: str) -> list[float]:
+        """When this broker opened its port for the first time after each power cut of its machine."""
+        lives = self.lives.get(broker, [])
+        cuts = self.all_cuts(broker)
+        return [life.opened_t for before, life in pairwise(lives) if any(before.opened < cut < life.opened for cut in cuts)]
+
+    def all_cuts(self, broker: str) -> list[int]:
+        """Places of all power cuts of this broker's machine: each may take what was written only."""
+        lives = self.lives.get(broker, [])
+        return self.cuts.get(lives[0].machine, []) if lives else []
+
+    def taken_by(self, broker: str, process: int, place: int, t: float, *, written: bool = False) -> int | None:
+        """The place of the power cut that may take what this process answered at `t`; None: it must survive for ever. `written`: who sent
+        it asked for no more than that.
+
+        It is gone only where the power was cut before another start had opened the port (a start makes durable what it found), and the
+        process had answered it no earlier than one flush interval and one sync, standstills not counted, before its own end. A disk that is
+        slow when it should be synced takes until it is itself again; one that has failed lets its broker end in order.
+        """
+        life = self.life(broker, process)
+        if life is None or (life.flush == "sync" and not written):
+            return None
+        later = next((other.opened for other in self.lives[broker] if other.opened > place), None)
+        cut = next((cut for cut in self.cuts.get(life.machine, ()) if cut > place), None)
+        if cut is None or (later is not None and later < cut):
+            return None
+        ended_t = t if life.ended_t is None else life.ended_t
+        limit_s = life.interval_s + SYNC_S
+        if self._failing.get(life.machine, inf) <= ended_t:
+            limit_s += ENDING_S
+        for slow_t in self._slow.get(life.machine, ()):
+            if slow_t <= t + limit_s:
+                limit_s = max(limit_s, slow_t + SLOW_S - t + life.interval_s + SYNC_S)
+        return cut if self._ran_s(process, t, ended_t) <= limit_s else None
+
+    def away_s(self, broker: str, since: float, until: float) -> float:
+        """How long the broker did not run between two times: down, starting or paused."""
+        lives = self.lives.get(broker, [])
+        times = [(life.opened_t, inf if life.ended_t is None else life.ended_t) for life in lives]
+        ran = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in times)
+        stood = sum(max(0.0, min(end, until) - max(begin, since)) for life in lives for begin, end in self._pauses.get(life.process, ()))
+        return until - since - ran + stood
+
+    def _ran_s(self, process: int, since: float, until: float) -> float:
+        stood = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._pauses.get(process, ()))
+        return until - since - stood
+
+
+class Leases:
+    """Until when each session may start calls at each broker, on its own machine's boot clock. Fed with events in order."""
+
+    __slots__ = ("_grace", "_locked", "deadline_ms")
+
+    def __init__(self) -> None:
+        self.deadline_ms: dict[Line, int] = {}
+        """proven + grace − 500 ms."""
+        self._locked: set[tuple[Line, int]] = set()
+        """Connections on which a LOCK was answered: before that nothing is proven on them."""
+        self._grace: dict[Line, int] = {}
+
+    def proven(self, event: ProofReceived) -> None:
+        if event.session is None:
+            return
+        line = (event.session, event.broker)
+        if event.lock:
+            self._locked.add((line, event.connection))
+            if event.grace_ms is not None:
+                self._grace[line] = event.grace_ms
+        if (line, event.connection) in self._locked:
+            deadline_ms = event.asked_boot_ms + self._grace[line] - MARGIN_MS
+            self.deadline_ms[line] = max(deadline_ms, self.deadline_ms.get(line, deadline_ms))
+
+
+class Deletions:
+    """Topics that somebody asked to delete."""
+
+    LATE_S = 60.0
+    """A broker that was not there may hear of it so late."""
+
+    def __init__(self, history: History) -> None:
+        self._sent: dict[str, list[LayoutSent]] = {}
+        for event in history.of(LayoutSent):
+            if event.deleted:
+                self._sent.setdefault(event.topic, []).append(event)
+
+    def any_of(self, topic: str) -> bool:
+        return topic in self._sent
+
+    def within(self, topic: str, since: float, until: float) -> bool:
+        """Whether the topic may have been deleted between."""
+        return any(since - self.LATE_S <= event.t <= until for event in self._sent.get(topic, ()))
+
+    def after(self, topic: str, layout: tuple[int, int] | None) -> bool:
+        """Whether a deletion was asked for that takes what was stored over this layout; None: over which is not known."""
+        return any(layout is None or event.counter > layout[0] for event in self._sent.get(topic, ()))
+
+    def between(self, topic: str, older: tuple[int, int] | None, newer: tuple[int, int] | None) -> bool:
+        """Whether a deletion was asked for that takes what was stored over the older layout, and not what is stored over the newer."""
+        if older is None or newer is None:
+            return False
+        return any(older[0] < event.counter < newer[0] for event in self._sent.get(topic, ()))
+
+
+def holders(history: History) -> dict[Held, GrantReceived]:
+    """(queue, epoch) → the grant as its client received it first."""
+    found: dict[Held, GrantReceived] = {}
+    for event in history.of(GrantReceived):
+        found.setdefault((event.queue, event.epoch), event)
+    return found
+
+
+def falls(values: list[int]) -> list[tuple[int, int]]:
+    """Neighbours that do not rise."""
+    return [(one, next_) for one, next_ in pairwise(values) if next_ <= one]

@@ -1,0 +1,170 @@
+"""O1 and W28: progress begins anew, or jumps, only where somebody or something said so.
+
+a  a new generation has a cause: a reset that somebody sent, a topic that was deleted, a commit without an epoch, a suffix that may be
+   lost; after a reset it begins at the reset's offset
+b  within a generation a grant names what it began with or what somebody committed in it, nothing beyond: no jump
+c  an answered reset is in force: no later LOCK is answered with the generation from before it, and nothing under an epoch from before
+   it is accepted or served
+"""
+
+from dataclasses import dataclass, field
+from math import inf
+
+from lockstep.protocol.codes import ResponseCode
+from sweep.checkers.facts import Brokers
+from sweep.checkers.violation import Violation, who
+from sweep.copy_events import DeadLetterSent
+from sweep.events import BrokerOpened, Fault, ProgressReset, QueueGapSeen, ReadingEnded
+from sweep.hand_events import LayoutSent, ResetSent
+from sweep.history import Answer, History, QueueKey
+from sweep.wire_events import CommitAnswered, CommitSent, GrantAnswered, PullReceived
+
+
+@dataclass(slots=True)
+class _Queue:
+    """One queue of a group."""
+
+    generation: int | None = None
+    """Of the last grant."""
+    epoch: int = 0
+    """Of the last grant."""
+    top: int = 0
+    """What the last grant's generation began with, or the highest that was committed in it."""
+    maybe: list[ResetSent] = field(default_factory=list)
+    """Resets that may have come true since."""
+    excuse: bool = False
+    """Something else may have begun a new generation since: a lossy power cut, a deleted topic, a commit without an epoch."""
+    sure: ProgressReset | None = None
+    """The last reset that was answered, and the generation and epoch of the last grant before it was."""
+    sure_after: tuple[int | None, int] = (None, 0)
+
+
+def check(history: History) -> list[Violation]:
+    return _Generations(history).run()
+
+
+class _Generations:
+    """One pass over a history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.queues: dict[QueueKey, _Queue] = {}
+        self.generations: dict[tuple[QueueKey, int], int] = {}
+        """(queue, epoch) → generation."""
+        brokers = Brokers(history)
+        self.cuts = {cut: broker for broker in brokers.lives for cut in brokers.assumed_cuts(broker)}
+        self.machines = {event.broker: event.machine for event in history.of(BrokerOpened)}
+        self.gaps: dict[QueueKey, set[int]] = {}
+        for gap in history.of(QueueGapSeen):
+            self.gaps.setdefault(gap.queue, set()).add(gap.end)
+        self.first: dict[QueueKey, int] = {event.queue: event.first for event in history.of(ReadingEnded)}
+        self.deleted: set[str] = set()
+        """Topics: a broker may hear of it late."""
+        self.found: list[Violation] = []
+
+    def run(self) -> list[Violation]:
+        for place, event in enumerate(self.history):
+            if place in self.cuts:
+                self._excuse_broker(self.cuts[place])
+            if isinstance(event, GrantAnswered):
+                self._granted(event)
+            elif isinstance(event, ResetSent):
+                self._queue(event.queue).maybe.append(event)
+            elif isinstance(event, ProgressReset):
+                queue = self._queue(event.queue)
+                queue.sure, queue.sure_after = event, (queue.generation, queue.epoch)
+            elif isinstance(event, CommitSent):
+                self._sent(event)
+            elif isinstance(event, DeadLetterSent):
+                if self.generations.get((event.queue, event.epoch)) == self._queue(event.queue).generation:
+                    self._queue(event.queue).top = max(self._queue(event.queue).top, event.offset + 1)
+            elif isinstance(event, CommitAnswered):
+                if event.answer is Answer.OK and event.epoch is not None:
+                    self._served(event.queue, event.epoch, event.asked_t, event.t, f"a commit of {event.offset}")
+            elif isinstance(event, PullReceived):
+                if event.code == ResponseCode.SUCCESS and event.epoch is not None:
+                    self._served(event.queue, event.epoch, event.asked_t, event.t, f"a pull from {event.offset}")
+            elif isinstance(event, LayoutSent):
+                if event.deleted:
+                    self.deleted.add(event.topic)
+            elif isinstance(event, Fault) and event.kind.startswith("disk"):
+                for broker in [broker for broker, machine in self.machines.items() if machine == event.machine]:
+                    self._excuse_broker(broker)
+        return self.found
+
+    def _queue(self, key: QueueKey) -> _Queue:
+        return self.queues.setdefault(key, _Queue())
+
+    def _excuse_broker(self, broker: str) -> None:
+        for key in [key for key in self.queues if key.broker == broker]:
+            self._excuse(key)
+
+    def _excuse(self, key: QueueKey) -> None:
+        self.queues[key].excuse = True
+        self.queues[key].sure = None
+
+    # -------------------------------------------------------------------------------------------------------------- grants
+
+    def _granted(self, grant: GrantAnswered) -> None:
+        queue = self._queue(grant.queue)
+        self.generations.setdefault((grant.queue, grant.epoch), grant.generation)
+        where = f"{grant.queue} epoch {grant.epoch} {'renewed' if grant.renewal else 'granted'} by {who(grant.machine, grant.process)}"
+        sure = queue.sure
+        if sure is not None and grant.asked_t > sure.t and queue.sure_after[0] is not None and grant.generation <= queue.sure_after[0]:
+            text = f"{where} in generation {grant.generation}: the reset to {sure.offset} was answered at {sure.t:.3f}"
+            self._bad(grant.t, text)
+        if queue.generation is None or grant.generation > queue.generation:
+            self._began(grant, queue, where)
+        elif grant.generation == queue.generation:
+            if grant.offset > queue.top and not self._removed(grant.queue, grant.offset):
+                self._bad(grant.t, f"{where} at offset {grant.offset}: nothing beyond {queue.top} was committed in its generation")
+            queue.top = max(queue.top, grant.offset)
+        queue.epoch = max(queue.epoch, grant.epoch)
+
+    def _began(self, grant: GrantAnswered, queue: _Queue, where: str) -> None:
+        """The first grant that names this generation: nobody can have committed in it before."""
+        known = any(reset.offset == grant.offset for reset in queue.maybe)
+        if (
+            queue.generation is not None
+            and not queue.excuse
+            and not known
+            and grant.queue.topic not in self.deleted
+            and not self._removed(grant.queue, grant.offset)
+        ):
+            resets = ", ".join(str(reset.offset) for reset in queue.maybe) or "none"
+            text = (
+                f"{where} at offset {grant.offset} in generation {grant.generation} after {queue.generation}: resets that may be: {resets}"
+            )
+            self._bad(grant.t, text)
+        # A first grant needs no cause: a reset that was sent after it was asked for is still to come.
+        later = grant.asked_t if queue.generation is None else inf
+        queue.generation, queue.top, queue.excuse = grant.generation, grant.offset, False
+        at = next((number for number, reset in enumerate(queue.maybe) if reset.offset == grant.offset and reset.t <= later), None)
+        if at is not None:
+            answered = queue.sure is not None and queue.sure.offset == grant.offset
+            queue.maybe = [] if answered and len(queue.maybe) == 1 else queue.maybe[:at] + queue.maybe[at + 1 :]
+
+    def _removed(self, key: QueueKey, offset: int) -> bool:
+        """Retention has moved the group there."""
+        return offset in self.gaps.get(key, ()) or 0 < offset <= self.first.get(key.stored, 0)
+
+    # ------------------------------------------------------------------------------------------------------------- commits
+
+    def _sent(self, event: CommitSent) -> None:
+        queue = self._queue(event.queue)
+        if event.offset is None:
+            return
+        if event.epoch is None:
+            queue.excuse = True
+            queue.top = max(queue.top, event.offset)
+        elif self.generations.get((event.queue, event.epoch)) == queue.generation:
+            queue.top = max(queue.top, event.offset)
+
+    def _served(self, key: QueueKey, epoch: int, asked_t: float, t: float, what: str) -> None:
+        queue = self._queue(key)
+        if queue.sure is not None and epoch <= queue.sure_after[1] and asked_t > queue.sure.t:
+            text = f"{key}: {what} under epoch {epoch} was served, the reset to {queue.sure.offset} was answered at {queue.sure.t:.3f}"
+            self._bad(t, text)
+
+    def _bad(self, t: float, text: str) -> None:
+        self.found.append(Violation("O1", t, text))

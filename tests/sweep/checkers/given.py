@@ -1,0 +1,82 @@
+"""What several checkers derive of concurrent groups: which message each send back was about, how often each was asked for, wall clocks."""
+
+from collections import Counter
+from collections.abc import Iterable
+from math import inf
+
+from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from sweep.copy_events import CopyStored, Given, SentBack, SharedCallBegan, WallJumped
+from sweep.history import History, QueueKey
+
+Try = tuple[str, str, bytes, int]
+"""(group, broker, body, retries): one message at one of its tries."""
+
+
+class SentBacks:
+    """Every send back, and the message that its consumer had been given at that place of the log."""
+
+    def __init__(self, history: History) -> None:
+        self.of: dict[int, tuple[SentBack, QueueKey, Given]] = {}
+        """Request → (what was asked, the queue that the message was read from, the message)."""
+        self.tries: dict[Try, list[SentBack]] = {}
+        self.unknown: list[SentBack] = []
+        """Of messages that their process was never given."""
+        given: dict[tuple[int, str, int], tuple[QueueKey, Given]] = {}
+        for event in history:
+            if isinstance(event, SharedCallBegan):
+                for each in event.given:
+                    given[event.process, event.queue.broker, each.position] = (event.queue, each)
+            elif isinstance(event, SentBack):
+                found = given.get((event.process, event.broker, event.position))
+                if found is None:
+                    self.unknown.append(event)
+                    continue
+                queue, message = found
+                self.of[event.request] = (event, queue, message)
+                self.tries.setdefault((event.group, event.broker, message.body, message.retries), []).append(event)
+
+
+class Letters:
+    """What the final reading found in `%RETRY%group` and `%DLQ%group`."""
+
+    def __init__(self, history: History) -> None:
+        self.retries: dict[Try, list[CopyStored]] = {}
+        self.dead: dict[Try, list[CopyStored]] = {}
+        self.dead_bodies: dict[str, Counter[bytes]] = {}
+        for copy in history.of(CopyStored):
+            topic = copy.queue.topic
+            found = self.dead if topic.startswith(DLQ_PREFIX) else self.retries
+            group = topic.removeprefix(DLQ_PREFIX).removeprefix(RETRY_PREFIX)
+            found.setdefault((group, copy.queue.broker, copy.body, copy.retries), []).append(copy)
+            if found is self.dead:
+                self.dead_bodies.setdefault(group, Counter())[copy.body] += 1
+
+
+class Walls:
+    """When the wall clocks of machines were wrong, and how far they were set forward."""
+
+    GLITCH_S = 30.0
+    """A wall clock that is right again so soon was never followed by a broker that ran all the time."""
+
+    def __init__(self, history: History) -> None:
+        self._jumps: dict[str, list[WallJumped]] = {}
+        self.wrong: dict[str, list[tuple[float, float]]] = {}
+        """Machine → times (from, until) in which its wall clock was not what it was at the beginning."""
+        ahead: dict[str, float] = {}
+        for jump in history.of(WallJumped):
+            if jump.jump_s > 0:
+                self._jumps.setdefault(jump.machine, []).append(jump)
+            before = ahead.get(jump.machine, 0.0)
+            ahead[jump.machine] = before + jump.jump_s
+            times = self.wrong.setdefault(jump.machine, [])
+            if not before:
+                times.append((jump.t, inf))
+            elif not ahead[jump.machine]:
+                times[-1] = (times[-1][0], jump.t)
+
+    def forward_s(self, machine: str, since: float, until: float, boots: Iterable[float]) -> float:
+        """By how much something that was stored at `since` may be due sooner at `until`. `boots`: when its broker opened its port after its
+        machine had been off: nothing but the wall clock knows for how long. Within one boot it is the boot clock that counts.
+        """
+        last = max((t for t in boots if since <= t <= until), default=None)
+        return 0.0 if last is None else sum(jump.jump_s for jump in self._jumps.get(machine, ()) if jump.t <= last)

@@ -1,0 +1,38 @@
+"""T1, T2: topics and their layouts, as they are in the end.
+
+T1: every acknowledged message that survived is in a queue of the layout in force, unless its topic was deleted.
+
+A topic that no layout has, though none was asked to be deleted, is the worst violation: its messages can't be found by any client.
+
+T2: there are no more topics than `topics_max`, but for those of groups. Several brokers may each create the last one at the same time, so
+the limit is low only in a world with one broker.
+"""
+
+from sweep.checkers.facts import Brokers, Deletions
+from sweep.checkers.violation import Violation
+from sweep.events import SendAcked
+from sweep.hand_events import FirstSendAcked, LayoutInForce, LayoutsRead
+from sweep.history import History
+
+
+def check(history: History) -> list[Violation]:
+    read = history.of(LayoutsRead)
+    if not read:
+        return []  # the universe ended before; that the layouts could not be read is a violation of its own
+    counts = {event.topic: dict(event.counts) for event in history.of(LayoutInForce)}
+    brokers, deletions = Brokers(history), Deletions(history)
+    found = []
+    own = [topic for topic in counts if not topic.startswith(("%RETRY%", "%DLQ%"))]
+    if len(own) > read[-1].topics_max:
+        text = f"the cluster has {len(own)} topics beside those of groups, topics_max allows {read[-1].topics_max}: {sorted(own)}"
+        found.append(Violation("T2", read[-1].t, text))
+    for place, event in enumerate(history):
+        if not isinstance(event, SendAcked | FirstSendAcked) or deletions.any_of(event.queue.topic):
+            continue
+        queue = event.queue
+        there = counts.get(queue.topic, {})
+        if queue.queue < there.get(queue.broker, 0) or any(cut > place for cut in brokers.all_cuts(queue.broker)):
+            continue
+        text = f"{queue}: {event.body!r:.60} was acknowledged and is in no queue of the layout in force: {there}"
+        found.append(Violation("T1", event.t, text))
+    return found

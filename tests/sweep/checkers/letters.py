@@ -1,0 +1,179 @@
+"""C2 and R1 of ordered groups: a batch that has failed as often as its group allows is dead-lettered, and its queue goes on.
+
+a  not before it has failed so often, and not called more often, but for a letter that could not be written
+b  each message once: the letter and the progress behind it are one write. Where the broker ends in the middle of it, the letter may be
+   there without the progress, and is then written once more: a repeat, never a loss
+c  what was answered is there, and no later grant begins in front of it
+"""
+
+from collections import Counter
+
+from lockstep.protocol.codes import ResponseCode
+from sweep.checkers.facts import Brokers
+from sweep.checkers.given import Letters
+from sweep.checkers.violation import Violation
+from sweep.copy_events import CopyStored, DeadLetterAnswered, DeadLetterSent
+from sweep.events import CallBegan, CallEnded, ConsumerStarted
+from sweep.history import History, QueueKey
+from sweep.wire_events import ConnectionCut, GrantAnswered, SessionBound
+
+TORN_S = 1.0
+CUT_SEEN_S = 0.5
+"""A client may know that a connection is gone so much sooner than its other end."""
+
+
+def check(history: History) -> list[Violation]:
+    limits = {consumer.group: consumer.attempts_max for consumer in history.of(ConsumerStarted) if consumer.ordered}
+    if not history.of(DeadLetterSent) and not any(limits.values()):
+        return []
+    bodies = _bodies(history)
+    return [
+        *_exhausted(history, limits),
+        *_Attempts(history, limits).run(),
+        *_once(history, limits, bodies),
+        *_kept(history, bodies),
+        *_moved_behind(history),
+    ]
+
+
+def _bodies(history: History) -> dict[int, bytes]:
+    """DEAD_LETTER's request → the message that its consumer had been given there."""
+    given: dict[tuple[int, QueueKey, int], bytes] = {}
+    found = {}
+    for event in history:
+        if isinstance(event, CallBegan):
+            for offset, body in event.messages:
+                given[event.process, event.queue, offset] = body
+        elif isinstance(event, DeadLetterSent):
+            known = given.get((event.process, event.queue, event.offset))
+            if known is not None:
+                found[event.request] = known
+    return found
+
+
+def _exhausted(history: History, limits: dict[str, int | None]) -> list[Violation]:
+    found = []
+    for sent in history.of(DeadLetterSent):
+        limit = limits.get(sent.queue.group)
+        if limit is None or sent.attempts < limit:
+            text = f"{sent.queue} offset {sent.offset} was dead-lettered after {sent.attempts} failed calls: the group allows {limit}"
+            found.append(Violation("C2", sent.t, text))
+    return found
+
+
+def _once(history: History, limits: dict[str, int | None], bodies: dict[int, bytes]) -> list[Violation]:
+    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
+    asked: dict[tuple[str, str, bytes], dict[tuple[QueueKey, int, int], list[DeadLetterSent]]] = {}
+    """(group, broker, body) → place and generation → each request."""
+    for sent in history.of(DeadLetterSent):
+        if sent.request in bodies:
+            places = asked.setdefault((sent.queue.group, sent.queue.broker, bodies[sent.request]), {})
+            generation = generations.get((sent.queue, sent.epoch), 0)
+            places.setdefault((sent.queue, sent.offset, generation), []).append(sent)
+    torn = _torn(history)
+    found = []
+    for (group, broker, body, _), stored in Letters(history).dead.items():
+        if group not in limits:
+            continue
+        # With manual commit a letter leaves progress where it is, and a crash may repeat it (docs/adr/0004).
+        allowed = 0
+        for requests in asked.get((group, broker, body), {}).values():
+            torn_count = sum(sent.request in torn for sent in requests[:-1])
+            allowed += 1 + torn_count if all(sent.advance for sent in requests) else len(requests)
+        if len(stored) > allowed:
+            where = f"dead letter {stored[0].queue} offset {stored[0].offset}: {body!r:.60}"
+            found.append(Violation("C2", stored[0].t, f"{where}: it is there {len(stored)} times, {allowed} are right"))
+    return found
+
+
+def _torn(history: History) -> set[int]:
+    """Requests that no broker answered, and whose broker ended within a second: perhaps in the middle of the write."""
+    answered = {event.request for event in history.of(DeadLetterAnswered)}
+    ends = [(life.broker, life.ended_t) for lives in Brokers(history).lives.values() for life in lives if life.ended_t is not None]
+    return {
+        sent.request
+        for sent in history.of(DeadLetterSent)
+        if sent.request not in answered and any(broker == sent.queue.broker and 0 <= t - sent.t <= TORN_S for broker, t in ends)
+    }
+
+
+def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
+    """What was answered as dead-lettered is there, unless a power cut under async flush may have taken it."""
+    letters, brokers = Letters(history), Brokers(history)
+    read = {copy.queue.broker for copy in history.of(CopyStored)}
+    found = []
+    for place, event in enumerate(history):
+        if not isinstance(event, DeadLetterAnswered) or event.code != ResponseCode.SUCCESS or event.queue.broker not in read:
+            continue
+        body = bodies.get(event.request)
+        if body is None or letters.dead_bodies.get(event.queue.group, Counter())[body]:
+            continue
+        if brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+            text = f"{event.queue} offset {event.offset}, {body!r:.60} was dead-lettered at {event.t:.3f}, and is in no dead-letter queue"
+            found.append(Violation("R1", event.t, text))
+    return found
+
+
+def _moved_behind(history: History) -> list[Violation]:
+    """In one write with the letter progress moves behind the message."""
+    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
+    behind: dict[tuple[QueueKey, int], list[DeadLetterAnswered]] = {}
+    found = []
+    for event in history:
+        if isinstance(event, DeadLetterAnswered):
+            generation = generations.get((event.queue, event.epoch))
+            if event.code == ResponseCode.SUCCESS and event.advance and generation is not None:
+                behind.setdefault((event.queue, generation), []).append(event)
+        elif isinstance(event, GrantAnswered):
+            for letter in behind.get((event.queue, event.generation), ()):
+                if letter.t < event.asked_t and event.offset <= letter.offset:
+                    text = f"{event.queue} epoch {event.epoch} was granted at offset {event.offset}"
+                    found.append(Violation("C2", event.t, f"{text}: {letter.offset} had been dead-lettered at {letter.t:.3f}"))
+                    break
+    return found
+
+
+class _Attempts:
+    """No more calls of a batch than the group allows, but for those after a dead letter that could not be written."""
+
+    def __init__(self, history: History, limits: dict[str, int | None]) -> None:
+        self.history = history
+        self.limits = limits
+        self.calls: dict[int, CallBegan] = {}
+        self.excused: dict[tuple[QueueKey, int], None] = {}
+        """Batches whose letter was asked for, or could not be: their broker was not connected."""
+        self.cut: dict[tuple[int, str], None] = {}
+        self.last: dict[QueueKey, tuple[float, CallBegan]] = {}
+        """The last call of each queue that left its batch no other way, and when it ended."""
+
+    def run(self) -> list[Violation]:
+        found = []
+        for event in self.history:
+            if isinstance(event, ConnectionCut):
+                self._cut(event)
+            elif isinstance(event, SessionBound):
+                self.cut.pop((event.process, event.broker), None)
+            elif isinstance(event, DeadLetterSent):
+                self.excused[event.queue, event.offset] = None
+            elif isinstance(event, CallEnded):
+                self._ended(event)
+            elif isinstance(event, CallBegan):
+                self.calls[event.call] = event
+                limit = self.limits.get(event.queue.group)
+                if limit is not None and event.attempt >= limit and (event.queue, event.first) not in self.excused:
+                    text = f"call {event.call} of {event.queue} offsets {event.first}…{event.last} had failed {event.attempt} times before"
+                    found.append(Violation("C2", event.t, f"{text}: the group allows {limit}"))
+        return found
+
+    def _ended(self, event: CallEnded) -> None:
+        call, limit = self.calls.pop(event.call, None), self.limits.get(event.queue.group)
+        if call is not None and limit is not None and call.attempt + 1 >= limit:
+            self.last[event.queue] = (event.t, call)
+            if (event.process, event.queue.broker) in self.cut:
+                self.excused[event.queue, call.first] = None
+
+    def _cut(self, event: ConnectionCut) -> None:
+        self.cut[event.process, event.broker] = None
+        for queue, (t, call) in self.last.items():
+            if queue.broker == event.broker and call.process == event.process and event.t - t < CUT_SEEN_S:
+                self.excused[queue, call.first] = None

@@ -1,0 +1,272 @@
+"""O8, R1, R2, R7: the log. What was acknowledged is there, at its place, in its order; what was delivered stays.
+
+Under async flush a power cut may take back a suffix: only what was answered within the last flush interval and one sync of the process'
+running time, nothing that a later start had made durable, and nothing in front of what it left. The offsets return under a higher
+generation. What its producer asked to be written only a power cut may take under sync flush too, before any reader has seen it.
+"""
+
+from bisect import bisect_left
+
+from lockstep.protocol.codes import ResponseCode
+from sweep.checkers.facts import Brokers, Deletions
+from sweep.checkers.messages import Messages
+from sweep.checkers.violation import Violation, who
+from sweep.events import BrokerOpened, CallBegan, SendAcked, SendBegan, Stored
+from sweep.hand_events import LayoutSent
+from sweep.history import History, QueueKey
+from sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered
+
+_STORED = (ResponseCode.SUCCESS, ResponseCode.DUPLICATE)
+
+
+def check(history: History) -> list[Violation]:
+    if not history.of(Stored) and not history.of(SendAcked):
+        return []
+    messages, brokers = Messages(history), Brokers(history)
+    return [
+        *_dense(messages),
+        *_from_the_first(history, messages),
+        *_one_message_a_place(history, brokers),
+        *_generations_tell(history),
+        *_made_anew(history, messages),
+        *_acknowledged(history, messages, brokers),
+        *_suffixes(history, messages, brokers),
+        *_in_real_time_order(history, messages),
+        *_delivered(history, messages, brokers),
+    ]
+
+
+def _dense(messages: Messages) -> list[Violation]:
+    """O8: the final log of each queue has every offset from its first to its end."""
+    found = []
+    by_queue: dict[QueueKey, list[Stored]] = {}
+    for (queue, _), stored in sorted(messages.stored.items()):
+        by_queue.setdefault(queue, []).append(stored)
+    for queue, read in messages.read.items():
+        offsets = [stored.offset for stored in by_queue.get(queue, [])]
+        if offsets != list(range(read.first, read.end)):
+            missing = sorted(set(range(read.first, read.end)) - set(offsets))[:5]
+            beyond = sorted(set(offsets) - set(range(read.first, read.end)))[:5]
+            text = f"{queue}: the final log should have {read.first} … {read.end - 1}; missing {missing}, beyond {beyond}"
+            found.append(Violation("O8", read.t, text))
+    return found
+
+
+def _from_the_first(history: History, messages: Messages) -> list[Violation]:
+    """R1: where retention removes nothing and no topic was deleted, each queue begins at offset 0."""
+    deletions, keeping = Deletions(history), {event.broker: event.removes_nothing for event in history.of(BrokerOpened)}
+    return [
+        Violation("R1", read.t, f"{queue}: the final log begins at {read.first}, and nobody has removed what stood below")
+        for queue, read in messages.read.items()
+        if read.first > 0 and keeping.get(queue.broker) and not deletions.any_of(queue.topic)
+    ]
+
+
+class _Known:
+    """Since when, at the latest, the log had each message: where it was answered, else where it was sent."""
+
+    def __init__(self, history: History) -> None:
+        self._answered = {body: rows[0][0] for body, rows in _answers(history).items()}
+        self._began: dict[bytes, int] = {}
+        self._granted: dict[tuple[QueueKey, int], int] = {}
+        """(queue, epoch) → place: what a call was given was fetched later, whenever the call began."""
+        for place, event in enumerate(history):
+            if isinstance(event, SendBegan):
+                self._began.setdefault(event.body, place)
+            elif isinstance(event, GrantAnswered):
+                self._granted.setdefault((event.queue, event.epoch), place)
+
+    def sent(self, body: bytes, place: int) -> int:
+        return min(place, self._answered.get(body, self._began.get(body, place)))
+
+    def fetched(self, call: CallBegan) -> int:
+        return self._granted.get((call.queue, call.epoch), 0)
+
+
+def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
+    """O8: (queue, offset) → message never changes, but over a power cut under async flush, or where it was written only."""
+    found = []
+    known = _Known(history)
+    seen: dict[tuple[QueueKey, int], tuple[bytes, int, float, bool]] = {}
+    """(queue, offset) → body, place from which on it was there, time, whether it was written only."""
+    for place, event in enumerate(history):
+        if isinstance(event, CallBegan):
+            rows, since = event.messages, known.fetched(event)
+        elif isinstance(event, SendAcked | Stored) and event.offset >= 0:
+            rows, since = ((event.offset, event.body),), place if isinstance(event, Stored) else known.sent(event.body, place)
+        else:
+            continue
+        queue, written = event.queue.stored, isinstance(event, SendAcked) and event.written
+        for offset, body in rows:
+            before = seen.get((queue, offset))
+            if before is not None and before[0] != body:
+                first = min(before[1], since)
+                cuts = brokers.all_cuts(queue.broker) if written or before[3] else brokers.lossy_cuts(queue.broker)
+                if not any(first < cut < place for cut in cuts):
+                    text = f"{queue} offset {offset}: {before[0]!r:.60} at {before[2]:.3f}, {body!r:.60} now, and no power was cut between"
+                    found.append(Violation("O8", event.t, text))
+            seen[queue, offset] = (body, since, event.t, written)
+    return found
+
+
+def _generations_tell(history: History) -> list[Violation]:
+    """O8: inside one generation of a group an offset is one message."""
+    found = []
+    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
+    called: dict[tuple[QueueKey, int, int], bytes] = {}
+    for call in history.of(CallBegan):
+        generation = generations.get((call.queue, call.epoch))
+        for offset, body in call.messages if generation is not None else ():
+            assert generation is not None
+            before = called.setdefault((call.queue, generation, offset), body)
+            if before != body:
+                text = f"{call.queue} offset {offset}: {before!r:.40}, then {body!r:.40}, both in generation {generation}"
+                found.append(Violation("O8", call.t, f"{text} (epoch {call.epoch}, {who(call.machine, call.process)})"))
+    return found
+
+
+def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
+    """R1: every acknowledged message is in the final log where the answer said, unless a power cut may have taken it."""
+    found = []
+    answers, deletions, layouts = _answers(history), Deletions(history), _layouts(history)
+    for acked in messages.acked.values():
+        read = messages.read.get(acked.queue)
+        if read is None or 0 <= acked.offset < read.first:
+            continue
+        if acked.offset >= 0:
+            stored = messages.stored.get((acked.queue, acked.offset))
+            there = stored is not None and stored.body == acked.body
+        else:
+            there = any(stored.queue == acked.queue for stored in messages.places.get(acked.body, ()))
+        if there:
+            continue
+        if deletions.after(acked.queue.topic, layouts.get(acked.body)):
+            continue
+        answered = [(place, one) for place, one in answers.get(acked.body, ()) if one.queue == acked.queue]
+        taken = [brokers.taken_by(acked.queue.broker, one.process, place, one.t, written=acked.written) for place, one in answered]
+        if taken and None not in taken:
+            continue
+        now = messages.stored.get((acked.queue, acked.offset))
+        instead = "nothing is there" if now is None else f"{now.body!r:.60} is there"
+        text = f"{acked.queue} offset {acked.offset}: {acked.body!r:.60} was acknowledged at {acked.t:.3f} and is lost; {instead}"
+        found.append(Violation("R1", acked.t, text))
+    return found
+
+
+def _layouts(history: History) -> dict[bytes, tuple[int, int] | None]:
+    """Body → the layout over which it was hashed last; None: an unkeyed send's."""
+    return {body: frame.layout for frame in history.of(FrameWritten) for body in frame.bodies}
+
+
+def _made_anew(history: History, messages: Messages) -> list[Violation]:
+    """ordering.md 6 and 8: a topic that is created again begins anew, on every broker: nothing of before is left."""
+    layouts, found = _layouts(history), []
+    newest: dict[str, tuple[int, bytes]] = {}
+    for body in messages.began:
+        layout, topic = layouts.get(body), messages.began[body].topic
+        if layout is not None and body in messages.acked:
+            newest[topic] = max(newest.get(topic, (0, b"")), (layout[0], body))
+    for deleted in history.of(LayoutSent):
+        now = newest.get(deleted.topic, (0, b""))
+        if not deleted.deleted or now[0] <= deleted.counter:
+            continue
+        for stored in messages.stored.values():
+            layout = layouts.get(stored.body)
+            if stored.queue.topic == deleted.topic and layout is not None and layout[0] < deleted.counter:
+                what = f"{stored.queue} offset {stored.offset}: {stored.body!r:.40} of layout {layout[0]} is still there"
+                found.append(
+                    Violation("O8", deleted.t, f"{what}; layout {deleted.counter} deleted the topic, layout {now[0]} made it anew")
+                )
+                break
+    return found
+
+
+def _answers(history: History) -> dict[bytes, list[tuple[int, FrameAnswered]]]:
+    """Body → (place, answer) of every frame that was answered as stored, now or before."""
+    written = {frame.request: frame for frame in history.of(FrameWritten)}
+    found: dict[bytes, list[tuple[int, FrameAnswered]]] = {}
+    for place, event in enumerate(history):
+        if isinstance(event, FrameAnswered) and event.code in _STORED and event.request in written:
+            for body in written[event.request].bodies:
+                found.setdefault(body, []).append((place, event))
+    return found
+
+
+def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
+    """R1: of what one power cut may have taken, nothing that is gone stood in front of something that is left."""
+    found = []
+    periods: dict[tuple[str, int], list[tuple[int, bool, bytes, float]]] = {}
+    written = {frame.request: frame for frame in history.of(FrameWritten)}
+    deletions = Deletions(history)
+    for body, answered in _answers(history).items():
+        placed = [(place, answer) for place, answer in answered if answer.position >= 0]
+        for place, answer in placed if body in messages.acked else ():
+            broker = answer.queue.broker
+            cut = next((cut for cut in brokers.all_cuts(broker) if cut > place), None)
+            read = messages.read.get(answer.queue)
+            if cut is None or read is None or deletions.any_of(answer.queue.topic):
+                continue
+            # Sent again after a cut that took it, it may stand at the same offset, further behind in the log.
+            last = next(one for _, one in reversed(placed) if (one.queue, one.offset) == (answer.queue, answer.offset))
+            offset = answer.offset + written[answer.request].bodies.index(body)
+            stored = messages.stored.get((answer.queue, offset))
+            left = answer.position == last.position and stored is not None and stored.body == body
+            if left or offset >= read.first:
+                periods.setdefault((broker, cut), []).append((answer.position, left, body, answer.t))
+    for (broker, _), rows in periods.items():
+        gone = min((row for row in rows if not row[1]), default=None)
+        behind = max((row for row in rows if row[1]), default=None)
+        if gone is not None and behind is not None and behind[0] > gone[0]:
+            text = (
+                f"{broker}: {gone[2]!r:.60} at log offset {gone[0]} (answered {gone[3]:.3f}) is gone, and {behind[2]!r:.60} at {behind[0]} "
+                f"(answered {behind[3]:.3f}) behind it is left: a power cut takes a suffix"
+            )
+            found.append(Violation("R1", gone[3], text))
+    return found
+
+
+def _in_real_time_order(history: History, messages: Messages) -> list[Violation]:
+    """R2: acknowledged before sent means a lower offset. Only what survived is compared."""
+    found = []
+    places: dict[QueueKey, list[int]] = {}
+    tops: dict[QueueKey, list[tuple[int, SendAcked]]] = {}
+    began: dict[bytes, int] = {}
+    for place, event in enumerate(history):
+        if isinstance(event, SendBegan):
+            began.setdefault(event.body, place)
+        elif isinstance(event, SendAcked) and event.offset >= 0:
+            stored = messages.stored.get((event.queue, event.offset))
+            if stored is None or stored.body != event.body:
+                continue
+            mine, top = places.setdefault(event.queue, []), tops.setdefault(event.queue, [])
+            at = bisect_left(mine, began.get(event.body, place))
+            if at and top[at - 1][0] >= event.offset:
+                other = top[at - 1][1]
+                text = (
+                    f"{event.queue}: {other.body!r:.40} offset {other.offset} was acknowledged at {other.t:.3f}, before {event.body!r:.40}"
+                )
+                found.append(Violation("R2", event.t, f"{text} offset {event.offset} was sent"))
+            if not top or event.offset > top[-1][0]:
+                mine.append(place)
+                top.append((event.offset, event))
+    return found
+
+
+def _delivered(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
+    """R7: what a listener was given is in the final log, unless the power was cut under async flush after its grant."""
+    found = []
+    known = _Known(history)
+    told: set[tuple[QueueKey, int, bytes]] = set()
+    for call in history.of(CallBegan):
+        queue = call.queue.stored
+        read = messages.read.get(queue)
+        if read is None or any(cut > known.fetched(call) for cut in brokers.lossy_cuts(queue.broker)):
+            continue
+        for offset, body in call.messages:
+            stored = messages.stored.get((queue, offset))
+            if offset >= read.first and (stored is None or stored.body != body) and (queue, offset, body) not in told:
+                told.add((queue, offset, body))
+                instead = "nothing" if stored is None else f"{stored.body!r:.60}"
+                where = f"{call.queue} offset {offset}: {body!r:.60} was given to {who(call.machine, call.process)}"
+                found.append(Violation("R7", call.t, f"{where}; the final log has {instead}"))
+    return found

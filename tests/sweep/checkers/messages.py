@@ -1,0 +1,197 @@
+"""What several checkers want to know of messages: where each was stored, who may pass over it, what was acknowledged."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from math import inf
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.names import DLQ_PREFIX
+from sweep.checkers.facts import Brokers
+from sweep.copy_events import CopyStored, DeadLetterAnswered, DeadLetterSent, DelayedAcked, SharedCallBegan
+from sweep.events import (
+    CallBegan,
+    ConsumerStarted,
+    ProgressReset,
+    QueueGapSeen,
+    ReadingEnded,
+    SendAcked,
+    SendBegan,
+    Stored,
+)
+from sweep.hand_events import ClassicLocked, ResetSent
+from sweep.history import Answer, History, QueueKey
+from sweep.reader_events import Polled, ReaderStarted
+from sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, LockRefused, PullReceived
+
+_TOLD = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+
+Place = tuple[QueueKey, int]
+"""(stored queue, offset)."""
+
+
+class Messages:
+    """The messages of a run, and where its final reading found them."""
+
+    def __init__(self, history: History) -> None:
+        self.began: dict[bytes, SendBegan] = {event.body: event for event in history.of(SendBegan)}
+        self.acked: dict[bytes, SendAcked] = {}
+        for event in history.of(SendAcked):
+            self.acked.setdefault(event.body, event)
+        self.delayed: dict[bytes, DelayedAcked] = {}
+        """Acknowledged too; where it will be is not known then."""
+        for waits in history.of(DelayedAcked):
+            self.delayed.setdefault(waits.body, waits)
+        self.stored: dict[Place, Stored] = {(event.queue, event.offset): event for event in history.of(Stored)}
+        self.places: dict[bytes, list[Stored]] = {}
+        for found in history.of(Stored):
+            self.places.setdefault(found.body, []).append(found)
+        self.read: dict[QueueKey, ReadingEnded] = {event.queue: event for event in history.of(ReadingEnded)}
+        self._answered: dict[Place, list[tuple[float, bytes]]] = {}
+        written = {event.request: event.bodies for event in history.of(FrameWritten)}
+        for answer in history.of(FrameAnswered):
+            for number, body in enumerate(written.get(answer.request, ()) if answer.offset >= 0 else ()):
+                self._answered.setdefault((answer.queue, answer.offset + number), []).append((answer.t, body))
+        self._met: dict[Place, set[tuple[float, bytes]]] = {}
+        """What somebody was given from there although no answer named the place, and when its send began."""
+        for place, body in _given(history):
+            if body in self.began and all(body != known for _, known in self._answered.get(place, ())):
+                self._met.setdefault(place, set()).add((self.began[body].t, body))
+
+    def tags_at(self, place: Place, t: float) -> set[str]:
+        """The tags of what stood there at `t`, as far as one can know: what was last answered by then (a power cut takes it away, and
+        another message gets its offset), what may have come unanswered (a delayed message, say: when it comes nobody is told), and what
+        the final reading found. Empty: nothing is known of it.
+        """
+        stored = self.stored.get(place)
+        bodies = [] if stored is None else [stored.body]
+        bodies += [body for answered, body in self._answered.get(place, ()) if answered <= t < inf][-1:]
+        bodies += [body for began, body in self._met.get(place, ()) if began <= t < inf]
+        return {self.began[body].tags for body in bodies if body in self.began}
+
+
+def _given(history: History) -> Iterator[tuple[Place, bytes]]:
+    """What listeners and polls gave."""
+    calls: list[CallBegan | Polled] = [*history.of(CallBegan), *history.of(Polled)]
+    for call in calls:
+        yield from (((call.queue.stored, offset), body) for offset, body in call.messages)
+    for shared in history.of(SharedCallBegan):
+        yield from (((shared.queue.stored, given.offset), given.body) for given in shared.given)
+
+
+class Passes:
+    """Which offsets a consumer may pass over without a good call: filtered by its subscription, reported as gone, or dead-lettered."""
+
+    def __init__(self, history: History, messages: Messages) -> None:
+        self._messages = messages
+        self._expressions: dict[tuple[int, str, str], set[str]] = {}
+        """(process, group, topic) → tags; empty: everything is wanted."""
+        self._gaps: dict[QueueKey, list[tuple[int, int]]] = {}
+        self._ordered: dict[tuple[str, str], list[int]] = {}
+        for consumer in history.of(ConsumerStarted):
+            for topic, expression in consumer.expressions:
+                if consumer.ordered:
+                    self._ordered.setdefault((consumer.group, topic), []).append(consumer.process)
+                self._expressions[consumer.process, consumer.group, topic] = tags_of(expression)
+        for reader in history.of(ReaderStarted):
+            self._expressions[reader.process, reader.group, reader.topic] = tags_of(reader.expression)
+        for gap in history.of(QueueGapSeen):
+            self._gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
+        self._letters: dict[tuple[QueueKey, int], float] = {}
+        for letter in history.of(DeadLetterAnswered):
+            if letter.code == ResponseCode.SUCCESS:
+                self._letters.setdefault((letter.queue, letter.offset), letter.t)
+        # A broker that ended before it answered may have written the letter: then it is there at the end.
+        there = {(copy.queue.topic, copy.body) for copy in history.of(CopyStored)}
+        for sent in history.of(DeadLetterSent):
+            found = messages.stored.get((sent.queue.stored, sent.offset))
+            if found is not None and (f"{DLQ_PREFIX}{sent.queue.group}", found.body) in there:
+                key = sent.queue, sent.offset
+                self._letters[key] = min(sent.t, self._letters.get(key, inf))
+        self._told: dict[tuple[int, QueueKey], list[float]] = {}
+        """(process, queue) → when a broker told it what is there."""
+        for pull in history.of(PullReceived):
+            if pull.gap is not None:
+                self._gaps.setdefault(pull.queue, []).append(pull.gap)
+            if pull.code in _TOLD:
+                self._told.setdefault((pull.process, pull.queue), []).append(pull.t)
+        self._skipped = _skipped(history)
+
+    def may_pass(self, queue: QueueKey, offset: int, process: int, t: float = inf) -> bool:
+        """`t`: when it passed; inf: whether it may leave out what the final reading found."""
+        wanted = self._expressions.get((process, queue.group, queue.topic))
+        if wanted:
+            tags = self._messages.tags_at((queue.stored, offset), self._last_told(process, queue, t))
+            if not tags or tags - wanted:
+                return True
+        lettered = self._letters.get((queue, offset))
+        if lettered is not None and lettered <= t:
+            return True
+        return any(first <= offset < end for first, end in self._gaps.get(queue, ()))
+
+    def _last_told(self, process: int, queue: QueueKey, t: float) -> float:
+        """When the process last heard of the queue: what took the offset since, after a power cut, is not what it passed over."""
+        told = self._told.get((process, queue), [])
+        at = bisect_right(told, t)
+        return told[at - 1] if at and t < inf else t
+
+    def skipped(self, queue: QueueKey, offset: int) -> bool:
+        """Somebody has set the group's progress forward over it, by hand."""
+        return any(first <= offset < end for first, end in self._skipped.get(queue, ()))
+
+    def groups(self) -> dict[tuple[str, str], list[int]]:
+        """(group, topic) of ordered groups → processes that subscribed."""
+        return self._ordered
+
+    def some_may_pass(self, queue: QueueKey, offset: int, processes: list[int]) -> bool:
+        """Some member's subscription passes over it, a gap was reported, or it was skipped by hand."""
+        return self.skipped(queue, offset) or any(self.may_pass(queue, offset, process) for process in processes)
+
+
+def _skipped(history: History) -> dict[QueueKey, list[tuple[int, int]]]:
+    """What resets left out: from where the group was, where the answer is known. One that was never answered may have come true."""
+    asked: dict[tuple[QueueKey, int], int] = {}
+    found: dict[QueueKey, list[tuple[int, int]]] = {}
+    for event in history:
+        if isinstance(event, ResetSent):
+            asked[event.queue, event.request] = event.offset
+        elif isinstance(event, ProgressReset):
+            asked.pop((event.queue, event.request), None)
+            found.setdefault(event.queue, []).append((event.before, event.offset))
+    for (queue, _), offset in asked.items():
+        found.setdefault(queue, []).append((0, offset))
+    return found
+
+
+def tags_of(expression: str) -> set[str]:
+    """The tags of "a || b"; empty for "*"."""
+    tags = {tag.strip() for tag in expression.split("||")} - {""}
+    return set() if "*" in tags else tags
+
+
+def first_offsets(history: History) -> dict[QueueKey, int]:
+    """Returns where each group began in each queue: messages below are not delivered to it.
+
+    One record of a broker says where a group begins in all its queues of a topic. If a power cut took that record, the broker knows nothing
+    of the group, which begins there again by its start policy: only grants from the first answer that no cut can have taken count then.
+    """
+    brokers = Brokers(history)
+    durable: dict[tuple[str, str, str], int] = {}
+    """(group, topic, broker) → place of the first answer that the broker knows for ever."""
+    grants: dict[QueueKey, list[tuple[int, int]]] = {}
+    """(place, offset)."""
+    for place, event in enumerate(history):
+        if not (isinstance(event, GrantAnswered) or (isinstance(event, LockRefused) and event.answer in (Answer.HELD, Answer.WAIT))):
+            continue
+        line = (event.queue.group, event.queue.topic, event.queue.broker)
+        if line not in durable and brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+            durable[line] = place
+        if isinstance(event, GrantAnswered):
+            grants.setdefault(event.queue, []).append((place, event.offset))
+    found: dict[QueueKey, int] = {}
+    for key, given in grants.items():
+        known = durable.get((key.group, key.topic, key.broker), inf)
+        found[key] = min([offset for place, offset in given if place >= known] or [offset for _, offset in given])
+    for locked in history.of(ClassicLocked):
+        if locked.granted:
+            found.setdefault(locked.queue, 0)
+    return found

@@ -1,0 +1,227 @@
+"""R3: one holder of a queue at a time, by what the broker answered.
+
+a  an epoch belongs to one session
+b  nobody is granted a queue while its holder is well: its proof is good, it has not released, it was not told that its epoch is over
+   and after a start that has lost nothing, not before the holder has had the grace, from the open port on, to come back
+c  once a newer epoch was granted, nothing of an older one is served: no commit, no release, no renewal that is asked after that, and no
+   pull that is answered after that
+"""
+
+from math import inf
+
+from lockstep.protocol.codes import ResponseCode
+from sweep.checkers.facts import Brokers, Clocks, Deletions, Held, Leases
+from sweep.checkers.violation import Violation, who
+from sweep.events import BrokerOpened, Fault, ProcessEnded
+from sweep.hand_events import ClassicLocked
+from sweep.history import Answer, History, QueueKey
+from sweep.wire_events import (
+    CommitAnswered,
+    CommitSent,
+    GrantAnswered,
+    GrantReceived,
+    LockRefused,
+    LockSent,
+    ProofReceived,
+    PullReceived,
+    StaleReceived,
+)
+
+SURELY = 0.9
+"""Of a grace: clocks run up to a twentieth fast or slow."""
+
+
+def check(history: History) -> list[Violation]:
+    return _Owners(history).run()
+
+
+class _Owners:
+    """One pass over a history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.clocks = Clocks(history)
+        self.leases = Leases()
+        self.deletions = Deletions(history)
+        self.brokers = Brokers(history)
+        self.newest: dict[QueueKey, GrantAnswered] = {}
+        self.sessions: dict[Held, str | None] = {}
+        self.held: dict[QueueKey, GrantReceived] = {}
+        """The grant that its client has received and does not know to be over."""
+        self.over: set[Held] = set()
+        """Released or told, and not named in a LOCK since: what a LOCK from before is answered revives nothing."""
+        self.found: list[Violation] = []
+        self.opened: dict[str, BrokerOpened] = {}
+        """Broker → its last start."""
+        self.ended: dict[str, tuple[float, float]] = {}
+        """Broker → when its last process ended, and the seconds of grace that it told."""
+        self.proven: dict[tuple[str, str], float] = {}
+        """(session, broker) → when the last proof that was answered was asked for."""
+
+    def run(self) -> list[Violation]:
+        for place, event in enumerate(self.history):
+            if isinstance(event, ProofReceived):
+                self.leases.proven(event)
+                self.proven[event.session or "", event.broker] = event.asked_t
+            elif isinstance(event, BrokerOpened):
+                self._opens(place, event)
+            elif isinstance(event, GrantAnswered):
+                self._granted(event)
+            elif isinstance(event, GrantReceived):
+                newest = self.newest.get(event.queue)
+                if (newest is None or newest.epoch <= event.epoch) and (event.queue, event.epoch) not in self.over:
+                    self.held[event.queue] = event
+            elif isinstance(event, CommitSent):
+                if event.released and event.epoch is not None:
+                    self._over(event.queue, event.epoch)
+            elif isinstance(event, StaleReceived):
+                self._over(event.queue, event.epoch)
+            elif isinstance(event, LockRefused):
+                if event.answer in (Answer.STALE, Answer.NOT_YOURS):
+                    self._over(event.queue, event.epoch)
+            elif isinstance(event, CommitAnswered):
+                self._committed(event)
+            elif isinstance(event, ClassicLocked):
+                if event.granted:
+                    self._classic(event)
+            elif isinstance(event, LockSent):
+                self._locked(event)
+            elif isinstance(event, PullReceived):
+                self._pulled(event)
+            elif isinstance(event, ProcessEnded):
+                for broker, life in self.opened.items():
+                    if life.process == event.process:
+                        self.ended[broker] = event.t, life.grace_ms / 1000
+                for queue in [queue for queue, grant in self.held.items() if grant.process == event.process]:
+                    del self.held[queue]
+            elif isinstance(event, Fault) and event.kind == "wipe":
+                for queue in [queue for queue in self.held if queue.broker == event.target]:
+                    del self.held[queue]
+        return self.found
+
+    def _opens(self, place: int, event: BrokerOpened) -> None:
+        before = self.opened.get(event.broker)
+        self.opened[event.broker] = event
+        cuts = self.brokers.lossy_cuts(event.broker)
+        since = -1 if before is None else next(life.opened for life in self.brokers.lives[event.broker] if life.process == before.process)
+        if before is None or any(since < cut < place for cut in cuts):
+            self.ended.pop(event.broker, None)
+
+    def _spared(self, holder: GrantReceived, t: float) -> bool:
+        """The broker knows this holder from before its start, and the grace from its open port is not over.
+
+        It was heard within the grace before the end of the last process, which can't have ended its session then.
+        """
+        broker = holder.queue.broker
+        opened, (ended_t, told_s) = self.opened.get(broker), self.ended.get(broker, (inf, 0.0))
+        if opened is None or holder.t > ended_t or opened.t < ended_t:
+            return False
+        heard_t = self.proven.get((holder.session or "", broker), -inf)
+        return heard_t > ended_t - SURELY * told_s and t < opened.t + SURELY * opened.grace_ms / 1000
+
+    def _bad(self, t: float, text: str) -> None:
+        self.found.append(Violation("R3", t, text))
+
+    def _over(self, queue: QueueKey, epoch: int | None) -> None:
+        if epoch is not None:
+            self.over.add((queue, epoch))
+        grant = self.held.get(queue)
+        if grant is not None and grant.epoch == epoch:
+            del self.held[queue]
+
+    def _locked(self, event: LockSent) -> None:
+        """What a session holds and its LOCK does not name with its epoch, it has given up."""
+        named = {(queue, epoch) for queue, epoch in event.items if epoch is not None}
+        self.over -= named
+        for queue, grant in list(self.held.items()):
+            if queue.broker == event.broker and grant.session == event.session and (queue, grant.epoch) not in named:
+                del self.held[queue]
+
+    def _granted(self, event: GrantAnswered) -> None:
+        owner = self.sessions.setdefault((event.queue, event.epoch), event.session)
+        if owner != event.session:
+            text = f"{event.queue} epoch {event.epoch} was answered OK to session {_short(event.session)}: it is session {_short(owner)}'s"
+            self._bad(event.t, text)
+        newest = self.newest.get(event.queue)
+        if event.renewal:
+            if newest is not None and event.epoch < newest.epoch and event.asked_t > newest.t:
+                self._bad(event.t, f"{event.queue} epoch {event.epoch} was renewed for session {_short(event.session)}: {_beaten(newest)}")
+            return
+        holder = self.held.get(event.queue)
+        if holder is not None and holder.session is not None and holder.session != event.session and holder.epoch < event.epoch:
+            deadline_ms = self.leases.deadline_ms.get((holder.session, event.queue.broker))
+            now_ms = self.clocks.boot_ms(holder.machine, event.t)
+            deleted = self.deletions.within(event.queue.topic, holder.t, event.t)
+            if deadline_ms is not None and now_ms is not None and now_ms < deadline_ms and not deleted:
+                text = (
+                    f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)} by "
+                    f"{who(event.machine, event.process)} while {who(holder.machine, holder.process)} held epoch {holder.epoch}: "
+                    f"its deadline is {deadline_ms} on its boot clock, which showed {now_ms:.0f}"
+                )
+                self._bad(event.t, text)
+            elif not deleted and self._spared(holder, event.t):
+                text = (
+                    f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)} although "
+                    f"{who(holder.machine, holder.process)}, which holds epoch {holder.epoch}, still has the grace of a start to come back"
+                )
+                self._bad(event.t, text)
+        if newest is None or event.epoch > newest.epoch:
+            self.newest[event.queue] = event
+
+    def _well(self, queue: QueueKey, t: float) -> GrantReceived | None:
+        """The session's grant whose proof is good at `t`."""
+        holder = self.held.get(queue)
+        deadline_ms = None if holder is None else self.leases.deadline_ms.get((holder.session or "", queue.broker))
+        now_ms = None if holder is None else self.clocks.boot_ms(holder.machine, t)
+        return holder if deadline_ms is not None and now_ms is not None and now_ms < deadline_ms else None
+
+    def _classic(self, event: ClassicLocked) -> None:
+        """A client without a session gets a queue only when no session holds it."""
+        holder = self._well(event.queue, event.t)
+        if holder is not None:
+            text = f"{event.queue} was granted to classic client {event.client_id} while {who(holder.machine, holder.process)} held epoch"
+            self._bad(event.t, f"{text} {holder.epoch} and its proof was good")
+        self.held.pop(event.queue, None)
+
+    def _updated(self, event: CommitAnswered) -> None:
+        """UPDATE_CONSUMER_OFFSET is not applied while a session holds the queue. A lossy power cut may have taken the grant back."""
+        holder = self._well(event.queue, event.t)
+        taken = event.by == "UPDATE" and event.answer is Answer.OK and not self.brokers.lossy_cuts(event.queue.broker)
+        if taken and holder is not None and holder.t < event.asked_t:
+            text = f"{event.queue}: offset {event.offset} of process {event.client} was taken without an epoch"
+            self._bad(event.t, f"{text} while {who(holder.machine, holder.process)} held epoch {holder.epoch}")
+
+    def _committed(self, event: CommitAnswered) -> None:
+        if event.epoch is None:
+            self._updated(event)
+            return
+        if event.answer is Answer.STALE:
+            self._over(event.queue, event.epoch)
+        if event.answer is not Answer.OK:
+            return
+        what = "release" if event.released else "commit"
+        where = (
+            f"{event.queue}: {what} of offset {event.offset} under epoch {event.epoch} by session {_short(event.session)} was answered OK"
+        )
+        newest = self.newest.get(event.queue)
+        if newest is not None and event.epoch < newest.epoch and event.asked_t > newest.t:
+            self._bad(event.t, f"{where}: {_beaten(newest)}")
+        owner = self.sessions.get((event.queue, event.epoch), event.session)
+        if owner != event.session:
+            self._bad(event.t, f"{where}: the epoch is session {_short(owner)}'s")
+
+    def _pulled(self, event: PullReceived) -> None:
+        newest = self.newest.get(event.queue)
+        if event.epoch is None or newest is None or event.code != ResponseCode.SUCCESS:
+            return
+        if event.epoch < newest.epoch and event.answered_t > newest.t:
+            where = f"{event.queue}: a pull from {event.offset} under epoch {event.epoch} by {who(event.machine, event.process)} was served"
+            self._bad(event.t, f"{where} at {event.answered_t:.3f}: {_beaten(newest, when='then')}")
+
+
+def _beaten(newest: GrantAnswered, when: str = "it was asked") -> str:
+    return f"epoch {newest.epoch} had been granted to session {_short(newest.session)} at {newest.t:.3f}, before {when}"
+
+
+def _short(session: str | None) -> str:
+    return "none" if session is None else session[:8]

@@ -1,0 +1,185 @@
+"""O1, O2, O6, R6: what was accepted never falls, nothing is accepted twice, and no crash forgets what was acknowledged.
+
+Facts come from grants (each names the committed offset, the generation and the epoch) and from answered commits. Order is real time: only
+what was answered before a LOCK was written must be known to that LOCK.
+"""
+
+from sweep.checkers.facts import Brokers, Deletions, Held, RisingMax, falls
+from sweep.checkers.violation import Violation, who
+from sweep.copy_events import ProgressAnswered
+from sweep.events import BrokerOpened, ProgressReset
+from sweep.hand_events import ResetSent
+from sweep.history import Answer, Event, History, QueueKey
+from sweep.wire_events import CommitAnswered, GrantAnswered
+
+
+def check(history: History) -> list[Violation]:
+    return [*_terms(history), *_never_falls(history), *_accepted_once(history), *_not_forgotten(history)]
+
+
+def _terms(history: History) -> list[Violation]:
+    """O1: fences never fall over a start, so the term rises with each."""
+    found = []
+    opened: dict[str, list[BrokerOpened]] = {}
+    for event in history.of(BrokerOpened):
+        opened.setdefault(event.broker, []).append(event)
+    for broker, starts in opened.items():
+        for one, next_ in falls([event.term for event in starts]):
+            at = next(event for event in starts[1:] if event.term == next_)
+            found.append(Violation("O1", at.t, f"{broker} opened with term {next_} after term {one}"))
+    return found
+
+
+def _generations(history: History) -> dict[Held, int]:
+    """(queue, epoch) → generation, as the grants name it."""
+    return {(event.queue, event.epoch): event.generation for event in history.of(GrantAnswered)}
+
+
+def _never_falls(history: History) -> list[Violation]:
+    """O1: offsets within a generation, epochs and generations always."""
+    found = []
+    generations = _generations(history)
+    terms = {event.process: event.term for event in history.of(BrokerOpened)}
+    offsets: dict[tuple[QueueKey, int], RisingMax] = {}
+    epochs: dict[QueueKey, RisingMax] = {}
+    numbers: dict[QueueKey, RisingMax] = {}
+    for event in history:
+        if type(event) is CommitAnswered and event.epoch is not None and event.offset is not None:
+            generation = generations.get((event.queue, event.epoch))
+            if generation is not None and event.answer in (Answer.OK, Answer.NOT_YOURS):
+                offsets.setdefault((event.queue, generation), RisingMax()).add(event.t, event.offset)
+        elif type(event) is GrantAnswered:
+            what = f"{event.queue} epoch {event.epoch} {'renewed for' if event.renewal else 'granted to'} session {_short(event.session)}"
+            where = f"{what} by {who(event.machine, event.process)} (asked {event.asked_t:.3f})"
+            accepted = offsets.setdefault((event.queue, event.generation), RisingMax())
+            top = accepted.before(event.asked_t)
+            if top is not None and event.offset < top:
+                text = f"{where} at offset {event.offset}: generation {event.generation} had accepted {top}"
+                found.append(Violation("O1", event.t, text))
+            seen = epochs.setdefault(event.queue, RisingMax())
+            highest = seen.before(event.asked_t)
+            if highest is not None and (event.epoch < highest or (event.epoch == highest and not event.renewal)):
+                found.append(Violation("O1", event.t, f"{where}: epoch {highest} was there before"))
+            term = terms.get(event.process)
+            if not event.renewal and term is not None and event.epoch >> 32 != term:
+                found.append(Violation("O1", event.t, f"{where}: its term is {event.epoch >> 32}, the broker's {term}"))
+            number = numbers.setdefault(event.queue, RisingMax())
+            last = number.before(event.asked_t)
+            if last is not None and event.generation < last:
+                found.append(Violation("O1", event.t, f"{where} in generation {event.generation}: {last} was there before"))
+            accepted.add(event.t, event.offset)
+            number.add(event.t, event.generation)
+            seen.add(event.t, event.epoch)
+    return found
+
+
+def _accepted_once(history: History) -> list[Violation]:
+    """O2: within a generation an epoch begins at or above all that lower epochs were answered OK."""
+    begins: dict[tuple[QueueKey, int], dict[int, GrantAnswered]] = {}
+    for grant in history.of(GrantAnswered):
+        if not grant.renewal:
+            begins.setdefault((grant.queue, grant.generation), {}).setdefault(grant.epoch, grant)
+    tops: dict[Held, CommitAnswered] = {}
+    for commit in history.of(CommitAnswered):
+        if commit.answer is Answer.OK and commit.epoch is not None and commit.offset is not None:
+            top = tops.get((commit.queue, commit.epoch))
+            if top is None or top.offset is None or commit.offset > top.offset:
+                tops[commit.queue, commit.epoch] = commit
+    found = []
+    for (queue, generation), grants in begins.items():
+        above: CommitAnswered | None = None
+        for epoch in sorted(grants):
+            grant = grants[epoch]
+            own = tops.get((queue, epoch))
+            accepted = own is not None and own.offset is not None and own.offset > grant.offset
+            if own is not None and accepted and above is not None and above.offset is not None and grant.offset < above.offset:
+                text = (
+                    f"{queue} generation {generation}: epoch {above.epoch} was answered OK up to {above.offset} at {above.t:.3f}, "
+                    f"epoch {epoch} began at {grant.offset} ({grant.t:.3f}) and was answered OK up to {own.offset} at {own.t:.3f}"
+                )
+                found.append(Violation("O2", own.t, text))
+            if own is not None and (above is None or above.offset is None or (own.offset or 0) > above.offset):
+                above = own
+    return found
+
+
+class _Acknowledged:
+    """The commits of one queue that must still be known."""
+
+    __slots__ = ("commits", "top")
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[int, CommitAnswered]] = []
+        """(place, commit), offsets rising."""
+        self.top = RisingMax()
+
+    def add(self, place: int, commit: CommitAnswered) -> None:
+        assert commit.offset is not None
+        if not self.commits or commit.offset > (self.commits[-1][1].offset or 0):
+            self.commits.append((place, commit))
+            self.top.add(commit.t, commit.offset)
+
+    def keep(self, kept: list[tuple[int, CommitAnswered]]) -> None:
+        self.commits, self.top = [], RisingMax()
+        for place, commit in kept:
+            self.add(place, commit)
+
+
+def _not_forgotten(history: History) -> list[Violation]:
+    """O6, and R6 where the broker was started in between: a grant begins at or above every acknowledged commit.
+
+    Under async flush a power cut may take what was acknowledged within the lost suffix; a reset takes everything.
+    """
+    brokers = Brokers(history)
+    cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
+    known: dict[QueueKey, _Acknowledged] = {}
+    deletions = Deletions(history)
+    maybe: dict[QueueKey, list[int]] = {}
+    """Resets that were sent."""
+    opened: dict[str, float] = {}
+    found = []
+    for place, event in enumerate(history):
+        if place in cuts:
+            for queue, acknowledged in known.items():
+                if queue.broker == cuts[place]:
+                    acknowledged.keep([one for one in acknowledged.commits if not _may_be_gone(brokers, one, place)])
+        if type(event) is BrokerOpened:
+            opened[event.broker] = event.t
+        elif type(event) is ProgressReset or (type(event) is CommitAnswered and event.by == "UPDATE"):
+            _reset(known, event)
+        elif type(event) is CommitAnswered:
+            if event.answer is Answer.OK and event.offset is not None:
+                known.setdefault(event.queue, _Acknowledged()).add(place, event)
+        elif type(event) is ResetSent:
+            maybe.setdefault(event.queue, []).append(event.offset)
+        elif isinstance(event, GrantAnswered | ProgressAnswered) and event.queue in known:
+            top = known[event.queue].top.before(event.asked_t)
+            if top is not None and event.offset < top:
+                if event.offset in maybe.get(event.queue, ()) or deletions.any_of(event.queue.topic):
+                    # Nobody heard the answer, or the topic is another one. Whether the generation is new, generations.py asks.
+                    del known[event.queue]
+                    continue
+                commit = next(commit for _, commit in known[event.queue].commits if commit.offset == top)
+                law = "R6" if opened.get(event.queue.broker, 0.0) > commit.t else "O6"
+                what = f"epoch {event.epoch}" if isinstance(event, GrantAnswered) else f"generation {event.generation}"
+                text = (
+                    f"{event.queue}: {what} was granted at offset {event.offset} (asked {event.asked_t:.3f}), but {top} "
+                    f"under epoch {commit.epoch} of session {_short(commit.session)} was acknowledged at {commit.t:.3f}"
+                )
+                found.append(Violation(law, event.t, text))
+    return found
+
+
+def _reset(known: dict[QueueKey, _Acknowledged], event: Event) -> None:
+    assert isinstance(event, ProgressReset | CommitAnswered)
+    if isinstance(event, ProgressReset) or event.answer is Answer.OK:
+        known.pop(event.queue, None)
+
+
+def _may_be_gone(brokers: Brokers, one: tuple[int, CommitAnswered], cut: int) -> bool:
+    place, commit = one
+    return brokers.taken_by(commit.queue.broker, commit.process, place, commit.t) == cut
+
+
+def _short(session: str | None) -> str:
+    return "none" if session is None else session[:8]

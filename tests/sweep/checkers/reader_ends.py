@@ -1,0 +1,78 @@
+"""O5 and R5 of pull consumers, at the end: d and e of readers.py."""
+
+from collections.abc import Iterable
+from math import inf
+from typing import TYPE_CHECKING
+
+from sweep.checkers.delivery import RECOVERY_S, removed
+from sweep.checkers.messages import Messages
+from sweep.checkers.violation import Violation
+from sweep.copy_events import ProgressAnswered
+from sweep.events import Calm, QueueGapSeen, Stored
+from sweep.history import Answer, History, QueueKey
+from sweep.wire_events import CommitAnswered
+
+if TYPE_CHECKING:
+    from sweep.checkers.readers import Reading
+
+
+def skipped(history: History, groups: dict[str, str], reading: "Reading") -> list[Violation]:
+    """d: what is in the logs at the end, and what retention has taken."""
+    if not history.of(Calm) or not history.of(Stored):
+        return []
+    messages, begins = reading.messages, dict[QueueKey, int]()
+    for answer in history.of(ProgressAnswered):
+        begins[answer.queue] = min(answer.offset, begins.get(answer.queue, answer.offset))
+    gaps: dict[QueueKey, list[tuple[int, int]]] = {}
+    for gap in history.of(QueueGapSeen):
+        gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
+    found = []
+    for group, topic in groups.items():
+        for stored in history.of(Stored):
+            queue, at = stored.queue._replace(group=group), stored.offset
+            known = messages.acked.get(stored.body) or messages.delayed.get(stored.body)
+            if queue.topic != topic or known is None or at < begins.get(queue, 0) or (stored.queue, at, stored.body) in reading.polled:
+                continue
+            if not (reading.passes.may_pass(queue, at, 0) or reading.left_out(queue, at, stored.body)):
+                text = f"{queue} offset {at}, {stored.body!r:.60} acknowledged at {known.t:.3f}: no poll has given it"
+                found.append(Violation("O5", stored.t, text))
+        for acked in removed(history, messages):
+            queue, at = acked.queue._replace(group=group), acked.offset
+            if at < begins.get(queue, inf) or (acked.queue, at, acked.body) in reading.polled or lies_in(at, gaps.get(queue, ())):
+                continue
+            if not reading.left_out(queue, at, acked.body):
+                text = f"{queue} offset {at}, {acked.body!r:.60}: removed, given by no poll and in no gap that was told"
+                found.append(Violation("O5", acked.t, text))
+    return found
+
+
+def lies_in(offset: int, spans: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= offset < end for first, end in spans)
+
+
+def recovered(history: History, groups: dict[str, str]) -> list[Violation]:
+    """e: in its last generation the group comes to each log's end."""
+    calms = history.of(Calm)
+    if not calms:
+        return []
+    reached: dict[QueueKey, list[tuple[float, int, int]]] = {}
+    for event in history:
+        if isinstance(event, CommitAnswered) and event.answer is not Answer.OK:
+            continue
+        if isinstance(event, ProgressAnswered | CommitAnswered) and event.generation is not None and event.offset is not None:
+            reached.setdefault(event.queue, []).append((event.t, event.generation, event.offset))
+    messages, ends, found = Messages(history), dict[QueueKey, Stored](), []
+    for stored in history.of(Stored):
+        ends[stored.queue] = stored
+    for group, topic in groups.items():
+        for last in [last for last in ends.values() if last.queue.topic == topic]:
+            queue, end = last.queue._replace(group=group), last.offset + 1
+            told = reached.get(queue, [])
+            newest = max((generation for _, generation, _ in told), default=0)
+            acked = messages.acked.get(last.body)
+            since = calms[-1].t if acked is None else max(calms[-1].t, acked.t)
+            first_t = next((t for t, generation, offset in told if generation == newest and offset >= end), None)
+            if first_t is None or first_t - since > RECOVERY_S:
+                when = "never" if first_t is None else f"{first_t - since:.1f} s after the calm"
+                found.append(Violation("R5", last.t, f"{queue} ends at {end}: its group came there {when}, {RECOVERY_S:.0f} s are allowed"))
+    return found

@@ -1,0 +1,368 @@
+"""P1, O5 and R5 of pull consumers: what polls give, what is committed, what commit() says, that nothing is skipped. `async for` polls too.
+
+    a  a holding begins where the broker said that the group is; its polls give offset after offset from there, each once, until a seek; no
+       poll gives of a queue that its reader does not have, or has paused
+    b  a commit covers what was given and said to be done, and what a seek or a gap passed over, or the group's tags leave out: nothing else
+    c  when commit() has returned, the broker has taken what was at hand, also where it went back; StaleEpochError is raised
+       where it has not
+    d  O5: every acknowledged message was polled by somebody, but for what the subscription leaves out, gaps, resets and seeks forward; what
+       retention removed first was told as a gap
+    e  R5: in the calm the group reaches the end of every queue
+    f  what polls give has a tag that the group subscribes to; polls of a go over what has none
+
+So what is repeated is what no commit covered: that no answer names less than was acknowledged, and that a generation which is over commits
+nothing, progress.py and concurrent.py ask.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from lockstep.protocol.codes import ResponseCode
+from sweep.checkers.account import Account
+from sweep.checkers.messages import Messages, Passes, tags_of
+from sweep.checkers.reader_ends import lies_in, recovered, skipped
+from sweep.checkers.violation import Violation, who
+from sweep.copy_events import ProgressAnswered
+from sweep.events import ProgressReset
+from sweep.hand_events import ResetSent
+from sweep.history import Answer, Event, History, QueueKey
+from sweep.reader_events import (
+    CommitFailed,
+    Committed,
+    DoneSaid,
+    Polled,
+    QueueGiven,
+    QueueTaken,
+    QueueUnassigned,
+    ReaderStarted,
+    ReadingPaused,
+    ReadingResumed,
+    Sought,
+)
+from sweep.wire_events import CommitAnswered, CommitReceived, CommitSent, PullReceived
+
+Known = dict[tuple[int, QueueKey], dict[int, int]]
+
+
+def check(history: History) -> list[Violation]:
+    groups = {started.group: started.topic for started in history.of(ReaderStarted)}
+    if not groups:
+        return []
+    reading = Reading(history, groups)
+    return [*reading.run(), *skipped(history, groups, reading), *recovered(history, groups)]
+
+
+@dataclass(slots=True)
+class _Holding:
+    """One grant of one queue to one reader."""
+
+    process: int
+    queue: QueueKey
+    generation: int
+    account: Account
+    next: int
+    """The next poll begins here."""
+    done: int
+    """Everything below was given and is done, or lies before the grant."""
+    at_hand: set[int] = field(default_factory=set)
+    """Given, or passed over by a seek, since the reader said last that it is done."""
+    given: bool = False
+    """Some of these are messages."""
+    others: list[tuple[int, int]] = field(default_factory=list)
+    """What another member had done, and retention removed, before its turn came here."""
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """What a commit() that returns says of one queue."""
+
+    holding: _Holding
+    offset: int
+    done: int
+    """Everything below was done before."""
+
+    @property
+    def back(self) -> bool:
+        """The broker has to reset the group."""
+        return self.offset < self.done
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One pull consumer."""
+
+    auto: bool
+    holdings: dict[QueueKey, _Holding] = field(default_factory=dict)
+    seeks: dict[QueueKey, int] = field(default_factory=dict)
+    """Of queues that are not held."""
+    paused: set[QueueKey] = field(default_factory=set)
+    lost: set[QueueKey] = field(default_factory=set)
+    """Taken with messages at hand, and commit() has not told of it."""
+    promises: list[_Promise] = field(default_factory=list)
+
+
+class Reading:
+    """One pass over a history: a, b, c and f."""
+
+    def __init__(self, history: History, groups: dict[str, str]) -> None:
+        self.history = history
+        self.groups = groups
+        self.messages = Messages(history)
+        self.passes = Passes(history, self.messages)
+        self.wanted = {started.group: tags_of(started.expression) for started in history.of(ReaderStarted)}
+        """Group → tags; empty: all."""
+        self.readers: dict[int, _Reader] = {}
+        self.current: dict[tuple[int, QueueKey], _Holding] = {}
+        """(process, queue) → its last holding."""
+        self.polled: set[tuple[QueueKey, int, bytes]] = set()
+        self.sought: dict[QueueKey, list[tuple[int, int]]] = {}
+        """What seeks forward passed over."""
+        self.accepted: Known = {}
+        """(client's process, queue) → generation → highest offset that a broker's answer named."""
+        self.heard: Known = {}
+        """The same of answers that have arrived."""
+        self.begins: dict[tuple[int, QueueKey], set[tuple[int, int]]] = {}
+        """(client's process, queue) → each (generation, offset) that it was answered as the group's progress."""
+        self.refused: set[tuple[int, QueueKey]] = set()
+        """(client's process, queue): a refusal, of a pull too, has arrived since its reader said last that something is done."""
+        self.resets: dict[int, tuple[int, QueueKey]] = {}
+        self.went_back: dict[tuple[int, QueueKey], int] = {}
+        """(client's process, queue) → the offset of its last reset that was answered."""
+        self.found: list[Violation] = []
+        self._on: dict[type[Event], Callable[[Event], None]] = {
+            ProgressAnswered: self._answered,
+            CommitAnswered: self._accepted,
+            CommitReceived: self._received,
+            CommitSent: self._commit_sent,
+            PullReceived: self._pulled,
+            ResetSent: self._reset_sent,
+            ProgressReset: self._reset,
+            ReaderStarted: self._started,
+            QueueGiven: self._given,
+            QueueTaken: self._taken,
+            Polled: self._polled,
+            DoneSaid: self._done_said,
+            Committed: self._committed,
+            CommitFailed: self._commit_failed,
+            Sought: self._sought,
+            ReadingPaused: self._paused,
+            ReadingResumed: self._resumed,
+            QueueUnassigned: self._unassigned,
+        }
+
+    def run(self) -> list[Violation]:
+        for event in self.history:
+            told = self._on.get(type(event))
+            if told is not None:
+                told(event)
+        return self.found
+
+    def _bad(self, event: Event, text: str) -> None:
+        self.found.append(Violation("P1", event.t, text))
+
+    # ---------------------------------------------------------------------------------------------------------- what brokers say
+
+    def _answered(self, event: Event) -> None:
+        assert isinstance(event, ProgressAnswered)
+        if event.queue.group in self.groups:
+            self.begins.setdefault((event.client, event.queue), set()).add((event.generation, event.offset))
+            _note(self.accepted, event.client, event.queue, event.generation, event.offset)
+
+    def _accepted(self, event: Event) -> None:
+        assert isinstance(event, CommitAnswered)
+        if event.answer is Answer.OK and event.generation is not None and event.offset is not None:
+            _note(self.accepted, event.client, event.queue, event.generation, event.offset)
+
+    def _received(self, event: Event) -> None:
+        assert isinstance(event, CommitReceived)
+        if event.answer is not Answer.OK:
+            self.refused.add((event.process, event.queue))
+        elif event.generation is not None and event.offset is not None:
+            _note(self.heard, event.process, event.queue, event.generation, event.offset)
+
+    def _reset_sent(self, event: Event) -> None:
+        assert isinstance(event, ResetSent)
+        self.resets[event.request] = (event.process, event.queue)
+
+    def _reset(self, event: Event) -> None:
+        assert isinstance(event, ProgressReset)
+        process, _ = self.resets.get(event.request, (0, event.queue))
+        self.went_back[process, event.queue] = event.offset
+
+    def _commit_sent(self, event: Event) -> None:
+        assert isinstance(event, CommitSent)
+        holding = self.current.get((event.process, event.queue))
+        if holding is None or event.offset is None or event.generation != holding.generation:
+            return
+        if (event.generation, event.offset) in self.begins.get((event.process, event.queue), ()):
+            return  # a queue that came and went at once is released where the broker had said that it begins
+        missed = holding.account.commit(event.offset, partial(self._may_pass, holding, t=event.t))
+        if missed is not None:
+            text = f"{event.queue} generation {event.generation} by {who(event.machine, event.process)} committed {event.offset}"
+            self._bad(event, f"{text}: nobody there had said that {missed} is done")
+
+    def _pulled(self, event: Event) -> None:
+        """A gap is the group's: a member that stood still begins below it, where others have been meanwhile."""
+        assert isinstance(event, PullReceived)
+        holding = self.current.get((event.process, event.queue))
+        if event.code == ResponseCode.STALE_EPOCH:
+            self.refused.add((event.process, event.queue))
+        if holding is not None and event.gap is not None and event.offset < event.gap[0]:
+            known = [offsets for (_, queue), offsets in self.accepted.items() if queue == event.queue]
+            if any(offsets.get(holding.generation, 0) >= event.gap[0] for offsets in known):
+                holding.others.append((event.offset, event.gap[0]))
+
+    def _may_pass(self, holding: _Holding, offset: int, t: float) -> bool:
+        return self.passes.may_pass(holding.queue, offset, holding.process, t) or lies_in(offset, holding.others)
+
+    # -------------------------------------------------------------------------------------------------------- what readers are told
+
+    def _started(self, event: Event) -> None:
+        assert isinstance(event, ReaderStarted)
+        self.readers[event.reader] = _Reader(event.auto)
+
+    def _given(self, event: Event) -> None:
+        assert isinstance(event, QueueGiven)
+        queue, reader = event.queue, self.readers[event.reader]
+        if (event.generation, event.offset) not in self.begins.get((event.process, queue), ()):
+            where = f"{queue} in {who(event.machine, event.process)} begins at {event.offset} in generation {event.generation}"
+            self._bad(event, f"{where}: no broker has said so")
+        _note(self.heard, event.process, queue, event.generation, event.offset)
+        holding = _Holding(event.process, queue, event.generation, Account(event.offset), event.offset, event.offset)
+        reader.holdings[queue] = self.current[event.process, queue] = holding
+        if queue in reader.seeks:
+            self._go(holding, reader.seeks.pop(queue))
+
+    def _taken(self, event: Event) -> None:
+        assert isinstance(event, QueueTaken)
+        reader = self.readers[event.reader]
+        holding = reader.holdings.get(event.queue)
+        if holding is not None and holding.generation == event.generation:
+            holding.alive = False
+            if holding.given:
+                reader.lost.add(event.queue)
+
+    def _polled(self, event: Event) -> None:
+        assert isinstance(event, Polled)
+        queue, reader = event.queue, self.readers[event.reader]
+        self.polled.update((queue.stored, offset, body) for offset, body in event.messages)
+        holding, where = reader.holdings.get(queue), f"{queue} offset {event.messages[0][0]} polled by {who(event.machine, event.process)}"
+        if holding is None or not holding.alive:
+            self._bad(event, f"{where}: the queue was taken away, or never given")
+            return
+        if not event.assigned:
+            self._bad(event, f"{where}: the queue is not assigned to it any more")
+        if queue in reader.paused:
+            self._bad(event, f"{where}: it has paused the queue")
+        strange = [body for _, body in event.messages if self.unwanted(queue.group, body)]
+        if strange:
+            self._bad(event, f"{where}: {strange[0]!r:.60} has none of the tags {sorted(self.wanted[queue.group])}")
+        offsets = [offset for offset, _ in event.messages]
+        due = holding.next
+        for offset in offsets:
+            if offset != due and not (offset > due and all(self._may_pass(holding, one, event.t) for one in range(due, offset))):
+                self._bad(event, f"{where}: offsets {offsets[:20]}, and {due} was next")
+                break
+            due = offset + 1
+        holding.next = offsets[-1] + 1
+        holding.at_hand.update(offsets)
+        holding.given = True
+
+    def unwanted(self, group: str, body: bytes) -> bool:
+        """The group's subscription leaves it out."""
+        began, wanted = self.messages.began.get(body), self.wanted[group]
+        return bool(wanted) and began is not None and began.tags not in wanted
+
+    def left_out(self, queue: QueueKey, offset: int, body: bytes) -> bool:
+        """By the subscription, a reset or a seek forward."""
+        sought = self.sought.get(queue, ())
+        return self.unwanted(queue.group, body) or self.passes.skipped(queue, offset) or lies_in(offset, sought)
+
+    # ------------------------------------------------------------------------------------------------------------ what readers do
+
+    def _sought(self, event: Event) -> None:
+        assert isinstance(event, Sought)
+        reader = self.readers[event.reader]
+        holding = reader.holdings.get(event.queue)
+        if holding is None or not holding.alive:
+            reader.seeks[event.queue] = event.offset
+        else:
+            self._go(holding, event.offset)
+
+    def _go(self, holding: _Holding, offset: int) -> None:
+        if offset > holding.next:
+            self.sought.setdefault(holding.queue, []).append((holding.next, offset))
+            holding.at_hand.update(range(holding.next, offset))
+        holding.next = offset
+
+    def _paused(self, event: Event) -> None:
+        assert isinstance(event, ReadingPaused)
+        self.readers[event.reader].paused.add(event.queue)
+
+    def _resumed(self, event: Event) -> None:
+        assert isinstance(event, ReadingResumed)
+        self.readers[event.reader].paused.discard(event.queue)
+
+    def _unassigned(self, event: Event) -> None:
+        assert isinstance(event, QueueUnassigned)
+        reader = self.readers[event.reader]
+        reader.paused.discard(event.queue)
+        reader.seeks.pop(event.queue, None)
+
+    def _done_said(self, event: Event) -> None:
+        assert isinstance(event, DoneSaid)
+        reader = self.readers[event.reader]
+        reader.promises = []
+        if event.by == "poll":
+            reader.lost.clear()
+        for holding in reader.holdings.values():
+            holding.account.finished |= holding.at_hand
+            holding.at_hand.clear()
+            holding.given = False
+            done = holding.done
+            holding.done = max(done, holding.next)
+            self.refused.discard((holding.process, holding.queue))
+            if holding.alive:
+                self.went_back.pop((holding.process, holding.queue), None)
+                reader.promises.append(_Promise(holding, holding.next, done))
+
+    def _kept(self, promise: _Promise, known: Known, t: float) -> bool:
+        """A consumer may have moved over what is left out, from the place that is promised."""
+        holding = promise.holding
+        place = (holding.process, holding.queue)
+        back = self.went_back.get(place, -1)
+        if back >= promise.offset and all(self._may_pass(holding, one, t) for one in range(promise.offset, back)):
+            return True
+        if promise.back and not all(self._may_pass(holding, one, t) for one in range(promise.offset, promise.done)):
+            return False
+        return any(generation >= holding.generation and offset >= promise.offset for generation, offset in known.get(place, {}).items())
+
+    def _committed(self, event: Event) -> None:
+        assert isinstance(event, Committed)
+        reader = self.readers[event.reader]
+        where = f"commit() in {who(event.machine, event.process)} returned"
+        for queue in sorted(reader.lost):
+            self._bad(event, f"{where}: {queue} was taken away with messages at hand, and it was not told")
+        for promise in reader.promises:
+            if not self._kept(promise, self.accepted, event.t):
+                holding = promise.holding
+                text = f"{holding.queue} at {promise.offset} in generation {holding.generation}"
+                self._bad(event, f"{where}: no broker has taken {text}{', which is back' if promise.back else ''}")
+        reader.lost.clear()
+
+    def _commit_failed(self, event: Event) -> None:
+        assert isinstance(event, CommitFailed)
+        reader = self.readers[event.reader]
+        places = [(promise.holding.process, promise.holding.queue) for promise in reader.promises]
+        refused = any(place in self.refused for place in places)
+        if event.stale and not reader.lost and not refused and all(self._kept(promise, self.heard, event.t) for promise in reader.promises):
+            where = f"commit() in {who(event.machine, event.process)}"
+            self._bad(event, f"{where} was told that it came too late, and it had not: {event.error}")
+        reader.lost.clear()
+
+
+def _note(known: Known, process: int, queue: QueueKey, generation: int, offset: int) -> None:
+    offsets = known.setdefault((process, queue), {})
+    offsets[generation] = max(offset, offsets.get(generation, offset))

@@ -1,0 +1,24 @@
+"""R8: what had been synced and is not what was written is refused by the start of its broker, until the right log is back.
+
+That nothing wrong is ever served R9 asks (a body that was never sent), that nothing but an unsynced tail is cut R1.
+"""
+
+from sweep.checkers.violation import Violation, who
+from sweep.events import BrokerOpened, Fault
+from sweep.history import History
+
+
+def check(history: History) -> list[Violation]:
+    rotten: dict[str, Fault] = {}
+    found = []
+    for event in history:
+        if isinstance(event, Fault):
+            if event.kind == "log rot":
+                rotten[event.target] = event
+            elif event.kind == "log mended":
+                rotten.pop(event.target, None)
+        elif isinstance(event, BrokerOpened) and event.machine in rotten:
+            rot = rotten.pop(event.machine)
+            where = f"{event.broker} opened as {who(event.machine, event.process)}"
+            found.append(Violation("R8", event.t, f"{where} although a bit had flipped at {rot.t:.3f}: {rot.facts}"))
+    return found

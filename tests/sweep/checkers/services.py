@@ -1,0 +1,41 @@
+"""A server lives: it ends by itself only where its disk refuses, or has not what was written there.
+
+exit 3   its disk had failed it, or was full
+exit 5   a bit of its log had flipped
+exit 4   it was started on a copy of a store whose original runs; there it must end so, and never open its port
+"""
+
+from sweep.checkers.facts import DISK_FAILS
+from sweep.checkers.violation import Violation, who
+from sweep.events import BrokerOpened, Fault, ServerFailed
+from sweep.history import History
+
+LAW = "a server lives"
+
+
+def check(history: History) -> list[Violation]:
+    failing: set[str] = set()
+    """Machines whose disk has begun to fail; when the fault is over its broker may not have met it yet."""
+    rotten: set[str] = set()
+    copies: set[str] = set()
+    """Machines on which a broker was started on a copy."""
+    found = []
+    for event in history:
+        if isinstance(event, Fault):
+            if event.kind in DISK_FAILS:
+                failing.add(event.machine)
+            elif event.kind == "copied":
+                copies.add(event.target)
+            elif event.kind == "log rot":
+                rotten.add(event.target)
+            elif event.kind == "log mended":
+                rotten.discard(event.target)
+        elif isinstance(event, BrokerOpened) and event.machine in copies:
+            text = f"{who(event.machine, event.process)} serves {event.broker} from a copy of its store, while the original runs"
+            found.append(Violation("one start has a name", event.t, text))
+        elif isinstance(event, ServerFailed):
+            excused = {3: failing, 4: copies, 5: rotten}.get(event.exit_code, set())
+            if event.machine not in excused:
+                ended = f"{who(event.machine, event.process)} ended by itself with exit code {event.exit_code}: {event.error}"
+                found.append(Violation(LAW, event.t, ended))
+    return found

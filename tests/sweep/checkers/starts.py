@@ -1,0 +1,144 @@
+"""ordering.md 6: where a group begins, and that nothing acknowledged after it did is skipped.
+
+    a  what was sent after a broker had answered the group's first LOCK lies at or behind the first grant's offset, in every queue of that
+       broker: one record says for all of them where the group begins, so neither a crash nor a later first grant skips anything
+    b  LAST_OFFSET: what was acknowledged before any LOCK of the group was written lies before it
+    c  TIMESTAMP: what was sent at that time or later lies at or behind it, what was acknowledged earlier before it
+    d  FIRST_OFFSET: nothing of the log lies before it
+
+A LOCK of pull consumers is their question where to begin.
+Queues that a later layout added begin at 0: of them only a and the first half of c are asked.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from lockstep.runtime.steady import STEP_MS
+from sweep.checkers.facts import Brokers
+from sweep.checkers.messages import Messages
+from sweep.checkers.violation import Violation, who
+from sweep.copy_events import ProgressAnswered
+from sweep.events import ConsumerStarted, Stored
+from sweep.hand_events import LayoutSent, ResetSent
+from sweep.history import Answer, History, QueueKey
+from sweep.reader_events import ReaderStarted
+from sweep.wire_events import CommitSent, FrameAnswered, FrameWritten, GrantAnswered, LockRefused, LockSent
+
+STORE_S = (STEP_MS + 22) / 1_000
+"""Store times differ from the wall clock by up to STEP_MS, and by what it drifts between two looks (2 % of 1 s); whole milliseconds."""
+Line = tuple[str, str, str]
+"""(group, topic, broker)."""
+Policy = ConsumerStarted | ReaderStarted
+Grant = GrantAnswered | ProgressAnswered
+"""A group of pull consumers asks where to begin, and gets no lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One stored message."""
+
+    stored: Stored
+    written_t: float
+    answered_t: float
+
+
+def check(history: History) -> list[Violation]:
+    policies: dict[str, Policy] = {started.group: started for started in history.of(ConsumerStarted) if started.ordered}
+    policies |= {started.group: started for started in history.of(ReaderStarted)}
+    if not policies or not history.of(Stored):
+        return []
+    starts = _Starts(history)
+    found = []
+    for key, grant in starts.first.items():
+        policy = policies.get(key.group)
+        if policy is not None and key not in starts.moved:
+            found += starts.compare(policy, grant, starts.messages.get(key.stored, []))
+    return found
+
+
+class _Starts:
+    """What is known of the beginnings."""
+
+    def __init__(self, history: History) -> None:
+        self.brokers = Brokers(history)
+        self.first: dict[QueueKey, Grant] = {}
+        self.places: dict[QueueKey, int] = {}
+        self.asked: dict[str, float] = {}
+        """Group → when its first LOCK was written; of pull consumers: when the first one started."""
+        self.resolved: dict[Line, float] = {}
+        """From when on a broker surely knows where the group begins."""
+        self.moved = {event.queue for event in history.of(ResetSent)}
+        """By hand, or by a client without a session."""
+        self.moved |= {event.queue for event in history.of(CommitSent) if event.by == "UPDATE"}
+        self.altered_t = min((event.t for event in history.of(LayoutSent) if event.counter > 1), default=inf)
+        self.ended = {event.topic for event in history.of(LayoutSent) if event.deleted}
+        self.times = {event_place: event.t for event_place, event in enumerate(history) if event_place in self._cuts()}
+        for place, event in enumerate(history):
+            if isinstance(event, LockSent):
+                for key, _ in event.items:
+                    self.asked.setdefault(key.group, event.t)
+            elif isinstance(event, ReaderStarted):
+                self.asked.setdefault(event.group, event.t)
+            elif isinstance(event, Grant):
+                self._answered(event, place)
+                if event.queue.topic not in self.ended and event.queue not in self.first:
+                    self.first[event.queue], self.places[event.queue] = event, place
+            elif isinstance(event, LockRefused) and event.answer in (Answer.HELD, Answer.WAIT):
+                self._answered(event, place)
+        self.read = Messages(history).read
+        self.messages = _messages(history)
+
+    def _cuts(self) -> set[int]:
+        return {cut for broker in self.brokers.lives for cut in self.brokers.lossy_cuts(broker)}
+
+    def _answered(self, event: Grant | LockRefused, place: int) -> None:
+        line = (event.queue.group, event.queue.topic, event.queue.broker)
+        if line not in self.resolved and self.brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+            self.resolved[line] = event.t
+
+    def compare(self, policy: Policy, grant: Grant, sent: list[_Sent]) -> list[Violation]:
+        key, begin = grant.queue, grant.offset
+        cut_t = min((self.times[cut] for cut in self.brokers.lossy_cuts(key.broker) if cut > self.places[key]), default=inf)
+        added = min((one.written_t for one in sent), default=inf) > self.altered_t
+        resolved_t = self.resolved.get((key.group, key.topic, key.broker), inf)
+        asked_t = self.asked.get(key.group, inf)
+        where = f"{key} began at {begin} ({policy.where}, granted by {who(grant.machine, grant.process)})"
+        found = []
+        for one in sent:
+            if one.written_t > cut_t:
+                continue  # its offset may have been another message's
+            what = f"{where}: offset {one.stored.offset}, {one.stored.body!r:.40}"
+            late = one.stored.offset < begin
+            if late and one.written_t > resolved_t:
+                found.append(Violation("O5", grant.t, f"{what} was sent at {one.written_t:.3f}; its begin was known at {resolved_t:.3f}"))
+            elif late and policy.where == "TIMESTAMP" and one.written_t > policy.since_t + STORE_S:
+                found.append(Violation("O5", grant.t, f"{what} was sent at {one.written_t:.3f}, after {policy.since_t:.3f}"))
+            elif not late and not added and policy.where == "LAST_OFFSET" and one.answered_t < asked_t:
+                found.append(Violation("start", grant.t, f"{what} was there at {one.answered_t:.3f}, the first LOCK came at {asked_t:.3f}"))
+            elif not late and not added and policy.where == "TIMESTAMP" and one.answered_t < policy.since_t - STORE_S:
+                found.append(Violation("start", grant.t, f"{what} was there at {one.answered_t:.3f}, before {policy.since_t:.3f}"))
+        read = self.read.get(key.stored)
+        if policy.where == "FIRST_OFFSET" and read is not None and begin > max(0, read.first):
+            found.append(Violation("start", grant.t, f"{where}: the log begins at {read.first}"))
+        return found[:1]
+
+
+def _messages(history: History) -> dict[QueueKey, list[_Sent]]:
+    """Stored queue → its messages, with when each was first written and first answered there: an unkeyed one may stand in two queues."""
+    written: dict[tuple[QueueKey, bytes], float] = {}
+    answered: dict[tuple[QueueKey, bytes], float] = {}
+    bodies: dict[int, tuple[bytes, ...]] = {}
+    for event in history:
+        if isinstance(event, FrameWritten):
+            bodies[event.request] = () if event.durable is False else event.bodies  # answered before readers see it
+            for body in event.bodies:
+                written.setdefault((event.queue, body), event.t)
+        elif isinstance(event, FrameAnswered) and event.offset >= 0:
+            for body in bodies.get(event.request, ()):
+                answered.setdefault((event.queue, body), event.t)
+    found: dict[QueueKey, list[_Sent]] = {}
+    for stored in history.of(Stored):
+        place = stored.queue, stored.body
+        if place in written:
+            found.setdefault(stored.queue, []).append(_Sent(stored, written[place], answered.get(place, inf)))
+    return found

@@ -1,0 +1,114 @@
+"""A concurrent group: listeners that are done in part, fail, take too long, ask for another delay, or give a message up."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
+from sweep.consumers import GroupRunner, ListenerError, call_takes_s
+from sweep.copy_events import Given, SharedCallBegan, SharedCallEnded
+from sweep.history import CallResult, QueueKey
+from sweep.settings import TOPIC
+
+S = ConsumeConcurrentlyStatus
+DELAY_LEVELS = (0, 0, 0, 0, 1, 2, -1)
+"""What a failing listener asks for: mostly by the number of retries, sometimes 1 s or 5 s, sometimes the dead-letter topic at once."""
+LEVELS_IN_THE_CALM = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """What one call will do: `done` messages from the first one on are handled."""
+
+    takes_s: float
+    done: int
+    result: CallResult
+    level: int
+
+
+class ConcurrentRunner(GroupRunner):
+    """The concurrent group in one process."""
+
+    def _consumer(self) -> PushConsumer:
+        setting = self._universe.setting
+        consumer = PushConsumer(
+            self._group,
+            nameserver=self._universe.nameserver,
+            host=self._host,
+            batch_count=setting.shared_batch,
+            allocate=setting.allocate,
+            drain_timeout_ms=setting.drain_ms,
+            stop_timeout_ms=setting.stop_ms,
+            concurrency=setting.concurrency,
+            max_reconsume_times=setting.retries_max,
+            consume_timeout_ms=setting.call_timeout_ms,
+        )
+        self._expression = "*"
+        for topic in self._topics():
+            consumer.subscribe(topic)
+        consumer.on_event(self._event)
+        consumer.concurrently(self._handle_plain if setting.shared_threaded else self._handle)
+        return consumer
+
+    def _topics(self) -> tuple[str, ...]:
+        return (TOPIC,)
+
+    def _facts(self) -> dict[str, Any]:
+        return {"ordered": False, "threaded": self._universe.setting.shared_threaded}
+
+    # --------------------------------------------------------------------------------------------------------------- calls
+
+    def _plan_shared(self, messages: Sequence[MessageExt]) -> SharedPlan:
+        setting, random, calm = self._universe.setting, self._random, self._universe.calm
+        count = len(messages)
+        takes_s = call_takes_s(setting, random, calm=calm)
+        first_bad = next((number for number, message in enumerate(messages) if message.body in self._universe.poison), None)
+        fails = first_bad is not None or (not calm and random.random() < setting.shared_fail_share)
+        if not fails:
+            return SharedPlan(takes_s, count, CallResult.SUCCESS, 0)
+        level = random.choice(LEVELS_IN_THE_CALM if calm else DELAY_LEVELS)
+        how = random.random()
+        if how < 0.4:
+            return SharedPlan(takes_s, random.randrange(count) if first_bad is None else first_bad, CallResult.SUCCESS, level)
+        return SharedPlan(takes_s, 0, CallResult.SUSPEND if how < 0.7 else CallResult.ERROR, level)
+
+    def _shared_began(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> SharedCallBegan:
+        universe = self._universe
+        queue = QueueKey(self._group, context.queue.broker_name, context.queue.topic, context.queue.queue_id)
+        given = tuple(Given(each.queue_offset, each.body, each.physical_offset, each.reconsume_times) for each in messages)
+        began = SharedCallBegan(*universe.place(self._process), queue, given, universe.next_call())
+        universe.history.append(began)
+        return began
+
+    def _shared_ended(self, began: SharedCallBegan, done: int, result: CallResult) -> None:
+        universe, process = self._universe, self._process
+        if not universe.over:
+            universe.history.append(SharedCallEnded(*universe.place(process), began.queue, began.call, done, result))
+
+    def _answer(self, plan: SharedPlan, context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        context.delay_level_when_next_consume = plan.level
+        if plan.result is CallResult.SUCCESS:
+            context.ack_index = plan.done - 1
+            return S.CONSUME_SUCCESS
+        return S.RECONSUME_LATER
+
+    async def _handle(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        plan, began = self._plan_shared(messages), self._shared_began(messages, context)
+        done, result = 0, CallResult.CANCELLED
+        try:
+            await asyncio.sleep(plan.takes_s)
+            done, result = plan.done, plan.result
+            if result is CallResult.ERROR:
+                raise ListenerError("as planned")
+            return self._answer(plan, context)
+        finally:
+            self._shared_ended(began, done, result)
+
+    def _handle_plain(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        """In a thread: it takes what the machine says that such calls take."""
+        plan, began = self._plan_shared(messages), self._shared_began(messages, context)
+        self._shared_ended(began, plan.done, plan.result)
+        if plan.result is CallResult.ERROR:
+            raise ListenerError("as planned")
+        return self._answer(plan, context)

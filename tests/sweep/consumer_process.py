@@ -1,0 +1,74 @@
+"""Consumer processes: every group of the universe in each of them."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lockstep.runtime.host import Host
+from sweep.broadcast import BroadcastRunner
+from sweep.concurrent import ConcurrentRunner
+from sweep.consumers import GroupRunner
+from sweep.pull_readers import PullRunner
+from sweep.services import Main
+from sweep.settings import CLASSIC, MAILING, NEWS, READERS
+
+if TYPE_CHECKING:
+    from sweep.universe import Universe
+
+
+@dataclass(slots=True)
+class Controls:
+    """What the world may ask of one consumer process."""
+
+    toggles: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Group → stop this group's consumer and start it anew."""
+    member: BroadcastRunner | None = None
+    """Of the broadcasting group."""
+
+
+class CopiedRandom:
+    """Dice whose second token of 8 bytes, the client id's, is another client's: two clients of one id."""
+
+    def __init__(self, own: Host, identity: bytes) -> None:
+        self._own = own.random
+        self._identity = identity
+
+    def token(self, count: int) -> bytes:
+        own = self._own.token(count)
+        return self._identity if count == len(self._identity) else own
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._own.uniform(low, high)
+
+    def below(self, limit: int) -> int:
+        return self._own.below(limit)
+
+
+def consumer_main(universe: "Universe", *, impersonates: str | None = None) -> Main:
+    """All groups of the universe in one process. `impersonates`: the client id that it shows to the world."""
+
+    async def main(stop: asyncio.Event) -> int:
+        process = universe.loop.current
+        host = process.host
+        if impersonates is not None:
+            pid, identity = impersonates.partition("@")[2].split("#")
+            host = replace(host, pid=int(pid), random=CopiedRandom(host, bytes.fromhex(identity)))
+        controls = universe.controls[process.number] = Controls()
+        universe.expressions[process.number] = universe.expression
+        async with asyncio.TaskGroup() as group:
+            for name in [name for name in universe.setting.groups if name != CLASSIC]:
+                toggle = controls.toggles[name] = asyncio.Event()
+                group.create_task(GroupRunner(universe, process, name, host, stop, toggle).run())
+            if universe.setting.concurrent:
+                toggle = controls.toggles[MAILING] = asyncio.Event()
+                group.create_task(ConcurrentRunner(universe, process, MAILING, host, stop, toggle).run())
+            if universe.setting.broadcast:
+                toggle = controls.toggles[NEWS] = asyncio.Event()
+                controls.member = BroadcastRunner(universe, process, NEWS, host, stop, toggle)
+                group.create_task(controls.member.run())
+            if universe.setting.readers:
+                toggle = controls.toggles[READERS] = asyncio.Event()
+                group.create_task(PullRunner(universe, process, host, stop, toggle).run())
+        return 0
+
+    return main

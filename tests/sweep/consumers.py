@@ -1,0 +1,289 @@
+"""Ordered groups that join, leave and come back, and listeners that are quick, slow, failing, stopped or killed in a call."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from lockstep.client import (
+    Backoff,
+    ConsumeOrderlyStatus,
+    ConsumerEvent,
+    ConsumerState,
+    DuplicateClientIdError,
+    LockstepError,
+    MessageExt,
+    OrderedRetry,
+    OrderlyContext,
+    PushConsumer,
+    QueueBlocked,
+    QueueGap,
+    SubscriptionConflictError,
+)
+from lockstep.runtime.host import Host
+from sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
+from sweep.history import CallResult, QueueKey, Reached
+from sweep.settings import Setting
+
+if TYPE_CHECKING:
+    from lockstep.testing.simulation.process import Process
+    from sweep.universe import Universe
+
+S = ConsumeOrderlyStatus
+RESULTS = {
+    (True, S.SUCCESS): CallResult.SUCCESS,
+    (True, S.SUSPEND_CURRENT_QUEUE_A_MOMENT): CallResult.SUSPEND,
+    (False, S.SUCCESS): CallResult.COUNTED,
+    (False, S.COMMIT): CallResult.SUCCESS,
+    (False, S.ROLLBACK): CallResult.ROLLBACK,
+    (False, S.SUSPEND_CURRENT_QUEUE_A_MOMENT): CallResult.SUSPEND,
+}
+
+
+BEGIN_LOOK_S = 0.25
+"""How often a process looks whether a group has begun."""
+
+
+class ListenerError(Exception):
+    """What a failing listener raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one call will do."""
+
+    takes_s: float
+    fails: bool
+    status: ConsumeOrderlyStatus
+    stubborn: bool = False
+    """It goes on when it is cancelled."""
+
+
+def call_takes_s(setting: Setting, random: Random, *, calm: bool) -> float:
+    """How long a concurrent call or one of a broadcasting member takes."""
+    takes_s = random.uniform(0.001, 0.05)
+    roll = 1.0 if calm else random.random()
+    if roll < setting.long_share:
+        takes_s = random.uniform(3, 12)
+    elif roll < setting.long_share + setting.slow_share:
+        takes_s = random.uniform(0.3, 2)
+    return takes_s
+
+
+class GroupRunner:
+    """One group in one process: a consumer after the other."""
+
+    def __init__(
+        self, universe: "Universe", process: "Process", group: str, host: Host, stop: asyncio.Event, toggle: asyncio.Event
+    ) -> None:
+        self._universe = universe
+        self._process = process
+        self._group = group
+        self._host = host
+        self._stop = stop
+        self._toggle = toggle
+        self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/{group}")
+        self._expression = universe.expression
+        self._uncommitted = 0
+        self._current: PushConsumer | None = None
+
+    async def run(self) -> None:
+        while not self._stop.is_set():
+            if self._group not in self._universe.begun:
+                await asyncio.sleep(BEGIN_LOOK_S)
+                continue
+            consumer = self._current = self._consumer()
+            if await self._start(consumer):
+                await self._until_told(consumer)
+            else:
+                await asyncio.sleep(0.5)
+            if self._toggle.is_set():
+                self._toggle.clear()
+                await asyncio.sleep(self._random.choice([0, 0, 0.01, 0.5, 3]))
+
+    def _consumer(self) -> PushConsumer:
+        setting, begin = self._universe.setting, self._universe.begun[self._group]
+        consumer = PushConsumer(
+            self._group,
+            nameserver=self._universe.nameserver,
+            host=self._host,
+            consume_from_where=begin.where,
+            consume_timestamp_ms=begin.timestamp_ms,
+            batch_count=setting.batch_count,
+            pull_bytes=setting.pull_bytes,
+            commit="each" if setting.commit == "each" else "interval",
+            allocate=setting.allocate,
+            drain_timeout_ms=setting.drain_ms,
+            stop_timeout_ms=setting.stop_ms,
+            retry=ordered_retry(setting),
+            suspend_current_queue_time_ms=50,
+        )
+        for topic in self._topics():
+            consumer.subscribe(topic, self._expression)
+        consumer.on_event(self._event)
+        consumer.orderly(self._plain if setting.threaded else self._listen)
+        return consumer
+
+    async def _start(self, consumer: PushConsumer) -> bool:
+        self._told_start()
+        try:
+            await consumer.start()
+        except LockstepError as error:
+            self._universe.history.append(Reached(*self._universe.place(), f"start refused: {type(error).__name__}"))
+            self._told_stopped()
+            return False
+        return True
+
+    def _told_start(self) -> None:
+        universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[self._group]
+        subscribed = tuple((topic, self._expression) for topic in self._topics())
+        started = ConsumerStarted(*universe.place(), self._group, subscribed, where=begin.where.name, since_t=begin.t)
+        universe.history.append(replace(started, drain_ms=setting.drain_ms, stop_ms=setting.stop_ms, **self._facts()))
+
+    def _told_stop_began(self) -> None:
+        self._universe.history.append(ConsumerStopBegan(*self._universe.place(), self._group))
+
+    def _told_stopped(self) -> None:
+        self._universe.history.append(ConsumerStopped(*self._universe.place(), self._group))
+
+    def _topics(self) -> tuple[str, ...]:
+        return self._universe.setting.topics
+
+    def _facts(self) -> dict[str, Any]:
+        """What ConsumerStarted tells besides."""
+        setting = self._universe.setting
+        letters = setting.attempts_max if setting.exhausted == "dlq" else None
+        return {"threaded": setting.threaded, "attempts_max": letters}
+
+    async def _until_told(self, consumer: PushConsumer) -> None:
+        async with asyncio.TaskGroup() as group:
+            reasons = [
+                group.create_task(self._stop.wait()),
+                group.create_task(self._toggle.wait()),
+                group.create_task(self._died(consumer)),
+            ]
+            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+            for reason in reasons:
+                reason.cancel()
+        self._told_stop_began()
+        await consumer.stop()
+        self._told_stopped()
+
+    async def _died(self, consumer: PushConsumer) -> None:
+        try:
+            await consumer.wait_closed()
+        except (SubscriptionConflictError, DuplicateClientIdError) as error:
+            self._universe.consumer_died(error)
+        except LockstepError as error:
+            self._universe.wrong("a consumer lives", f"{self._process}: {error!r}")
+
+    def _event(self, event: ConsumerEvent) -> None:
+        if isinstance(event, QueueGap):
+            queue = QueueKey(self._group, event.queue.broker_name, event.queue.topic, event.queue.queue_id)
+            self._universe.history.append(QueueGapSeen(*self._universe.place(), queue, event.first, event.end))
+        elif isinstance(event, QueueBlocked) and self._universe.setting.exhausted == "block":
+            asyncio.get_running_loop().call_later(self._random.uniform(0.2, 3), self._unblock)
+
+    def _unblock(self) -> None:
+        """Somebody sees to it."""
+        if self._current is not None and self._current.state is ConsumerState.RUNNING:
+            self._current.resume()
+
+    # --------------------------------------------------------------------------------------------------------------- calls
+
+    def _plan(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Plan:
+        setting, random = self._universe.setting, self._random
+        if self._poisoned(messages):
+            return Plan(random.uniform(0.001, 0.02), random.random() < 0.7, S.SUSPEND_CURRENT_QUEUE_A_MOMENT)
+        roll = 1.0 if self._universe.calm else random.random()
+        takes_s = random.uniform(0.001, 0.02)
+        if roll < setting.long_share:
+            takes_s = random.uniform(3, 12)
+        elif roll < setting.long_share + setting.slow_share:
+            takes_s = random.uniform(0.3, 2)
+        ends = 1.0 if self._universe.calm else random.random()
+        suspends = ends < setting.fail_share / 2
+        status = S.SUSPEND_CURRENT_QUEUE_A_MOMENT if suspends else S.SUCCESS
+        if setting.manual and not suspends:
+            context.auto_commit = False
+            self._uncommitted += 1
+            if self._universe.calm or self._uncommitted % 3 == 0:
+                status = S.COMMIT
+            elif self._uncommitted % 7 == 0:
+                status = S.ROLLBACK
+        stubborn = setting.stubborn_share > 0 and random.random() < setting.stubborn_share
+        return Plan(takes_s, setting.fail_share / 2 <= ends < setting.fail_share, status, stubborn)
+
+    def _poisoned(self, messages: Sequence[MessageExt]) -> bool:
+        """Where attempts have no end, or only block the queue, poison works until the calm."""
+        setting, poison = self._universe.setting, self._universe.poison
+        letters = setting.attempts_max is not None and setting.exhausted == "dlq"
+        return bool(poison) and (letters or not self._universe.calm) and any(message.body in poison for message in messages)
+
+    def _began(self, messages: Sequence[MessageExt], context: OrderlyContext) -> CallBegan:
+        universe = self._universe
+        queue = QueueKey(self._group, context.queue.broker_name, context.queue.topic, context.queue.queue_id)
+        given = tuple((message.queue_offset, message.body) for message in messages)
+        began = CallBegan(
+            *universe.place(self._process),
+            queue,
+            context.fence.epoch,
+            given,
+            universe.next_call(),
+            self._process.host.clock.boot_ms(),
+            context.attempt,
+        )
+        universe.history.append(began)
+        return began
+
+    def _ended(self, began: CallBegan, result: CallResult) -> None:
+        universe, process = self._universe, self._process
+        if not universe.over:
+            boot_ms = process.host.clock.boot_ms()
+            universe.history.append(CallEnded(*universe.place(process), began.queue, began.epoch, began.call, result, boot_ms))
+
+    async def _listen(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        plan, began = self._plan(messages, context), self._began(messages, context)
+        result = CallResult.CANCELLED
+        try:
+            takes_s = max(plan.takes_s, self._universe.aimed_at_call(self._process))
+            try:
+                await asyncio.sleep(takes_s)
+            except asyncio.CancelledError:
+                await self._defy(plan, began, context)
+                result = CallResult.DEFIED
+                return S.SUCCESS
+            if plan.fails:
+                result = CallResult.ERROR
+                raise ListenerError("as planned")
+            result = RESULTS[context.auto_commit, plan.status]
+            return plan.status
+        finally:
+            self._ended(began, result)
+
+    async def _defy(self, plan: Plan, began: CallBegan, context: OrderlyContext) -> None:
+        """A listener that swallows cancellation and goes on, if it is one."""
+        if not plan.stubborn:
+            raise asyncio.CancelledError
+        if not context.cancelled.is_set():
+            self._universe.wrong("who is given up is told so", f"call {began.call} of {began.queue}: context.cancelled is not set")
+        await asyncio.sleep(plan.takes_s)
+
+    def _plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        """In a thread: it takes what the machine says that such calls take."""
+        plan, began = self._plan(messages, context), self._began(messages, context)
+        self._universe.aimed_at_call(self._process)
+        if plan.fails:
+            self._ended(began, CallResult.ERROR)
+            raise ListenerError("as planned")
+        self._ended(began, RESULTS[context.auto_commit, plan.status])
+        return plan.status
+
+
+def ordered_retry(setting: Setting) -> OrderedRetry:
+    """A part of the group's contract: the same in all its members."""
+    backoff = Backoff(50, 1.0)
+    if setting.attempts_max is None:
+        return OrderedRetry(backoff=backoff)
+    return OrderedRetry(setting.attempts_max, backoff, "block" if setting.exhausted == "block" else "dlq")

@@ -1,0 +1,162 @@
+"""What people do, at bad times: progress set back and forward by hand, groups that begin, a topic that is deleted and made anew."""
+
+from lockstep.admin.reset_plan import Target
+from sweep.begins import begin_one
+from sweep.operators import (
+    OPERATOR,
+    delete_main,
+    first_sends_main,
+    recreate_main,
+    reset_main,
+    strange_layouts_main,
+    take_name_main,
+)
+from sweep.services import broker_main
+from sweep.settings import MAILING, READERS, RETURNS, TOPIC
+from sweep.storm import Storm
+
+
+def reset_progress(storm: Storm) -> None:
+    """Of a running group, or of one that is stopped meanwhile: to the beginning, the end, an offset, a time."""
+    random, universe = storm.random, storm.universe
+    setting = universe.setting
+    groups = [*setting.groups, *([MAILING] if setting.concurrent else []), *([READERS] if setting.readers else [])]
+    group = random.choice(groups)
+    word = random.choice(["beginning", "end", "offset", "offset", "time"])
+    target = Target(word, random.randrange(1_001 if word == "offset" else 60_000))
+    if random.random() < 0.3:
+        storm.note("reset of a stopped group", group, target)
+        for address in universe.consumers:
+            universe.stop(address)
+            storm.later(random.choice([4, 6]), storm.start_when_ended, address)
+        storm.later(random.choice([1, 3]), _reset, storm, group, target)
+    else:
+        storm.note("reset progress", group, target)
+        _reset(storm, group, target)
+
+
+def _reset(storm: Storm, group: str, target: Target) -> None:
+    """Now and then the operator's machine dies when a broker has answered, or before."""
+    storm.universe.launch(OPERATOR, "admin", reset_main(storm.universe, group, TOPIC, target))
+    if storm.random.random() < 0.4:
+        storm.later(storm.random.uniform(0.01, 0.05), _cut_operator, storm)
+
+
+def reset_at_a_restart(storm: Storm) -> None:
+    """A member joins, so that the others drain queues for it; all progress is reset, and the brokers restart before the holders know.
+    The links to the holders are slow: a holder learns of the reset later than the broker could grant its queue to the newcomer.
+    """
+    universe, random = storm.universe, storm.random
+    address = storm.consumer()
+    others = [other for other in universe.consumers if other != address]
+    storm.note("reset at a restart", address)
+    universe.stop(address)
+    back_s = random.choice([3, 6])
+    storm.later(back_s, storm.start_when_ended, address)
+    reset_s = back_s + random.uniform(0.3, 2.5)
+    target = Target("offset", random.randrange(1_001))
+    for group in universe.setting.groups:
+        storm.later(reset_s, universe.launch, OPERATOR, "admin", reset_main(universe, group, TOPIC, target))
+    for broker in universe.brokers.values():
+        storm.later(reset_s, _slow, storm, others, broker, random.choice([0.1, 0.2]))
+        storm.later(reset_s + random.choice([0.03, 0.1]), _kill, storm, broker, 0.05)
+
+
+def _slow(storm: Storm, addresses: list[str], broker: str, more_s: float) -> None:
+    slow = storm.universe.loop.network.slow
+    pairs = [pair for address in addresses for pair in ((address, broker), (broker, address))]
+    for pair in pairs:
+        slow[pair] = more_s
+        storm.later(4, slow.pop, pair, None)
+
+
+def begin_group(storm: Storm) -> None:
+    """A group that nobody knew begins, and often a broker dies while it does."""
+    universe, random = storm.universe, storm.random
+    if begin_one(universe) is not None and random.random() < 0.5:
+        _, address = storm.broker()
+        storm.later(random.uniform(0.0, 1.0), _kill, storm, address, random.choice([0.05, 0.5, 3]))
+
+
+def _kill(storm: Storm, address: str, back_s: float) -> None:
+    storm.note("kill", address)
+    storm.universe.kill(address)
+    storm.later(back_s, storm.universe.start, address)
+
+
+def delete_topic(storm: Storm) -> None:
+    """The second topic goes while it is used, and comes again. Sometimes a broker is away meanwhile and hears of both at once, or nobody
+    can tell it that the topic was deleted before it is asked to make it anew.
+    """
+    universe, random = storm.universe, storm.random
+    _, address = storm.broker()
+    how, back_s = random.random(), random.choice([0.05, 0.5, 2, 6])
+    if how < 0.2:
+        _kill(storm, address, 9.0)
+    elif how < 0.4:
+        back_s = 3.2
+        both = [pair for other in universe.nameservers for pair in ((address, other), (other, address))]
+        storm.block("partition", both, 8.0)
+        storm.block("partition", [(OPERATOR, address), (address, OPERATOR)], 3.1)
+        storm.later(3.0, _cut_operator, storm)
+    storm.note("delete topic", RETURNS)
+    universe.launch(OPERATOR, "admin", delete_main(universe, RETURNS))
+    storm.later(back_s, _recreate, storm, random.choice([1, universe.setting.queues]))
+
+
+def _cut_operator(storm: Storm) -> None:
+    storm.universe.kill(OPERATOR, power=True)
+
+
+def _recreate(storm: Storm, queues: int) -> None:
+    storm.universe.launch(OPERATOR, "admin", recreate_main(storm.universe, RETURNS, queues))
+
+
+def first_sends(storm: Storm) -> None:
+    """Every broker is sent a first message of the same new topics at once; sometimes one of them is cut off or killed meanwhile."""
+    universe, random = storm.universe, storm.random
+    topics = [f"first-{random.randrange(1_000_000)}" for _ in range(random.choice([1, 3]))]
+    if random.random() < 0.3:
+        _, address = storm.broker()
+        storm.later(random.uniform(0.0, 0.05), _kill, storm, address, random.choice([0.05, 0.5, 3]))
+    for number, topic in enumerate(topics):
+        storm.note("first sends", topic)
+        universe.launch(f"10.0.3.{20 + number}", "admin", first_sends_main(universe, topic))
+
+
+def copy_store(storm: Storm) -> None:
+    """A broker is started on a copy of another one's store, on another machine, while that one runs: it must end with exit 4."""
+    universe = storm.universe
+    name, address = storm.broker()
+    if not universe.alive(address):
+        return
+    copy = f"10.0.5.{1 + storm.random.randrange(200)}"
+    if copy in universe.loop.machines:
+        return
+    disk = universe.machine(address).disk.copied(f"{universe.setting.seed}/{copy}")
+    universe.loop.machine(copy, disk=disk)
+    storm.note("copied", copy, f"the store of {name}")
+    universe.launch(copy, "broker", broker_main(universe, name, copy))
+
+
+def strange_layouts(storm: Storm) -> None:
+    """A broker is asked for the highest layout counter, for its deletion, and for the topic again."""
+    name, _ = storm.broker()
+    topic = f"strange-{storm.random.randrange(1_000_000)}"
+    storm.note("strange layouts", topic, f"at {name}")
+    storm.universe.launch("10.0.3.30", "admin", strange_layouts_main(storm.universe, name, topic))
+
+
+def take_name(storm: Storm) -> None:
+    """A broker is killed, and another store registers under its name at every nameserver before the broker is back."""
+    universe, random = storm.universe, storm.random
+    name, address = storm.broker()
+    if not universe.alive(address):
+        return
+    _kill(storm, address, random.choice([0.5, 2, 6]))
+    storm.note("take name", name)
+    for nameserver in universe.nameservers:
+        universe.launch("10.0.3.31", "admin", take_name_main(name, nameserver, random.choice([4.0, 15.0])))
+
+
+KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart, first_sends, copy_store, strange_layouts, take_name)

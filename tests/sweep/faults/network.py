@@ -1,0 +1,135 @@
+"""Faults of the network, and of clocks."""
+
+from sweep.copy_events import DeadLetterAnswered, DelayedAnswered, ProgressAnswered, SendBackAnswered, WallJumped
+from sweep.history import Event
+from sweep.storm import Storm
+from sweep.wire_events import CommitAnswered, FrameAnswered, GrantAnswered
+
+
+def partition(storm: Storm) -> None:
+    one, other = storm.client(), storm.broker()[1]
+    storm.block("partition", [(one, other), (other, one)], storm.random.choice([0.5, 2, 3.5, 5, 12, 25]))
+
+
+def one_way(storm: Storm) -> None:
+    pair = [storm.client(), storm.broker()[1]]
+    storm.random.shuffle(pair)
+    storm.block("one way", [(pair[0], pair[1])], storm.random.choice([0.5, 2, 3.5, 5, 12, 25]))
+
+
+def isolate(storm: Storm) -> None:
+    one, universe = storm.client(), storm.universe
+    pairs = [pair for other in universe.brokers.values() for pair in ((one, other), (other, one))]
+    storm.block("isolate", pairs, storm.random.choice([2, 5, 22]))
+
+
+def reset(storm: Storm) -> None:
+    one, network = storm.client(), storm.universe.loop.network
+    open_ = network.between(one, storm.broker()[1])
+    if open_:
+        storm.note("reset", one, open_[0])
+        network.reset(open_[0])
+
+
+def cut_at_answer(storm: Storm) -> None:
+    """The next answer of one kind is lost: its connection is cut, or forgotten, when the broker has written it."""
+    kind = storm.random.choice([GrantAnswered, GrantAnswered, CommitAnswered, FrameAnswered])
+    _cut_at(storm, kind, told=storm.random.random() < 0.7, skip=storm.random.randrange(4))
+
+
+def _cut_at(storm: Storm, kind: type[Event], *, told: bool, skip: int) -> None:
+    history = storm.universe.history
+
+    def look(event: Event) -> None:
+        nonlocal skip
+        if type(event) is not kind or (isinstance(event, GrantAnswered) and event.renewal):
+            return
+        skip -= 1
+        if skip < 0:
+            history.watch = None
+            _lose_answers(storm, event, told=told)
+
+    history.watch = look
+
+
+def _lose_answers(storm: Storm, event: Event, *, told: bool) -> None:
+    """What this broker has written to its client is lost. A send's client is not named: then that of any one."""
+    network = storm.universe.loop.network
+    open_ = [one for one in network.connections.values() if one.server.process.number == event.process]
+    client = getattr(event, "client", None)
+    mine = [one for one in open_ if client is None or one.client.process.number == client]
+    if mine:
+        one = mine[-1] if client is not None else storm.random.choice(mine)
+        storm.note("cut at an answer", one.client.here, f"{type(event).__name__} {one}")
+        if told:
+            network.reset(one)
+        else:
+            network.silence(one)
+
+
+def silence(storm: Storm) -> None:
+    """A middle box forgets a connection: what is sent on it vanishes."""
+    one, network = storm.client(), storm.universe.loop.network
+    open_ = network.between(one, storm.broker()[1])
+    if open_:
+        storm.note("silence", one, open_[0])
+        network.silence(open_[0])
+
+
+def slow_link(storm: Storm) -> None:
+    one, other, slow = storm.client(), storm.broker()[1], storm.universe.loop.network.slow
+    more_s = storm.random.choice([0.2, 1.5, 4])
+    storm.note("slow link", f"{one} {other}", f"{more_s} s")
+    for pair in ((one, other), (other, one)):
+        slow[pair] = more_s
+        storm.later(storm.random.choice([3, 10]), slow.pop, pair, None)
+
+
+def wall_jump(storm: Storm) -> None:
+    universe = storm.universe
+    address = storm.random.choice([*universe.brokers.values(), *universe.consumers, *universe.producers])
+    jump_s = storm.random.choice([-3600, -5, 5, 3600])
+    storm.note("wall jump", address, f"{jump_s} s")
+    universe.machine(address).wall_offset_s += jump_s
+    universe.history.append(WallJumped(universe.loop.now, address, 0, jump_s))
+
+
+def wall_glitch(storm: Storm) -> None:
+    """A broker's wall clock is far ahead for seconds and right again: nothing is late, early or removed for it."""
+    universe = storm.universe
+    name, address = storm.broker()
+    jump_s = storm.random.choice([60, 3600, 365 * 86_400])
+    storm.reached("wall glitch", f"{name} {jump_s} s")
+
+    def jump(by_s: int) -> None:
+        universe.machine(address).wall_offset_s += by_s
+        universe.history.append(WallJumped(universe.loop.now, address, 0, by_s))
+
+    jump(jump_s)
+    universe.loop.at(universe.loop.now + storm.random.uniform(0.2, 5.0), jump, -jump_s)
+
+
+def wall_set(storm: Storm) -> None:
+    """A broker's wall clock is set for good: nothing is late or early for it, also when the broker is killed and starts again."""
+    universe = storm.universe
+    name, address = storm.broker()
+    jump_s = storm.random.choice([-3600, 60, 600, 3600])
+    storm.reached("wall set", f"{name} {jump_s} s")
+    universe.machine(address).wall_offset_s += jump_s
+    universe.history.append(WallJumped(universe.loop.now, address, 0, jump_s))
+
+
+def drift(storm: Storm) -> None:
+    universe, most = storm.universe, storm.universe.setting.drift
+    address = storm.random.choice([*universe.brokers.values(), *universe.consumers])
+    storm.note("drift", address)
+    universe.set_rate(universe.machine(address), storm.random.uniform(1 - most, 1 + most))
+
+
+def cut_at_copy(storm: Storm) -> None:
+    """The same of an answer to what makes the broker store something by itself, or begins progress."""
+    kinds: list[type[Event]] = [SendBackAnswered, SendBackAnswered, DeadLetterAnswered, DelayedAnswered, ProgressAnswered]
+    _cut_at(storm, storm.random.choice(kinds), told=storm.random.random() < 0.7, skip=storm.random.randrange(3))
+
+
+KINDS = (partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift, cut_at_copy, wall_glitch, wall_set)

@@ -1,0 +1,134 @@
+"""Faults of producers and consumers, and of the machines that they run on."""
+
+from lockstep.testing.simulation import Process
+from sweep.consumer_process import consumer_main
+from sweep.settings import AUDIT, GROUP, MAILING, NEWS
+from sweep.storm import Storm
+from sweep.wire_events import SessionBound
+
+
+def kill_consumer(storm: Storm) -> None:
+    address = storm.consumer()
+    storm.note("kill", address)
+    storm.universe.kill(address)
+    storm.later(storm.random.choice([0.05, 1, 5, 15]), storm.universe.start, address)
+
+
+def kill_producer(storm: Storm) -> None:
+    address = storm.random.choice(storm.universe.producers)
+    storm.note("kill", address)
+    storm.universe.kill(address)
+    storm.later(storm.random.choice([0.05, 1, 5]), storm.universe.start, address)
+
+
+def kill_in_call(storm: Storm) -> None:
+    address, universe = storm.consumer(), storm.universe
+    after_s, back_s = storm.random.uniform(0, 1), storm.random.choice([0.05, 1, 5])
+
+    def kill() -> None:
+        storm.note("kill in a call", address)
+        universe.kill(address)
+        storm.later(back_s, universe.start, address)
+
+    def aim(_: Process) -> float:
+        storm.later(after_s, kill)
+        return 1.5
+
+    universe.aims[address] = aim
+
+
+def stop_consumer(storm: Storm) -> None:
+    address = storm.consumer()
+    if storm.universe.alive(address):
+        storm.reached("stopped in order", address)
+        storm.universe.stop(address)
+        storm.later(storm.random.choice([1, 3, 8]), storm.start_when_ended, address)
+
+
+def toggle(storm: Storm) -> None:
+    """One group of a process stops and starts anew, the other goes on."""
+    setting = storm.universe.setting
+    groups = [GROUP, AUDIT, *([MAILING] if setting.concurrent else []), *([NEWS] if setting.broadcast else [])]
+    address, group = storm.consumer(), storm.random.choice(groups)
+    process = storm.universe.running(address)
+    controls = None if process is None else storm.universe.controls.get(process.number)
+    if controls is not None and group in controls.toggles:
+        storm.reached("toggled", f"{address} {group}")
+        storm.universe.loop.at(storm.universe.loop.now, controls.toggles[group].set, process=process)
+
+
+def duplicate(storm: Storm) -> None:
+    """A second process of the same client id on the same machine."""
+    universe, address = storm.universe, storm.consumer()
+    process = universe.running(address)
+    known = [event.client_id for event in universe.history.of(SessionBound) if process is not None and event.process == process.number]
+    if not known:
+        return
+    storm.note("duplicate", address, known[-1])
+    twin = universe.launch(address, "consumer", consumer_main(universe, impersonates=known[-1]))
+    storm.impostor(twin)
+    storm.later(storm.random.choice([2, 8]), storm.ask_to_stop, twin)
+
+
+def recontract(storm: Storm) -> None:
+    """Some or all members come back with another subscription."""
+    universe, random = storm.universe, storm.random
+    universe.expression = "A" if universe.expression == "*" else "*"
+    count = random.choice([1, len(universe.consumers), len(universe.consumers)])
+    some = random.sample(universe.consumers, count)
+    storm.note("recontract", " ".join(some), universe.expression)
+    for address in some:
+        if random.random() < 0.6:
+            universe.stop(address)
+        else:
+            universe.kill(address)
+        storm.later(random.choice([0.2, 1, 4]), storm.start_when_ended, address)
+
+
+def pause_consumer(storm: Storm) -> None:
+    storm.pause(storm.consumer(), storm.random.choice([0.3, 2, 2.6, 3.2, 8, 19.5, 21, 40]))
+
+
+def long_pause(storm: Storm) -> None:
+    """Longer than any session timeout: who wakes up has lost everything."""
+    storm.pause(storm.consumer(), storm.random.choice([22, 31, 36, 45]))
+
+
+def oversleep(storm: Storm) -> None:
+    """A classic client sleeps for longer than its locks live, or than it is a member, and commits when it wakes."""
+    if storm.universe.classics:
+        storm.pause(storm.random.choice(storm.universe.classics), storm.random.choice([62, 125, 140]))
+
+
+def pause_in_call(storm: Storm) -> None:
+    address, seconds = storm.consumer(), storm.random.choice([1, 2.6, 3.2, 8, 21])
+
+    def aim(_: Process) -> float:
+        storm.later(storm.random.uniform(0, 0.3), storm.pause, address, seconds)
+        return storm.random.choice([0.0, 0.5])
+
+    storm.universe.aims[address] = aim
+
+
+def power_consumer(storm: Storm) -> None:
+    """The machine is gone, its connections stay half open at the other end."""
+    address = storm.consumer()
+    storm.note("power", address)
+    storm.universe.kill(address, power=True)
+    storm.later(storm.random.choice([1, 5, 25]), storm.universe.start, address)
+
+
+KINDS = (
+    kill_consumer,
+    kill_producer,
+    kill_in_call,
+    stop_consumer,
+    toggle,
+    duplicate,
+    recontract,
+    pause_consumer,
+    long_pause,
+    pause_in_call,
+    power_consumer,
+    oversleep,
+)

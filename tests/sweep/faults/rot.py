@@ -1,0 +1,144 @@
+"""What rots at rest: bits of a log, whole log files, entries of consume queues."""
+
+import re
+from collections.abc import Iterator
+from struct import error as StructError
+
+from lockstep.broker.store.directory import SLOT, SLOT_BYTES, SLOT_MAGIC
+from lockstep.broker.store.frame import ENTRY_BYTES
+from lockstep.protocol.properties import SEQUENCE_DIGITS
+from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, record_bounds
+from lockstep.protocol.sequence import STAMP_HEAD, find_sequence
+from lockstep.testing.simulation import SimFiles
+from sweep.services import STORE
+from sweep.storm import Storm
+
+
+def log_rot(storm: Storm) -> None:
+    """A broker is killed, a bit of its log flips, and it is started: below what had been synced, and behind the snapshot from which the
+    log is read, it must refuse the store. Some time later its owner has put the right log back.
+    """
+    universe, (_, address) = storm.universe, storm.broker()
+    if address in storm.rotten or not universe.alive(address):
+        return
+    universe.kill(address)
+    storm.later(0.5, universe.start, address)
+    disk = universe.machine(address).disk
+    place = _place(storm, disk)
+    if place is None:
+        storm.note("kill", address)
+        return
+    path, at, bit = *place, storm.random.randrange(8)
+    storm.note("log rot", address, f"{path} byte {at} bit {bit}", machine=address)
+    disk.flip(path, at, bit)
+
+    def mend() -> None:
+        if storm.rotten.pop(address, None) is not None:
+            universe.kill(address)
+            disk.flip(path, at, bit)
+            storm.note("log mended", address, machine=address)
+            storm.later(0.2, universe.start, address)
+
+    storm.rotten[address] = mend
+    storm.later(storm.random.choice([2, 6]), mend)
+
+
+def file_rot(storm: Storm) -> None:
+    """A broker is killed, a file of its log is lost, and it is started: whichever file it is, it must refuse the store and change nothing.
+    Some time later its owner has put the file back.
+    """
+    universe, (_, address) = storm.universe, storm.broker()
+    disk = universe.machine(address).disk
+    logs = [path for path in disk.names if re.fullmatch(rf"{STORE}/commitlog/\d{{20}}", path)]
+    held = [path for path in sorted(logs) if int(path.rpartition("/")[2]) < _synced(disk)]
+    if address in storm.rotten or not universe.alive(address) or not held:
+        return
+    universe.kill(address)
+    storm.later(0.5, universe.start, address)
+    path = storm.random.choice(held)
+    storm.note("log rot", address, f"{path} is lost", machine=address)
+    inode = disk.names[path]
+    disk.remove_tree(path)
+
+    def mend() -> None:
+        if storm.rotten.pop(address, None) is not None:
+            universe.kill(address)
+            disk.names[path] = disk.durable_names[path] = inode
+            storm.note("log mended", address, machine=address)
+            storm.later(0.2, universe.start, address)
+
+    storm.rotten[address] = mend
+    storm.later(storm.random.choice([2, 6]), mend)
+
+
+def entry_rot(storm: Storm) -> None:
+    """A broker is killed, entries of a consume queue become others, and it is started. The log has every message: none is lost."""
+    universe, (_, address) = storm.universe, storm.broker()
+    disk = universe.machine(address).disk
+    files = sorted(path for path in disk.names if path.startswith(f"{STORE}/consumequeue/") and disk.names[path].used_bytes)
+    if address in storm.rotten or not universe.alive(address) or not files:
+        return
+    universe.kill(address)
+    storm.later(0.5, universe.start, address)
+    path = storm.random.choice(files)
+    entries = disk.names[path].used_bytes // ENTRY_BYTES + 1
+    first = storm.random.randrange(entries)
+    count = min(storm.random.choice([1, 5, 50]), entries - first)
+    donor = bytes(disk.names[storm.random.choice(files)].cache[:ENTRY_BYTES])
+    wrong = storm.random.choice([bytes(ENTRY_BYTES), donor, storm.random.randbytes(ENTRY_BYTES)])
+    storm.note("entry rot", address, f"{path} from {first}, {count} entries", machine=address)
+    room = len(disk.names[path].cache) - first * ENTRY_BYTES
+    disk.overwrite(path, first * ENTRY_BYTES, (wrong * count)[:room])
+
+
+def _place(storm: Storm, disk: SimFiles) -> tuple[str, int] | None:
+    """(path, byte) of the body, or of the properties, of some record between the newest snapshot's position and the synced length.
+
+    A body has a CRC, and an idempotent frame has one over all that its producer wrote. Of what the broker itself writes into the head of a
+    record nothing is known but that it fits.
+    """
+    snapshots = [int(found[1]) for path in disk.names if (found := re.fullmatch(rf"{STORE}/lockstep/snapshot-(\d+)", path))]
+    begin, end = max(snapshots, default=0), _synced(disk)
+    places: list[tuple[str, int]] = []
+    for path, inode in disk.names.items():
+        named = re.fullmatch(rf"{STORE}/commitlog/(\d{{20}})", path)
+        if named is not None:
+            first = int(named[1])
+            covered = _covered(bytes(inode.cache))
+            places += [(path, at) for start, stop in covered if begin <= first + start and first + stop <= end for at in range(start, stop)]
+    return storm.random.choice(places) if places else None
+
+
+def _covered(log: bytes) -> Iterator[tuple[int, int]]:
+    """[first, end) of what a CRC covers in one file: the bodies, and the other properties of a record that carries a frame's CRC.
+
+    The CRC of a frame whose past nobody knows is not compared.
+    """
+    at = 0
+    while at + BODY_AT <= len(log) and (size := INT32.unpack_from(log, at)[0]) > 0:
+        count = INT32.unpack_from(log, at + BODY_LENGTH_AT)[0]
+        if count > 0 and count + BODY_AT <= size:
+            yield at + BODY_AT, at + BODY_AT + count
+            _, properties_at, end = record_bounds(log, at)
+            sequence = find_sequence(log[properties_at:end])
+            others = properties_at + len(STAMP_HEAD) + SEQUENCE_DIGITS + 1
+            if sequence is not None and not sequence.first_known and others < end:
+                yield others, end
+        at += size
+
+
+def _synced(disk: SimFiles) -> int:
+    """As the store's slots tell it."""
+    inode = disk.names.get(f"{STORE}/lockstep/synced")
+    newest = (0, 0)
+    for at in (0, SLOT_BYTES) if inode is not None else ():
+        try:
+            magic, number, position, _ = SLOT.unpack(bytes(inode.cache[at : at + SLOT.size]))  # type: ignore[union-attr]
+        except StructError:
+            continue
+        if magic == SLOT_MAGIC:
+            newest = max(newest, (number, position))
+    return newest[1]
+
+
+KINDS = (log_rot, file_rot, entry_rot)

@@ -1,0 +1,162 @@
+"""Several faults at once around the start of a broker, which separate faults seldom bring about together."""
+
+from lockstep.testing.simulation import SimFiles
+from sweep.copy_events import WallJumped
+from sweep.faults.brokers import ADMIN
+from sweep.history import Answer, Event
+from sweep.operators import OPERATOR, reset_twice_main
+from sweep.services import alter_main
+from sweep.settings import GROUP, TOPIC
+from sweep.storm import Storm
+from sweep.wire_events import CommitAnswered
+
+LOOK_S = 0.01
+LOOKS_MAX = 500
+AWAY_S = 12.0
+
+
+def loss_beside_a_holder(storm: Storm) -> None:
+    """A broker loses its power and returns with another grace, perhaps another flush mode, while one consumer cannot reach it and another
+    one starts anew.
+
+    What the first consumer holds there it may work on until its own grace is over.
+    """
+    universe, random = storm.universe, storm.random
+    _, address = storm.broker()
+    holder, newcomer = random.sample(universe.consumers, 2)
+    universe.grace_ms = random.choice([1_000, 3_000, 8_000])
+    universe.flush = random.choice(["async", "async", "sync"])
+    storm.block("partition", [(holder, address), (address, holder)], AWAY_S)
+    storm.note("power", address, f"{universe.flush} flush, grace {universe.grace_ms} ms from now on")
+    universe.kill(address, power=True)
+    storm.note("kill", newcomer)
+    universe.kill(newcomer)
+    storm.later(random.choice([0.05, 0.5]), universe.start, address)
+    storm.later(random.choice([0.05, 0.5, 1.0]), universe.start, newcomer)
+
+
+def power_after_open(storm: Storm) -> None:
+    """A broker loses its power twice, the second time right after its port has opened. Each time its wall clock comes back in the past,
+    as that of a machine whose clock has no battery.
+    """
+    _, address = storm.broker()
+    _cut_and_set_back(storm, address)
+    storm.later(storm.random.choice([0.1, 1.0]), _start_and_cut_open, storm, address)
+
+
+def _cut_and_set_back(storm: Storm, address: str) -> None:
+    universe, jump_s = storm.universe, -storm.random.choice([5, 60])
+    storm.note("power", address, f"wall clock {jump_s} s")
+    universe.kill(address, power=True)
+    universe.machine(address).wall_offset_s += jump_s
+    universe.history.append(WallJumped(universe.loop.now, address, 0, jump_s))
+
+
+def _start_and_cut_open(storm: Storm, address: str) -> None:
+    storm.universe.start(address)
+    _cut_when_open(storm, address, LOOKS_MAX)
+
+
+def _cut_when_open(storm: Storm, address: str, looks: int) -> None:
+    universe = storm.universe
+    if any(universe.brokers[broker.config.name] == address for broker in universe.open_brokers()):
+        storm.later(storm.random.uniform(0, 0.4), _cut_open, storm, address)
+    elif looks:
+        storm.later(LOOK_S, _cut_when_open, storm, address, looks - 1)
+
+
+def _cut_open(storm: Storm, address: str) -> None:
+    _cut_and_set_back(storm, address)
+    storm.later(storm.random.choice([0.1, 1.0]), storm.universe.start, address)
+
+
+def power_at_commit(storm: Storm) -> None:
+    """The broker that answers the next commit and all consumers lose their power as the answer leaves, while the broker's disk is slow:
+    no client is left that could offer the result again.
+    """
+    universe, random = storm.universe, storm.random
+    history, skip = universe.history, random.randrange(6)
+    for address in universe.brokers.values():
+        disk = universe.machine(address).disk
+        disk.delays_s["sync"] = (0.02, 0.5)
+        storm.note("disk slow", address, "0.5 s", machine=address)
+        storm.later(8.0, disk.delays_s.clear)
+
+    def look(event: Event) -> None:
+        nonlocal skip
+        if isinstance(event, CommitAnswered) and event.by == "SYNC" and event.answer is Answer.OK and event.offset is not None:
+            skip -= 1
+            if skip < 0:
+                history.watch = None
+                universe.loop.at(universe.loop.now, cut, event.machine)
+
+    def cut(broker: str) -> None:
+        if storm.over:
+            return
+        storm.note("power", broker, "at a commit")
+        for address in (broker, *universe.consumers):
+            universe.kill(address, power=True)
+            storm.later(random.choice([0.2, 0.5, 1.0]), universe.start, address)
+
+    history.watch = look
+
+
+def late_port(storm: Storm) -> None:
+    """A broker is killed, and reaches no nameserver when it starts: its port opens later than the grace after its recovery. One consumer
+    does not reach it until some time after that.
+    """
+    universe, random = storm.universe, storm.random
+    _, address = storm.broker()
+    holder, grace_s = random.choice(universe.consumers), universe.grace_ms / 1000
+    late_s = grace_s + random.choice([1.0, 3.0])
+    storm.block("partition", [pair for other in universe.nameservers for pair in ((address, other), (other, address))], late_s)
+    storm.block("partition", [(holder, address), (address, holder)], late_s + grace_s * random.choice([0.3, 0.8, 1.5]))
+    storm.note("kill", address)
+    universe.kill(address)
+    storm.later(0.1, universe.start, address)
+
+
+def alter_unwatched(storm: Storm) -> None:
+    """A queue is added while no consumer runs, after the brokers have started again."""
+    universe, random = storm.universe, storm.random
+    for address in (*universe.consumers, *universe.brokers.values()):
+        storm.note("kill", address)
+        universe.kill(address)
+    for address in universe.brokers.values():
+        storm.later(0.2, universe.start, address)
+
+    def alter() -> None:
+        storm.note("alter", "")
+        universe.launch(ADMIN, "admin", alter_main(universe))
+
+    storm.later(random.choice([1.5, 2.5]), alter)
+    for address in universe.consumers:
+        storm.later(random.choice([5.0, 7.0]), universe.start, address)
+
+
+def slow_reads(storm: Storm) -> None:
+    """Reads that wait for a broker's disk take long for some seconds."""
+    _, address = storm.broker()
+    disk: SimFiles = storm.universe.machine(address).disk
+    storm.note("slow reads", address, machine=address)
+    disk.delays_s["read"] = (0.05, storm.random.choice([0.5, 2.0]))
+    storm.later(storm.random.choice([3.0, 8.0]), disk.delays_s.pop, "read", None)
+
+
+def reset_twice(storm: Storm) -> None:
+    """A group is reset twice in one turn of a broker's loop, and the broker is killed soon after."""
+    universe, random = storm.universe, storm.random
+    name, address = storm.broker()
+    shares = (random.randrange(1_001), random.randrange(1_001))
+    storm.note("reset progress", f"{GROUP} at {name}", shares)
+    universe.launch(OPERATOR, "admin", reset_twice_main(universe, name, GROUP, TOPIC, shares))
+
+    def kill() -> None:
+        storm.note("kill", address)
+        universe.kill(address)
+        storm.later(random.choice([0.1, 0.5]), universe.start, address)
+
+    storm.later(random.choice([0.02, 0.05, 0.3]), kill)
+
+
+KINDS = (loss_beside_a_holder, power_after_open, power_at_commit, late_port, alter_unwatched, slow_reads, reset_twice)

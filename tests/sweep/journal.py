@@ -1,0 +1,66 @@
+"""What the cluster's processes log, with virtual times: for the story of one universe, and to see which rare places were reached."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from sweep.universe import Universe
+
+LINES_MAX = 2_000_000
+
+
+class Line(NamedTuple):
+    t: float
+    machine: str
+    process: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.t:.6f} {self.machine}#{self.process} · {self.text}"
+
+
+class LogTap(logging.Handler):
+    """Counts the events that are logged; keeps the lines too where a story is wanted."""
+
+    def __init__(self, universe: "Universe", *, debug: bool) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        """Event → how often."""
+        self.facts: dict[str, Counter[str]] = {}
+        """Event → "fact=value" → how often, of facts that are true or false, of byte counts (0 or more) and of reasons."""
+        self.lines: list[Line] = []
+        self._universe = universe
+        self._debug = debug
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = str(getattr(record, "event", None) or record.getMessage())
+        self.counts[event] += 1
+        facts: dict[str, Any] = getattr(record, "facts", {})
+        for name, value in facts.items():
+            if isinstance(value, bool) or name.endswith("_bytes"):
+                self.facts.setdefault(event, Counter())[f"{name}={bool(value)}"] += 1
+            elif name == "reason":
+                self.facts.setdefault(event, Counter())[f"{name}={value}"] += 1
+        if self._debug and len(self.lines) < LINES_MAX:
+            t, machine, process = self._universe.place()
+            self.lines.append(Line(t, machine or "world", process, f"{record.levelname.lower()} {record.getMessage()}"))
+
+    def seen(self, event: str) -> None:
+        """Something that no process can log: the world itself saw it."""
+        self.counts[event] += 1
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """While it lasts this process's "lockstep" loggers tell nobody else."""
+        root = logging.getLogger("lockstep")
+        before = (list(root.handlers), root.level, root.propagate)
+        root.handlers[:] = [self]
+        root.setLevel(logging.DEBUG if self._debug else logging.INFO)
+        root.propagate = False
+        try:
+            yield
+        finally:
+            root.handlers[:], root.level, root.propagate = before

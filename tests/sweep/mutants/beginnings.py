@@ -1,0 +1,146 @@
+"""Limits on what a request may begin, groups, their topics, progress and locks, and the deletion of groups."""
+
+from typing import Any
+
+from lockstep.broker.delays import GroupTopics
+from lockstep.broker.group_admin import GroupAdmin
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.store import Store
+from lockstep.broker.tables.lock_table import LockTable
+from lockstep.broker.tables.settings_table import SettingsTable
+from lockstep.broker.tables.topic_table import TopicTable
+from sweep.mutants.registry import Patches, mutant
+
+SEND_BACKS = "tests/unit/broker/test_send_back_limits.py"
+DELETED = "tests/unit/broker/test_group_delete.py"
+GROUPS = "tests/unit/broker/test_group_limits.py"
+
+
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_a_group_above_the_limit_is_refused_by_name_and_gets_no_topic")
+def messages_sent_back_count_no_group(patch: Patches) -> None:
+    """A message that is sent back counts its group, and is refused above the limit of groups."""
+    patch.set(GroupState, "check_group_room", lambda self, group: None)
+    patch.set(GroupState, "begin", lambda self, group: None)
+
+
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_a_topic_that_is_refused_leaves_no_group_behind")
+def topics_of_groups_have_no_limit(patch: Patches) -> None:
+    """The topics of groups end below what a nameserver keeps."""
+    patch.set(TopicTable, "_check_names", lambda self, topic: None)
+
+
+@mutant("swarm", aimed="tests/unit/broker/test_delays.py::test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lost")
+def a_retry_without_room_for_its_topic_is_dropped(patch: Patches) -> None:
+    """A delayed message waits while its topic can't be created."""
+    patch.set(GroupTopics, "_ready", GroupTopics.create)
+
+
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_below_half_the_reserve_no_topic_is_created_on_request_and_an_acknowledged_message_gets_its_own")
+def topics_of_groups_take_the_reserve(patch: Patches) -> None:
+    """Below half the disk reserve no request creates the topic of a group."""
+    patch.set(GroupTopics, "create", vars(GroupTopics)["_ready"])
+
+
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_on_a_full_disk_nothing_is_created_and_nothing_is_written")
+def a_topic_is_created_for_a_copy_that_is_refused(patch: Patches) -> None:
+    """Below the disk reserve a message that is sent back is refused before anything is created for it."""
+    patch.set(Store, "check_append", lambda self, size: None)
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_a_group_that_comes_and_goes_counts_while_its_topic_is_here")
+def groups_leave_their_topics_behind(patch: Patches) -> None:
+    """A group counts while its retry or dead letter topic is here and it is not idle."""
+    tidy: Any = GroupState.tidy
+
+    def without_topics(self: GroupState, group: str) -> None:
+        counted: Any = self.own_queue_count
+        self.own_queue_count = lambda topic: 0  # type: ignore[method-assign]
+        try:
+            tidy(self, group)
+        finally:
+            self.own_queue_count = counted  # type: ignore[method-assign]
+
+    patch.set(GroupState, "tidy", without_topics)
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_limit")
+def one_queue_stands_for_its_topic(patch: Patches) -> None:
+    """A start counts all the queues in which it begins."""
+    patch.set(GroupState, "missing_progress_count", lambda self, group, topic: 1)
+
+
+@mutant(
+    "swarm",
+    aimed="tests/unit/broker/test_long_turns.py::test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_others",
+)
+def groups_begin_in_any_number_of_queues_at_once(patch: Patches) -> None:
+    """Groups begin in so many queues at a time; the members of others ask again."""
+    patch.set(LockSync, "_may_begin", lambda self, count, now_ms: True)
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_locks_of_strangers_have_a_limit")
+def any_number_of_locks_is_kept(patch: Patches) -> None:
+    """A broker keeps so many locks; a request for more locks none of its queues."""
+    patch.set(GroupState, "check_locks", lambda self, key, count: None)
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_a_refusal_leaves_nothing_behind")
+def a_refused_reset_counts_its_group(patch: Patches) -> None:
+    """A request that is refused leaves no group behind."""
+    reset: Any = GroupAdmin.reset
+
+    def begun_first(self: GroupAdmin, body: Any) -> Any:
+        self._state.begin(body.group)
+        return reset(self, body)
+
+    patch.set(GroupAdmin, "reset", begun_first)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_a_group_with_members_is_refused_and_they_are_named")
+def groups_in_use_are_deleted(patch: Patches) -> None:
+    """A group with a member or a held queue is not deleted."""
+    patch.set(GroupState, "check_unused", lambda self, group: None)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_groups_with_settings_make_room_when_they_are_deleted")
+def a_group_is_not_deleted(patch: Patches) -> None:
+    """A group is deleted on request: those with settings are never forgotten."""
+    patch.set(GroupAdmin, "delete", lambda self, group, *, with_progress: 0)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart")
+def settings_outlive_their_group(patch: Patches) -> None:
+    """The settings of a group go with it."""
+    patch.set(SettingsTable, "drop_group", lambda self, group: None)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart")
+def a_deletion_in_memory(patch: Patches) -> None:
+    """The deletion of a group is recorded."""
+
+    def unrecorded(self: GroupState, group: str) -> None:
+        self.activity.apply(("group.forgotten", group))
+        self.drop_group(group)
+
+    patch.set(GroupState, "forget", unrecorded)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_without_a_flag_settings_go_and_progress_stays_as_in_rocketmq")
+def progress_goes_with_the_settings(patch: Patches) -> None:
+    """Without cleanOffset a deletion keeps the group's progress."""
+    delete: Any = GroupAdmin.delete
+    patch.set(GroupAdmin, "delete", lambda self, group, *, with_progress: delete(self, group, with_progress=True))
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_groups_that_leave_with_their_topic_leave_no_count_behind")
+def grants_are_counted_of_groups_that_are_gone(patch: Patches) -> None:
+    """What is counted of a group goes with it."""
+
+    def kept(self: LockTable, group: str) -> None:
+        granted = self.granted[group]
+        drop_group(self, group)
+        self.granted[group] = granted
+
+    drop_group: Any = LockTable.drop_group
+    patch.set(LockTable, "drop_group", kept)

@@ -1,0 +1,201 @@
+"""Rules of broadcasting members and of the file in which each keeps its progress (docs/invariants.md B1–B4)."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lockstep.client.consumer import broadcast
+from lockstep.client.consumer.broadcast import LocalProgress, LocalSession
+from lockstep.client.consumer.concurrent_model import ConcurrentModel, Running
+from lockstep.client.consumer.local_offsets import LocalOffsets, Place
+from lockstep.client.consumer.offset_file import OffsetFile
+from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
+from lockstep.client.consumer.queue_worker import QueueWorker
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.files import Files
+from sweep.mutants.registry import Patches, mutant
+
+WORLD = "broadcast"
+
+
+@mutant(WORLD)
+def the_last_write_is_left_out(patch: Patches) -> None:
+    """A member's file is written when it stops."""
+
+    async def close(self: LocalProgress) -> None:
+        await self.tasks.cancel_all()
+        if self._job is not None:
+            await asyncio.wait([self._job])
+        self._file.release()
+
+    patch.set(LocalProgress, "close", close)
+
+
+@mutant(WORLD)
+def the_file_is_ahead(patch: Patches) -> None:
+    """The file has what was handled, not what was fetched."""
+    note = LocalProgress.note
+
+    def ahead(self: LocalProgress, ownership: QueueOwnership, *, urgent: bool = False) -> None:
+        note(self, ownership, urgent=urgent)
+        worker = self.handlers.get(ownership)
+        grant = worker.grant if isinstance(worker, QueueWorker) else None
+        if ownership.holds and grant is not None:
+            self._set(ownership.queue, Place(grant.messages.next_offset, 0))
+            self._wake.set()
+
+    patch.set(LocalProgress, "note", ahead)
+
+
+@mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_no_message_is_handled_before_its_queues_start_is_in_the_file")
+def a_start_is_not_awaited(patch: Patches) -> None:
+    """Where a member begins in a queue is in its file before the first message is handled."""
+
+    async def early(self: LocalProgress, queue: MessageQueue, link: Any) -> Place:
+        return self._book.place(queue) or Place(await self._by_policy(queue, link), 0)
+
+    patch.set(LocalProgress, "start_of", early)
+
+
+class _Without:
+    """Something of which one method does nothing."""
+
+    def __init__(self, whole: Any, method: str) -> None:
+        self._whole = whole
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_: None) if name == self._method else getattr(self._whole, name)
+
+
+class _NothingSynced(_Without):
+    """Files whose bytes may be on the disk or not."""
+
+    def open(self, path: str, *, create: bool = False) -> Any:
+        return _Without(self._whole.open(path, create=create), "sync")
+
+
+def _write_to(patch: Patches, instead: Callable[[Files], Any]) -> None:
+    write = OffsetFile.write
+
+    def elsewhere(self: OffsetFile, text: bytes) -> None:
+        files, self._files = self._files, instead(self._files)
+        try:
+            write(self, text)
+        finally:
+            self._files = files
+
+    patch.set(OffsetFile, "write", elsewhere)
+
+
+@mutant(WORLD)
+def renamed_before_it_is_synced(patch: Patches) -> None:
+    """The new file is on the disk before it takes the old one's name."""
+    _write_to(patch, lambda files: _NothingSynced(files, "nothing"))
+
+
+@mutant(WORLD)
+def a_rename_is_not_synced(patch: Patches) -> None:
+    """The new name is on the disk before the file counts as written."""
+    _write_to(patch, lambda files: _Without(files, "sync_directory"))
+
+
+@mutant(WORLD)
+def written_in_place(patch: Patches) -> None:
+    """The file is written beside the old one, so that a crash leaves one of them whole."""
+
+    def write(self: OffsetFile, text: bytes) -> None:
+        file = self._files.open(self.path, create=True)
+        file.truncate(0)
+        file.pwritev([memoryview(text)], 0)
+        file.sync()
+        file.close()
+        self._files.sync_directory(self.folder)
+
+    patch.set(OffsetFile, "write", write)
+
+
+@mutant(WORLD)
+def written_every_five_seconds(patch: Patches) -> None:
+    """The file is at most a second behind."""
+    patch.set(broadcast, "WRITE_MS", 5_000)
+
+
+@mutant(WORLD)
+def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
+    """With commit="each" the next call waits until the file has the one before."""
+
+    def settled(self: QueueOwnership) -> int:
+        return self.offset if self.policy is GrantPolicy.LOCAL else self._settled[0]
+
+    patch.set(QueueOwnership, "settled_offset", property(settled))
+
+
+@mutant(WORLD)
+def what_a_member_fails_stays(patch: Patches) -> None:
+    """What a broadcasting member's concurrent listener fails is dropped: progress moves over it."""
+
+    async def stays(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
+        return True
+
+    patch.set(ConcurrentModel, "_send_all_back", stays)
+
+
+@mutant(WORLD)
+def what_a_member_fails_comes_again(patch: Patches) -> None:
+    """What a broadcasting member's concurrent listener fails is dropped: it is not tried again."""
+
+    async def again(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
+        self._call_again(running.runner, list(failed))
+        return True
+
+    patch.set(ConcurrentModel, "_send_all_back", again)
+
+
+@mutant(WORLD)
+def what_a_member_fails_is_sent_back(patch: Patches) -> None:
+    """What a broadcasting member's concurrent listener fails is nobody else's business: nothing is sent back."""
+
+    async def back(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
+        for message in failed:
+            await self._send_back(running.runner, message, level)
+        running.runner.finish(failed)
+        return True
+
+    patch.set(ConcurrentModel, "_send_all_back", back)
+
+
+@mutant(WORLD)
+def went_back_is_not_noticed(patch: Patches) -> None:
+    """Who stands behind the end of a queue, because its broker has lost messages, begins it anew."""
+    patch.set(LocalSession, "went_back", lambda self, party, first, end: None)
+
+
+@mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_a_member_that_began_a_queue_anew_has_done_so_after_a_crash_too")
+def going_back_is_not_awaited(patch: Patches) -> None:
+    """Where a member begins a queue anew is in its file before the first message is handled."""
+    patch.set(LocalProgress, "begin_anew", lambda self, own, offset: self._set(own.queue, Place(offset, 0)))
+
+
+@mutant(WORLD)
+def a_member_forgets_where_it_was(patch: Patches) -> None:
+    """A member goes on where its file says."""
+    patch.set(LocalOffsets, "place", lambda self, queue: None)
+
+
+@mutant(WORLD, aimed="tests/unit/client/test_offset_file.py::test_a_second_consumer_is_told_to_take_a_name_of_its_own")
+def two_members_share_a_file(patch: Patches) -> None:
+    """Two consumers never share a file."""
+    opened = OffsetFile.open
+
+    def shared(self: OffsetFile) -> LocalOffsets:
+        try:
+            return opened(self)
+        except ConfigError as error:
+            if not isinstance(error.__context__, BlockingIOError):
+                raise
+            return self._read()
+
+    patch.set(OffsetFile, "open", shared)

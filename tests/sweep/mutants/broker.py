@@ -1,0 +1,344 @@
+"""Rules of brokers about sessions, locks, progress and what survives (ordering.md 1 to 7)."""
+
+from dataclasses import replace
+from typing import Any
+
+from lockstep.broker import app
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.effects import Notify
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.membership import Membership
+from lockstep.broker.pull_fence import PullCheck, PullFence
+from lockstep.broker.services import Effects
+from lockstep.broker.store import Store
+from lockstep.broker.tables.group_table import GroupTable
+from lockstep.broker.tables.lock_table import Key, Lock, LockTable
+from lockstep.broker.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.tables.session_table import Bound, Refusal, Session, SessionTable
+from lockstep.protocol.bodies import Verdict
+from sweep.mutants.registry import Patches, mutant
+
+
+@mutant("net", "pause")
+def epochs_are_not_checked(patch: Patches) -> None:
+    """Commit, release and renewal need the recorded epoch."""
+    patch.set(Lock, "good", lambda self, session, epoch: True)
+
+
+@mutant("net", "pause", aimed="tests/sim/test_aimed.py::test_a_pull_under_an_epoch_that_was_beaten_is_stale")
+def pulls_are_not_checked(patch: Patches) -> None:
+    """A pull under an epoch that is not good is answered STALE_EPOCH."""
+    check = PullFence.check
+
+    def unchecked(self: PullFence, *facts: Any) -> PullCheck | None:
+        found = check(self, *facts)
+        return None if found is None else replace(found, stale=False)
+
+    patch.set(PullFence, "check", unchecked)
+
+
+@mutant("pause", aimed="tests/sim/test_aimed.py::test_what_a_silent_client_wakes_up_on_is_closed")
+def silent_connection_left_open(patch: Patches) -> None:
+    """A session that was silent for its timeout loses its connection too."""
+    close = GroupState.close
+
+    def lenient(self: GroupState, connection: int, reason: str) -> None:
+        if "session timeout" not in reason:
+            close(self, connection, reason)
+
+    patch.set(GroupState, "close", lenient)
+
+
+@mutant("pause", "churn", aimed="tests/unit/broker/test_membership_sessions.py::test_a_closed_session_keeps_locks_and_place_for_the_grace")
+def no_grace(patch: Patches) -> None:
+    """A session whose connection closed keeps its locks for the grace."""
+    due = SessionTable.due_ms
+
+    def at_once(self: SessionTable, session: Session) -> int:
+        return session.closed_ms + 100 if session.connection is None else due(self, session)
+
+    patch.set(SessionTable, "due_ms", at_once)
+
+
+@mutant("broker", "power")
+def no_grace_after_a_start(patch: Patches) -> None:
+    """After a start recorded sessions have the grace to come back."""
+    patch.set(Membership, "recorded", lambda self, now_ms: None)
+
+
+@mutant(
+    "pause",
+    "broker",
+    aimed="tests/unit/broker/test_membership_sessions.py::test_a_broker_that_stood_still_ends_nobody_for_being_silent_meanwhile",
+)
+def standstill_counts_as_silence(patch: Patches) -> None:
+    """Time in which the broker itself stood still is no silence of its clients."""
+    patch.set(SessionTable, "shift", lambda self, pause_ms, now_ms: None)
+
+
+@mutant("late", aimed="tests/sim/test_aimed.py::test_what_comes_late_on_an_older_connection_frees_nothing")
+def older_connection_still_served(patch: Patches) -> None:
+    """A session is bound to its newest connection; the older one is closed unread."""
+    heard, bind = SessionTable.heard, SessionTable.bind
+    old: dict[int, dict[int, Session]] = {}
+
+    def both_heard(self: SessionTable, connection: int, now_ms: int) -> Session | None:
+        session = heard(self, connection, now_ms) or old.get(id(self), {}).get(connection)
+        if session is not None:
+            session.heard_ms = now_ms
+        return session
+
+    def both_bound(self: SessionTable, session_id: str, client_id: str, **facts: Any) -> Bound | Refusal:
+        bound = bind(self, session_id, client_id, **facts)
+        if not isinstance(bound, Bound):
+            return bound
+        old.setdefault(id(self), {})[facts["connection"]] = bound.session
+        return Bound(bound.session, None)
+
+    patch.set(SessionTable, "heard", both_heard)
+    patch.set(SessionTable, "bind", both_bound)
+
+
+@mutant("late", aimed="tests/unit/broker/test_membership_sessions.py::test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered")
+def any_heartbeat_binds(patch: Patches) -> None:
+    """A HEART_BEAT with a lower connection number does not take the session over."""
+    bind = SessionTable.bind
+
+    def whatever(self: SessionTable, session_id: str, client_id: str, *, connection: int, number: int, now_ms: int) -> Bound | Refusal:
+        session = self._by_id.get(session_id)
+        if session is not None and session.connection != connection:
+            number = session.number + 1
+        return bind(self, session_id, client_id, connection=connection, number=number, now_ms=now_ms)
+
+    patch.set(SessionTable, "bind", whatever)
+
+
+@mutant("late")
+def omitted_locks_are_kept(patch: Patches) -> None:
+    """What a session holds and its LOCK does not name with its epoch is freed."""
+    held_by = LockTable.held_by
+
+    def nothing(self: LockTable, session: str) -> list[Key]:
+        import sys
+
+        return [] if sys._getframe(1).f_code.co_name == "lock" else held_by(self, session)
+
+    patch.set(LockTable, "held_by", nothing)
+
+
+@mutant("churn", "net", aimed="tests/unit/broker/test_app.py::test_a_released_queue_is_offered_to_whom_the_list_names")
+def anybody_may_lock(patch: Patches) -> None:
+    """A LOCK for a queue that the broker's list gives to another is answered NOT_YOURS."""
+    patch.set(LockSync, "_lists", lambda self, group, session, key: True)
+
+
+@mutant(
+    "net", "pause", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_nobody_superseded_commits_releases_pulls_and_renews"
+)
+def freed_epochs_never_come_back(patch: Patches) -> None:
+    """A freed epoch is good until a higher one exists: its own session holds the queue again by naming it."""
+    renew = LockSync._renew
+
+    def never(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+        lock = self._state.locks.get(key)
+        if lock is not None and not lock.held:
+            lock = None
+        answer = renew(self, session, key, item, epoch, now_ms)
+        return replace(answer, verdict=Verdict.STALE) if lock is None else answer
+
+    patch.set(LockSync, "_renew", never)
+
+
+@mutant("net", "pause")
+def own_acquire_keeps_the_epoch(patch: Patches) -> None:
+    """Every acquire raises the epoch, one's own too."""
+    grant = GroupState.grant
+
+    def same(self: GroupState, key: Key, session: str | None, client_id: str) -> int:
+        lock = self.locks.get(key)
+        if lock is None or lock.session != session or session is None:
+            return grant(self, key, session, client_id)
+        self.locks.grant(key, lock.epoch, session, client_id)
+        return lock.epoch
+
+    patch.set(GroupState, "grant", same)
+
+
+@mutant("power", "disk")
+def an_ended_grant_stays_good(patch: Patches) -> None:
+    """What ends a grant raises the epoch: an assumed loss."""
+    patch.set(LockTable, "end_all", lambda self, epoch: None)
+
+
+@mutant("power", "disk")
+def generations_stay(patch: Patches) -> None:
+    """After an assumed loss every generation rises."""
+    patch.set(ProgressTable, "renew_all", lambda self, generation: None)
+
+
+@mutant(
+    "recontract", aimed="tests/unit/broker/test_membership_contracts.py::test_the_only_member_may_change_the_contract_and_its_grants_end"
+)
+def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
+    """When a contract is dropped or changed its grants end."""
+    patch.set(GroupState, "end_group", lambda self, group: None)
+
+
+@mutant("recontract")
+def contracts_are_not_compared(patch: Patches) -> None:
+    """A member with another contract is refused while others stand by the old one."""
+    patch.set(Membership, "_conflict", lambda self, group, here, session, asked: None)
+
+
+@mutant("broker", "power", aimed="tests/unit/broker/test_coordination.py::test_the_list_after_a_start_is_recorded_and_live")
+def members_in_memory(patch: Patches) -> None:
+    """Members are recorded."""
+    patch.set(GroupTable, "_do", lambda self, change: self.apply(change))
+
+
+@mutant("broker", "power")
+def locks_in_memory(patch: Patches) -> None:
+    """Grants are recorded before they are answered."""
+    patch.set(LockTable, "_do", lambda self, change: self.apply(change))
+
+
+@mutant("broker", "late", aimed="tests/sim/test_aimed.py::test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start")
+def renewed_locks_in_memory(patch: Patches) -> None:
+    """That a freed epoch is held again is recorded."""
+    patch.set(LockTable, "hold", lambda self, key: self.apply(("lock.held", *key)))
+
+
+@mutant("broker", "power")
+def progress_in_memory(patch: Patches) -> None:
+    """Commits are recorded before they are answered."""
+
+    def commit(self: ProgressTable, key: Key, offset: int, attempts: int, now_ms: int) -> None:
+        before = self._known(key)
+        if offset > before.offset:
+            self._put(key, Progress(before.generation, offset, attempts))
+
+    patch.set(ProgressTable, "commit", commit)
+
+
+@mutant("late", "pause", aimed="tests/unit/broker/test_coordination.py::test_what_changes_nothing_writes_nothing")
+def lower_commits_are_stored(patch: Patches) -> None:
+    """A lower offset changes nothing."""
+
+    def commit(self: ProgressTable, key: Key, offset: int, attempts: int, now_ms: int) -> None:
+        self._do(("progress.committed", *key, offset, attempts))
+
+    patch.set(ProgressTable, "commit", commit)
+
+
+@mutant("late", "pause", aimed="tests/sim/test_aimed.py::test_who_has_lost_a_lock_is_still_a_member")
+def a_lost_lock_removes_the_member(patch: Patches) -> None:
+    """A lost lock does not change membership."""
+    renew = LockSync._renew
+
+    def remove(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+        answer = renew(self, session, key, item, epoch, now_ms)
+        if answer.verdict is Verdict.STALE:
+            self._state.leave(key[0], session.client_id)
+        return answer
+
+    patch.set(LockSync, "_renew", remove)
+
+
+@mutant("handover")
+def no_queue_free(patch: Patches) -> None:
+    """Whom a free queue belongs to is told."""
+    patch.set(GroupState, "tell_free", lambda self, key: None)
+    patch.set(GroupState, "tell_topic_free", lambda self, group, topic: None)
+
+
+@mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_what_is_sent_to_new_queues_is_consumed_soon")
+def new_layouts_are_not_told(patch: Patches) -> None:
+    """A topic's new layout is told to who subscribes to it."""
+    patch.set(GroupState, "tell_layout", lambda self, topic: None)
+
+
+@mutant("handover", aimed="tests/unit/broker/test_services.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")
+def no_notices(patch: Patches) -> None:
+    """A change of a member list is told to its members."""
+    do = Effects._do
+
+    def untold(self: Effects, effect: Any) -> None:
+        if not isinstance(effect, Notify):
+            do(self, effect)
+
+    patch.set(Effects, "_do", untold)
+
+
+@mutant("power", "disk")
+def no_hold_after_a_loss(patch: Patches) -> None:
+    """After an assumed loss nobody is granted a queue for the grace."""
+    opened = Coordination.opened
+
+    def unheld(self: Coordination, now_ms: int) -> None:
+        self.state.holding = False
+        opened(self, now_ms)
+
+    patch.set(Coordination, "opened", unheld)
+
+
+@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_a_start_within_the_hold_begins_it_again")
+def a_second_start_forgets_the_hold(patch: Patches) -> None:
+    """The hold is a record, ended by a record: a start that finds it not ended begins it again."""
+    started = Coordination.started
+
+    def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
+        self.state.holding = False
+        started(self, term, assumed_loss=assumed_loss, now_ms=now_ms)
+
+    patch.set(Coordination, "started", forgetful)
+
+
+@mutant("power", "disk")
+def boot_id_is_ignored(patch: Patches) -> None:
+    """Another boot id after an unclean stop under async flush means that a suffix may be lost."""
+    patch.set(Store, "may_have_forgotten", lambda self, boot_id: False)
+
+
+@mutant(
+    "power",
+    aimed="tests/unit/broker/test_app_restarts.py::test_the_boot_id_is_stored_when_the_new_term_is_durable_and_before_the_port_is_open",
+)
+def boot_id_is_stored_first(patch: Patches) -> None:
+    """The boot id is stored last: a second crash within recovery must not hide the first."""
+    enter = app.Broker._enter_term
+
+    async def marked(self: Any, store: Store, state: Any, recovery: Any) -> None:
+        lost = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
+        await store.mark_boot(self._host.boot_id())
+        patch_loss[id(store)] = lost
+        await enter(self, store, state, recovery)
+
+    patch_loss: dict[int, bool] = {}
+    may_have = Store.may_have_forgotten
+    patch.set(Store, "may_have_forgotten", lambda self, boot_id: patch_loss.pop(id(self), None) or may_have(self, boot_id))
+    patch.set(app.Broker, "_enter_term", marked)
+
+
+@mutant("wipe")
+def terms_begin_anew(patch: Patches) -> None:
+    """term = max(last + 1, seconds since 2020): fences don't fall after a wiped store."""
+    patch.set(app, "next_term", lambda last_term, wall_ms: last_term + 1)
+
+
+@mutant("regrace")
+def a_longer_grace_is_forgotten(patch: Patches) -> None:
+    """A start with a shorter grace spares its sessions for the longest one that was told."""
+    started = Coordination.started
+
+    def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
+        self.state.told_grace_ms = 0
+        started(self, term, assumed_loss=assumed_loss, now_ms=now_ms)
+
+    patch.set(Coordination, "started", forgetful)
+
+
+@mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_a_gap_that_grows_is_told_again")
+def retention_asks_nobody(patch: Patches) -> None:
+    """Groups that had not read what retention removes are moved, and told."""
+    patch.set(Coordination, "retention_moved", lambda self, minimums: iter(()))

@@ -1,0 +1,256 @@
+"""Rules of consumers (ordering.md 1, 3, 4, 6)."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from lockstep.client.consumer import ownership, rebalance
+from lockstep.client.consumer.base_consumer import ANSWER_WAIT_MS, BaseConsumer
+from lockstep.client.consumer.broker_session import BrokerSession
+from lockstep.client.consumer.lease_timers import LockSchedule, Proof, Stamp
+from lockstep.client.consumer.listener import Cancelled
+from lockstep.client.consumer.membership import Membership
+from lockstep.client.consumer.ownership import Event, QueueOwnership, State
+from lockstep.client.consumer.queue_worker import QueueWorker
+from lockstep.client.consumer.rebalance import ListChange, MemberLists
+from lockstep.client.instance import Instance
+from lockstep.protocol.allocate import BY_BROKER, allocate
+from lockstep.protocol.bodies import ListVersion, MemberList
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.runtime.host import Calls
+from lockstep.testing.simulation.host import SimClock
+from sweep.mutants.registry import Patches, mutant
+
+
+@mutant("net", "pause")
+def no_deadline(patch: Patches) -> None:
+    """No call starts past proven + grace − 500 ms."""
+    patch.set(Proof, "deadline_ms", property(lambda self: 1 << 60))
+
+
+@mutant(
+    "late",
+    "pause",
+    aimed="tests/unit/client/test_lease_timers.py::test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered",
+)
+def proof_before_lock(patch: Patches) -> None:
+    """On a new connection nothing is proven until its first LOCK is answered."""
+    connected = Proof.connected
+
+    def proven(self: Proof, connection: int, now_ms: int, grace_ms: int, session_timeout_ms: int) -> None:
+        connected(self, connection, now_ms, grace_ms, session_timeout_ms)
+        self._locked = True
+
+    patch.set(Proof, "connected", proven)
+
+
+@mutant("stubborn")
+def who_is_given_up_is_not_told(patch: Patches) -> None:
+    """`context.cancelled` is set once the result of a call may no longer be accepted."""
+    patch.set(Cancelled, "set", lambda self: None)
+    patch.set(Cancelled, "is_set", lambda self: False)
+
+
+@mutant("late")
+def proof_counts_from_the_answer(patch: Patches) -> None:
+    """Proven is when the request was sent, not when it was answered."""
+    proven = BrokerSession._proven
+
+    def late(self: BrokerSession, stamp: Stamp) -> None:
+        proven(self, Stamp(stamp.connection, self._clock.boot_ms(), stamp.lock))
+
+    patch.set(BrokerSession, "_proven", late)
+
+
+@mutant("churn", "broker")
+def released_while_it_runs(patch: Patches) -> None:
+    """A queue is released when its running listener has ended, not before."""
+    patch.set(QueueOwnership, "running", property(lambda self: False, lambda self, value: None))
+
+
+@mutant("churn", "swarm")
+def not_fenced_at_the_drain_limit(patch: Patches) -> None:
+    """Past the drain limit a release goes without an offset, and nothing of the call counts any more."""
+    tick = QueueOwnership.tick
+
+    def unfenced(self: QueueOwnership, now_ms: int) -> bool:
+        due = self.state is State.DRAINING and self.drain_at_ms is not None and now_ms >= self.drain_at_ms
+        gone = tick(self, now_ms)
+        if due:
+            self._fenced = False
+            self.offset += 1
+        return gone
+
+    patch.set(QueueOwnership, "tick", unfenced)
+
+
+@mutant("late", "churn", aimed="tests/unit/client/test_ownership.py::test_every_pair_goes_where_the_table_says_and_nowhere_else")
+def release_not_awaited(patch: Patches) -> None:
+    """A released queue is acquired anew only when the release was answered."""
+    patch.set(ownership, "TRANSITIONS", {**ownership.TRANSITIONS, (State.RELEASING, Event.SENT): State.GONE})
+
+
+@mutant("pause", "churn", aimed="tests/unit/client/test_ownership.py::test_a_queue_is_not_locked_again_while_its_old_listener_runs")
+def locked_while_an_old_call_runs(patch: Patches) -> None:
+    """A queue whose old listener still runs in this process is not locked again by it."""
+    patch.set(QueueOwnership, "may_acquire", property(lambda self: self.state is State.WANTED))
+
+
+@mutant("stubborn")
+def outlived_calls_are_not_awaited(patch: Patches) -> None:
+    """A queue on which the call of a consumer that has stopped still works is not locked by the next one of the process."""
+    patch.set(Calls, "wait", lambda self, key, callback: False)
+
+
+@mutant("late", "pause")
+def prefetch_kept_when_fenced(patch: Patches) -> None:
+    """Who is told STALE drops the queue and what it has prefetched."""
+    patch.set(QueueWorker, "lost", lambda self, fenced: None)
+
+
+@mutant("handover")
+def drained_before_leaving(patch: Patches) -> None:
+    """Stop leaves the member lists first, then drains and releases."""
+
+    async def stop(self: BaseConsumer) -> None:
+        instance, membership = self._instance, self._membership
+        assert instance is not None
+        assert membership is not None
+        try:
+            async with asyncio.timeout((self._settings.stop_timeout_ms + ANSWER_WAIT_MS) / 1000):
+                await membership.drain(self._settings.stop_timeout_ms)
+                await instance.leave(self.group)
+        except TimeoutError:
+            pass
+        finally:
+            instance.unregister_consumer(self.group)
+            await self._let_go(instance)
+            self.ended.set()
+
+    patch.set(BaseConsumer, "_stop", stop)
+
+
+@mutant(
+    "disk",
+    "broker",
+    aimed="tests/unit/client/test_push_consumer_life.py::test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it_on_the_list",
+)
+def left_once(patch: Patches) -> None:
+    """A heartbeat on its way when a consumer leaves does not keep it on the list."""
+    patch.set(Membership, "_leave_again", lambda self, link: None)
+
+
+@mutant("late", "swarm", aimed="tests/unit/client/test_rebalance.py::test_a_list_without_me_is_no_list")
+def a_list_without_me_is_believed(patch: Patches) -> None:
+    """A list without me is no list: heartbeat, ask again, drop nothing."""
+
+    def adopt(self: MemberLists, broker_name: str, members: MemberList) -> ListChange:
+        self.hear(broker_name, members.version)
+        change = self._change(self._lists.get(broker_name), members)
+        self._lists[broker_name] = members
+        return change
+
+    patch.set(MemberLists, "adopt", adopt)
+
+
+@mutant(
+    "single", aimed="tests/unit/client/test_broker_session.py::test_an_empty_sync_leaves_every_third_of_the_grace_while_a_queue_is_held"
+)
+def no_proof_of_life(patch: Patches) -> None:
+    """A session says something every grace/3 while it holds a lock, and every 5 s in any case."""
+    patch.set(Proof, "due_ms", lambda self, holding: 1 << 60)
+
+
+@mutant(
+    "net",
+    "machines",
+    aimed="tests/unit/client/test_broker_session.py::test_one_empty_sync_unanswered_for_the_grace_closes_the_connection_and_reconnects",
+)
+def silence_is_not_watched(patch: Patches) -> None:
+    """An empty SYNC that is not answered within the grace ends the connection."""
+    patch.set(BrokerSession, "_watch_silence", lambda self, now_ms: None)
+
+
+@mutant("late")
+def late_results_are_not_offered(patch: Patches) -> None:
+    """After a reconnect LOCK names what is held with its offset: finished work is committed."""
+    lock_item = QueueOwnership.lock_item
+
+    def without(self: QueueOwnership) -> Any:
+        from dataclasses import replace
+
+        item = lock_item(self)
+        return item if item is None or item.epoch is None else replace(item, offset=None)
+
+    patch.set(QueueOwnership, "lock_item", without)
+
+
+@mutant(
+    "late", aimed="tests/unit/client/test_instance.py::test_a_link_is_up_after_the_answered_heartbeat_and_each_connect_has_a_higher_number"
+)
+def newest_session_dials_under_an_old_number(patch: Patches) -> None:
+    """HEART_BEAT carries a connection number that rises with each connect."""
+    describe = Instance._describe
+
+    def same(self: Instance, link: Any) -> Any:
+        from dataclasses import replace
+
+        return replace(describe(self, link), connection=1)
+
+    patch.set(Instance, "_describe", same)
+
+
+@mutant("churn", "pause")
+def what_drains_is_not_named(patch: Patches) -> None:
+    """LOCK names what drains too."""
+    lock_item = QueueOwnership.lock_item
+    patch.set(QueueOwnership, "lock_item", lambda self: None if self.state is State.DRAINING else lock_item(self))
+
+
+@mutant("late", aimed="tests/unit/client/test_ownership.py::test_a_release_on_the_way_is_not_named_in_lock")
+def a_release_on_its_way_is_named(patch: Patches) -> None:
+    """LOCK does not name a queue whose release has left on this connection."""
+    patch.set(ownership, "_HOLDING", ownership._HOLDING | {State.RELEASED})
+
+
+@mutant("handover")
+def only_the_clock_asks_for_queues(patch: Patches) -> None:
+    """LOCK leaves at once when there is a reason: a new list, QUEUE_FREE, STALE, the end of an old call, an answered release."""
+    patch.set(LockSchedule, "trigger", lambda self: None)
+
+
+@mutant("handover", aimed="tests/unit/client/test_lease_timers.py::test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer")
+def a_reason_during_a_lock_is_forgotten(patch: Patches) -> None:
+    """A reason that comes while a LOCK is in flight sends another one behind it."""
+    trigger = LockSchedule.trigger
+    patch.set(LockSchedule, "trigger", lambda self: None if self.in_flight else trigger(self))
+
+
+@mutant("net", "swarm", aimed="tests/unit/client/test_rebalance.py::test_each_broker_shares_its_own_queues_among_its_own_list")
+def one_list_deals_all_queues(patch: Patches) -> None:
+    """The queues of a broker are dealt among those whom that broker lists."""
+
+    def dealt(me: str, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue]) -> list[MessageQueue]:
+        names = rebalance._brokers(layout)
+        members = next((members for name in names if (members := lists.get(name)) is not None), None)
+        if members is None:
+            return [queue for queue in before if queue in layout.number_of]
+        return [queue for name in names for queue in allocate(BY_BROKER, name, layout, members.members, me)]
+
+    patch.set(rebalance, "_by_broker", dealt)
+
+
+@mutant("broker", "power", aimed="tests/unit/client/test_rebalance.py::test_an_older_list_is_not_taken_over_and_a_broker_that_restarted_is")
+def lists_are_counted_without_the_term(patch: Patches) -> None:
+    """The lists of a broker that was started anew are newer than all before: a version is (term, counter)."""
+
+    def key(version: ListVersion | None) -> tuple[int, int]:
+        return (-1, -1) if version is None else (0, version.counter)
+
+    patch.set(rebalance, "version_key", key)
+
+
+@mutant("pause", "swarm")
+def leases_by_the_wall_clock(patch: Patches) -> None:
+    """What is proven is measured on a clock that nobody sets."""
+    patch.set(SimClock, "boot_ms", SimClock.wall_ms)

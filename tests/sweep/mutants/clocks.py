@@ -1,0 +1,124 @@
+"""Rules of wall clocks that jump (runtime/steady.py, store/stamps.py)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from lockstep.broker.store import Store
+from lockstep.broker.store.query import Query
+from lockstep.broker.store.stamps import PREFIX, Stamps
+from lockstep.broker.store.steps import Steps
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.steady import NEAR_MS, STEP_MS, SteadyClock
+from sweep.mutants.registry import Patches, mutant
+
+
+@mutant("clocks")
+def stamps_follow_the_wall_clock_and_never_fall(patch: Patches) -> None:
+    """A delay counts from now: a wall clock that was ahead for seconds does not push due times."""
+
+    def highest(self: SteadyClock) -> tuple[int, int]:
+        boot_ms = self._clock.boot_ms()
+        self._offset_ms = max(self._offset_ms, self._clock.wall_ms() - boot_ms)
+        return boot_ms, boot_ms + self._offset_ms
+
+    patch.set(SteadyClock, "reading", highest)
+
+
+@mutant("clocks", aimed="tests/unit/broker/test_delays.py::test_what_was_stored_by_a_clock_that_is_set_back_waits_no_longer_than_its_delay")
+def what_was_stamped_ahead_waits_for_its_stamp(patch: Patches) -> None:
+    """What was stored by a clock that was ahead counts from when it was stored, after the clock was set back."""
+    patch.set(Stamps, "true_ms", lambda self, position, stamp_ms: stamp_ms)
+
+
+@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_within_one_boot_every_message_arrives_on_time")
+def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
+    """What was stored before the clock was set forward counts from when it was stored."""
+    true_ms = Stamps.true_ms
+    back: Callable[[Stamps], Stamps] = lambda self: Stamps(0, [step for step in self.steps if step.by_ms < 0])  # noqa: E731
+    patch.set(Stamps, "true_ms", lambda self, position, stamp_ms: true_ms(back(self), position, stamp_ms))
+
+
+@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_a_wall_clock_that_is_set_forward_for_good_makes_no_delay_early")
+def a_step_of_the_clock_is_kept_in_memory(patch: Patches) -> None:
+    """How the clock was set is in the log: a start knows it."""
+    patch.set(Stamps, "read", lambda self, position, body: body.startswith(PREFIX))
+
+
+@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_many_small_steps_of_the_wall_clock_make_no_delay_early_or_late")
+def a_small_step_back_is_not_recorded(patch: Patches) -> None:
+    """Each step of the clock is in the log, also a small one back: without it what waits is late by as much."""
+    follow = SteadyClock.follow
+
+    def silent(self: SteadyClock) -> int:
+        by_ms = follow(self)
+        return 0 if -NEAR_MS <= by_ms < 0 else by_ms
+
+    patch.set(SteadyClock, "follow", silent)
+
+
+@mutant(
+    "clocks",
+    aimed="tests/unit/broker/test_delay_clocks.py::test_what_the_wall_clock_is_ahead_by_without_a_step_is_not_forgotten_by_a_start",
+)
+def a_start_takes_a_small_difference_for_true(patch: Patches) -> None:
+    """A start goes on from the reading, however little the wall clock differs: differences of many starts add up."""
+    init = SteadyClock.__init__
+
+    def near(self: SteadyClock, clock: Clock, newest_ms: int = 0, reading: tuple[int, int] | None = None) -> None:
+        init(self, clock, newest_ms, reading)
+        self.now_ms()
+        if abs(self._ahead_ms) <= STEP_MS:
+            self._offset_ms += self._ahead_ms
+
+    patch.set(SteadyClock, "__init__", near)
+
+
+@mutant("clocks")
+def every_start_believes_its_wall_clock(patch: Patches) -> None:
+    """A start in the same boot goes on by the boot clock: what waits is not early because the wall clock was set before it."""
+    start = Stamps.start
+
+    def believe(self: Stamps, clock: Clock, boot_id: str) -> int:
+        self._reading = None
+        return start(self, clock, boot_id)
+
+    patch.set(Stamps, "start", believe)
+
+
+@mutant("clocks", aimed="tests/unit/broker/store/test_stamps.py::test_a_wall_clock_that_is_a_year_ahead_for_seconds_removes_nothing")
+def retention_believes_the_wall_clock(patch: Patches) -> None:
+    """Nothing is old because the wall clock is far ahead for seconds."""
+    patch.set(Store, "safe_now_ms", lambda self: self._host.clock.wall_ms())
+
+
+@mutant(
+    "clocks",
+    aimed="tests/unit/broker/store/test_stamps.py::test_a_search_by_time_skips_nothing_that_was_stored_then_wherever_the_clock_was_set_back",
+)
+def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
+    """A search by time skips nothing of that time or later where the clock was set back."""
+    search: Any = Query.offset_by_time
+    patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, stretches=(): search(self, queue, timestamp_ms))
+
+
+@mutant("clocks", aimed="tests/unit/broker/store/test_steps.py::test_what_is_left_out_makes_a_record_late_by_what_is_said_and_never_early")
+def a_step_that_is_left_out_is_forgotten(patch: Patches) -> None:
+    """Where there are too many steps of the clock, one is added to another: records count as stored later for it, never earlier."""
+
+    def forget(self: Steps, index: int) -> None:
+        del self.kept[index]
+
+    patch.set(Steps, "_remove", forget)
+
+
+@mutant("clocks", aimed="tests/unit/broker/store/test_steps.py::test_their_number_is_bounded_over_boots_too_and_the_newest_is_exact")
+def steps_of_the_clock_are_kept_without_a_limit(patch: Patches) -> None:
+    """The number of steps is bounded: each due message and each snapshot reads them."""
+    patch.set(Steps, "_remove_one", lambda self: None)
+
+
+@mutant("clocks", aimed="tests/unit/broker/store/test_steps.py::test_a_search_by_time_skips_nothing_where_steps_were_left_out")
+def a_search_by_time_forgets_the_steps_that_were_left_out(patch: Patches) -> None:
+    """Where steps back were left out, a search by time allows for stamps that fall."""
+    stretches = Steps.stretches
+    patch.set(Steps, "stretches", lambda self: [each._replace(fall_ms=0) for each in stretches(self)])

@@ -1,0 +1,224 @@
+"""Rules of concurrent groups, of what is sent back, dead-lettered or delayed (docs/wire.md, concurrent groups)."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from lockstep.broker.delays import Delays, GroupTopics
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.letter import failed_copy
+from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.processors import send_back
+from lockstep.broker.processors.send_back import SendBackProcessor
+from lockstep.broker.tables.delay_table import DelayTable
+from lockstep.client.consumer.concurrent_model import ConcurrentModel, ConcurrentRunner, Running
+from lockstep.client.consumer.config import OrderedRetry
+from lockstep.client.consumer.process_queue import ProcessQueue
+from lockstep.client.errors import QueueUnavailableError, SendTimeoutError
+from lockstep.client.producer.delayed import DelayedSend
+from lockstep.client.producer.result import SendResult
+from lockstep.protocol.errors import BrokerError
+from lockstep.protocol.message import MessageExt
+from sweep.mutants.registry import Patches, mutant
+
+WORLD = "concurrent"
+
+
+@mutant(WORLD)
+def progress_passes_what_is_unfinished(patch: Patches) -> None:
+    """Progress goes to the smallest unfinished message."""
+    finish = ProcessQueue.finish
+
+    def ahead(self: ProcessQueue, messages: Iterable[MessageExt]) -> bool:
+        done = list(messages)
+        taken = self._messages[self._first : self._next]
+        return finish(self, [each for each in taken if each.queue_offset <= max(one.queue_offset for one in done)] if done else done)
+
+    patch.set(ProcessQueue, "finish", ahead)
+
+
+@mutant(WORLD)
+def a_send_back_that_failed_counts(patch: Patches) -> None:
+    """What could not be sent back waits here and is called again."""
+    back = ConcurrentModel._send_back
+
+    async def taken(self: ConcurrentModel, runner: ConcurrentRunner, message: MessageExt, level: int) -> bool:
+        await back(self, runner, message, level)
+        return True
+
+    patch.set(ConcurrentModel, "_send_back", taken)
+
+
+@mutant(WORLD)
+def send_backs_are_not_awaited(patch: Patches) -> None:
+    """Progress moves over what was sent back when the broker has answered."""
+    everything = ConcurrentModel._send_all_back
+
+    async def early(self: ConcurrentModel, running: Running, failed: Any, level: int) -> bool:
+        running.runner.finish(list(failed))
+        return await everything(self, running, failed, level)
+
+    patch.set(ConcurrentModel, "_send_all_back", early)
+
+
+@mutant(
+    WORLD,
+    aimed="tests/unit/client/test_concurrently.py::test_what_could_not_be_sent_back_is_called_again_whenever_its_call_ended",
+)
+def ended_calls_run_too_long(patch: Patches) -> None:
+    """A call that has ended is not sent back for running too long."""
+    patch.set(Running, "ended", property(lambda self: False, lambda self, value: None))
+
+
+@mutant(WORLD)
+def a_batch_in_part_counts_as_whole(patch: Patches) -> None:
+    """What stands behind `ack_index` was not handled."""
+    process = ConcurrentModel._process
+
+    async def whole(self: ConcurrentModel, running: Running, result: object, error: BaseException | None) -> None:
+        running.context.ack_index = len(running.batch) - 1
+        await process(self, running, result, error)
+
+    patch.set(ConcurrentModel, "_process", whole)
+
+
+@mutant(WORLD)
+def tries_are_not_counted(patch: Patches) -> None:
+    """A copy has one try more than the message that was sent back."""
+
+    def same(record: Any, *facts: Any) -> Any:
+        return replace(failed_copy(record, *facts), reconsume_times=record.reconsume_times)
+
+    patch.set(send_back, "failed_copy", same)
+
+
+@mutant(WORLD)
+def tries_have_no_end(patch: Patches) -> None:
+    """What has no try left goes to the dead-letter topic."""
+    back = vars(SendBackProcessor)["send_back"]
+
+    async def again(self: SendBackProcessor, request: Any) -> Any:
+        request.header = replace(request.header, max_reconsume_times=1_000)
+        return await back(self, request)
+
+    again.__dict__.update(back.__dict__)
+    patch.set(SendBackProcessor, "send_back", again)
+
+
+@mutant(WORLD)
+def nothing_waits(patch: Patches) -> None:
+    """A delayed message, and a retry, is delivered when its time has come."""
+    init = Delays.__init__
+
+    def at_once(self: Delays, store: Any, table: Any, homes: Any, levels_ms: Any) -> None:
+        init(self, store, table, homes, [1 for _ in levels_ms])
+
+    patch.set(Delays, "__init__", at_once)
+
+
+@mutant(WORLD)
+def delivered_without_a_record(patch: Patches) -> None:
+    """How far a queue of delays was delivered is recorded with the messages."""
+    patch.set(DelayTable, "delivered", lambda self, queue_id, next_offset: self.apply(("delay.delivered", queue_id + 1, next_offset)))
+
+
+@mutant(WORLD)
+def what_is_refused_is_left_behind(patch: Patches) -> None:
+    """A queue of delays that can't deliver its first message now waits with it."""
+    deliver = vars(Delays)["_pass_on"]
+
+    def some(self: Delays, record: Any) -> bool:
+        # As where the store refuses: one in eight.
+        return bool(record.physical_offset % 8 == 0) or bool(deliver(self, record))
+
+    patch.set(Delays, "_pass_on", some)
+
+
+@mutant(WORLD)
+def a_letter_leaves_progress_where_it_is(patch: Patches) -> None:
+    """A dead letter and the progress behind it are one write."""
+    patch.set(LockSync, "move_behind", lambda self, *facts: None)
+
+
+@mutant(WORLD)
+def a_repeated_letter_is_written_again(patch: Patches) -> None:
+    """A DEAD_LETTER whose message progress has passed was done before."""
+    done = LockSync.dead_lettered
+
+    def never(self: LockSync, *facts: Any) -> bool | None:
+        return None if done(self, *facts) is None else False
+
+    patch.set(LockSync, "dead_lettered", never)
+
+
+@mutant(WORLD)
+def letters_are_written_early(patch: Patches) -> None:
+    """A batch is dead-lettered after as many failed calls as its group allows."""
+    patch.set(OrderedRetry, "gives_up", lambda self, attempts: self.on_exhausted == "dlq" and attempts >= 1)
+
+
+@mutant(WORLD)
+def generations_are_not_checked(patch: Patches) -> None:
+    """A commit under a generation that is over is STALE."""
+    sync = LockSync._sync_generation
+
+    def any_generation(self: LockSync, key: Any, item: Any, now_ms: int) -> Any:
+        progress = self._state.progress.get(key)
+        if progress is not None and item.generation is not None:
+            item = replace(item, generation=progress.generation)
+        return sync(self, key, item, now_ms)
+
+    patch.set(LockSync, "_sync_generation", any_generation)
+
+
+@mutant(WORLD)
+def anybody_begins_anywhere(patch: Patches) -> None:
+    """A member begins where its group's progress is."""
+    granted = LockSync._granted
+
+    def ahead(self: LockSync, session: Any, key: Any, epoch: int) -> Any:
+        answer = granted(self, session, key, epoch)
+        state: GroupState = self._state
+        return answer if state.locks.holder(key) is not None else replace(answer, offset=state.bounds.end_offset(key[1], key[2]))
+
+    patch.set(LockSync, "_granted", ahead)
+
+
+@mutant(
+    WORLD,
+    aimed="tests/unit/broker/test_app_copies.py::test_a_send_back_that_names_another_message_than_stands_there_is_refused",
+)
+def whatever_stands_there_is_copied(patch: Patches) -> None:
+    """A send back copies the message that its consumer was given, or none."""
+    patch.set(send_back, "_check_same", lambda record, header: None)
+
+
+@mutant(
+    WORLD,
+    aimed="tests/unit/client/test_delayed_send.py::test_a_refusal_behind_a_try_that_may_be_stored_does_not_say_that_nothing_is",
+)
+def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
+    """A delayed send that may be stored does not end as not stored."""
+    run = DelayedSend.run
+
+    async def plain(self: DelayedSend, *facts: Any, **named: Any) -> SendResult:
+        try:
+            return await run(self, *facts, **named)
+        except (QueueUnavailableError, SendTimeoutError) as error:
+            if isinstance(error.__cause__, BrokerError) and not error.__cause__.retriable:
+                raise error.__cause__ from None
+            raise
+
+    patch.set(DelayedSend, "run", plain)
+
+
+@mutant("delete", aimed="tests/unit/broker/test_delays.py::test_a_topic_made_anew_gets_nothing_that_waited_for_the_one_before")
+def what_waits_outlives_its_topic(patch: Patches) -> None:
+    """What waits for a topic that was deleted does not arrive in the one made anew."""
+    patch.set(GroupTopics, "deleted_since", lambda self, topic, counter: False)
+
+
+@mutant("concurrent", aimed="tests/unit/client/test_delayed_send.py::test_what_is_no_level_is_refused_with_the_list")
+def any_delay_is_a_level(patch: Patches) -> None:
+    """A time that is no level of the broker is refused, not rounded."""
+    patch.set(Delays, "level_of", lambda self, delay_ms: 1)

@@ -1,0 +1,201 @@
+"""Rules about damage of a store: it is refused or reported, never passed over (docs/operations.md, Damage and repair)."""
+
+from typing import Any
+
+from lockstep.broker.delays import Delays
+from lockstep.broker.processors import pull
+from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, recovery, scan, store, survey
+from lockstep.broker.store.commit_log import CommitLog
+from lockstep.broker.store.consume_queue import QueueFiles
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.reader import Check
+from lockstep.broker.store.recovery import Borne, Recoverer, borne_out
+from lockstep.broker.store.scrub import Scrub
+from lockstep.broker.store.scrubber import Scrubber
+from lockstep.broker.store.snapshot import Snapshots, encode_parts
+from lockstep.runtime.descriptors import SHORTAGE
+from sweep.mutants.registry import Patches, mutant
+
+TESTS = "tests/unit/broker/store"
+
+
+@mutant("rot", aimed=f"{TESTS}/test_read.py::test_entries_that_point_elsewhere_are_written_again_and_no_message_is_lost")
+def queue_entries_are_believed(patch: Patches) -> None:
+    """A consume-queue entry read from a file names a record of its topic, queue and offset, or is written again from the log."""
+    patch.set(Check, "run", lambda self, data, position: None)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_a_first_file_that_retention_removed_is_told_from_one_that_is_missing")
+def the_start_of_the_log_is_not_recorded(patch: Patches) -> None:
+    """Where the log begins is recorded before retention removes what lies below it: a first file that is missing stops the start."""
+    patch.set(StoreDirectory, "read_start", lambda self: None)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_presence.py::test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone")
+def removed_files_are_synced_as_if_they_were_there(patch: Patches) -> None:
+    """A sync is confirmed only while the paths of the log, the lock and the synced length still name the open files."""
+    patch.set(Presence, "check", lambda self: None)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_damage_laws.py::test_what_is_damaged_is_refused_or_told_and_nothing_else_is_lost")
+def queue_files_are_cut_before_the_log_was_read(patch: Patches) -> None:
+    """A start that is refused has changed no file."""
+    patch.set(QueueFiles, "hold", lambda self: None)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_foreign.py::test_a_foreign_log_with_anything_that_is_not_read_is_refused_at_its_place")
+def a_foreign_log_is_taken_unread(patch: Patches) -> None:
+    """The log of a directory without an identity is read to its end before anything is written."""
+
+    async def unread(log: Any, survey: Any) -> None:
+        pass
+
+    patch.set(store, "read_whole", unread)
+
+
+@mutant("rot", aimed="tests/unit/broker/test_pull.py::test_messages_lost_to_damage_are_answered_as_a_gap_behind_which_the_next_one_stands")
+def lost_messages_are_no_gap(patch: Patches) -> None:
+    """Messages that damage has lost are answered with OFFSET_MOVED: the client tells its listener of the gap."""
+    patch.set(pull, "CODES", {**pull.CODES, ReadStatus.LOST: pull.CODES[ReadStatus.NO_MATCHED]})
+
+
+@mutant("rot", aimed=f"{TESTS}/test_put_off.py::test_an_entry_that_is_zero_is_not_taken_for_one_that_retention_has_removed")
+def zero_entries_count_as_removed(patch: Patches) -> None:
+    """An entry that names no place in the log is not taken for one of a message that retention has removed."""
+    patch.set(consume_queue, "names_place", lambda position, size: True)
+
+
+@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_a_snapshot_that_is_put_off_leaves_its_consume_queues_to_the_next_one")
+def a_snapshot_that_is_put_off_counts_its_queues_as_synced(patch: Patches) -> None:
+    """Consume-queue files that a snapshot could not sync are synced by the next one."""
+    patch.set(QueueFiles, "put_back", lambda self, paths, directories: None)
+
+
+@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_retention_keeps_what_a_snapshot_needs_until_its_file_is_removed")
+def snapshots_that_are_to_be_removed_need_no_log(patch: Patches) -> None:
+    """Retention keeps what a snapshot needs until its file is removed: a crash leaves no snapshot without its log."""
+    patch.set(Snapshots, "needs_from", property(lambda self: min((needed for _, needed in self.kept), default=None)))
+    patch.set(recovery, "borne_out", lambda log, damage, snapshot: _passed_is_ahead(borne_out(log, damage, snapshot)))
+
+
+def _passed_is_ahead(borne: Borne) -> Borne:
+    return Borne.AHEAD if borne is Borne.PASSED else borne
+
+
+@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_a_start_removes_a_snapshot_that_retention_has_passed_when_a_newer_one_fits")
+def an_old_snapshot_stops_the_start(patch: Patches) -> None:
+    """A snapshot from before the beginning of the log is removed when a newer one fits, and stops no start."""
+    patch.set(recovery, "borne_out", lambda log, damage, snapshot: _passed_is_ahead(borne_out(log, damage, snapshot)))
+
+
+@mutant("rot", aimed=f"{TESTS}/test_wrong_entries.py::test_an_entry_below_where_the_log_began_at_the_snapshot_hides_no_message")
+def entries_below_the_snapshots_log_count_as_removed(patch: Patches) -> None:
+    """An entry that names a place below where the log began when the snapshot was taken is wrong."""
+    patch.set(store, "encode_parts", lambda *values: encode_parts(*values[:8]))
+
+
+@mutant("files", aimed=f"{TESTS}/test_next_file.py::test_a_file_that_another_program_removes_or_replaces_loses_no_message")
+def any_file_becomes_the_next_of_the_log(patch: Patches) -> None:
+    """The next file of the log is renamed only while its path names the file that is open."""
+
+    def unlooked(self: Any) -> None:
+        if self._next is None and self._next_path is not None:
+            self._next = self._files.open(self._next_path, create=True)
+
+    patch.set(CommitLog, "_open_next", unlooked)
+
+
+@mutant("files", aimed=f"{TESTS}/test_next_file.py::test_without_an_inode_sends_are_refused_while_state_records_have_room")
+def a_missing_inode_is_a_failed_disk(patch: Patches) -> None:
+    """Without an inode or quota for the next file of the log sends are refused, and the broker goes on."""
+    patch.set(commit_log, "NO_FILE", SHORTAGE)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_a_damaged_size_takes_no_good_record_along")
+def a_damaged_size_is_believed(patch: Patches) -> None:
+    """A damaged record ends where its size says only if the lengths of its fields agree: its size may be what is damaged."""
+    patch.set(scan, "record_bounds", lambda data: None)
+
+
+DELAYED = "tests/unit/broker/test_delay_damage.py"
+
+
+@mutant("rot", aimed=f"{DELAYED}::test_any_flipped_bit_of_a_waiting_message_is_found_and_the_others_are_delivered_as_they_were_sent")
+def delayed_messages_have_no_checksum(patch: Patches) -> None:
+    """A message that waits has a CRC of all its bytes: the broker decides by its properties and its store time."""
+    patch.set(store, "seal", lambda data, begin: None)
+
+
+@mutant("rot", aimed=f"{DELAYED}::test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed_over_and_the_others_are_delivered")
+def an_error_at_a_delayed_message_ends_the_broker(patch: Patches) -> None:
+    """An error that no rule foresees while a delayed message is delivered ends neither the process nor the delivery of the others."""
+
+    def ended(self: Any, queue_id: int, offset: int, error: Exception) -> bool:
+        raise error
+
+    patch.set(Delays, "_given_up", ended)
+
+
+LOSSES = f"{TESTS}/test_losses.py"
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_event_manifest_metric_and_check_name_the_same_lost_messages")
+def a_log_without_its_first_file_begins_later(patch: Patches) -> None:
+    """With --cut-corrupt a missing first file is damage like that of any other: its messages are lost, by queue and offset."""
+    first = survey._first
+    patch.set(survey, "_first", lambda found, *rest: found[0].start if found and rest[-1] else first(found, *rest))
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_event_manifest_metric_and_check_name_the_same_lost_messages")
+def losses_below_the_snapshot_are_not_looked_for(patch: Patches) -> None:
+    """A start that goes on without something below its snapshot names the lost messages before it changes a file."""
+
+    async def unlooked(self: Any, snapshot: Any, wrong: Any) -> Any:
+        return wrong, []
+
+    patch.set(Recoverer, "_look_below", unlooked)
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_check_finds_the_last_message_behind_the_snapshot_by_the_queues_entries")
+def the_offset_of_a_lost_last_message_is_given_again(patch: Patches) -> None:
+    """A lost message behind which its queue has none keeps its offset too."""
+    patch.set(Recoverer, "_lost_ends", lambda self, sink, end: [])
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue")
+def a_scrub_does_not_look_behind_the_last_record(patch: Patches) -> None:
+    """A scrub and a check find messages that are missing at the end of a queue."""
+
+    async def unlooked(self: Any) -> None:
+        pass
+
+    patch.set(Scrub, "_look_behind", unlooked)
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue")
+def a_queue_begins_with_the_first_record_that_is_found(patch: Patches) -> None:
+    """A scrub and a check find messages that are missing at the beginning of a queue."""
+    patch.set(Scrubber, "first", lambda self, key: None)
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_the_first_file_and_the_record_of_the_start_missing_together_stop_the_start")
+def a_snapshot_says_nothing_of_the_start(patch: Patches) -> None:
+    """Without `lockstep/start` the newest snapshot says where the log began: a first file that is missing stops the start."""
+    patch.set(store, "recorded_start", lambda files, directory: directory.read_start())
+
+
+@mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_what_has_no_name_of_the_store_is_left_alone")
+def any_name_is_a_queue(patch: Patches) -> None:
+    """Names among the consume queues that are no topic or no queue id are left alone."""
+
+    def listed(files: Any, queues: str) -> list[tuple[str, int]]:
+        return [(topic, int(name)) for topic in files.listdir(queues) for name in files.listdir(f"{queues}/{topic}") if name.isdecimal()]
+
+    patch.set(directory, "queue_directories", listed)
+
+
+@mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_a_directory_in_the_place_of_a_file_is_refused_with_exit_5_and_its_path")
+def a_misplaced_directory_is_a_failed_disk(patch: Patches) -> None:
+    """A directory in the place of a file is refused with exit 5 and its path: exit 3 means that the disk has failed."""
+    patch.set(store, "misplaced", lambda error, root: None)

@@ -1,0 +1,212 @@
+"""Rules about what people do to a group or a topic (ordering.md 6)."""
+
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from lockstep.admin import group_reading, interrupt
+from lockstep.admin.client import AdminClient
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.legacy_clients import LegacyClients
+from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.store import Store
+from lockstep.broker.tables.lock_table import Key, LockTable
+from lockstep.broker.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.tables.session_table import Session
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.bodies import Verdict
+from lockstep.protocol.queue import WRITER_MAX, LayoutVersion, TopicLayout
+from sweep.mutants.registry import Patches, mutant
+
+EARLY = "tests/unit/admin/test_early_interrupt.py::"
+READING = "tests/unit/admin/test_group_reading.py::"
+LIVES = "tests/unit/broker/test_topic_lives.py::"
+
+
+@mutant("reset")
+def a_reset_frees_the_queue_at_once(patch: Patches) -> None:
+    """Nobody else is granted a queue that was reset before its holder has heard of it."""
+    patch.set(GroupState, "supersede", GroupState.end)
+
+
+@mutant("reset")
+def a_reset_keeps_the_grant(patch: Patches) -> None:
+    """A reset ends the grant: what is finished of before is STALE."""
+    patch.set(GroupState, "supersede", lambda self, key: None)
+
+
+@mutant("reset")
+def a_reset_keeps_the_generation(patch: Patches) -> None:
+    """A reset draws a new generation."""
+    set_ = ProgressTable.set
+
+    def same(self: ProgressTable, key: Key, progress: Progress) -> None:
+        before = self.get(key)
+        set_(self, key, progress if before is None else replace(progress, generation=before.generation))
+
+    patch.set(ProgressTable, "set", same)
+
+
+@mutant("reset")
+def resets_in_memory(patch: Patches) -> None:
+    """A reset is recorded before it is answered."""
+
+    def unrecorded(self: ProgressTable, key: Key, progress: Progress) -> None:
+        self.apply(("progress.set", *key, progress.generation, progress.offset, progress.attempts, None, None))
+
+    patch.set(ProgressTable, "set", unrecorded)
+
+
+@mutant("reset_restart")
+def superseded_locks_in_memory(patch: Patches) -> None:
+    """That a reset leaves a queue to its holder is recorded: after a restart of the broker no other member is granted it either."""
+    supersede = LockTable.supersede
+
+    def unrecorded(self: LockTable, key: Key, epoch: int) -> None:
+        lock = self.holder(key)
+        assert lock is not None
+        supersede(self, key, epoch)
+        self._journal.do(("lock.granted", *key, epoch, lock.session, lock.client_id), lambda _: None)
+
+    snapshot = LockTable.snapshot
+    patch.set(LockTable, "supersede", unrecorded)
+    patch.set(LockTable, "snapshot", lambda self: [[*row[:-1], False] for row in snapshot(self)])
+
+
+@mutant("reset_restart")
+def a_lost_stale_frees_the_queue(patch: Patches) -> None:
+    """A holder has heard of a reset when its LOCK does not name the queue, not when the answer that says so was written."""
+    renew = LockSync._renew
+
+    def heard(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+        answer = renew(self, session, key, item, epoch, now_ms)
+        locks, lock = self._state.locks, self._state.locks.get(key)
+        if answer.verdict is Verdict.STALE and lock is not None and lock.superseded and lock.session == session.id:
+            locks._put(key, replace(lock, superseded=False))
+        return answer
+
+    patch.set(LockSync, "_renew", heard)
+
+
+@mutant("begin")
+def each_queue_begins_by_itself(patch: Patches) -> None:
+    """The first LOCK resolves a group's start policy for all queues of its broker."""
+    resolve = ProgressTable.resolve
+
+    def one(self: ProgressTable, group: str, topic: str, **facts: Any) -> None:
+        wanted = sys._getframe(1).f_locals["key"][2]
+        only = [pair for pair in facts.pop("offsets") if pair[0] == wanted]
+        resolve(self, group, topic, offsets=only, **facts)
+        del self._since[topic][group]
+
+    patch.set(ProgressTable, "resolve", one)
+
+
+@mutant("begin")
+def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
+    """Where a group begins is recorded before its first LOCK is answered: a crash before the first commit skips nothing."""
+
+    def unrecorded(self: ProgressTable, group: str, topic: str, *, since: int, generation: int, offsets: Any) -> None:
+        self.apply(("progress.resolved", group, topic, since, generation, [list(pair) for pair in offsets]))
+
+    patch.set(ProgressTable, "resolve", unrecorded)
+
+
+@mutant("begin")
+def everybody_begins_at_the_first_message(patch: Patches) -> None:
+    """A group's start policy says where it begins."""
+    patch.set(LockSync, "_start_offset", lambda self, queue_id, policy, by_time: self._state.bounds.bounds(policy.topic, queue_id)[0])
+
+
+@mutant("begin")
+def an_added_queue_begins_at_its_end(patch: Patches) -> None:
+    """A queue that was added after a group had begun starts at 0."""
+
+    def at_end(self: LockSync, key: Key) -> None:
+        state = self._state
+        if state.progress.get(key) is None:
+            state.progress.set(key, Progress(state.fence.draw(), state.bounds.end_offset(key[1], key[2])))
+
+    patch.set(LockSync, "_begin", at_end)
+
+
+@mutant("delete", aimed="tests/unit/broker/test_topic_table.py::test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew")
+def a_missed_deletion_stays_missed(patch: Patches) -> None:
+    """A broker that hears only of the layout that made a topic anew drops what it has of the one that was deleted."""
+    patch.set(TopicTable, "_put_created_again", TopicTable._put)
+
+
+@mutant("delete", aimed=LIVES + "test_a_deletion_that_is_repeated_spares_what_was_created_after_the_first")
+def a_repeated_deletion_deletes_what_came_after_it(patch: Patches) -> None:
+    """A deletion that is repeated with a higher counter deletes no more than the one that an operator asked for."""
+    patch.set(
+        TopicLayout, "deletion_to", lambda self, began: TopicLayout(self.topic, LayoutVersion(self.version.counter + 1, WRITER_MAX), ())
+    )
+
+
+@mutant("delete", aimed=LIVES + "test_messages_of_a_deleted_topic_are_never_in_the_next_one_whatever_the_counters_were")
+def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
+    """A broker that has a topic that was created again does not take a layout of before its deletion, whatever counter that has."""
+    take = TopicTable._take
+
+    def takes(self: TopicTable, layout: Any) -> bool:
+        here = self.find(layout.topic)
+        if here is not None and layout.entries and layout.began < here.began and self.layouts.wants(layout):
+            self._put(layout)
+            self._changed(layout.topic)
+            return True
+        return take(self, layout)
+
+    patch.set(TopicTable, "_take", takes)
+
+
+@mutant("delete")
+def a_deleted_topic_keeps_its_messages(patch: Patches) -> None:
+    """Deleting a topic deletes its messages."""
+    patch.set(Store, "drop_topic", lambda self, topic: None)
+
+
+@mutant("classic")
+def classic_locks_never_lapse(patch: Patches) -> None:
+    """A classic client's lock is over 60 s after its last LOCK_BATCH_MQ."""
+    patch.set(LegacyClients, "_expired", lambda self, key, now_ms: False)
+
+
+@mutant("classic")
+def anybody_takes_a_classic_lock(patch: Patches) -> None:
+    """Nobody is granted a queue while a classic client's lock on it is good."""
+    patch.set(LegacyClients, "_expired", lambda self, key, now_ms: True)
+
+
+@mutant(
+    "classic",
+    aimed="tests/unit/broker/test_classic.py::test_an_update_against_a_holder_is_not_applied_names_the_holder_and_is_counted",
+)
+def offsets_are_taken_from_anybody(patch: Patches) -> None:
+    """A commit without an epoch is not applied while somebody else holds the queue."""
+    patch.set(LegacyClients, "may_commit", lambda self, connection, key: True)
+
+
+@mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")
+def groups_are_read_one_after_the_other(patch: Patches) -> None:
+    """A command that reads many groups asks for 16 of them at the same time."""
+    patch.set(group_reading, "READS_MAX", 1)
+
+
+@mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")
+def each_question_dials(patch: Patches) -> None:
+    """A command that reads many groups has one connection for each address."""
+    patch.set(AdminClient, "keep_connections", lambda self: nullcontext())
+
+
+@mutant("swarm", aimed=EARLY + "test_a_signal_that_an_import_has_dropped_ends_the_command_before_it_begins")
+def a_dropped_interrupt_is_forgotten(patch: Patches) -> None:
+    """A command does not begin when SIGINT has come while it was loaded."""
+    patch.set(interrupt, "came_early", lambda handler: False)
+
+
+@mutant("swarm", aimed=EARLY + "test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_it")
+def the_loop_drops_an_interrupt(patch: Patches) -> None:
+    """A SIGINT that only the loop's handler has taken ends the command."""
+    patch.set(interrupt._Interrupt, "_woken", lambda self: None)

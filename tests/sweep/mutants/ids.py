@@ -1,0 +1,47 @@
+"""Rules of stored messages as clients see them: their ids, and what they keep of their bodies."""
+
+from lockstep.broker import app
+from lockstep.client.consumer.broker_session import BrokerSession
+from lockstep.protocol import message
+from lockstep.protocol.ids import store_host_of
+from sweep.mutants.registry import Patches, mutant
+
+
+@mutant(
+    "swarm",
+    aimed="tests/unit/broker/test_store_host.py::test_brokers_with_dns_names_give_messages_at_the_same_log_offset_different_ids",
+)
+def brokers_with_names_share_a_store_host(patch: Patches) -> None:
+    """The store host of a broker that advertises no IPv4 address stands for its store."""
+    patch.set(app, "store_host_of", lambda address, store_id: bytes(8))
+
+
+@mutant(
+    "swarm",
+    aimed="tests/unit/broker/test_store_host.py::test_the_store_host_survives_a_restart_under_another_name",
+)
+def the_store_host_follows_the_name(patch: Patches) -> None:
+    """The store host of a broker that advertises no IPv4 address does not change with the name that it advertises."""
+    patch.set(app, "store_host_of", lambda address, store_id: store_host_of(address, address))
+
+
+@mutant(
+    "swarm",
+    aimed="tests/unit/protocol/test_message.py::test_a_page_whose_large_compressed_bodies_have_all_been_looked_at_holds_none_of_them",
+)
+def large_decompressed_bodies_are_kept(patch: Patches) -> None:
+    """A message does not keep a decompressed body of 64 KiB or more."""
+    patch.set(message, "UNPACKED_KEPT_BYTES", 1 << 40)
+
+
+@mutant("swarm", aimed="tests/unit/client/test_many_held_queues.py::test_the_progress_of_one_queue_is_told_without_a_look_at_the_others")
+def each_commit_looks_at_all_queues(patch: Patches) -> None:
+    """The progress of one queue costs the session no look at its other queues."""
+    watch_calls = BrokerSession._watch_calls
+
+    def all_of_them(self: BrokerSession, now_ms: int) -> int:
+        for own in self._handlers:
+            self._watch(own)
+        return watch_calls(self, now_ms)
+
+    patch.set(BrokerSession, "_watch_calls", all_of_them)

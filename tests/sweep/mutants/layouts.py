@@ -1,0 +1,256 @@
+"""Rules of brokers and nameservers about layouts and registrations."""
+
+from typing import Any
+
+from lockstep.broker.tables import topic_table
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.nameserver import processor as nameserver_processor
+from lockstep.nameserver import room, route_table
+from lockstep.nameserver.room import Room
+from lockstep.nameserver.route_table import Registration, RouteTable
+from lockstep.protocol import layouts
+from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.layouts import LayoutTable
+from sweep.mutants.registry import Patches, mutant
+
+CONVERGENCE = "tests/unit/broker/test_layout_convergence.py::"
+
+
+@mutant("first")
+def the_losers_queues_are_left_out(patch: Patches) -> None:
+    """A broker whose queues the winning layout lacks appends those in which messages lie."""
+    patch.set(TopicTable, "_lost", lambda self, here, layout: 0)
+
+
+@mutant("first", aimed=CONVERGENCE + "test_appended_queues_are_readable_and_leave_the_numbers_of_the_queues_to_write_right")
+def appended_queues_open_others_to_writers(patch: Patches) -> None:
+    """Queues that a broker appends for their messages are not written where an operator has closed queues of that broker to writers."""
+
+    def append(self: TopicTable, layout: Any, id_count: int, write_count: int) -> None:
+        more = id_count - layout.id_count(self._broker_name)
+        if more > 0:
+            self._put(layout.with_queues(self._broker_name, more, more, self._new_writer()))
+
+    patch.set(TopicTable, "_append_queues", append)
+
+
+@mutant("first", aimed=CONVERGENCE + "test_a_deletion_wins_against_every_layout_that_was_made_without_it")
+def a_later_change_undoes_a_deletion(patch: Patches) -> None:
+    """A layout that was made without knowledge of a deletion is deleted too."""
+    take = TopicTable._take
+
+    def forgets(self: TopicTable, layout: Any) -> bool:
+        known = self.layouts.get(layout.topic)
+        if known is not None and known.deleted and not layout.deleted and self.layouts.wants(layout):
+            self._put(layout)
+            self._changed(layout.topic)
+            return True
+        return take(self, layout)
+
+    patch.set(TopicTable, "_take", forgets)
+
+
+@mutant("first", aimed=CONVERGENCE + "test_queues_that_an_operator_took_away_are_not_appended")
+def removed_queues_come_back(patch: Patches) -> None:
+    """Queues that an operator took away stay away, also while messages lie in them."""
+
+    def lost(self: TopicTable, here: Any, layout: Any) -> int:
+        name = self._broker_name
+        first, end = layout.id_count(name), here.id_count(name)
+        return max((queue_id + 1 for queue_id in self._stored(layout.topic) if first <= queue_id < end), default=0)
+
+    patch.set(TopicTable, "_lost", lost)
+
+
+# ------------------------------------------------------------------------------------------------------- limits, registrations
+
+TOPICS = "tests/unit/broker/test_topic_table.py::"
+ROOM = "tests/unit/nameserver/test_room.py::"
+ROUTES = "tests/unit/nameserver/test_route_table.py::"
+OWNERS = "tests/unit/nameserver/test_name_owner.py::"
+OWN = "tests/unit/broker/test_system_topics.py::"
+
+
+@mutant("first", aimed=TOPICS + "test_a_requested_counter_is_at_most_2_to_the_20_above_the_one_here")
+def any_counter_is_taken(patch: Patches) -> None:
+    """A requested counter is at most 2^20 above the one here, so that no request uses the counters of a topic up."""
+    patch.set(topic_table, "COUNTER_STEP_MAX", 1 << 60)
+
+
+@mutant("few_topics")
+def topics_have_no_limit(patch: Patches) -> None:
+    """A broker creates no topic beyond topics_max."""
+    patch.set(TopicTable, "_check_room", lambda self, topic, known: None)
+
+
+@mutant("first", aimed=ROUTES + "test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_left_out")
+def entries_of_layouts_have_no_limit(patch: Patches) -> None:
+    """A nameserver keeps at most 2^20 entries of layouts."""
+    patch.set(LayoutTable, "more_entries", lambda self, layout: 0)
+
+
+@mutant("first", aimed=ROUTES + "test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcomer")
+def a_registration_that_begins_again_is_new(patch: Patches) -> None:
+    """A registration in parts that begins again on its connection keeps the time at which it began, and so its place in the order."""
+    arrive = RouteTable._arrive
+
+    def forgets(self: RouteTable, said: Any, connection: int, now_ms: int) -> Any:
+        arriving = arrive(self, said, connection, now_ms)
+        arriving.began_ms = now_ms
+        return arriving
+
+    patch.set(RouteTable, "_arrive", forgets)
+
+
+@mutant("first", aimed=OWN + "test_the_brokers_own_topic_has_no_layout_that_another_broker_or_a_nameserver_could_bring")
+def system_topics_have_layouts(patch: Patches) -> None:
+    """A topic of the brokers' own has no layout, and so no deletion."""
+    patch.set(layouts, "is_sendable_topic", lambda topic: True)
+
+
+@mutant("first", aimed=ROUTES + "test_an_invalid_layout_is_left_out_and_named_and_the_others_count")
+def one_layout_refuses_a_broker(patch: Patches) -> None:
+    """A nameserver leaves an impossible layout out, and takes the registration."""
+    take = RouteTable._take_layouts
+
+    def refuses(self: RouteTable, arriving: Any, said: Registration) -> Any:
+        taken = take(self, arriving, said)
+        if arriving.refused_count:
+            raise RemoteProtocolError("a layout is invalid")
+        return taken
+
+    patch.set(RouteTable, "_take_layouts", refuses)
+
+
+@mutant("first")
+def only_the_first_registration_brings_topics(patch: Patches) -> None:
+    """A topic that a broker creates after it has registered is in the nameserver's layouts."""
+    fits = Room.fits
+    here: dict[int, set[str]] = {}
+
+    def take(self: RouteTable, arriving: Any, said: Registration) -> Any:
+        here[id(self._room)] = self._registered()
+        return taken(self, arriving, said)
+
+    taken = RouteTable._take_layouts
+    patch.set(RouteTable, "_take_layouts", take)
+    patch.set(Room, "fits", lambda self, name: fits(self, name) and name not in here[id(self)])
+
+
+@mutant("first", aimed=ROOM + "test_whatever_other_brokers_bring_the_next_may_bring_its_share")
+def one_broker_takes_all_the_room(patch: Patches) -> None:
+    """A broker may bring topics to a nameserver while fewer count to it than are free."""
+    patch.set(Room, "fits", lambda self, name: len(self._broker_of) < room.LAYOUTS_MAX)
+
+
+@mutant("first", aimed=ROOM + "test_what_a_forgotten_broker_alone_has_brought_is_forgotten")
+def topics_of_forgotten_brokers_are_kept(patch: Patches) -> None:
+    """A nameserver forgets topics that only brokers have brought which are forgotten."""
+    patch.set(Room, "expire", lambda self, known, now_ms: [])
+
+
+@mutant("first", aimed=ROOM + "test_a_topic_stays_as_long_as_another_broker_that_registers_has_it")
+def topics_go_with_the_broker_that_was_first(patch: Patches) -> None:
+    """A topic of a broker that is not registered counts to the next one that registers with it."""
+    count = Room.count
+
+    def first_only(self: Room, topic: str, name: str, registered: Any) -> None:
+        if topic not in self._broker_of:
+            count(self, topic, name, registered)
+
+    patch.set(Room, "count", first_only)
+
+
+@mutant("first", aimed=TOPICS + "test_a_full_broker_adopts_no_topic_that_it_does_not_know_and_every_newer_layout_of_one_that_it_has")
+def topics_are_adopted_without_limit(patch: Patches) -> None:
+    """A broker adopts no topic that it does not know when as many are known as may be."""
+    patch.set(TopicTable, "full", False)
+
+
+@mutant("first", aimed=ROOM + "test_a_broker_that_takes_no_more_topics_is_routed_and_lacks_only_newer_layouts_of_its_own")
+def full_brokers_are_not_routed(patch: Patches) -> None:
+    """A broker that takes no more topics lacks only newer layouts of topics that it has."""
+    missing = RouteTable._missing
+    patch.set(RouteTable, "_missing", lambda self, theirs, *, full: missing(self, theirs, full=False))
+
+
+@mutant("copies")
+def a_higher_term_replaces(patch: Patches) -> None:
+    """While a registered broker answers, no other start takes its name."""
+    patch.set(RouteTable, "_check_challenge", lambda self, known, said, now_ms: None)
+
+
+@mutant("first", aimed=ROUTES + "test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_over")
+def silent_brokers_keep_their_name(patch: Patches) -> None:
+    """A registered broker that does not answer within 5 s is replaced."""
+    patch.set(route_table, "CHALLENGE_MS", 1 << 40)
+
+
+@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts")
+def a_challenge_ends_before_answers_are_read(patch: Patches) -> None:
+    """A nameserver that stood still reads what has arrived before it replaces a broker."""
+    patch.set(nameserver_processor, "READING_TURNS", 0)
+
+
+@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_brokers_are_not_silent_while_the_nameserver_stands_still")
+def standstills_of_nameservers_count_as_silence(patch: Patches) -> None:
+    """Time in which a nameserver stood still is no silence of brokers."""
+    patch.set(RouteTable, "stood_still", lambda self, pause_ms, now_ms: None)
+
+
+@mutant("first", aimed=ROUTES + "test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused")
+def copies_are_accepted(patch: Patches) -> None:
+    """A store that has not seen the term that was accepted last is refused."""
+    patch.set(RouteTable, "_check_line", lambda self, known, said: None)
+
+
+@mutant("first", aimed=ROUTES + "test_a_registered_broker_that_answers_is_not_replaced")
+def proofs_are_not_compared(patch: Patches) -> None:
+    """A registration without the store's proof is of another store, whatever else it names."""
+    patch.set(
+        Registration,
+        "same_start",
+        lambda self, other: (self.store_id, self.term, self.address) == (other.store_id, other.term, other.address),
+    )
+
+
+@mutant("names")
+def the_owner_of_a_name_is_not_kept(patch: Patches) -> None:
+    """A nameserver keeps the proof of a broker that is away, and the bearer of it replaces any other store that has taken its name."""
+    patch.set(Registration, "proves", lambda self, owner: False)
+
+
+@mutant("first", aimed=OWNERS + "test_the_terms_of_the_owner_are_compared_also_after_a_stranger_was_registered")
+def strangers_change_the_terms_of_the_owner(patch: Patches) -> None:
+    """A registration without the owner's proof does not change which terms of the owner are accepted."""
+    patch.set(route_table, "_owner", lambda before, now: (now.said, now.heard_ms))
+
+
+@mutant("first", aimed=OWNERS + "test_a_store_that_has_been_registered_for_an_hour_becomes_the_owner")
+def a_replaced_store_stays_the_owner(patch: Patches) -> None:
+    """A store that has been registered for an hour without interruption becomes the owner of its name."""
+    patch.set(route_table, "OWNER_MS", 1 << 60)
+
+
+@mutant("first", aimed=ROUTES + "test_a_registration_counts_with_its_last_part")
+def the_first_part_is_the_whole(patch: Patches) -> None:
+    """A registration in parts counts with its last part, and all of them say what the broker has."""
+    arrive = RouteTable._arrive
+
+    def forgets(self: RouteTable, said: Any, connection: int, now_ms: int) -> Any:
+        arriving = arrive(self, said, connection, now_ms)
+        arriving.theirs = {}
+        return arriving
+
+    patch.set(RouteTable, "_arrive", forgets)
+
+
+@mutant("first", aimed=ROUTES + "test_a_broker_that_was_never_routed_is_forgotten_with_its_connection")
+def strangers_are_remembered(patch: Patches) -> None:
+    """A broker that was never routed is forgotten when its connection is gone."""
+
+    def leave(self: RouteTable, known: Any) -> None:
+        known.connection = None
+        known.routed = False
+
+    patch.set(RouteTable, "_leave", leave)

@@ -1,0 +1,190 @@
+"""Rules of the store (store.md), and of when an answer may leave."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from lockstep.broker.store import commit_log, scan
+from lockstep.broker.store.checkpoint import Checkpointer
+from lockstep.broker.store.commit_log import CommitLog, SyncPlan
+from lockstep.broker.store.confirmation import Confirmations
+from lockstep.broker.store.consume_queue import ConsumeQueue
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.recovery import Borne, Recoverer
+from lockstep.broker.store.store import Store
+from lockstep.testing.simulation.disk import SimFiles
+from sweep.mutants.registry import Patches, mutant
+
+
+@mutant("fsync", "power")
+def answered_before_confirmed(patch: Patches) -> None:
+    """An answer waits until the log is confirmed up to its end."""
+    patch.set(Store, "when_confirmed", lambda self, callback: callback())
+
+
+@mutant("fsync", "power")
+def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
+    """A repeat's answer waits for the log too: the first one may not be durable yet."""
+    wait = Confirmations.wait
+
+    def impatient(self: Confirmations, callback: Any, turn_is_open: bool) -> None:
+        if turn_is_open:
+            wait(self, callback, turn_is_open)
+        else:
+            callback()
+
+    patch.set(Confirmations, "wait", impatient)
+
+
+@mutant("blackout")
+def shown_before_confirmed(patch: Patches) -> None:
+    """Readers see what is confirmed, no more."""
+    add = ConsumeQueue.add
+
+    def shown(self: ConsumeQueue, entries: bytes, count: int) -> None:
+        add(self, entries, count)
+        self.visible = self.next
+
+    patch.set(ConsumeQueue, "add", shown)
+
+
+@mutant("fsync", "power", aimed="tests/unit/broker/store/test_crashes.py::test_what_was_confirmed_survives_and_nothing_is_invented")
+def recovered_is_served_unsynced(patch: Patches) -> None:
+    """What a start found and decided is durable before the port opens."""
+
+    async def unsynced(self: Store) -> None:
+        self._end_turn()
+        self._unconfirmed_end = None
+        self._confirmations.confirm(self._log.written)
+
+    patch.set(Store, "sync", unsynced)
+
+
+@mutant("power")
+def sync_that_does_nothing(patch: Patches) -> None:
+    """A sync covers the files that were written."""
+    patch.set(SyncPlan, "run", lambda self: None)
+
+
+@mutant("power")
+def directories_are_not_synced(patch: Patches) -> None:
+    """A new file's name is synced before anything in it is answered."""
+    patch.set(SimFiles, "sync_directory", lambda self, path: None)
+
+
+@mutant("power", "disk", aimed="tests/sim/test_aimed.py::test_a_snapshot_begins_when_the_log_is_durable_up_to_its_position")
+def snapshot_before_sync(patch: Patches) -> None:
+    """A snapshot is written when the log is durable up to its position."""
+    write = Checkpointer.write
+
+    async def early(self: Checkpointer, position: int, needs_from: int, store_ms: int, chunks: Sequence[bytes]) -> None:
+        await self._host.threads.run(self._snapshots.write, position, chunks)
+        await write(self, position, needs_from, store_ms, chunks)
+
+    patch.set(Checkpointer, "write", early)
+
+
+@mutant("power", "disk", aimed="tests/unit/broker/store/test_snapshots.py::test_a_snapshot_ahead_of_the_log_is_ignored_and_goes")
+def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
+    """A snapshot that the log does not bear out is removed."""
+    patch.set(Recoverer, "_borne_out", lambda self, snapshot: Borne.OUT)
+
+
+@mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_torn_tail_is_cut_and_zero_again")
+def the_cut_tail_is_not_zeroed(patch: Patches) -> None:
+    """What lies behind the end of the recovered log is zero again, durably."""
+
+    def begin(self: CommitLog, end: int, *, clean: bool, aside: str | None = None) -> None:
+        for path in self._stray:
+            self._files.unlink(path)
+        self._stray = []
+        self.tail = bytearray()
+        self.tail_start = self.written = end
+        self._unsynced = list(self.segments)
+
+    patch.set(CommitLog, "begin", begin)
+
+
+@mutant(
+    "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_death_between_a_failed_sync_and_its_mark_loses_nothing_that_was_shown"
+)
+def the_page_cache_is_trusted(patch: Patches) -> None:
+    """After a failed sync, what can be read may not be on the disk: it is copied into new files."""
+    patch.set(CommitLog, "replace_segments", lambda self, position, end: None)
+    patch.set(CommitLog, "rewrite", lambda self, position, end: None)
+
+
+@mutant(
+    "disk",
+    aimed="tests/unit/broker/store/test_recovery.py::test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_is_trusted",
+)
+def a_failed_sync_is_forgotten(patch: Patches) -> None:
+    """A failed sync is marked, for the next start."""
+    patch.set(StoreDirectory, "mark_sync_failed", lambda self, failed: None)
+    patch.set(CommitLog, "rewrite", lambda self, position, end: None)
+
+
+@mutant("disk")
+def a_failed_sync_is_tried_again(patch: Patches) -> None:
+    """A sync that failed is final: the kernel has marked as written what it could not write."""
+    run = SyncPlan.run
+
+    def again(self: Any) -> None:
+        try:
+            run(self)
+        except OSError:
+            run(self)
+
+    patch.set(SyncPlan, "run", again)
+
+
+@mutant("disk", aimed="tests/unit/broker/store/test_append.py::test_a_failed_write_or_sync_is_final_and_nothing_is_answered")
+def served_after_a_failed_write(patch: Patches) -> None:
+    """After a failed write or sync nothing is answered any more."""
+
+    def go_on(self: Store, error: BaseException) -> None:
+        self._confirmations.confirm(self._log.end)
+
+    patch.set(Store, "_fail", go_on)
+
+
+class _Whatever(int):
+    """Equal to everything."""
+
+    def __and__(self, other: int) -> "_Whatever":
+        return self
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def _no_crc(*_: object) -> _Whatever:
+    return _Whatever()
+
+
+@mutant("rot")
+def checksums_are_not_looked_at(patch: Patches) -> None:
+    """A record whose CRC is wrong is no record."""
+    patch.set(scan, "crc32", _no_crc)
+    patch.set(scan, "frame_crc", _no_crc)
+
+
+@mutant("disk")
+def half_a_write_is_taken_for_a_whole_one(patch: Patches) -> None:
+    """A write that took only a part is gone on with."""
+
+    def once(file: Any, data: Any, offset: int) -> None:
+        file.pwritev([data], offset)
+
+    patch.set(commit_log, "write_all", once)
+
+
+@mutant("rot")
+def a_corrupt_log_is_cut(patch: Patches) -> None:
+    """A bad record below what had been synced stops the start: only an unsynced tail is cut."""
+    init = Recoverer.__init__
+
+    def lenient(self: Recoverer, config: Any, *facts: Any, **named: Any) -> None:
+        init(self, replace(config, cut_corrupt=True), *facts, **named)
+
+    patch.set(Recoverer, "__init__", lenient)

@@ -1,0 +1,101 @@
+"""Rules of brokers about who hears what, of members whose queues are on their way, and of fences over a start (ordering.md 1 to 7)."""
+
+from typing import Any
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.tables.lock_table import Fence, Key, Lock
+from lockstep.broker.tables.session_table import Bound, Refusal, Session, SessionTable
+from lockstep.protocol.bodies import LockAnswer, Verdict
+from lockstep.runtime.dispatch import Pending
+from sweep.mutants.registry import Patches, mutant
+
+
+@mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_a_draining_queue_is_renewed_though_the_list_gives_it_to_another")
+def what_drains_is_not_renewed(patch: Patches) -> None:
+    """Who holds a queue keeps it while it drains, although the list gives it to another."""
+    renew = LockSync._renew
+
+    def moved(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> LockAnswer:
+        answer = renew(self, session, key, item, epoch, now_ms)
+        group = self._state.groups.get(key[0])
+        if answer.verdict is Verdict.OK and (group is None or not self._lists(group, session, key)):
+            return LockAnswer(*key, Verdict.NOT_YOURS, epoch=epoch)
+        return answer
+
+    patch.set(LockSync, "_renew", moved)
+
+
+@mutant("fsync", aimed="tests/unit/broker/test_lock_processors.py::test_an_empty_sync_is_answered_at_once_and_overtakes_one_that_waits")
+def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
+    """An empty SYNC is answered at once and overtakes one that waits for the disk."""
+    sync = vars(LockProcessor)["sync"]
+
+    def waiting(self: LockProcessor, request: Any) -> Any:
+        outcome = sync(self, request)
+        return Pending(outcome) if outcome is not None and not isinstance(outcome, Pending) else outcome
+
+    waiting.__dict__.update(sync.__dict__)
+    patch.set(LockProcessor, "sync", waiting)
+
+
+@mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_a_rising_epoch_answers_held_pulls")
+def held_pulls_are_not_told(patch: Patches) -> None:
+    """When an epoch rises, held pulls of an older one are answered at once."""
+    patch.set(GroupState, "_stale", lambda self, key, epoch: None)
+
+
+@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_when_the_hold_ends_everybody_is_told_what_is_free")
+def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
+    """When the hold after an assumed loss ends, whom each free queue belongs to is told."""
+    patch.set(GroupState, "tell_all_free", lambda self, group: None)
+
+
+@mutant(
+    "churn",
+    aimed="tests/unit/broker/test_membership_sessions.py::test_a_second_living_session_of_a_client_id_is_refused_and_bound_to_nothing",
+)
+def two_sessions_share_a_client_id(patch: Patches) -> None:
+    """A second living session of one client id is refused."""
+    bind = SessionTable.bind
+
+    def both(self: SessionTable, session_id: str, client_id: str, **facts: Any) -> Bound | Refusal:
+        self._by_client.pop(client_id, None)
+        return bind(self, session_id, client_id, **facts)
+
+    patch.set(SessionTable, "bind", both)
+
+
+@mutant("broker", "power")
+def every_start_has_the_same_term(patch: Patches) -> None:
+    """Fencing numbers of a start are above all of before."""
+
+    def first(self: Fence, term: int) -> None:
+        self.term = 1
+        self._counter = 0
+
+    patch.set(Fence, "start", first)
+
+
+@mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_nobody_superseded_commits_releases_pulls_and_renews")
+def a_freed_epoch_commits_nothing(patch: Patches) -> None:
+    """Finished work counts as long as nobody was granted the queue since, whether or not it is held."""
+    patch.set(Lock, "good", lambda self, session, epoch: self.held and self.session == session and self.epoch == epoch)
+
+
+@mutant("late", aimed="tests/unit/broker/test_reconcile_sync.py::test_beyond_the_end_is_refused_and_changes_nothing")
+def commits_beyond_the_end_are_taken(patch: Patches) -> None:
+    """A commit beyond the end of its queue is refused."""
+
+    def unchecked(self: LockSync, key: Key, offset: int, attempts: int, now_ms: int) -> None:
+        self._state.progress.commit(key, offset, attempts, now_ms)
+
+    patch.set(LockSync, "_commit", unchecked)
+
+
+@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_progress_beyond_a_cut_queues_end_is_set_back_and_its_grant_ended")
+def progress_stays_beyond_a_cut_queue(patch: Patches) -> None:
+    """Progress beyond the end of what was recovered is set back, and its grant ended: other messages will stand there."""
+    patch.set(Coordination, "_mend_progress", lambda self: None)

@@ -1,0 +1,257 @@
+"""What one peer may cause: an error ends one request, and a request, a connection, a remark and a log line have their limits."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from lockstep.broker import heartbeats
+from lockstep.broker.effects import DrainFault
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.heartbeats import HeartbeatCache
+from lockstep.broker.journal import Change, Journal
+from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.store import Store
+from lockstep.broker.store.commit_log import CommitLog
+from lockstep.protocol.codec import plain
+from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from lockstep.runtime import admin_port, endpoint
+from lockstep.runtime.admin_port import AdminPort
+from lockstep.runtime.descriptors import Descriptors
+from lockstep.runtime.dispatch import Answering, Dispatcher, Request
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.flood import Flood
+from lockstep.runtime.turn import Turn, TurnBudget
+from sweep.mutants.registry import Patches, mutant
+
+ONE_BUG = "tests/unit/broker/test_one_bug_one_request.py"
+JOURNAL = "tests/unit/broker/test_journal.py"
+DESCRIPTORS = "tests/unit/runtime/test_descriptors.py"
+PRESSURE = "tests/unit/runtime/test_endpoint_pressure.py"
+LONG_TURNS = "tests/unit/broker/test_long_turns.py"
+FAULTS = "tests/unit/broker/test_faults_of_the_loop.py"
+HEARTBEATS = "tests/unit/broker/test_heartbeat_work.py"
+WAITING = "tests/unit/broker/test_waiting_memory.py"
+ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
+
+
+@mutant("swarm", aimed=f"{ONE_BUG}::test_a_pull_that_fails_leaves_the_other_pulls_of_its_turn_alone")
+def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
+    """An error in one pull is that pull's answer; the others of the turn are served."""
+    patch.set(Answering, "__exit__", lambda self, kind, error, trace: False)
+
+
+@mutant("swarm", aimed=f"{ONE_BUG}::test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answered")
+def half_a_change_is_gone_on_from(patch: Patches) -> None:
+    """A broker whose tables disagree with its log ends, and answers nothing from them."""
+    patch.set(Store, "unsure", lambda self, error: None)
+
+
+@mutant(
+    "swarm", aimed="tests/unit/broker/test_journal.py::test_a_change_that_can_not_be_encoded_is_refused_and_neither_applied_nor_written"
+)
+def changes_are_applied_before_they_are_encoded(patch: Patches) -> None:
+    """A change that can't be encoded is not applied."""
+    do: Any = Journal.do
+
+    def late(self: Journal, change: Change, apply: Callable[[Change], object]) -> None:
+        apply(change)
+        do(self, change, lambda _: None)
+
+    patch.set(Journal, "do", late)
+
+
+@mutant("swarm", aimed="tests/unit/runtime/test_dispatch.py::test_a_body_beyond_its_limit_is_not_decoded")
+def every_body_may_fill_a_frame(patch: Patches) -> None:
+    """The body of a request has the limit that its handler declares, and is not decoded beyond it."""
+    add: Any = Dispatcher._add
+    patch.set(Dispatcher, "_add", lambda self, mark, handler, name: add(self, replace(mark, body_bytes_max=FRAME_BYTES_MAX), handler, name))
+
+
+@mutant("swarm", aimed="tests/unit/protocol/test_msgpack.py::test_elements_are_as_many_as_the_bytes_are_worth_and_half_a_million_at_most")
+def elements_are_not_counted(patch: Patches) -> None:
+    """The lists and maps of one body have at most so many elements together."""
+    patch.set(plain, "_counter", lambda elements_max: lambda container: container)
+
+
+@mutant("swarm", aimed=f"{DESCRIPTORS}::test_every_way_to_a_file_has_the_reserve")
+def files_have_no_reserve(patch: Patches) -> None:
+    """A file is opened with a reserved descriptor where connections hold all others."""
+    patch.set(Descriptors, "call", lambda self, function, *args: function(*args))
+
+
+@mutant("swarm", aimed="tests/unit/broker/store/test_shortage.py::test_the_next_file_of_the_log_is_open_before_it_is_needed")
+def the_next_file_is_opened_when_it_is_needed(patch: Patches) -> None:
+    """The next file of the log is open before it is needed: rolling needs no descriptor."""
+    patch.set(CommitLog, "prepare", lambda self: None)
+
+
+@mutant(
+    "swarm", aimed="tests/unit/broker/store/test_shortage.py::test_without_a_descriptor_sends_are_refused_while_state_records_have_room"
+)
+def sends_fill_the_last_file(patch: Patches) -> None:
+    """Without a descriptor for the next file, the end of the newest one is for state records alone."""
+    reserve: Any = CommitLog.reserve
+    patch.set(CommitLog, "reserve", lambda self, size, *, leave=0: reserve(self, size))
+
+
+@mutant("swarm", aimed=f"{DESCRIPTORS}::test_as_many_files_as_are_reserved_are_opened_while_connections_hold_the_rest")
+def connections_are_taken_while_the_reserve_is_short(patch: Patches) -> None:
+    """While a reserved descriptor is in use no connection is added."""
+    patch.set(Descriptors, "is_short", lambda self: False)
+
+
+@mutant("swarm", aimed="tests/unit/runtime/test_text.py::test_no_remark_reaches_a_log_line_an_error_or_a_terminal_as_it_came")
+def remarks_are_taken_as_they_came(patch: Patches) -> None:
+    """Control characters and line breaks of a peer's remark are escaped where it comes in."""
+    patch.set(endpoint, "printable", lambda text: text)
+
+
+@mutant("swarm", aimed="tests/unit/runtime/test_flood.py::test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted")
+def every_event_is_logged(patch: Patches) -> None:
+    """What a peer does wrong over and over is logged ten times a second, and counted."""
+    patch.set(Flood, "passes", lambda self, event, now_ms: True)
+
+
+@mutant("swarm", aimed=f"{ADMIN_PORT}::test_the_oldest_connection_without_a_whole_request_makes_room_for_the_newest")
+def the_newest_connection_is_cut(patch: Patches) -> None:
+    """Where the admin port is full the oldest connection without a whole request is closed, never the newest."""
+    made: Any = admin_port._Connection.connection_made
+
+    def cut(self: Any, transport: Any) -> None:
+        made(self, transport) if len(self._open) < admin_port.WAITING_MAX else transport.abort()
+
+    patch.set(admin_port._Connection, "connection_made", cut)
+
+
+@mutant("swarm", aimed=f"{ADMIN_PORT}::test_scrapes_at_the_same_time_share_one_rendering")
+def each_scrape_renders_the_figures(patch: Patches) -> None:
+    """Requests for /metrics that come at the same time share one rendering."""
+    metrics: Any = AdminPort._metrics
+
+    async def begin_again(self: AdminPort) -> Any:
+        self._scrape = None
+        return await metrics(self)
+
+    patch.set(AdminPort, "_metrics", begin_again)
+
+
+@mutant("swarm", aimed=f"{PRESSURE}::test_one_turn_handles_at_most_its_share_of_small_frames_and_the_rest_comes_in_order")
+def a_turn_handles_any_number_of_frames(patch: Patches) -> None:
+    """A turn of the loop handles a limited number of frames of one connection."""
+    handle: Any = Endpoint._handle_frames
+
+    def all_of_them(self: Any) -> None:
+        self._turn_frames = -(1 << 30)
+        handle(self)
+
+    patch.set(Endpoint, "_handle_frames", all_of_them)
+
+
+@mutant("swarm", aimed=f"{LONG_TURNS}::test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices")
+def free_queues_are_looked_at_in_one_turn(patch: Patches) -> None:
+    """A turn of the loop looks at a slice of the free queues and carries out a slice of the effects."""
+    drain = GroupState.drain
+    patch.set(GroupState, "drain", lambda self, count_max=None, *, notices=True: drain(self, notices=notices))
+
+
+@mutant("swarm", aimed=f"{ADMIN_PORT}::test_a_host_is_an_address_or_a_name_of_this_machine")
+def the_admin_port_has_any_name(patch: Patches) -> None:
+    """The admin port answers to addresses and to names of its machine, not to another name that resolves to it."""
+    patch.set(AdminPort, "_is_ours", lambda self, host: True)
+
+
+@mutant("swarm", aimed=f"{WAITING}::test_a_pull_that_waits_keeps_what_an_honest_one_keeps")
+def requests_keep_their_frame(patch: Patches) -> None:
+    """A request that waits keeps the header and the body that its handler declares, and nothing else of its frame."""
+    init: Any = Request.__init__
+    patch.set(Request, "__init__", lambda self, command, endpoint, header, body: init(self, command, endpoint, header, body or command))
+
+
+@mutant("swarm", aimed=f"{WAITING}::test_a_header_above_its_handlers_limit_is_refused_by_its_size")
+def every_header_may_fill_its_frame(patch: Patches) -> None:
+    """The header of a request has the limit that its handler declares, and is not decoded beyond it."""
+    add: Any = Dispatcher._add
+    longest = {"header_bytes_max": HEADER_BYTES_MAX}
+    patch.set(Dispatcher, "_add", lambda self, mark, handler, name: add(self, replace(mark, **longest), handler, name))
+
+
+@mutant("swarm", aimed=f"{WAITING}::test_the_bytes_that_wait_in_a_lane_have_a_limit")
+def lanes_count_requests_alone(patch: Patches) -> None:
+    """The bytes of the requests that wait in a lane have a limit, beside their number."""
+    enqueue: Any = Dispatcher._enqueue
+
+    def unweighed(self: Dispatcher, lane: Any, request: Request, work: Any) -> None:
+        request.size = 0
+        enqueue(self, lane, request, work)
+
+    patch.set(Dispatcher, "_enqueue", unweighed)
+
+
+@mutant("swarm", aimed=f"{FAULTS}::test_pulls_of_a_turn_that_fails_are_answered_and_the_next_turn_serves")
+def an_error_leaves_a_callback_unscheduled(patch: Patches) -> None:
+    """After an error in one of its callbacks the loop answers what that had taken, and schedules the callback again when there is work."""
+
+    def run(self: Any) -> None:
+        self._work()
+        self._handle = None
+
+    patch.set(Turn, "_run", run)
+
+
+@mutant("swarm", aimed=f"{FAULTS}::test_pulls_that_were_held_are_answered_where_the_table_fails_that_wakes_them")
+def held_pulls_are_lost_with_their_table(patch: Patches) -> None:
+    """Where the table of held pulls fails, each pull that it holds is answered SYSTEM_ERROR."""
+    patch.set(PullProcessor, "_give_up", lambda self, error, but=None: None)
+
+
+@mutant("swarm", aimed=f"{FAULTS}::test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process")
+def half_a_turn_is_gone_on_from(patch: Patches) -> None:
+    """An error after the log was written, while answers leave, ends the process."""
+    close: Any = Store._close_turn
+
+    def suppressed(self: Store, wrote: bool) -> None:
+        with suppress(LookupError):
+            close(self, wrote)
+
+    patch.set(Store, "_close_turn", suppressed)
+
+
+@mutant("swarm", aimed=f"{FAULTS}::test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_with_it")
+def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
+    """An error while notices are made leaves the closes and the stale pulls of the same call."""
+    drain: Any = GroupState.drain
+
+    def whole(self: GroupState, *arguments: Any, **named: Any) -> Any:
+        effects = drain(self, *arguments, **named)
+        return [] if any(isinstance(each, DrainFault) for each in effects) else effects
+
+    patch.set(GroupState, "drain", whole)
+
+
+@mutant("swarm", aimed=f"{LONG_TURNS}::test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns")
+def each_lane_request_has_a_turn_of_its_own(patch: Patches) -> None:
+    """What all lanes do in one turn of the loop has one budget."""
+
+    async def item(self: TurnBudget, count: int = 1) -> None:
+        return
+
+    patch.set(TurnBudget, "item", item)
+
+
+@mutant("swarm", aimed=f"{HEARTBEATS}::test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once")
+def every_heartbeat_is_parsed(patch: Patches) -> None:
+    """A HEART_BEAT that has not changed is neither decoded nor parsed again."""
+    read: Any = HeartbeatCache.read
+
+    def again(self: HeartbeatCache, raw: bytes) -> Any:
+        self._known.clear()
+        return read(self, raw)
+
+    patch.set(HeartbeatCache, "read", again)
+
+
+@mutant("swarm", aimed=f"{HEARTBEATS}::test_what_a_heartbeat_names_has_limits_and_is_refused_by_name")
+def a_heartbeat_names_any_number_of_topics(patch: Patches) -> None:
+    """A HEART_BEAT names so many topics in its subscriptions, so that one turn of the loop can look at them."""
+    patch.set(heartbeats, "TOPICS_PER_CLIENT_MAX", 1 << 30)

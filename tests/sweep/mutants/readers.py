@@ -1,0 +1,255 @@
+"""Rules of pull consumers (docs/guide.md), and of compressed bodies."""
+
+from dataclasses import replace
+from typing import Any
+
+from lockstep.broker import letter
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.processors import pull
+from lockstep.client.consumer import broker_session
+from lockstep.client.consumer.poll_model import PollModel
+from lockstep.client.consumer.process_queue import ProcessQueue
+from lockstep.client.consumer.progress_query import query_header, read_query
+from lockstep.client.consumer.pull_consumer import PullConsumer
+from lockstep.client.consumer.queue_worker import QueueWorker
+from lockstep.protocol import message
+from lockstep.protocol.bodies import StartPoint
+from lockstep.protocol.errors import StateError
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.record import encode_record
+from lockstep.protocol.tags import TAKE_ALL, TagFilter
+from sweep.mutants.registry import Patches, mutant
+from sweep.settings import READERS
+
+WORLD = "readers"
+
+
+@mutant(WORLD)
+def what_is_on_the_shelf_counts(patch: Patches) -> None:
+    """A commit covers what polls have given, not what is fetched."""
+    settle = PollModel.settle
+
+    def everything(self: PollModel) -> Any:
+        for runner in self._held.values():
+            ownership, messages = runner.queue.ownership, runner.grant.messages
+            if messages.commit_offset >= ownership.offset and messages.waiting:
+                self._moved.pop(runner, None)
+                ownership.call_ended(runner.grant.token, messages.next_offset, 0)
+                runner.queue.session.changed(ownership)
+        return settle(self)
+
+    patch.set(PollModel, "settle", everything)
+
+
+@mutant(WORLD)
+def what_a_poll_gives_is_done(patch: Patches) -> None:
+    """With auto-commit what a poll gave is done with the next one, not at once."""
+    take = PollModel.take
+
+    def at_once(self: PollModel, count: int) -> list[MessageExt]:
+        batch = take(self, count)
+        self.settle()
+        return batch
+
+    patch.set(PollModel, "take", at_once)
+
+
+@mutant(WORLD)
+def a_seek_leaves_what_was_fetched(patch: Patches) -> None:
+    """A seek drops what is fetched of its queue."""
+
+    def keeping(self: ProcessQueue, offset: int) -> None:
+        if not self.waiting:
+            self.commit_offset = offset
+        self.next_offset = offset
+
+    patch.set(ProcessQueue, "seek", keeping)
+
+
+@mutant(WORLD)
+def a_queue_that_goes_is_given_on(patch: Patches) -> None:
+    """A queue that was taken away gives no more messages: what is on its shelf goes with it."""
+
+    def whatever(self: PollModel, count: int) -> list[MessageExt]:
+        for runner in [runner for runner in self._ready if runner.queue.queue not in self.paused]:
+            del self._ready[runner]
+            batch = runner.grant.messages.take(count)
+            runner.grant.messages.commit()
+            if runner.grant.messages.waiting:
+                self._ready[runner] = None
+            runner.grant.pull_wake.set()
+            if batch:
+                self._moved.setdefault(runner)
+                runner.queue.ownership.running = True
+                return batch
+        return []
+
+    patch.set(PollModel, "take", whatever)
+
+
+@mutant(WORLD)
+def every_queue_begins_at_its_first_message(patch: Patches) -> None:
+    """A member that gets a queue, by hand too, reads the group's progress and goes on there."""
+
+    def from_the_start(ownership: Any, response: Any) -> Any:
+        answer = read_query(ownership, response)
+        return answer if answer is None else replace(answer, offset=0)
+
+    patch.set(broker_session, "read_query", from_the_start)
+
+
+@mutant(WORLD)
+def a_late_commit_is_not_told(patch: Patches) -> None:
+    """commit() raises where what was at hand does not count any more."""
+
+    def silent(self: PullConsumer) -> None:
+        self._polls.void.clear()
+
+    patch.set(PullConsumer, "_raise_void", silent)
+
+
+@mutant(WORLD)
+def a_commit_is_not_awaited(patch: Patches) -> None:
+    """commit() returns when the brokers have what was at hand."""
+
+    async def at_once(self: PullConsumer, waiting: Any) -> None:
+        return None
+
+    patch.set(PullConsumer, "_answered", at_once)
+
+
+@mutant(WORLD)
+def a_commit_never_goes_back(patch: Patches) -> None:
+    """A commit behind a seek takes the group along, also back."""
+    settle = PollModel.settle
+
+    def forward(self: PollModel) -> Any:
+        settle(self)
+        self._moved.clear()
+        return []
+
+    patch.set(PollModel, "settle", forward)
+
+
+@mutant(WORLD)
+def pauses_are_forgotten(patch: Patches) -> None:
+    """Polls pass over a queue that is paused."""
+    patch.set(PollModel, "pause", lambda self, queue: None)
+
+
+@mutant(WORLD)
+def an_iteration_gives_the_first_of_what_it_polls(patch: Patches) -> None:
+    """`async for` gives every message, one after the other."""
+    poll = PullConsumer._poll
+
+    async def many(self: PullConsumer, count: int, timeout_ms: int | None) -> list[MessageExt]:
+        return await poll(self, self.config.poll_count if timeout_ms is None else count, timeout_ms)
+
+    patch.set(PullConsumer, "_poll", many)
+
+
+@mutant(WORLD)
+def an_iteration_ends_where_nothing_waits(patch: Patches) -> None:
+    """`async for` goes on until its consumer is stopped."""
+
+    async def impatient(self: PullConsumer) -> MessageExt:
+        if batch := await self._poll(1, 100):
+            return batch[0]
+        raise StopAsyncIteration
+
+    patch.set(PullConsumer, "__anext__", impatient)
+
+
+@mutant(WORLD)
+def a_stop_is_an_error_of_an_iteration(patch: Patches) -> None:
+    """`async for` ends without an error when its consumer is stopped."""
+    next_ = PullConsumer.__anext__
+
+    async def raising(self: PullConsumer) -> MessageExt:
+        try:
+            return await next_(self)
+        except StopAsyncIteration:
+            raise StateError("it is stopped") from None
+
+    patch.set(PullConsumer, "__anext__", raising)
+
+
+@mutant(WORLD)
+def tags_are_not_compared(patch: Patches) -> None:
+    """A group is given what has one of its tags."""
+    patch.set(pull, "tag_hashes", lambda expression: None)  # which remembers what it has parsed
+    patch.set(TagFilter, "parse", classmethod(lambda cls, expression: TAKE_ALL))
+
+
+@mutant(WORLD)
+def the_first_tag_counts(patch: Patches) -> None:
+    """Every tag of an expression is wanted."""
+    patch.set(TagFilter, "matches_tag", lambda self, tag: self.all or tag == min(self.tags))
+
+
+@mutant(WORLD)
+def what_tags_leave_out_holds_progress_up(patch: Patches) -> None:
+    """A pull consumer's progress goes over what its tags leave out."""
+    patch.set(PollModel, "moved", lambda self, runner: None)
+
+
+@mutant("retention")
+def gaps_are_told_to_listeners_only(patch: Patches) -> None:
+    """A pull consumer is told what retention removed before its group had it."""
+    gap = QueueWorker.gap
+
+    def silent(self: QueueWorker, first: int | None, end: int | None) -> None:
+        if self.ctx.listener_name != "poll":
+            gap(self, first, end)
+
+    patch.set(QueueWorker, "gap", silent)
+
+
+@mutant("retention")
+def a_gap_begins_late(patch: Patches) -> None:
+    """A gap begins where its group was: a pull consumer that is behind that passes over what others had done, and no more."""
+    moved = Coordination.retention_moved
+
+    def late(self: Coordination, minimums: Any) -> Any:
+        yield from moved(self, minimums)
+        table = self.state.progress
+        for key, progress in list(table):
+            if key[0] == READERS and progress.gap is not None and progress.gap[1] == progress.offset:
+                table.set(key, replace(progress, gap=(progress.offset - 1, progress.offset)))
+
+    patch.set(Coordination, "retention_moved", late)
+
+
+@mutant("begin")
+def pull_consumers_begin_at_the_first_message(patch: Patches) -> None:
+    """A pull consumer asks where to begin by its own start policy."""
+
+    def first(party: Any) -> Any:
+        return replace(query_header(party), where=StartPoint.FIRST_OFFSET)
+
+    patch.set(broker_session, "query_header", first)
+
+
+@mutant(WORLD)
+def bodies_are_given_as_they_are_stored(patch: Patches) -> None:
+    """A body that was stored compressed is given as it was sent."""
+    patch.set(message, "decompress_body", lambda stored, sys_flag: stored)
+
+
+@mutant("concurrent")
+def copies_lose_their_flags(patch: Patches) -> None:
+    """The copy of a message is compressed where the message is, and says so."""
+
+    def plain(*place: Any, sys_flag: int, **facts: Any) -> bytes:
+        return encode_record(*place, **facts)
+
+    patch.set(letter, "encode_record", plain)
+
+
+@mutant(
+    WORLD,
+    aimed="tests/unit/client/test_pull_consumer_seek.py::test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_come_back",
+)
+def what_was_asked_of_a_queue_comes_back(patch: Patches) -> None:
+    """A pause, and a seek before its broker has told, count while the queue is assigned."""
+    patch.set(PollModel, "unassigned", lambda self, queue: None)

@@ -1,0 +1,151 @@
+"""Rules of what a store removes, snapshots, rebuilds and believes (store.md)."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from lockstep.broker.rows import Rows
+from lockstep.broker.services import Keeper
+from lockstep.broker.store import scan
+from lockstep.broker.store.checkpoint import Checkpointer
+from lockstep.broker.store.commit_log import CommitLog, Segment
+from lockstep.broker.store.rebuild import EntryRebuild
+from lockstep.broker.store.scan import StoredRecord
+from lockstep.broker.store.snapshot import Snapshots, decode, encode
+from lockstep.broker.store.store import Store
+from lockstep.broker.tables.lock_table import LockTable
+from lockstep.broker.tables.sequence_table import SequenceTable
+from lockstep.testing.simulation.disk import SimFile
+from sweep.mutants.log import _no_crc
+from sweep.mutants.registry import Patches, mutant
+
+LAWS = "tests/unit/broker/test_coordination_laws.py::test_no_interleaving_breaks_a_law_and_the_log_gives_the_state_back"
+MADE_AGAIN = "tests/unit/broker/test_state.py::test_a_topic_made_again_while_a_snapshot_is_written_is_empty_after_a_start_too"
+
+
+@mutant("rot")
+def the_frames_crc_is_not_checked(patch: Patches) -> None:
+    """The CRC of an idempotent frame is compared when the log is read back: it covers what no body CRC does."""
+    patch.set(scan, "frame_crc", _no_crc)
+
+
+@mutant("rebuilt")
+def a_rebuilt_queue_leaves_its_last_record_out(patch: Patches) -> None:
+    """A consume queue that is built again has every record up to the snapshot."""
+    record = EntryRebuild.record
+
+    def all_but_the_last(self: EntryRebuild, one: StoredRecord) -> None:
+        wanted = self._ranges.get((one.topic, one.queue_id))
+        if wanted is None or one.queue_offset + 1 != wanted.end:
+            record(self, one)
+
+    patch.set(EntryRebuild, "record", all_but_the_last)
+
+
+@mutant("repeats")
+def sequences_from_before_the_snapshot_are_forgotten(patch: Patches) -> None:
+    """The snapshot holds the last frame of each scope: what is sent again after a start is not stored twice."""
+    patch.set(SequenceTable, "snapshot", lambda self: [])
+
+
+@mutant("files")
+def retention_takes_what_the_snapshot_needs(patch: Patches) -> None:
+    """Retention keeps what lies behind the older of the two snapshots."""
+    patch.set(Snapshots, "needs_from", property(lambda self: 1 << 62 if self.kept else None))
+
+
+@mutant("files")
+def removals_are_synced_once_at_the_end(patch: Patches) -> None:
+    """Each file of the log is removed durably before the next one: a power cut leaves no gap."""
+
+    def remove(self: CommitLog, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            segment.file.close()
+            self._files.unlink(segment.path)
+        self._files.sync_directory(self._directory)
+
+    patch.set(CommitLog, "remove", remove)
+
+
+@mutant("files", aimed="tests/unit/broker/store/test_recovery.py::test_a_stale_file_at_a_roll_is_made_zero_first")
+def a_file_that_comes_back_is_not_emptied(patch: Patches) -> None:
+    """A file that stands where the log goes on is emptied before it is used."""
+    patch.set(CommitLog, "_take_next", lambda self, path: self._files.open(path, create=True))
+
+
+@mutant("files", aimed="tests/unit/broker/store/test_recovery.py::test_the_cut_is_durable_before_anything_is_appended")
+def the_cut_tail_is_not_synced(patch: Patches) -> None:
+    """What a start cuts from the log is durable before anything is appended."""
+    begin, sync = CommitLog.begin, SimFile.sync
+    beginning: list[int] = []
+
+    def unsynced(self: CommitLog, end: int, *, clean: bool, aside: str | None = None) -> None:
+        beginning.append(1)
+        try:
+            begin(self, end, clean=clean, aside=aside)
+        finally:
+            beginning.pop()
+
+    patch.set(CommitLog, "begin", unsynced)
+    patch.set(SimFile, "sync", lambda self: None if beginning else sync(self))
+
+
+@mutant("loss")
+def this_runs_flush_mode_decides(patch: Patches) -> None:
+    """Whether a suffix may be lost follows from the flush mode in which the last run served, not from this run's."""
+    may_have = Store.may_have_forgotten
+
+    def by_this_run(self: Store, boot_id: str) -> bool:
+        last = self._last_boot
+        self._last_boot = None if last is None else (last[0], self._config.flush.value)
+        try:
+            return may_have(self, boot_id)
+        finally:
+            self._last_boot = last
+
+    patch.set(Store, "may_have_forgotten", by_this_run)
+
+
+def _later_tables(patch: Patches, delay_s: float) -> None:
+    """The snapshot of a position gets the tables as they are `delay_s` later."""
+    snapshot, write = Keeper.snapshot, Checkpointer.write
+    states: dict[int, Any] = {}
+
+    async def remembered(self: Keeper) -> None:
+        states[id(self._store._checkpointer)] = self._state
+        await snapshot(self)
+
+    async def late(self: Checkpointer, position: int, needs_from: int, store_ms: int, chunks: Sequence[bytes]) -> None:
+        taken, state = decode(b"".join(chunks)), states.get(id(self))
+        if taken is not None and state is not None:
+            await asyncio.sleep(delay_s)
+            queues: list[list[object]] = [list(row) for row in taken.queues]
+            plain = state.plain()
+            data = encode(position, taken.last_record, taken.store_ms, taken.state_next, queues, plain, taken.clock, taken.last_head)
+            chunks = [data]
+        await write(self, position, needs_from, store_ms, chunks)
+
+    patch.set(Keeper, "snapshot", remembered)
+    patch.set(Checkpointer, "write", late)
+
+
+@mutant("delete", aimed=MADE_AGAIN)
+def a_snapshot_is_of_tables_a_turn_later(patch: Patches) -> None:
+    """The tables of a snapshot are those at its position, taken in the same turn."""
+    _later_tables(patch, 0)
+
+
+@mutant("power", aimed=LAWS)
+def rows_of_a_snapshot_follow_their_table(patch: Patches) -> None:
+    """The rows of a snapshot are made in later turns, from a copy of the table."""
+
+    def live(self: LockTable) -> Rows:
+        return Rows(len(self), lambda: ([*key, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded] for key, lock in self))
+
+    patch.set(LockTable, "snapshot", live)
+
+
+@mutant("delete", aimed=MADE_AGAIN)
+def a_snapshot_is_of_tables_10_ms_later(patch: Patches) -> None:
+    """The tables of a snapshot are those at its position, whatever has changed when it is written."""
+    _later_tables(patch, 0.01)

@@ -1,0 +1,139 @@
+"""Rules of a broker's start: what is durable before the port opens, how long graces and the hold last, what the state records and the
+snapshot bring back.
+"""
+
+from typing import Any
+
+from lockstep.broker import app, journal
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.store import Store
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.progress_table import ProgressTable
+from lockstep.broker.tables.session_table import Session, SessionTable
+from lockstep.protocol.bodies import LockAnswer
+from lockstep.runtime.dispatch import Pending
+from sweep.mutants.registry import Patches, mutant
+
+
+@mutant("loss")
+def the_term_is_not_synced(patch: Patches) -> None:
+    """The term of a start is on the disk before the port opens, in the log and beside it."""
+    enter, sync = app.Broker._enter_term, Store.sync
+    entering: set[int] = set()
+
+    async def entered(self: Any, store: Store, state: Any, recovery: Any) -> None:
+        entering.add(id(store))
+        try:
+            await enter(self, store, state, recovery)
+        finally:
+            entering.discard(id(store))
+
+    async def written(self: Store) -> None:
+        if id(self) not in entering:
+            await sync(self)
+            return
+        self._unconfirmed_end = None
+        self._end_turn()
+        self._confirmations.confirm(self._log.written)
+
+    async def unmarked(self: Store, *, accepted: int, last: int) -> None:
+        pass
+
+    patch.set(app.Broker, "_enter_term", entered)
+    patch.set(Store, "sync", written)
+    patch.set(Store, "mark_terms", unmarked)
+
+
+@mutant("loss")
+def the_hold_ends_after_this_starts_grace(patch: Patches) -> None:
+    """The hold after an assumed loss lasts for the longest grace that a client was told, not for the grace of this start."""
+    tick = Coordination.tick
+
+    def early(self: Coordination, now_ms: int) -> int:
+        state = self.state
+        if state.holding and self._opened_ms is not None and now_ms >= self._opened_ms + state.config.disconnect_grace_ms:
+            state.do(("broker.hold", False))
+            for group in state.groups:
+                state.tell_all_free(group)
+        return tick(self, now_ms)
+
+    patch.set(Coordination, "tick", early)
+
+
+@mutant("loss")
+def newcomers_are_granted_queues_during_the_hold(patch: Patches) -> None:
+    """During the hold after an assumed loss no session is granted a queue, a session that is new since the start neither."""
+    recorded, acquire = SessionTable.recorded, LockSync._acquire
+    known: dict[int, set[str]] = {}
+
+    def remembered(self: SessionTable, session_id: str, client_id: str, now_ms: int) -> None:
+        known.setdefault(id(self), set()).add(session_id)
+        recorded(self, session_id, client_id, now_ms)
+
+    def unheld(self: LockSync, session: Session, key: Key, *facts: Any) -> LockAnswer:
+        state = self._state
+        holding = state.holding
+        if session.id not in known.get(id(state.sessions), ()):
+            state.holding = False
+        try:
+            return acquire(self, session, key, *facts)
+        finally:
+            state.holding = holding
+
+    patch.set(SessionTable, "recorded", remembered)
+    patch.set(LockSync, "_acquire", unheld)
+
+
+@mutant("late_ports")
+def graces_count_from_the_recovery(patch: Patches) -> None:
+    """The graces of recorded sessions count from the moment at which the port opens."""
+
+    def opened(self: Coordination, now_ms: int) -> None:
+        self._opened_ms = now_ms
+
+    patch.set(Coordination, "opened", opened)
+
+
+@mutant("forgotten_commits")
+def a_sync_is_answered_before_the_disk(patch: Patches) -> None:
+    """A SYNC with items is answered when the log is confirmed."""
+    sync = vars(LockProcessor)["sync"]
+
+    def early(self: LockProcessor, request: Any) -> Any:
+        outcome = sync(self, request)
+        return outcome.command if isinstance(outcome, Pending) else outcome
+
+    early.__dict__.update(sync.__dict__)
+    patch.set(LockProcessor, "sync", early)
+
+
+@mutant("split_records")
+def split_state_records_are_in_the_wrong_order(patch: Patches) -> None:
+    """The changes of a turn that do not fit one state record are replayed in the order in which they were made."""
+    bodies = journal._bodies
+
+    def swapped(changes: list[bytes], bytes_max: int) -> list[bytes]:
+        body, half = bodies(changes, 1 << 30), len(changes) // 2
+        return body if len(body[0]) <= bytes_max or not half else swapped(changes[half:], bytes_max) + swapped(changes[:half], bytes_max)
+
+    patch.set(journal, "_bodies", swapped)
+
+
+@mutant("unwatched_queues")
+def since_is_not_in_the_snapshot(patch: Patches) -> None:
+    """The snapshot holds the layout at which a group began: a queue that was added later begins at its first message."""
+    snapshot = ProgressTable.snapshot
+
+    def without(self: ProgressTable) -> dict[str, Any]:
+        return snapshot(self) | {"since": []}
+
+    patch.set(ProgressTable, "snapshot", without)
+
+
+@mutant("loss", aimed="tests/unit/broker/test_refused_starts.py::test_a_start_whose_port_is_taken_changes_nothing")
+def a_failed_start_counts_as_a_crash(patch: Patches) -> None:
+    """A start that fails before it has changed anything leaves a store that was stopped in order as one."""
+    patch.set(StoreDirectory, "take_back", lambda self: None)

@@ -1,0 +1,245 @@
+"""Rules of sends (ordering.md 8, wire.md): layouts, sequences, what stays in its place."""
+
+from typing import Any
+
+from lockstep.broker.processors import send
+from lockstep.broker.processors.send import SendProcessor
+from lockstep.broker.tables import sequence_table
+from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
+from lockstep.client.producer import queue_machine
+from lockstep.client.producer.flow_control import InFlightLimit
+from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
+from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.routing import number_of_key
+from lockstep.client.producer.send_buffer import SendBuffer
+from lockstep.client.producer.sequencer import Sequencer
+from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.nameserver.processor import RouteProcessor
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.command import RETRY_AFTER_FIELD
+from lockstep.protocol.errors import OutOfSequenceError
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import MessageQueue
+from sweep.mutants.registry import Patches, mutant
+
+
+@mutant("send", "broker")
+def repeats_are_stored(patch: Patches) -> None:
+    """A frame that is repeated is stored once."""
+    patch.set(SequenceTable, "check", lambda self, scope, frame, *, now_ms: TAKE)
+    patch.set(send, "check_stamp", lambda body, frame, crc_before: None)
+
+
+@mutant("alter", "send", aimed="tests/unit/broker/test_send.py::test_the_sequence_is_checked_before_layout_topic_stop_and_disk")
+def layout_before_sequence(patch: Patches) -> None:
+    """The sequence is checked before the layout: a repeat is answered whatever else has changed."""
+    in_sequence = SendProcessor._send_in_sequence
+
+    def stale_first(self: SendProcessor, request: Any, header: Any, producer_id: str) -> Any:
+        stale = self._stale(header)
+        return in_sequence(self, request, header, producer_id) if stale is None else self._refuse_stale(request, stale)
+
+    patch.set(SendProcessor, "_send_in_sequence", stale_first)
+
+
+@mutant("alter", aimed="tests/unit/broker/test_send.py::test_a_keyed_send_over_an_older_layout_is_refused")
+def older_layouts_are_taken(patch: Patches) -> None:
+    """A keyed send that was hashed over an older layout is refused."""
+    patch.set(SendProcessor, "_stale", lambda self, header: None)
+
+
+@mutant("send", "broker")
+def sequences_are_forgotten_at_a_start(patch: Patches) -> None:
+    """What a producer sent last is known again after a start."""
+    from lockstep.broker.state import BrokerState
+
+    patch.set(BrokerState, "frame", lambda self, *_: None)
+    patch.set(SequenceTable, "restore", lambda self, plain: None)
+
+
+@mutant(
+    "power",
+    aimed="tests/unit/client/test_producer_retries.py::test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_records",
+)
+def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
+    """A frame whose predecessors the broker lost begins a new epoch."""
+    refused = QueueMachine._refused
+
+    def again(self: QueueMachine, frame: Any, error: Any, fields: Any, now_ms: int) -> Any:
+        if not isinstance(error, OutOfSequenceError):
+            return refused(self, frame, error, fields, now_ms)
+        frame.error = error
+        self._backoff.refusals += 1
+        self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
+        self._retry(frame)
+        return None
+
+    patch.set(QueueMachine, "_refused", again)
+
+
+@mutant("send", "power")
+def a_given_up_frame_keeps_its_sequence(patch: Patches) -> None:
+    """A frame that is given up with its outcome unknown raises the epoch."""
+    give_up = Sequencer.give_up
+
+    def keep(self: Sequencer) -> None:
+        if self.epoch < 0:
+            give_up(self)
+
+    patch.set(Sequencer, "give_up", keep)
+
+
+@mutant("send", "net")
+def a_retry_is_a_new_frame(patch: Patches) -> None:
+    """An unanswered frame is written again with its sequence."""
+    retry = QueueMachine._retry
+
+    def anew(self: QueueMachine, frame: Any) -> None:
+        self._sequencer.give_up()
+        self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_asks=self.any_asks)
+        retry(self, self._frame)
+
+    patch.set(QueueMachine, "_retry", anew)
+
+
+@mutant("send", "broker")
+def a_key_moves_with_its_broker(patch: Patches) -> None:
+    """A key's queue is picked over the layout, never over the live brokers."""
+
+    def live(self: TopicMachine, sharding_key: str) -> QueueMachine:
+        machines = [machine for queue in self.layout.write_queues if (machine := self.of_queue(queue))]
+        live = [machine for machine in machines if machine.broker.up and not machine.stalled] or machines
+        return live[number_of_key(sharding_key, len(live))]
+
+    patch.set(TopicMachine, "of_key", live)
+
+
+@mutant(
+    "send",
+    "broker",
+    aimed="tests/unit/client/test_producer_refusals.py::test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on",
+)
+def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
+    """If a keyed send fails, later ones of its key that wait fail unsent."""
+    patch.set(SendBuffer, "take_keys", lambda self, keys: [])
+    patch.set(InFlightLimit, "refuse_behind", lambda self, queue, keys: iter(()))
+
+
+@mutant(
+    "send",
+    "net",
+    aimed="tests/unit/client/test_producer_retries.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
+)
+def moved_sends_end_as_not_stored(patch: Patches) -> None:
+    """A send that left a queue which may have it does not end as not stored."""
+    patch.set(PendingSend, "left_behind", property(lambda self: False, lambda self, value: None))
+
+
+@mutant("alter", "swarm", aimed="tests/unit/protocol/test_layouts.py::test_the_higher_version_wins_by_counter_then_writer")
+def two_writers_of_one_layout_both_win(patch: Patches) -> None:
+    """Of two layouts of one counter the higher writer wins, everywhere."""
+    adopt = LayoutTable.adopt
+
+    def first(self: LayoutTable, layout: Any) -> Any:
+        known = self.get(layout.topic)
+        if known is not None and known.version.counter == layout.version.counter:
+            return False
+        return adopt(self, layout)
+
+    patch.set(LayoutTable, "adopt", first)
+
+
+@mutant("send", aimed="tests/unit/broker/test_sequence_table.py::test_is_refused")
+def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
+    """A frame of an unknown scope that does not begin it is out of sequence, not known."""
+    check = SequenceTable.check
+
+    def known(self: SequenceTable, scope: Any, frame: Any, *, now_ms: int) -> Any:
+        verdict = check(self, scope, frame, now_ms=now_ms)
+        if verdict is not TAKE and verdict.code == ResponseCode.OUT_OF_SEQUENCE:
+            from lockstep.broker.tables.sequence_table import DUPLICATE
+
+            return DUPLICATE
+        return verdict
+
+    patch.set(SequenceTable, "check", known)
+
+
+@mutant("alter", aimed="tests/unit/broker/test_registrar.py::test_a_layout_that_another_broker_brings_is_adopted_at_once")
+def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
+    """A layout that one broker brings is told to the others at once."""
+    patch.set(RouteProcessor, "_tell_others", lambda self, topics, source: None)
+
+
+@mutant("fsync")
+def the_least_careful_send_decides(patch: Patches) -> None:
+    """A frame is answered as the most careful of its sends asks."""
+
+    def careless(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
+        frame = seal_frame(queue, sequencer, sends, any_asks=any_asks)
+        if any(pending.durable is False for pending in sends):
+            frame.fields["durable"] = False
+        return frame
+
+    patch.set(queue_machine, "seal_frame", careless)
+
+
+@mutant("send", "net", aimed="tests/unit/broker/test_sequence_table.py::test_is_refused")
+def lower_producer_epochs_are_taken(patch: Patches) -> None:
+    """A frame of a producer epoch that is over is refused, however late it comes."""
+    other_epoch = sequence_table._other_epoch
+
+    def taken(last: Any, frame: Any) -> Any:
+        return TAKE if frame.first == 0 else other_epoch(last, frame)
+
+    patch.set(sequence_table, "_other_epoch", taken)
+
+
+@mutant(
+    "send", "broker", aimed="tests/unit/client/test_producer_refusals.py::test_a_keyed_send_refused_by_its_broker_does_not_go_to_another"
+)
+def a_keyed_frame_moves(patch: Patches) -> None:
+    """A keyed frame is tried again at its own queue, and nowhere else."""
+
+    def unkeyed(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
+        frame = seal_frame(queue, sequencer, sends, any_asks=any_asks)
+        frame.keyed = False
+        return frame
+
+    patch.set(queue_machine, "seal_frame", unkeyed)
+
+
+@mutant("send", "net", aimed="tests/unit/client/test_producer.py::test_what_gathers_behind_a_frame_in_flight_leaves_as_one_frame")
+def frames_do_not_wait_for_each_other(patch: Patches) -> None:
+    """One frame in flight per queue and producer."""
+    write, answered = QueueMachine._write, QueueMachine.answered
+
+    def unawaited(self: QueueMachine, frame: InFlightFrame, connection: Any, now_ms: int) -> None:
+        write(self, frame, connection, now_ms)
+        self._frame = None
+
+    def late(self: QueueMachine, frame: InFlightFrame, *response: Any) -> Any:
+        before, self._frame = self._frame, frame
+        version = answered(self, frame, *response)
+        self._frame = self._frame or before
+        return version
+
+    patch.set(QueueMachine, "_write", unawaited)
+    patch.set(QueueMachine, "answered", late)
+
+
+LAYOUTS_TEST = "tests/unit/client/test_producer_layouts.py"
+
+
+@mutant("wipe", aimed=f"{LAYOUTS_TEST}::test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_it_was")
+def a_lost_layout_is_waited_for(patch: Patches) -> None:
+    """A keyed send that was refused for a higher layout is tried as it was from time to time: that layout may be lost."""
+    patch.set(queue_machine, "KEYED_AGAIN_MS", 1 << 40)
+
+
+@mutant("alter", aimed=f"{LAYOUTS_TEST}::test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_what_waits_behind_it")
+def what_is_refused_goes_to_the_end(patch: Patches) -> None:
+    """What is picked again after a refusal goes ahead of what was sent behind it."""
+    add = QueueMachine.add
+    patch.set(QueueMachine, "add", lambda self, pending, *, ahead=False: add(self, pending))

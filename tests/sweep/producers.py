@@ -1,0 +1,143 @@
+"""Producer processes: keyed sends, batches, unkeyed sends, many of them at once. No body is sent twice."""
+
+import asyncio
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING
+
+from lockstep.client import BatchSendError, LockstepError, Message, Producer, SendError, SendResult
+from lockstep.client import Outcome as SendOutcome
+from lockstep.client.producer.config import Require
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from sweep.compressed import large
+from sweep.copy_events import DelayedAcked
+from sweep.events import SendAcked, SendBegan, SendFailed
+from sweep.history import Outcome, QueueKey
+from sweep.services import Main
+from sweep.settings import TOPIC
+
+if TYPE_CHECKING:
+    from sweep.universe import Universe
+
+LEVELS = (1, 1, 2, 2, 3, 4)
+"""Of delayed sends: 1 s to 30 s."""
+AWAITED_SHARE = 0.3
+"""How many sends their producer waits for before the next one."""
+
+
+class Sender:
+    """One producer process."""
+
+    def __init__(self, universe: "Universe", producer: Producer) -> None:
+        process = universe.loop.current
+        self._universe = universe
+        self._producer = producer
+        self._name = f"{process.machine.name.rpartition('.')[2]}.{process.number}"
+        self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/sends")
+        self._extra = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/delayed")
+        self._terms = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/terms")
+        self._sizes = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/sizes")
+        self._sent: Counter[str] = Counter()
+        self._tasks = Tasks(universe.task_failed)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        setting, random = self._universe.setting, self._random
+        while self._universe.sending and not stop.is_set():
+            roll = random.random()
+            if setting.delayed_share and self._extra.random() < setting.delayed_share:
+                coroutine = self._delayed(self._key() if self._extra.random() < 0.5 else None)
+            elif roll < setting.unkeyed_share:
+                coroutine = self._one(None)
+            elif roll < setting.unkeyed_share + setting.batch_share:
+                coroutine = self._batch([self._key() for _ in range(random.randint(2, 6))])
+            else:
+                coroutine = self._one(self._key())
+            task = self._tasks.spawn(coroutine, "send")
+            if random.random() < AWAITED_SHARE:
+                await asyncio.wait([task])
+            await asyncio.sleep(random.expovariate(1 / setting.send_every_s))
+
+    def _key(self) -> str:
+        return f"{self._name}-{self._random.randrange(self._universe.setting.keys)}"
+
+    def _topic(self) -> str:
+        topics = self._universe.setting.topics
+        return topics[0] if len(topics) == 1 else self._random.choice(topics)
+
+    def _message(self, key: str | None, topic: str, delay_level: int = 0) -> Message:
+        name = key or f"{self._name}-any"
+        self._sent[name] += 1
+        body = f"{name}/{self._sent[name]}".encode()
+        if self._sizes.random() < self._universe.setting.large_share:
+            body = large(body, self._sizes)
+        tags = "B" if self._random.random() < self._universe.setting.tag_b_share else "A"
+        self._universe.history.append(SendBegan(*self._universe.place(), body, key, topic, tags, delay_level))
+        if not self._universe.calm and self._extra.random() < self._universe.setting.poison_share:
+            self._universe.poison[body] = None
+        return Message(topic, body, tags=tags, sharding_key=key)
+
+    async def _one(self, key: str | None) -> None:
+        message, require = self._message(key, self._topic()), self._require()
+        try:
+            self._acked(message, await self._producer.send(message, require=require), require)
+        except LockstepError as error:
+            self._failed(message, error)
+
+    async def _delayed(self, key: str | None) -> None:
+        """A keyed one has a queue of its own too, and no place in its key's order."""
+        level = self._extra.choice(LEVELS)
+        message = self._message(key, TOPIC, level)
+        try:
+            result = await self._producer.send(message, delay_level=level)
+        except LockstepError as error:
+            self._failed(message, error)
+            return
+        queue = QueueKey("", result.queue.broker_name, result.queue.topic, result.queue.queue_id)
+        self._universe.history.append(DelayedAcked(*self._universe.place(), bytes(message.body), queue, result.status.value))
+
+    async def _batch(self, keys: list[str]) -> None:
+        topic = self._topic()
+        messages, require = [self._message(key, topic) for key in keys], self._require()
+        try:
+            results: list[SendResult | Exception] = list(await self._producer.send_batch(messages, require=require))
+        except BatchSendError as error:
+            results = list(error.results)
+        except LockstepError as error:
+            results = [error for _ in messages]
+        for message, result in zip(messages, results, strict=True):
+            if isinstance(result, SendResult):
+                self._acked(message, result, require)
+            else:
+                self._failed(message, result)
+
+    def _require(self) -> Require:
+        share = self._universe.setting.written_share
+        return "written" if share and self._terms.random() < share else "stored"
+
+    def _acked(self, message: Message, result: SendResult, require: Require) -> None:
+        queue = QueueKey("", result.queue.broker_name, result.queue.topic, result.queue.queue_id)
+        body, offset, status = bytes(message.body), result.queue_offset, result.status.value
+        self._universe.history.append(SendAcked(*self._universe.place(), body, queue, offset, status, require == "written"))
+
+    def _failed(self, message: Message, error: Exception) -> None:
+        unknown = isinstance(error, SendError) and error.outcome is SendOutcome.UNKNOWN
+        outcome = Outcome.UNKNOWN if unknown else Outcome.NOT_STORED
+        self._universe.history.append(SendFailed(*self._universe.place(), bytes(message.body), outcome, f"{type(error).__name__}: {error}"))
+
+
+def producer_main(universe: "Universe") -> Main:
+    async def main(stop: asyncio.Event) -> int:
+        while not stop.is_set():
+            limit = universe.setting.in_flight_max
+            producer = Producer("prod", nameserver=universe.nameserver, host=Host.current(), in_flight_count_max=limit)
+            try:
+                await producer.start()
+                break
+            except LockstepError:
+                await asyncio.sleep(0.5)
+        await Sender(universe, producer).run(stop)
+        await producer.close()
+        return 0
+
+    return main

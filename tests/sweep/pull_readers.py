@@ -1,0 +1,318 @@
+"""A group of pull consumers: they poll or iterate, are slow, commit or leave it, seek, pause, close, return; by subscription or by hand."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from lockstep.client import (
+    ConsumerEvent,
+    ConsumerState,
+    DuplicateClientIdError,
+    LockstepError,
+    MessageExt,
+    MessageQueue,
+    PullConsumer,
+    QueueAssigned,
+    QueueGap,
+    QueueRevoked,
+    StaleEpochError,
+    StateError,
+    SubscriptionConflictError,
+)
+from lockstep.runtime.host import Host
+from sweep.consumers import BEGIN_LOOK_S
+from sweep.events import QueueGapSeen
+from sweep.history import QueueKey, Reached
+from sweep.reader_events import (
+    CommitFailed,
+    Committed,
+    DoneSaid,
+    Polled,
+    QueueGiven,
+    QueueTaken,
+    QueueUnassigned,
+    ReaderStarted,
+    ReaderStopped,
+    ReadingPaused,
+    ReadingResumed,
+    Sought,
+)
+from sweep.settings import READERS, TOPIC
+
+if TYPE_CHECKING:
+    from lockstep.testing.simulation.process import Process
+    from sweep.universe import Universe
+
+POLLS_MS = (1, 50, 300, 1_500)
+LIVES = (20, 100, 1_000, 1_000)
+"""Turns after which a reader closes and another one is made."""
+ITERATES_S = (0.05, 1.0, 5.0)
+"""How long one turn of `async for` lasts at most."""
+ITERATED = (1, 10, 50)
+"""How many messages it takes at most."""
+SEEK_SHARE = 0.02
+PAUSE_SHARE = 0.02
+RESUME_SHARE = 0.1
+COMMIT_SHARE = 0.4
+"""How many turns of a reader without auto-commit end with commit(); of one with it some too."""
+SEEKS = ("back", "back", "back", "begin", "time", "forward", "end")
+LAST_TURN_S = 1.0
+"""How long a reader that is to stop is waited for; else it is stopped in the middle of whatever it does."""
+
+
+class PullRunner:
+    """The group's readers in one process: one after the other."""
+
+    def __init__(self, universe: "Universe", process: "Process", host: Host, stop: asyncio.Event, toggle: asyncio.Event) -> None:
+        self._universe = universe
+        self._process = process
+        self._host = host
+        self._stop = stop
+        self._toggle = toggle
+        self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/{READERS}")
+        self._manner = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/manner")
+        self._place = universe.consumers.index(process.machine.name)
+        self._reader = 0
+        self._auto = True
+        self._each = False
+        """It reads by `async for`."""
+        self._over = False
+        self._paused: dict[MessageQueue, None] = {}
+        self._mine: tuple[MessageQueue, ...] = ()
+        """By hand: what it was assigned last, also to the reader before."""
+        self._choose_s = 0.0
+        """When it looks again which queues there are."""
+
+    async def run(self) -> None:
+        while not self._stop.is_set():
+            if READERS not in self._universe.begun:
+                await asyncio.sleep(BEGIN_LOOK_S)
+                continue
+            consumer = self._consumer()
+            if await self._start(consumer):
+                await self._until_told(consumer)
+            else:
+                await asyncio.sleep(0.5)
+            if self._toggle.is_set():
+                self._toggle.clear()
+                await asyncio.sleep(self._random.choice([0, 0, 0.01, 0.5, 3]))
+
+    def _consumer(self) -> PullConsumer:
+        setting, random, begin = self._universe.setting, self._random, self._universe.begun[READERS]
+        self._reader, self._auto, self._over = self._universe.next_call(), random.random() < 0.5, False
+        self._paused, self._choose_s = {}, 0.0
+        self._each = self._manner.random() < setting.iterators_share
+        consumer = PullConsumer(
+            READERS,
+            nameserver=self._universe.nameserver,
+            host=self._host,
+            consume_from_where=begin.where,
+            consume_timestamp_ms=begin.timestamp_ms,
+            allocate=setting.allocate,
+            auto_commit=self._auto,
+            poll_count=setting.poll_count,
+            queue_count_max=random.choice([4, 50, 1_000]),
+            stop_timeout_ms=setting.stop_ms,
+        )
+        if not setting.by_hand:
+            consumer.subscribe(TOPIC, setting.reader_expression)
+        consumer.on_event(self._event)
+        forget, reader = consumer._polls.unassigned, self._reader
+
+        def unassigned(queue: MessageQueue) -> None:
+            universe = self._universe
+            if queue in consumer.assignment():
+                universe.wrong("what was asked of a queue counts while it is assigned", f"{self._process}: {queue}")
+            universe.history.append(QueueUnassigned(*universe.place(self._process), reader, _key(queue)))
+            forget(queue)
+
+        consumer._polls.unassigned = unassigned  # type: ignore[method-assign]
+        return consumer
+
+    async def _start(self, consumer: PullConsumer) -> bool:
+        universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[READERS]
+        started = ReaderStarted(*universe.place(), self._reader, READERS, TOPIC, setting.by_hand, self._auto)
+        tags = "*" if setting.by_hand else setting.reader_expression
+        universe.history.append(replace(started, expression=tags, each=self._each, where=begin.where.name, since_t=begin.t))
+        try:
+            if setting.by_hand and self._random.random() < 0.5:
+                await consumer.assign(self._mine)
+            await consumer.start()
+        except LockstepError as error:
+            universe.history.append(Reached(*universe.place(), f"reader's start refused: {type(error).__name__}"))
+            universe.history.append(ReaderStopped(*universe.place(), self._reader))
+            return False
+        return True
+
+    async def _until_told(self, consumer: PullConsumer) -> None:
+        universe = self._universe
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(self._read(consumer))
+            told = [group.create_task(self._stop.wait()), group.create_task(self._toggle.wait())]
+            await asyncio.wait([reading, *told], return_when=asyncio.FIRST_COMPLETED)
+            for each in told:
+                each.cancel()
+            self._over = self._random.random() < 0.5
+            if self._over:
+                await asyncio.wait([reading], timeout=LAST_TURN_S)
+            await consumer.stop()
+        if isinstance(consumer.failure, SubscriptionConflictError | DuplicateClientIdError):
+            universe.consumer_died(consumer.failure)
+        elif consumer.failure is not None:
+            universe.wrong("a consumer lives", f"{self._process}: {consumer.failure!r}")
+        universe.history.append(ReaderStopped(*universe.place(), self._reader))
+
+    def _event(self, event: ConsumerEvent) -> None:
+        universe = self._universe
+        if universe.over:
+            return
+        place, queue = universe.place(self._process), _key(event.queue)
+        if isinstance(event, QueueAssigned):
+            universe.history.append(QueueGiven(*place, self._reader, queue, event.generation or 0, event.offset))
+        elif isinstance(event, QueueRevoked):
+            universe.history.append(QueueTaken(*place, self._reader, queue, event.generation or 0))
+        elif isinstance(event, QueueGap):
+            universe.history.append(QueueGapSeen(*place, queue, event.first, event.end))
+
+    # --------------------------------------------------------------------------------------------------------------- turns
+
+    async def _read(self, consumer: PullConsumer) -> None:
+        left = self._random.choice(LIVES)
+        while consumer.state is ConsumerState.RUNNING and not self._over and (left > 0 or self._universe.calm):
+            left -= 1
+            try:
+                await self._choose(consumer)
+                await self._fidget(consumer)
+            except LockstepError as error:
+                self._universe.history.append(Reached(*self._universe.place(), f"reader refused: {type(error).__name__}", str(error)))
+                await asyncio.sleep(0.05)
+            try:
+                if self._each:
+                    await self._iterate(consumer)
+                elif await self._poll(consumer):
+                    await asyncio.sleep(self._takes_s())
+            except LockstepError as error:
+                told = error is consumer.failure or (isinstance(error, StateError) and not self._each)
+                if consumer.state is ConsumerState.RUNNING or not told:
+                    self._universe.wrong("a poll raises only what has ended its consumer", f"{self._process}: {error!r}")
+                return
+            share = COMMIT_SHARE / 10 if self._auto else 1.0 if self._universe.calm else COMMIT_SHARE
+            if consumer.state is ConsumerState.RUNNING and self._random.random() < share:
+                await self._commit(consumer)
+
+    def _takes_s(self) -> float:
+        setting, random = self._universe.setting, self._random
+        roll = 1.0 if self._universe.calm else random.random()
+        if roll < setting.long_share:
+            return random.uniform(3, 12)
+        return random.uniform(0.3, 2) if roll < setting.long_share + setting.slow_share else random.uniform(0.001, 0.02)
+
+    async def _poll(self, consumer: PullConsumer) -> bool:
+        """Whether it gave something."""
+        self._goes_on()
+        batch = await consumer.poll(self._random.choice(POLLS_MS))
+        self._given(consumer, batch)
+        return bool(batch)
+
+    async def _iterate(self, consumer: PullConsumer) -> None:
+        """Some messages, or for some time; then its reader sees to other things. Only a stop ends the loop itself."""
+        universe, left = self._universe, self._manner.choice(ITERATED)
+        self._goes_on()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._manner.choice(ITERATES_S)):
+                async for message in consumer:
+                    self._given(consumer, [message])
+                    await asyncio.sleep(self._takes_s())
+                    left -= 1
+                    if not left or self._over:
+                        return
+                    self._goes_on()
+                if consumer.state is ConsumerState.RUNNING:
+                    universe.wrong("an `async for` goes on until its consumer is stopped", f"{self._process}")
+                universe.history.append(Reached(*universe.place(), "async for ended by a stop"))
+
+    def _goes_on(self) -> None:
+        """The next message is about to be asked for: with auto-commit those before are done."""
+        if self._auto:
+            self._universe.history.append(DoneSaid(*self._universe.place(), self._reader, "poll"))
+
+    def _given(self, consumer: PullConsumer, batch: list[MessageExt]) -> None:
+        universe = self._universe
+        if batch:
+            queues = list(dict.fromkeys(MessageQueue(each.topic, each.broker_name, each.queue_id) for each in batch))
+            if len(queues) > 1:
+                universe.wrong("a poll gives messages of one queue", f"{self._process}: {queues}")
+            assigned = consumer.state is not ConsumerState.RUNNING or queues[0] in consumer.assignment()
+            given = tuple((each.queue_offset, each.body) for each in batch)
+            universe.history.append(Polled(*universe.place(), self._reader, _key(queues[0]), given, assigned))
+
+    async def _commit(self, consumer: PullConsumer) -> None:
+        universe = self._universe
+        universe.history.append(DoneSaid(*universe.place(), self._reader, "commit"))
+        try:
+            await consumer.commit()
+        except LockstepError as error:
+            universe.history.append(CommitFailed(*universe.place(), self._reader, isinstance(error, StaleEpochError), str(error)))
+        else:
+            universe.history.append(Committed(*universe.place(), self._reader))
+
+    # ------------------------------------------------------------------------------------------------- queues, seeks, pauses
+
+    async def _choose(self, consumer: PullConsumer) -> None:
+        """By hand: this process' share of the queues there are; now and then one less, for a while."""
+        universe, random = self._universe, self._random
+        if not universe.setting.by_hand or universe.loop.now < self._choose_s:
+            return
+        self._choose_s = universe.loop.now + random.uniform(2, 8)
+        brokers, count = list(universe.brokers), len(universe.consumers)
+        known = await consumer.queues(TOPIC)
+        mine = tuple(queue for queue in known if (brokers.index(queue.broker_name) + queue.queue_id) % count == self._place)
+        if not universe.calm and random.random() < 0.3:
+            mine = mine[1:]
+        self._mine = mine
+        await consumer.assign(mine)
+
+    def _forget(self, queues: list[MessageQueue]) -> None:
+        """They are not paused any more."""
+        for queue in queues:
+            del self._paused[queue]
+            self._universe.history.append(ReadingResumed(*self._universe.place(), self._reader, _key(queue)))
+
+    async def _fidget(self, consumer: PullConsumer) -> None:
+        universe, random = self._universe, self._random
+        if universe.calm or random.random() < RESUME_SHARE:
+            self._forget(list(self._paused))
+            consumer.resume()
+        queues = consumer.assignment()
+        if universe.calm or not queues:
+            return
+        if random.random() < PAUSE_SHARE:
+            queue = random.choice(queues)
+            consumer.pause(queue)
+            self._paused[queue] = None
+            universe.history.append(ReadingPaused(*universe.place(), self._reader, _key(queue)))
+        if random.random() < SEEK_SHARE:
+            await self._seek(consumer, random.choice(queues))
+
+    async def _seek(self, consumer: PullConsumer, queue: MessageQueue) -> None:
+        random, at = self._random, consumer.position(queue) or 0
+        how = random.choice(SEEKS)
+        if how == "begin":
+            await consumer.seek_to_begin(queue)
+        elif how == "end":
+            await consumer.seek_to_end(queue)
+        elif how == "time":
+            then_ms = self._host.clock.wall_ms() - random.randrange(20_000)
+            await consumer.seek(queue, await consumer.offset_at(queue, then_ms))
+        else:
+            step = random.randint(1, 20)
+            await consumer.seek(queue, max(0, at - step) if how == "back" else at + step)
+        offset = consumer.position(queue)
+        assert offset is not None
+        self._universe.history.append(Sought(*self._universe.place(), self._reader, _key(queue), offset))
+
+
+def _key(queue: MessageQueue) -> QueueKey:
+    return QueueKey(READERS, queue.broker_name, queue.topic, queue.queue_id)

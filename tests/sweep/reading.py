@@ -1,0 +1,112 @@
+"""The final reading: every queue of every broker by a plain client, which is no member of any group, through the wire."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from lockstep.admin.client import AdminClient
+from lockstep.protocol.bodies import OffsetRange, TopicOffsets
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.headers.offsets import TopicHeader
+from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
+from lockstep.protocol.message import decode_messages
+from lockstep.protocol.names import dlq_topic, retry_topic
+from lockstep.protocol.properties import ORIGIN_MESSAGE_ID
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import connect
+from lockstep.testing.simulation.process import EPOCH_S
+from sweep.copy_events import CopyStored
+from sweep.events import ReadingEnded, Stored
+from sweep.hand_events import LayoutInForce, LayoutsRead
+from sweep.history import Event, QueueKey
+from sweep.services import BROKER_PORT
+from sweep.settings import MAILING
+
+if TYPE_CHECKING:
+    from lockstep.protocol.message import MessageExt
+    from sweep.universe import Universe
+
+GROUP = "READER"
+TIMEOUT_MS = 10_000
+COUNT_MAX = 256
+BUSY_S = 0.2
+"""Before a refused reading is tried again."""
+
+
+async def read_everything(universe: "Universe") -> None:
+    """Stored and ReadingEnded of each queue, and each layout. A broker or nameserver that does not answer is a violation."""
+    await _read_layouts(universe)
+    for name, address in universe.brokers.items():
+        try:
+            endpoint = await connect(Host.current(), f"{address}:{BROKER_PORT}", timeout_ms=TIMEOUT_MS)
+            try:
+                for topic in (*universe.setting.topics, *_copies(universe)):
+                    answer = await endpoint.request(RequestCode.TOPIC_OFFSETS, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
+                    if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic not in universe.setting.topics:
+                        continue
+                    for at in decode_body(TopicOffsets, answer.body).queues:
+                        await _read_queue(universe, endpoint, QueueKey("", name, topic, at.queue_id), at)
+            finally:
+                endpoint.abort("read")
+                await endpoint.wait_closed()
+        except LockstepError as error:
+            universe.wrong("every log can be read", f"{name}: {error!r}")
+
+
+async def _read_layouts(universe: "Universe") -> None:
+    admin = AdminClient(Host.current(), universe.nameserver)
+    try:
+        registered = {broker.name for broker in await admin.brokers() if broker.registered}
+        if away := sorted(set(universe.brokers) - registered):
+            universe.wrong("every broker is registered", f"not registered after the calm: {away}")
+        topics = await admin.topics()
+        for topic in topics:
+            layout = (await admin.route(topic)).layout
+            counts = tuple((name, layout.read_count(name)) for name in layout.read_brokers)
+            universe.history.append(LayoutInForce(*universe.place(), topic, counts))
+        universe.history.append(LayoutsRead(*universe.place(), universe.setting.topics_max))
+    except LockstepError as error:
+        universe.wrong("every layout can be read", repr(error))
+
+
+def _copies(universe: "Universe") -> list[str]:
+    """Where the broker itself stores what groups could not handle."""
+    setting = universe.setting
+    concurrent = [retry_topic(MAILING), dlq_topic(MAILING)] if setting.concurrent else []
+    return concurrent + ([] if setting.attempts_max is None else [dlq_topic(group) for group in setting.groups])
+
+
+async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey, at: OffsetRange) -> None:
+    first = offset = at.min_offset
+    give_up_s = universe.loop.now + TIMEOUT_MS / 1_000
+    while offset < at.max_offset:
+        header = PullHeader(
+            GROUP, queue.topic, at.queue_id, offset, max_msg_nums=COUNT_MAX, sys_flag=SUBSCRIPTION, subscription="*", expression_type="TAG"
+        )
+        answer = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=TIMEOUT_MS)
+        if answer.code == ResponseCode.SYSTEM_BUSY and universe.loop.now < give_up_s:
+            await asyncio.sleep(BUSY_S)  # an entry is compared with the log
+            continue
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED and universe.setting.log_bytes_max is not None:
+            following = from_plain(PullReply, answer.fields).next_begin_offset
+            if following > offset:  # retention has removed it since the offsets were asked for
+                first = offset = following
+                continue
+        if answer.code != ResponseCode.SUCCESS:
+            universe.wrong("every log can be read", f"{queue} at {offset} of {at.max_offset}: {answer.code} {answer.remark}")
+            return
+        for message in decode_messages(bytes(answer.body), queue.broker):
+            universe.history.append(_found(universe, queue, message))
+        offset = from_plain(PullReply, answer.fields).next_begin_offset
+    if queue.topic in universe.setting.topics:
+        universe.history.append(ReadingEnded(*universe.place(), queue, first, at.max_offset))
+
+
+def _found(universe: "Universe", queue: QueueKey, message: "MessageExt") -> Event:
+    place = (*universe.place(), queue, message.queue_offset, message.body)
+    if queue.topic in universe.setting.topics:
+        return Stored(*place, message.sharding_key, message.stored_ms / 1_000 - EPOCH_S)
+    return CopyStored(*place, message.reconsume_times, message.all_properties.get(ORIGIN_MESSAGE_ID, ""))

@@ -1,0 +1,132 @@
+"""Universes by their seeds: one, many on several cores, with a rule switched off, again with its story."""
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+
+from lockstep.runtime.clock import Clock
+from lockstep.testing.simulation import SimulationStuckError
+from sweep.mutants import MUTANTS, switched_off
+from sweep.report import Summary, Total, crashed, summary, told
+from sweep.universe import Outcome, Universe, every_fault
+from sweep.worlds import draw
+
+WORKERS = 2
+CLOCK = Clock()
+"""This machine's: how long a sweep may take, and what it took."""
+PROGRESS_S = 10.0
+
+
+def now_s() -> float:
+    return CLOCK.monotonic_ms() / 1000
+
+
+def _cpu_s() -> float:
+    used = os.times()
+    return used.user + used.system
+
+
+def run_one(seed: int, world: str | None, *, story: bool = False, trace: bool = False, storm_s: float | None = None) -> Outcome:
+    """One universe. The collector of cycles waits until it is over: that is a fifth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return Universe(draw(seed, world, every_fault(), storm_s=storm_s), story=story, trace=trace).run()
+    finally:
+        gc.collect()
+        if collects:
+            gc.enable()
+
+
+def run_summary(seed: int, world: str | None, mutant: str | None = None) -> Summary:
+    """In a worker process."""
+    began = _cpu_s()
+    with switched_off(mutant):
+        outcome = run_one(seed, world)
+    return summary(outcome, _cpu_s() - began)
+
+
+def catch(name: str, seeds_max: int) -> tuple[str, Summary | None, int]:
+    """Runs seed after seed with that rule switched off until something is violated: (name, that universe, seeds tried)."""
+    worlds = MUTANTS[name].worlds
+    for tried in range(1, seeds_max + 1):
+        try:
+            one = run_summary(tried, worlds[(tried - 1) % len(worlds)], name)
+        except (AssertionError, SimulationStuckError) as error:
+            return name, crashed(tried, worlds[(tried - 1) % len(worlds)], repr(error)), tried
+        if one.violations:
+            return name, one, tried
+    return name, None, seeds_max
+
+
+def mutants(names: list[str], seeds_max: int, *, workers: int, tell: Callable[[str], None]) -> list[str]:
+    """A line for each rule that was switched off; the names of those whose absence nobody noticed. Those with an aimed test are named only:
+    tests/sim/test_mutants.py runs them.
+    """
+    lived = []
+    aimed, swarmed = ([name for name in names if bool(MUTANTS[name].aimed) is one] for one in (True, False))
+    tell(f"{'rule switched off':44} {'seeds':>5}  noticed by")
+    for name in aimed:
+        tell(f"{name:44} {'aimed':>5}  {MUTANTS[name].aimed}")
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for name, one, tried in pool.map(catch, swarmed, [seeds_max] * len(swarmed)):
+            if one is None:
+                lived.append(name)
+                tell(f"{name:44} {tried:>5}  NOBODY ({', '.join(MUTANTS[name].worlds)}): {MUTANTS[name].rule}")
+            else:
+                tell(f"{name:44} {tried:>5}  {one.world} {one.seed}: {one.violations[0][:150]}")
+    tell(f"{len(swarmed) - len(lived)} of {len(swarmed)} noticed")
+    if aimed:
+        tell(f"{len(aimed)} more have a test that aims at them: LOCKSTEP_TEST_SLOW=1 ./scripts/test tests/sim/test_mutants.py")
+    return lived
+
+
+def sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float | None, tell: Callable[[str], None]) -> Total:
+    """Runs all seeds, or as many as begin before `until` (seconds of the monotonic clock)."""
+    total, told_at = Total(), now_s()
+    running: set[Future[Summary]] = set()
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        left = True
+        while left or running:
+            while left and len(running) < 2 * workers:
+                seed = next(seeds, None) if until is None or now_s() < until else None
+                if seed is None:
+                    left = False
+                else:
+                    running.add(pool.submit(run_summary, seed, world))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for one in sorted((future.result() for future in done), key=lambda one: one.seed):
+                total.add(one)
+                for line in told(one.seed, one.world, one.violations) if one.violations else []:
+                    tell(line)
+            if now_s() - told_at > PROGRESS_S:
+                told_at = now_s()
+                tell(f"… {total.seeds} seeds, {total.simulated_s / 3600:.2f} h simulated, {len(total.violations)} with violations")
+    return total
+
+
+def replay(seed: int, world: str | None, *, storm_s: float | None = None, verbose: bool, tell: Callable[[str], None]) -> bool:
+    """One universe again; with `verbose` its story. True: nothing was violated."""
+    began = _cpu_s()
+    outcome = run_one(seed, world, story=verbose, trace=True, storm_s=storm_s)
+    if verbose:
+        tell(f"seed {seed}, world {outcome.setting.world}: {outcome.setting.facts()}")
+        for line in story(outcome):
+            tell(line)
+    one = summary(outcome, _cpu_s() - began)
+    total = Total()
+    total.add(one)
+    for line in total.lines():
+        tell(line)
+    tell(f"digest       {one.digest}")
+    return not one.violations
+
+
+def story(outcome: Outcome) -> Iterator[str]:
+    """Every event and every log line, in order of time."""
+    told_lines = [(event.t, 0, number, str(event)) for number, event in enumerate(outcome.history)]
+    told_lines += [(line.t, 1, number, str(line)) for number, line in enumerate(outcome.log.lines)]
+    told_lines += [(violation.t, 2, number, f"!!! {violation}") for number, violation in enumerate(outcome.violations)]
+    return (text for *_, text in sorted(told_lines))

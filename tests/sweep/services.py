@@ -1,0 +1,200 @@
+"""The processes that serve: nameservers and brokers, as their programs run them, and who creates and alters topics."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import PrivateAttr
+
+from lockstep.broker.app import Broker
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.store import StoreConfig
+from lockstep.client.client import Client
+from lockstep.client.topics import create_topic
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.daemon import Service, exit_code_of
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import call
+from sweep.events import BrokerOpened, Fault
+from sweep.history import Reached
+from sweep.settings import TOPIC, Setting
+
+if TYPE_CHECKING:
+    from sweep.universe import Universe
+
+NAMESERVER_PORT = 9876
+BROKER_PORT = 10911
+STORE = "/store"
+
+Main = Callable[[asyncio.Event], Coroutine[Any, Any, int]]
+"""A process: runs until it is done or the event asks it to stop; its exit code."""
+
+
+class SmallBrokerConfig(BrokerConfig):
+    """A broker whose log has files as small as the universe is short."""
+
+    _setting: Setting = PrivateAttr()
+
+    def store_config(self) -> StoreConfig:
+        setting = self._setting
+        return replace(
+            super().store_config(),
+            segment_bytes=setting.segment_bytes,
+            flush_interval_ms=setting.flush_interval_ms,
+            snapshot_interval_ms=setting.snapshot_interval_ms,
+            log_bytes_max=setting.log_bytes_max,
+            disk_reserve_bytes=setting.reserve_bytes,
+            tail_bytes=min(setting.tail_bytes, setting.segment_bytes),
+            queue_tail_bytes=setting.queue_tail_bytes,
+            state_bytes_max=setting.state_bytes,
+            queue_file_entries=200,
+        )
+
+
+async def serve(universe: "Universe", service: Service, stop: asyncio.Event) -> int:
+    """As runtime.daemon.Daemon does: start, until `stop` or a fatal error, ordered stop. The exit code."""
+    errors: list[BaseException] = []
+
+    def fatal(error: BaseException) -> None:
+        errors.append(error)
+        stop.set()
+
+    service.on_fatal = fatal
+    try:
+        await service.start()
+        await stop.wait()
+    except LockstepError as error:
+        errors.append(error)
+    try:
+        await service.stop()
+    except LockstepError as error:
+        errors.append(error)
+    if not errors:
+        return 0
+    universe.server_failed(errors[0])
+    return exit_code_of(errors[0])
+
+
+def nameserver_main(universe: "Universe", address: str) -> Main:
+    async def main(stop: asyncio.Event) -> int:
+        config = NameserverConfig(listen=(f"{address}:{NAMESERVER_PORT}",), insecure=True)
+        return await serve(universe, Nameserver(config, Host.current()), stop)
+
+    return main
+
+
+class _Opened(Broker):
+    """Tells the universe when the port is open."""
+
+    universe: "Universe"
+
+    async def start(self) -> None:
+        await super().start()
+        self.universe.broker_opened(self)
+
+
+def broker_main(universe: "Universe", name: str, address: str) -> Main:
+    setting = universe.setting
+
+    async def main(stop: asyncio.Event) -> int:
+        config = SmallBrokerConfig(
+            name=name,
+            listen=(f"{address}:{BROKER_PORT}",),
+            nameserver=universe.nameserver,
+            auto_create_topics=setting.auto_create,
+            topics_max=setting.topics_max,
+            store=STORE,
+            disk_used_percent_max=100,
+            insecure=True,
+            flush=universe.flush,  # type: ignore[arg-type]
+            disconnect_grace_ms=universe.grace_ms,
+            session_timeout_ms=setting.session_timeout_ms,
+        )
+        config._setting = setting
+        broker = _Opened(config, Host.current())
+        broker.universe = universe
+        try:
+            return await serve(universe, broker, stop)
+        finally:
+            universe.broker_ended(broker)
+
+    return main
+
+
+def opened_event(universe: "Universe", broker: Broker) -> BrokerOpened:
+    config, place = broker.config, universe.place()
+    return BrokerOpened(
+        *place,
+        broker=config.name,
+        term=broker.term,
+        flush=config.flush,
+        flush_interval_ms=universe.setting.flush_interval_ms,
+        grace_ms=config.disconnect_grace_ms,
+        session_timeout_ms=config.coordination().session_timeout_ms,
+        removes_nothing=universe.setting.log_bytes_max is None,
+    )
+
+
+def creator_main(universe: "Universe", queues: int) -> Main:
+    """Creates the topic as soon as every broker is there."""
+
+    async def main(stop: asyncio.Event) -> int:
+        instance = Client(universe.nameserver, host=Host.current()).instance()
+        while not stop.is_set():
+            try:
+                await instance.start()
+                if len((await instance.nameservers.cluster()).brokers) == len(universe.brokers):
+                    layout = await create_topic(instance, TOPIC, queues)
+                    for topic in universe.setting.topics[1:]:
+                        await create_topic(instance, topic, queues)
+                    if layout.entries[0].read_queue_count != queues:
+                        universe.history.append(Reached(*universe.place(), "two creators of one topic"))
+                    break
+            except LockstepError:
+                pass
+            await asyncio.sleep(0.2)
+        await instance.close()
+        return 0
+
+    return main
+
+
+def alter_main(universe: "Universe") -> Main:
+    """Adds a queue on one broker, through the first broker that takes it."""
+    random = universe.random
+
+    async def main(stop: asyncio.Event) -> int:
+        known = [layout for broker in universe.open_brokers() if (layout := broker.state.layouts.get(TOPIC)) is not None]
+        if not known:
+            return 0
+        newest = max(known, key=lambda layout: layout.version)
+        counter = newest.version.counter + 1
+        name = random.choice(sorted(universe.brokers))
+        layout = TopicLayout(TOPIC, LayoutVersion(counter, random.getrandbits(32)), (*newest.entries, LayoutEntry(name, 1, 1, counter)))
+        header = to_plain(CreateTopicHeader(TOPIC, 1, 1))
+        for broker, address in universe.brokers.items():
+            try:
+                answer = await call(
+                    Host.current(),
+                    f"{address}:{BROKER_PORT}",
+                    RequestCode.UPDATE_AND_CREATE_TOPIC,
+                    header,
+                    encode_body(layout),
+                    timeout_ms=3_000,
+                )
+            except LockstepError:
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                universe.history.append(Fault(*universe.place(), "altered", broker, f"layout {counter} adds a queue on {name}"))
+                break
+        return 0
+
+    return main

@@ -1,0 +1,136 @@
+"""The storm: faults at random times, and the end of all of them.
+
+A fault does something now and undoes it some time later, unless the storm is over by then: its end undoes everything.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import TYPE_CHECKING
+
+from lockstep.testing.simulation import Process
+from sweep.events import Fault
+from sweep.history import Reached
+
+if TYPE_CHECKING:
+    from sweep.universe import Universe
+
+RESTART_S = (0.5, 1.0, 3.0)
+"""How long a service manager waits before it starts what has failed."""
+STOPPED_CHECK_S = 1.0
+
+
+class Storm:
+    """Makes the faults of one universe, one after the other, and ends them all."""
+
+    def __init__(self, universe: "Universe", kinds: "Mapping[str, Callable[[Storm], None]]") -> None:
+        self.universe = universe
+        self._kinds = kinds
+        self.random: Random = universe.random
+        self.over = False
+        self.rotten: dict[str, Callable[[], None]] = {}
+        """Broker's address → puts its log right again."""
+        self._impostors: list[Process] = []
+
+    def run(self) -> None:
+        universe, setting = self.universe, self.universe.setting
+        kinds, weights = list(setting.faults), list(setting.faults.values())
+        end_s = universe.loop.now + setting.storm_s
+        left = setting.faults_max
+        while left is None or left > 0:
+            universe.loop.run_until(min(end_s, universe.loop.now + self.random.expovariate(1 / setting.fault_every_s)))
+            if universe.loop.now >= end_s or universe.wrongs:
+                return
+            self._kinds[self.random.choices(kinds, weights)[0]](self)
+            left = None if left is None else left - 1
+        universe.loop.run_until(end_s)
+
+    def end(self) -> None:
+        """Undoes everything but what runs the wrong contract: that is asked to stop."""
+        universe, network = self.universe, self.universe.loop.network
+        self.over = True
+        universe.history.watch = None
+        network.slow.clear()
+        network.late_chance = 0.0
+        network.heal()
+        for address in (*universe.brokers.values(), *universe.consumers):
+            disk = universe.machine(address).disk
+            disk.delays_s.clear()
+            disk.faults.clear()
+            disk.countdown = disk.watch = None
+            disk.capacity_bytes = 1 << 40
+        for mend in list(self.rotten.values()):
+            mend()
+        for process in self._impostors:
+            self.ask_to_stop(process)
+        for address in universe.consumers:
+            main = universe.running(address)
+            if main is not None and universe.expressions.get(main.number, universe.expression) != universe.expression:
+                self.ask_to_stop(main)
+
+    # ------------------------------------------------------------------------------------------------------ for the kinds
+
+    def note(self, kind: str, target: str, facts: object = "", machine: str = "") -> None:
+        self.universe.history.append(Fault(self.universe.loop.now, machine, 0, kind, target, str(facts)))
+
+    def reached(self, name: str, facts: str) -> None:
+        """Something that is no fault: it disturbs nobody else."""
+        self.universe.history.append(Reached(self.universe.loop.now, "", 0, name, facts))
+
+    def later(self, seconds: float, action: Callable[..., object], *args: object) -> None:
+        """Unless the storm is over by then."""
+
+        def act() -> None:
+            if not self.over:
+                action(*args)
+
+        self.universe.loop.at(self.universe.loop.now + seconds, act)
+
+    def exited(self, address: str, code: int) -> None:
+        """A process ended by itself with this exit code: a service manager starts it again."""
+        self.note("exited", address, f"code {code}")
+        self.later(self.random.choice(RESTART_S), self.universe.start, address)
+
+    def start_when_ended(self, address: str) -> None:
+        if self.universe.alive(address):
+            self.later(STOPPED_CHECK_S, self.start_when_ended, address)
+        else:
+            self.universe.start(address)
+
+    def consumer(self) -> str:
+        return self.random.choice([*self.universe.consumers, *self.universe.classics])
+
+    def broker(self) -> tuple[str, str]:
+        """(name, address)."""
+        return self.random.choice(list(self.universe.brokers.items()))
+
+    def client(self) -> str:
+        return self.random.choice([*self.universe.consumers, *self.universe.classics, *self.universe.producers])
+
+    def cut_off(self, one: str, other: str) -> None:
+        """Until the calm."""
+        self.note("exile", one, other)
+        self.universe.loop.network.partition([one], [other])
+
+    def block(self, kind: str, pairs: Iterable[tuple[str, str]], seconds: float) -> None:
+        pairs = list(pairs)
+        self.note(kind, " ".join(f"{source}→{target}" for source, target in pairs), f"{seconds} s")
+        for source, target in pairs:
+            self.universe.loop.network.block(source, target)
+        self.later(seconds, self.heal, pairs)
+
+    def heal(self, pairs: list[tuple[str, str]]) -> None:
+        self.note("heal", " ".join(f"{source}→{target}" for source, target in pairs))
+        self.universe.loop.network.heal(pairs)
+
+    def pause(self, address: str, seconds: float) -> None:
+        self.note("pause", address, f"{seconds} s")
+        self.universe.pause(address)
+        self.later(seconds, self.universe.resume, address)
+
+    def ask_to_stop(self, process: Process) -> None:
+        ask = self.universe.stops.get(process.number)
+        if process.alive and ask is not None:
+            ask()
+
+    def impostor(self, process: Process) -> None:
+        self._impostors.append(process)

@@ -1,0 +1,86 @@
+"""What still has to come in the calm: sends, what waits for its time, what a group has not handled or polled."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from lockstep.broker.app import Broker
+from lockstep.protocol.delays import delay_of, format_ms
+from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
+from sweep.copy_events import DelayedAcked
+from sweep.events import SendAcked, SendBegan, SendFailed
+from sweep.settings import MAILING, NEWS, READERS, TOPIC
+
+if TYPE_CHECKING:
+    from sweep.universe import Universe
+
+SENDS_HEAL_S = 10.0
+"""A send that began so long after the calm is acknowledged."""
+
+
+def sends_ended(universe: "Universe", calm_s: float) -> None:
+    """What was sent some time after the calm is acknowledged."""
+    history = universe.history
+    begun = {event.body: event.t for event in history.of(SendBegan) if event.t > calm_s + SENDS_HEAL_S}
+    for body in [acked.body for acked in history.of(SendAcked)] + [acked.body for acked in history.of(DelayedAcked)]:
+        begun.pop(body, None)
+    failed = {event.body: event for event in history.of(SendFailed)}
+    for body, t in list(begun.items())[:3]:
+        universe.wrong("sends are acknowledged again", f"{body!r} sent at {t:.3f}: {failed.get(body, 'never ended')}")
+
+
+def behind(universe: "Universe") -> list[str]:
+    """Queues that a group has not consumed to the end, and what waits: one line each; empty: nothing is to come any more."""
+    brokers, topics = universe.open_brokers(), universe.setting.topics
+    found = [f"{name} is not open" for name in universe.brokers if name not in {broker.config.name for broker in brokers}]
+    for broker in brokers:
+        for group in universe.setting.groups:
+            found += _not_consumed(broker, group, topics)
+        if universe.setting.concurrent:
+            found += _not_consumed(broker, MAILING, (TOPIC, retry_topic(MAILING)))
+        if universe.setting.broadcast:
+            found += _not_read(universe, broker)
+        if universe.setting.readers:
+            found += _not_consumed(broker, READERS, (TOPIC,))
+        if universe.setting.delayed_share or universe.setting.concurrent:
+            found += _not_delivered(broker)
+    return found
+
+
+def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
+    coordination = broker.state.coordination
+    status = coordination.status.of(group, 0, lambda _: "")
+    queues = {} if status is None else {(queue.topic, queue.queue_id): queue for queue in status.queues}
+    found = []
+    for key in [(topic, queue_id) for topic in topics for queue_id in coordination.lock_sync.own_queue_ids(topic)]:
+        queue = queues.get(key)
+        if queue is None or max(0, queue.committed_offset) < queue.max_offset:
+            found.append(f"{group} {broker.config.name}:{key} {queue}")
+    return found
+
+
+def _not_read(universe: "Universe", broker: Broker) -> list[str]:
+    """Queues whose end is not in every member's file."""
+    name, store, found = broker.config.name, broker._store, []
+    queues = broker.state.coordination.lock_sync.own_queue_ids(TOPIC) if store is not None else ()
+    ends = {queue_id: store.bounds(TOPIC, queue_id)[1] for queue_id in queues if store is not None}
+    for address in universe.consumers:
+        process = universe.running(address)
+        controls = None if process is None else universe.controls.get(process.number)
+        written = {} if controls is None or controls.member is None else controls.member.written()
+        for queue_id, end in ends.items():
+            at = written.get((name, queue_id))
+            if at != end:
+                found.append(f"{NEWS} on {address} {name}:{TOPIC}:{queue_id} is at {at} of {end}")
+    return found
+
+
+def _not_delivered(broker: Broker) -> list[str]:
+    name, delays, store = broker.config.name, broker.state.delays, broker._store
+    if store is None:
+        return []
+    found = []
+    for queue_id in store.queue_ids(SCHEDULE_TOPIC):
+        end, at = store.bounds(SCHEDULE_TOPIC, queue_id)[1], delays.next(queue_id)
+        if at < end:
+            found.append(f"{name}: what waits {format_ms(delay_of(queue_id))} is at {at} of {end}")
+    return found
