@@ -12,6 +12,7 @@ from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFr
 from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.protocol.bodies import (
+    ConsumeFromWhere,
     ConsumerGroup,
     HeartbeatBody,
     HeartbeatReply,
@@ -23,7 +24,6 @@ from lockstep.protocol.bodies import (
     QueueRef,
     ReconcileBody,
     ReconcileReply,
-    StartPoint,
     StartPolicy,
     Subscription,
     SyncAnswer,
@@ -52,7 +52,7 @@ def layout(topic: str = TOPIC, queues: int = 4, *, counter: int = 1, others: int
 def ordered(group: str = GROUP, topics: Sequence[str] = (TOPIC,), expression: str = "*", **changes: object) -> ConsumerGroup:
     """An ordered group that begins at the first message."""
     subscriptions = tuple(Subscription(topic, expression) for topic in topics)
-    made = ConsumerGroup(group, subscriptions, consume_from_where=StartPoint.FIRST_OFFSET, ordered=True)
+    made = ConsumerGroup(group, subscriptions, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, ordered=True)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lockstep.protocol.bodies import (
+    ConsumeFromWhere,
     ConsumerGroup,
     CreateTopicReply,
     GroupStatusReply,
@@ -16,7 +17,6 @@ from lockstep.protocol.bodies import (
     QueueStatus,
     ReconcileBody,
     ReconcileReply,
-    StartPoint,
     StartPolicy,
     Subscription,
     SyncAnswer,
@@ -160,14 +160,14 @@ class Member:
         """HEART_BEAT on this connection, or on a newer one."""
         self.client = client or self.client
         self.connection += 1
-        group = ConsumerGroup(self.group, (Subscription(self.topic),), consume_from_where=StartPoint.FIRST_OFFSET, ordered=True)
+        group = ConsumerGroup(self.group, (Subscription(self.topic),), consume_from_where=ConsumeFromWhere.FIRST_OFFSET, ordered=True)
         body = HeartbeatBody(self.client_id, (group,), session=self.session, connection=self.connection)
         return decode_body(HeartbeatReply, (await self.client.done(RequestCode.HEART_BEAT, body=encode_body(body))).body)
 
     async def lock(self, queue_id: int = 0, epoch: int | None = None, offset: int | None = None) -> LockAnswer:
         """LOCK of one queue: without an epoch it is wanted, with one it is held."""
         item = LockItem(self.group, self.topic, queue_id, epoch, offset)
-        body = ReconcileBody((item,), (StartPolicy(self.group, self.topic, StartPoint.FIRST_OFFSET),))
+        body = ReconcileBody((item,), (StartPolicy(self.group, self.topic, ConsumeFromWhere.FIRST_OFFSET),))
         answer = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))
         return decode_body(ReconcileReply, answer.body).items[0]
 

@@ -9,6 +9,7 @@ from typing import Any
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.protocol.bodies import (
+    ConsumeFromWhere,
     ConsumerGroup,
     CreateTopicReply,
     HeartbeatBody,
@@ -16,7 +17,6 @@ from lockstep.protocol.bodies import (
     LockItem,
     ReconcileBody,
     ReconcileReply,
-    StartPoint,
     StartPolicy,
     Subscription,
     Verdict,
@@ -120,13 +120,13 @@ async def kill(broker: Broker) -> None:
 
 
 async def heartbeat(client: Client, client_id: str, session: str, connection: int = 1) -> HeartbeatReply:
-    group = ConsumerGroup("g", (Subscription(TOPIC),), consume_from_where=StartPoint.FIRST_OFFSET, ordered=True)
+    group = ConsumerGroup("g", (Subscription(TOPIC),), consume_from_where=ConsumeFromWhere.FIRST_OFFSET, ordered=True)
     body = HeartbeatBody(client_id, (group,), session=session, connection=connection)
     return decode_body(HeartbeatReply, (await client.done(RequestCode.HEART_BEAT, body=encode_body(body))).body)
 
 
 async def reconcile(client: Client, item: LockItem) -> Any:
-    body = ReconcileBody((item,), (StartPolicy("g", TOPIC, StartPoint.FIRST_OFFSET),))
+    body = ReconcileBody((item,), (StartPolicy("g", TOPIC, ConsumeFromWhere.FIRST_OFFSET),))
     reply = decode_body(ReconcileReply, (await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))).body)
     return reply.items[0]
 

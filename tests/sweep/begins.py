@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockstep.protocol.bodies import StartPoint
+from lockstep.protocol.bodies import ConsumeFromWhere
 from sweep.history import Reached
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ AGO_MAX_S = 30.0
 class Begin:
     """A group's start policy. `t`: what its time means on the universe's clock."""
 
-    where: StartPoint = StartPoint.FIRST_OFFSET
+    where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET
     timestamp_ms: int | None = None
     t: float = 0.0
 
@@ -28,9 +28,9 @@ def begin_one(universe: "Universe") -> str | None:
     if group is not None:
         by_time, ago_s = random.random() < 0.4, random.uniform(0, AGO_MAX_S)
         machine = universe.machine(next(iter(universe.brokers.values())))
-        begin = Begin(StartPoint.LAST_OFFSET)
+        begin = Begin(ConsumeFromWhere.LAST_OFFSET)
         if by_time:
-            begin = Begin(StartPoint.TIMESTAMP, int((machine.wall_s() - ago_s) * 1_000), universe.loop.now - ago_s)
+            begin = Begin(ConsumeFromWhere.TIMESTAMP, int((machine.wall_s() - ago_s) * 1_000), universe.loop.now - ago_s)
         universe.begun[group] = begin
         universe.history.append(Reached(*universe.place(), "group began", f"{group} {begin}"))
     return group

@@ -18,7 +18,7 @@ from lockstep.client import (
     PushConsumer,
     QueueAssigned,
 )
-from lockstep.protocol.bodies import StartPoint
+from lockstep.protocol.bodies import ConsumeFromWhere
 from sweep.broadcast_events import (
     MemberAssigned,
     MemberCalled,
@@ -53,7 +53,7 @@ class BroadcastRunner(GroupRunner):
             nameserver=self._universe.nameserver,
             host=self._host,
             message_model=MessageModel.BROADCASTING,
-            consume_from_where=StartPoint[setting.news_where],
+            consume_from_where=ConsumeFromWhere[setting.news_where],
             batch_count=setting.batch_count,
             commit="each" if setting.commit == "each" else "interval",
             drain_timeout_ms=setting.drain_ms,

@@ -27,13 +27,13 @@ from lockstep.broker.tables.progress_table import Progress
 from lockstep.broker.tables.session_table import Session
 from lockstep.protocol.allocate import BY_HAND
 from lockstep.protocol.bodies import (
+    ConsumeFromWhere,
     ConsumerGroup,
     ListVersion,
     LockAnswer,
     LockItem,
     ReconcileBody,
     ReconcileReply,
-    StartPoint,
     StartPolicy,
     SyncAnswer,
     SyncBody,
@@ -260,7 +260,7 @@ class LockSync:
             if item.epoch is not None or group is None or group.contract is None or key[:2] in found:
                 continue
             policy = _policy(group.contract, item.topic, starts.get(key[:2]))
-            if policy.where is not StartPoint.TIMESTAMP or state.progress.since(*key[:2]) is not None:
+            if policy.where is not ConsumeFromWhere.TIMESTAMP or state.progress.since(*key[:2]) is not None:
                 continue
             count = state.own_queue_count(item.topic)
             refused = self._unreadable(group, group.contract, key, ordered=group.contract.ordered) or self._no_room(key)
@@ -281,7 +281,7 @@ class LockSync:
         if layout is None or state.progress.since(group, topic) is not None:
             return True
         policy = _policy(contract, topic, start)
-        if policy.where is StartPoint.TIMESTAMP and key not in by_time:
+        if policy.where is ConsumeFromWhere.TIMESTAMP and key not in by_time:
             return False
         if not self._may_begin(state.own_queue_count(topic), now_ms):
             return False
@@ -305,9 +305,9 @@ class LockSync:
     def _start_offset(self, queue_id: int, policy: StartPolicy, by_time: OffsetsByTime) -> int:
         minimum, _ = self._state.bounds.bounds(policy.topic, queue_id)
         end = self._state.bounds.end_offset(policy.topic, queue_id)
-        if policy.where is StartPoint.FIRST_OFFSET:
+        if policy.where is ConsumeFromWhere.FIRST_OFFSET:
             return minimum
-        if policy.where is StartPoint.LAST_OFFSET:
+        if policy.where is ConsumeFromWhere.LAST_OFFSET:
             return end
         return max(minimum, min(end, by_time.get((policy.group, policy.topic, queue_id), 0)))
 
@@ -388,6 +388,6 @@ def _policy(contract: ConsumerGroup, topic: str, start: StartPolicy | None) -> S
     always: it has seen them once already.
     """
     policy = start or StartPolicy(contract.group, topic, contract.consume_from_where, contract.consume_timestamp_ms)
-    if (policy.where is StartPoint.TIMESTAMP and policy.timestamp_ms is None) or topic == RETRY_PREFIX + contract.group:
-        return StartPolicy(policy.group, topic, StartPoint.FIRST_OFFSET, None, policy.since)
+    if (policy.where is ConsumeFromWhere.TIMESTAMP and policy.timestamp_ms is None) or topic == RETRY_PREFIX + contract.group:
+        return StartPolicy(policy.group, topic, ConsumeFromWhere.FIRST_OFFSET, None, policy.since)
     return policy

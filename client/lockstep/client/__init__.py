@@ -8,7 +8,6 @@ from lockstep.client.config import (
 )
 from lockstep.client.consumer.config import (
     Backoff,
-    ConsumeFromWhere,
     ConsumerConfig,
     OrderedRetry,
 )
@@ -91,6 +90,7 @@ from lockstep.protocol.allocate import (
     MachineRoomNearby,
 )
 from lockstep.protocol.bodies import (
+    ConsumeFromWhere,
     MessageModel,
 )
 from lockstep.protocol.codes import ResponseCode

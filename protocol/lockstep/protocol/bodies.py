@@ -21,8 +21,8 @@ class ConsumeType(Enum):
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
 
 
-class StartPoint(Enum):
-    """RocketMQ: ConsumeFromWhere. Where a group without progress begins."""
+class ConsumeFromWhere(Enum):
+    """Where a group without progress begins. RocketMQ: ConsumeFromWhere."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -47,7 +47,7 @@ class ConsumerGroup:
     subscriptions: tuple[Subscription, ...] = field(metadata={"wire": "subscriptionDataSet"})
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
-    consume_from_where: StartPoint = StartPoint.LAST_OFFSET
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
     consume_timestamp_ms: int | None = None
     ordered: bool = False
     allocate: str = "by_broker"
@@ -172,7 +172,7 @@ class StartPolicy:
 
     group: str
     topic: str
-    where: StartPoint
+    where: ConsumeFromWhere
     timestamp_ms: int | None = None
     since: int | None = None
     """The lowest `since` that the client has heard from any broker."""

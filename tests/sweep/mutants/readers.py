@@ -13,7 +13,7 @@ from lockstep.client.consumer.progress_query import query_header, read_query
 from lockstep.client.consumer.pull_consumer import PullConsumer
 from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.protocol import message
-from lockstep.protocol.bodies import StartPoint
+from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.record import encode_record
@@ -225,7 +225,7 @@ def pull_consumers_begin_at_the_first_message(patch: Patches) -> None:
     """A pull consumer asks where to begin by its own start policy."""
 
     def first(party: Any) -> Any:
-        return replace(query_header(party), where=StartPoint.FIRST_OFFSET)
+        return replace(query_header(party), where=ConsumeFromWhere.FIRST_OFFSET)
 
     patch.set(broker_session, "query_header", first)
 

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.broker.effects import PushQueueFree
 from lockstep.protocol.allocate import BY_HAND
-from lockstep.protocol.bodies import ConsumerGroup, LockAnswer, MessageModel, QueueOffset, ResetBody, StartPoint, SyncItem, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, LockAnswer, MessageModel, QueueOffset, ResetBody, SyncItem, Verdict
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.names import retry_topic
@@ -23,12 +23,12 @@ def member(bench: Bench, name: str = "a") -> Client:
     return made
 
 
-def begin(client: Client, queue_id: int, where: StartPoint = StartPoint.FIRST_OFFSET) -> LockAnswer | None:
+def begin(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET) -> LockAnswer | None:
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, queue_id, where)
     return client.bench.c.lock_sync.query(client.connection, header, client.bench.now_ms)
 
 
-def granted(client: Client, queue_id: int, where: StartPoint = StartPoint.FIRST_OFFSET) -> LockAnswer:
+def granted(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET) -> LockAnswer:
     answer = begin(client, queue_id, where)
     assert answer is not None
     assert answer.verdict is Verdict.OK, answer
@@ -51,13 +51,13 @@ def test_the_first_query_resolves_the_start_policy_for_all_queues_at_once() -> N
     bench = Bench()
     a = member(bench)
     bench.ends.queues[TOPIC, 0] = bench.ends.queues[TOPIC, 1] = (10, 90)
-    assert granted(a, 0, StartPoint.LAST_OFFSET).offset == 90
+    assert granted(a, 0, ConsumeFromWhere.LAST_OFFSET).offset == 90
     bench.ends.queues[TOPIC, 1] = (10, 120)
-    assert granted(a, 1, StartPoint.FIRST_OFFSET).offset == 90, "what came since is not skipped"
+    assert granted(a, 1, ConsumeFromWhere.FIRST_OFFSET).offset == 90, "what came since is not skipped"
 
 
-@pytest.mark.parametrize("where", StartPoint)
-def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_policy(where: StartPoint) -> None:
+@pytest.mark.parametrize("where", ConsumeFromWhere)
+def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_policy(where: ConsumeFromWhere) -> None:
     """It has had them once already, and nobody else will."""
     own, others = retry_topic(GROUP), retry_topic("shipping")
     bench = Bench(layout(own, 1), layout(others, 1))
@@ -70,7 +70,7 @@ def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_
     assert (answer.verdict, answer.offset) == (Verdict.OK, 10)
     other = bench.c.lock_sync.query(a.connection, replace(header, topic=others), bench.now_ms, {(GROUP, others, 0): 50})
     assert other is not None
-    assert other.offset == {StartPoint.FIRST_OFFSET: 10, StartPoint.LAST_OFFSET: 90, StartPoint.TIMESTAMP: 50}[where]
+    assert other.offset == {ConsumeFromWhere.FIRST_OFFSET: 10, ConsumeFromWhere.LAST_OFFSET: 90, ConsumeFromWhere.TIMESTAMP: 50}[where]
 
 
 def test_two_members_get_a_queue_only_where_the_list_says_so() -> None:
@@ -127,7 +127,7 @@ def test_an_ordered_group_is_locked_and_a_concurrent_one_is_queried() -> None:
     assert refused.verdict is Verdict.REFUSED
     b = Client(bench, "b", concurrent("other"))
     b.connect()
-    header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, StartPoint.FIRST_OFFSET)
+    header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, ConsumeFromWhere.FIRST_OFFSET)
     stranger = bench.c.lock_sync.query(b.connection, header, bench.now_ms)
     assert stranger is not None
     assert stranger.verdict is Verdict.NOT_YOURS

@@ -4,7 +4,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from lockstep.broker.contract import SUBSCRIPTION_BYTES_MAX, TOPICS_PER_GROUP_MAX, WORD_LENGTH_MAX, contract_of, differences
-from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, MessageModel, StartPoint, Subscription
+from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, ConsumeType, MessageModel, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.names import GROUP_BYTES_MAX, TOPIC_BYTES_MAX
@@ -29,7 +29,7 @@ def test_an_expression_of_another_type_is_compared_as_it_is() -> None:
         ({"message_model": MessageModel.BROADCASTING}, "message_model: CLUSTERING here, BROADCASTING asked for"),
         ({"consume_type": ConsumeType.CONSUME_ACTIVELY}, "consume_type: CONSUME_PASSIVELY here, CONSUME_ACTIVELY asked for"),
         (
-            {"consume_from_where": StartPoint.LAST_OFFSET},
+            {"consume_from_where": ConsumeFromWhere.LAST_OFFSET},
             "consume_from_where: CONSUME_FROM_FIRST_OFFSET here, CONSUME_FROM_LAST_OFFSET asked for",
         ),
         ({"consume_timestamp_ms": 5}, "consume_timestamp_ms: None here, 5 asked for"),

@@ -13,7 +13,7 @@ from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.services import Keeper
 from lockstep.broker.tables.activity_table import DAY_MS
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.bodies import GroupSettings, LockAnswer, QueueOffset, ResetBody, StartPoint, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, GroupSettings, LockAnswer, QueueOffset, ResetBody, Verdict
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, NoPermissionError, ServiceNotAvailableError
@@ -154,7 +154,7 @@ def test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_li
     if ordered_group:
         answer = a.lock(0)[0]
     else:
-        header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, where=StartPoint.FIRST_OFFSET)
+        header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, where=ConsumeFromWhere.FIRST_OFFSET)
         answer = cast(LockAnswer, on.c.lock_sync.query(a.connection, header, on.now_ms))
     assert answer.verdict is Verdict.REFUSED
     assert "--progress-max" in (answer.remark or "")

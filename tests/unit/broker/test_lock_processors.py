@@ -17,6 +17,7 @@ from lockstep.broker.processors.lock import START_LANE, LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.tables.lock_table import Key
 from lockstep.protocol.bodies import (
+    ConsumeFromWhere,
     ConsumerGroup,
     FreeQueue,
     GroupStatusReply,
@@ -30,7 +31,6 @@ from lockstep.protocol.bodies import (
     QueueStatus,
     ReconcileBody,
     ReconcileReply,
-    StartPoint,
     SyncBody,
     SyncItem,
     SyncReply,
@@ -231,7 +231,7 @@ def test_a_lock_that_is_neither_body_is_refused_in_words(body: bytes, session: b
 
 async def test_a_start_policy_by_time_is_looked_up_before_the_lock_and_only_once() -> None:
     desk = Desk()
-    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
     assert desk.bench.owner(2) is None
     await until(lambda: bool(desk.store.waiting))
@@ -246,7 +246,7 @@ async def test_a_start_policy_by_time_is_looked_up_before_the_lock_and_only_once
 
 async def test_many_locks_by_time_at_once_look_up_no_more_often_than_run_at_once() -> None:
     desk = Desk()
-    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     for _ in range(20):
         desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
     await until(lambda: len(desk.store.waiting) == 20)
@@ -262,7 +262,7 @@ async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_agai
     topics = [f"t{number}" for number in range(3)]
     for topic in topics:
         desk.bench.layouts.adopt(layout(topic, 3))
-    group = ordered(topics=topics, consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77)
+    group = ordered(topics=topics, consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77)
     peer = desk.native(1, group)
     wanted = tuple(LockItem(GROUP, topic, queue_id) for topic in ("not-subscribed", *topics) for queue_id in (7, 0))
     desk.bench.c.state.drain()
@@ -278,7 +278,7 @@ async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_agai
 
 async def test_nothing_is_looked_up_for_a_lock_that_has_no_room() -> None:
     desk = Desk(replace(CONFIG, progress_max=3))
-    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     answer = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
     assert read(ReconcileReply, answer).items[0].verdict is Verdict.REFUSED
     assert desk.store.asked == []
@@ -287,7 +287,7 @@ async def test_nothing_is_looked_up_for_a_lock_that_has_no_room() -> None:
 
 async def test_a_lock_by_time_that_is_refused_says_so() -> None:
     desk = Desk()
-    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     twice = ReconcileBody((LockItem(GROUP, TOPIC, 2), LockItem(GROUP, TOPIC, 2)))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, twice)
     await until(lambda: bool(peer.sent))
@@ -298,7 +298,7 @@ async def test_a_lock_by_time_that_is_refused_says_so() -> None:
 async def test_a_start_that_the_disk_can_not_resolve_is_refused_and_the_broker_lives() -> None:
     desk = Desk()
     desk.store.offset_by_time = broken_disk  # type: ignore[method-assign]
-    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
     await until(lambda: bool(peer.sent))
     answer = peer.sent.pop()
@@ -312,7 +312,7 @@ async def broken_disk(*_: object) -> int:
 
 async def test_a_lock_by_time_of_a_connection_that_is_gone_meanwhile_leaves_nothing_behind() -> None:
     desk = Desk()
-    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.bench.c.state.drain()
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
     peer.closed = True

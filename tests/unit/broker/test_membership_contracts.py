@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol.bodies import StartPoint, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, Verdict
 from lockstep.protocol.errors import SubscriptionConflictError
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, Client, ordered
 
@@ -18,7 +18,7 @@ def conflict_of(client: Client) -> SubscriptionConflictError:
 def test_a_differing_contract_is_refused_naming_both_sides_field_by_field() -> None:
     bench = Bench()
     Client(bench, "a", ordered(expression="paid")).connect()
-    b = Client(bench, "b", ordered(expression="created", ordered=False, consume_from_where=StartPoint.LAST_OFFSET))
+    b = Client(bench, "b", ordered(expression="created", ordered=False, consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     text = conflict_of(b).remark
     assert "subscription of orders: 'paid' here, 'created' asked for" in text
     assert "ordered: True here, False asked for" in text

@@ -14,7 +14,7 @@ from lockstep.broker.app import Broker
 from lockstep.broker.store import StoreDiskError
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
-from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, LockItem, ReconcileBody, StartPoint, StartPolicy, Subscription
+from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, HeartbeatBody, LockItem, ReconcileBody, StartPolicy, Subscription
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -214,7 +214,7 @@ async def test_a_start_by_time_that_fails_is_refused_and_the_broker_lives(
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        begin = {"consume_from_where": StartPoint.TIMESTAMP, "consume_timestamp_ms": 77}
+        begin = {"consume_from_where": ConsumeFromWhere.TIMESTAMP, "consume_timestamp_ms": 77}
         group = ConsumerGroup("g", (Subscription(TOPIC),), ordered=ordered, **begin)  # type: ignore[arg-type]
         body = HeartbeatBody("client-1", (group,), session="a" * 32, connection=1)
         await client.done(RequestCode.HEART_BEAT, body=encode_body(body))
@@ -222,9 +222,9 @@ async def test_a_start_by_time_that_fails_is_refused_and_the_broker_lives(
 
         def ask() -> "asyncio.Future[Command]":
             if ordered:
-                lock = ReconcileBody((LockItem("g", TOPIC, 0),), (StartPolicy("g", TOPIC, StartPoint.TIMESTAMP, 77),))
+                lock = ReconcileBody((LockItem("g", TOPIC, 0),), (StartPolicy("g", TOPIC, ConsumeFromWhere.TIMESTAMP, 77),))
                 return client.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(lock))
-            header = QueryConsumerOffsetHeader("g", TOPIC, 0, where=StartPoint.TIMESTAMP, timestamp_ms=77)
+            header = QueryConsumerOffsetHeader("g", TOPIC, 0, where=ConsumeFromWhere.TIMESTAMP, timestamp_ms=77)
             return client.ask(RequestCode.QUERY_CONSUMER_OFFSET, header)
 
         await one_fails(ask, client.endpoint, caplog)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.protocol.bodies import LockItem, ReconcileBody, StartPoint, StartPolicy, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, LockItem, ReconcileBody, StartPolicy, Verdict
 from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
 OK = Verdict.OK
@@ -13,16 +13,16 @@ OK = Verdict.OK
 
 @pytest.mark.parametrize(
     ("where", "begins"),
-    [(StartPoint.FIRST_OFFSET, [10, 20]), (StartPoint.LAST_OFFSET, [50, 60]), (StartPoint.TIMESTAMP, [33, 60])],
+    [(ConsumeFromWhere.FIRST_OFFSET, [10, 20]), (ConsumeFromWhere.LAST_OFFSET, [50, 60]), (ConsumeFromWhere.TIMESTAMP, [33, 60])],
 )
-def test_the_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: StartPoint, begins: list[int]) -> None:
+def test_the_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: ConsumeFromWhere, begins: list[int]) -> None:
     bench = Bench(layout(queues=2, counter=5))
     bench.ends.queues = {(TOPIC, 0): (10, 50), (TOPIC, 1): (20, 60)}
     a = Client(bench, "a", ordered(consume_from_where=where, consume_timestamp_ms=1_000))
     a.connect()
     body = ReconcileBody((LockItem(GROUP, TOPIC, 0),))
     needed = bench.c.lock_sync.times_needed(a.connection, body)
-    assert [(start.topic, start.timestamp_ms) for start in needed] == ([(TOPIC, 1_000)] if where is StartPoint.TIMESTAMP else [])
+    assert [(start.topic, start.timestamp_ms) for start in needed] == ([(TOPIC, 1_000)] if where is ConsumeFromWhere.TIMESTAMP else [])
     by_time = {(GROUP, TOPIC, 0): 33, (GROUP, TOPIC, 1): 99}
     bench.flush()
     assert bench.c.lock_sync.lock(a.connection, body, bench.now_ms, by_time) is not None
@@ -39,7 +39,7 @@ def test_the_locks_own_start_policy_goes_before_the_contracts() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
-    reply = a.send_lock(LockItem(GROUP, TOPIC, 0), starts=(StartPolicy(GROUP, TOPIC, StartPoint.LAST_OFFSET),))
+    reply = a.send_lock(LockItem(GROUP, TOPIC, 0), starts=(StartPolicy(GROUP, TOPIC, ConsumeFromWhere.LAST_OFFSET),))
     assert reply is not None
     assert reply.items[0].offset == 1_000
 
@@ -47,7 +47,7 @@ def test_the_locks_own_start_policy_goes_before_the_contracts() -> None:
 def test_a_time_that_nobody_names_is_the_first_message() -> None:
     bench = Bench()
     bench.ends.queues[TOPIC, 0] = (12, 50)
-    a = Client(bench, "a", ordered(consume_from_where=StartPoint.TIMESTAMP))
+    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP))
     a.connect()
     assert bench.c.lock_sync.times_needed(a.connection, ReconcileBody((LockItem(GROUP, TOPIC, 0),))) == ()
     assert a.lock(0)[0].offset == 12
@@ -55,7 +55,7 @@ def test_a_time_that_nobody_names_is_the_first_message() -> None:
 
 def test_a_queue_added_by_a_later_layout_begins_at_0() -> None:
     bench = Bench(layout(queues=2))
-    last = ordered(consume_from_where=StartPoint.LAST_OFFSET)
+    last = ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET)
     a = Client(bench, "a", last)
     a.connect()
     assert a.lock(0)[0].offset == 1_000
@@ -72,7 +72,7 @@ def test_a_broker_added_later_hears_since_from_the_client_and_begins_at_0() -> N
     bench = Bench(layout(counter=5))
     a = Client(bench, "a")
     a.connect()
-    start = StartPolicy(GROUP, TOPIC, StartPoint.LAST_OFFSET, since=3)
+    start = StartPolicy(GROUP, TOPIC, ConsumeFromWhere.LAST_OFFSET, since=3)
     reply = a.send_lock(LockItem(GROUP, TOPIC, 0), starts=(start,))
     assert reply is not None
     assert (reply.items[0].offset, reply.items[0].since) == (0, 3)
@@ -83,7 +83,7 @@ def test_the_start_policy_applies_only_where_the_group_has_no_offset() -> None:
     tool = ClassicClient(bench, "tool")
     tool.connection = bench.new_connection()
     tool.update(0, 77)
-    a = Client(bench, "a", ordered(consume_from_where=StartPoint.LAST_OFFSET))
+    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     a.connect()
     answers = a.lock(0, 1)
     assert (answers[0].offset, answers[1].offset) == (77, 1_000)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.bodies import ConsumerGroup, QueueOffset, ResetBody, StartPoint, SyncItem, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, QueueOffset, ResetBody, SyncItem, Verdict
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, layout, ordered, replay
@@ -180,7 +180,7 @@ def test_a_group_may_be_placed_before_its_first_start() -> None:
     """The start policy then holds for the other queues alone."""
     bench = Bench()
     assert reset(bench, {0: 77}) == [(0, -1)]
-    a = Client(bench, "a", ordered(consume_from_where=StartPoint.LAST_OFFSET))
+    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     a.connect()
     answers = a.lock(0, 1)
     assert (answers[0].offset, answers[1].offset) == (77, 1_000)
@@ -188,9 +188,9 @@ def test_a_group_may_be_placed_before_its_first_start() -> None:
 
 def test_a_concurrent_members_commits_and_pulls_of_before_are_stale() -> None:
     bench = Bench()
-    a = Client(bench, "a", ConsumerGroup(GROUP, ordered().subscriptions, consume_from_where=StartPoint.FIRST_OFFSET))
+    a = Client(bench, "a", ConsumerGroup(GROUP, ordered().subscriptions, consume_from_where=ConsumeFromWhere.FIRST_OFFSET))
     a.connect()
-    header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, StartPoint.FIRST_OFFSET)
+    header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, ConsumeFromWhere.FIRST_OFFSET)
     begun = bench.c.lock_sync.query(a.connection, header, bench.now_ms)
     assert begun is not None
     bench.c.state.drain()

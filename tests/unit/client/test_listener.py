@@ -20,7 +20,7 @@ from lockstep.client.consumer.listener import (
     read_concurrent_result,
     read_result,
 )
-from lockstep.protocol.bodies import MessageModel, StartPoint
+from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
@@ -173,7 +173,7 @@ def test_a_limit_tells_when_it_is_met() -> None:
         {"pull_bytes": (1 << 20) + 1},
         {"suspend_current_queue_time_ms": 9},
         {"commit": "sometimes"},
-        {"consume_from_where": StartPoint.TIMESTAMP},
+        {"consume_from_where": ConsumeFromWhere.TIMESTAMP},
         {"message_model": MessageModel.BROADCASTING, "retry": OrderedRetry(max_attempts=1, on_exhausted="dlq")},
         {"offset_dir": ""},
         {"instance_name": "../x"},

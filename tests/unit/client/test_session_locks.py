@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from lockstep.client import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyContext, PushConsumer, QueueRevoked
-from lockstep.protocol.bodies import ConsumerGroup, LockItem, StartPoint, Subscription, SyncAnswer, Verdict
+from lockstep.protocol.bodies import ConsumerGroup, LockItem, Subscription, SyncAnswer, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
@@ -63,7 +63,7 @@ async def test_heart_beat_says_what_members_must_agree_on() -> None:
         assert group == ConsumerGroup(
             G,
             (Subscription("orders", "x || y"),),
-            consume_from_where=StartPoint.TIMESTAMP,
+            consume_from_where=ConsumeFromWhere.TIMESTAMP,
             consume_timestamp_ms=7,
             ordered=True,
             allocate="average",

@@ -1,6 +1,6 @@
 """The tap's part about what brokers store by themselves: send backs, dead letters, delayed sends, where concurrent members begin."""
 
-from lockstep.protocol.bodies import StartPoint
+from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader, SendReply
@@ -69,7 +69,7 @@ def test_where_a_concurrent_member_begins_is_heard_and_a_classic_query_is_not() 
     wire = Wire()
     wire.answer(wire.heartbeat("mailing"))
     wire.answer(wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("mailing", "orders", 1)), 0, ProgressReply(4))
-    opaque = wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("mailing", "orders", 1, StartPoint.FIRST_OFFSET))
+    opaque = wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("mailing", "orders", 1, ConsumeFromWhere.FIRST_OFFSET))
     wire.now = 2.0
     wire.answer(opaque, 0, ProgressReply(7, 3))
     (begins,) = wire.history.of(ProgressAnswered)

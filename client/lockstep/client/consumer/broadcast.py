@@ -16,7 +16,7 @@ from lockstep.client.consumer.local_offsets import LocalOffsets, Place
 from lockstep.client.consumer.offset_file import OffsetFile
 from lockstep.client.consumer.ownership import Event, QueueOwnership, Sent, State
 from lockstep.client.instance import Instance
-from lockstep.protocol.bodies import LockAnswer, StartPoint, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, LockAnswer, Verdict
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, ConfigError, RemoteProtocolError, TransportError
 from lockstep.protocol.fields import from_plain
@@ -138,10 +138,10 @@ class LocalProgress:
 
     async def _by_policy(self, queue: MessageQueue, link: BrokerLink) -> int:
         where, at_ms = self._config.consume_from_where, self._config.consume_timestamp_ms
-        if where is StartPoint.TIMESTAMP and at_ms is not None:
+        if where is ConsumeFromWhere.TIMESTAMP and at_ms is not None:
             answer = await link.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(queue.topic, queue.queue_id, at_ms))
         else:
-            code = RequestCode.GET_MAX_OFFSET if where is StartPoint.LAST_OFFSET else RequestCode.GET_MIN_OFFSET
+            code = RequestCode.GET_MAX_OFFSET if where is ConsumeFromWhere.LAST_OFFSET else RequestCode.GET_MIN_OFFSET
             answer = await link.call(code, QueueHeader(queue.topic, queue.queue_id))
         offset = from_plain(OffsetReply, answer.fields).offset
         if offset < 0:

@@ -5,12 +5,9 @@ from typing import Literal, TypedDict
 
 from lockstep.client.consumer.offset_file import DEFAULT_DIR, check_instance
 from lockstep.protocol.allocate import BY_BROKER, Strategy, check_strategy
-from lockstep.protocol.bodies import MessageModel, StartPoint
+from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
 from lockstep.protocol.delays import RETRIES_MAX
 from lockstep.protocol.errors import ConfigError
-
-ConsumeFromWhere = StartPoint
-"""RocketMQ's name: FIRST_OFFSET, LAST_OFFSET, TIMESTAMP; looked at only where the group has no progress."""
 
 SUSPEND_MS_MIN = 10
 SUSPEND_MS_MAX = 30_000
@@ -97,7 +94,7 @@ class OrderedRetry:
 class ConsumerOptions(TypedDict, total=False):
     """The keywords of PushConsumer beside its group and nameserver: ConsumerConfig's fields."""
 
-    consume_from_where: StartPoint
+    consume_from_where: ConsumeFromWhere
     consume_timestamp_ms: int | None
     message_model: MessageModel
     allocate: Strategy
@@ -139,7 +136,7 @@ _RANGES = {
 class ConsumerConfig:
     """A push consumer's settings. Each integer has a range (`_RANGES`); ConfigError names the one that is outside."""
 
-    consume_from_where: StartPoint = StartPoint.FIRST_OFFSET
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET
     consume_timestamp_ms: int | None = None
     """With ConsumeFromWhere.TIMESTAMP: store time, ms since 1970."""
     message_model: MessageModel = MessageModel.CLUSTERING
@@ -190,8 +187,8 @@ class ConsumerConfig:
         if not isinstance(self.offset_dir, str) or not self.offset_dir:
             raise ConfigError(f"offset_dir {self.offset_dir!r}: expected a directory")
         check_instance(self.instance_name)
-        if not isinstance(self.consume_from_where, StartPoint):
-            names = ", ".join(point.name for point in StartPoint)
+        if not isinstance(self.consume_from_where, ConsumeFromWhere):
+            names = ", ".join(point.name for point in ConsumeFromWhere)
             raise ConfigError(f"consume_from_where {self.consume_from_where!r}: expected a ConsumeFromWhere: {names}")
         if not isinstance(self.retry, OrderedRetry):
             raise ConfigError(f"retry {self.retry!r}: expected OrderedRetry(max_attempts=…)")
@@ -200,7 +197,7 @@ class ConsumerConfig:
         object.__setattr__(self, "allocate", check_strategy(self.allocate))
         if self.commit not in ("interval", "each"):
             raise ConfigError(f'commit {self.commit!r}: expected "interval" or "each"')
-        if self.consume_from_where is StartPoint.TIMESTAMP and self.consume_timestamp_ms is None:
+        if self.consume_from_where is ConsumeFromWhere.TIMESTAMP and self.consume_timestamp_ms is None:
             raise ConfigError("consume_from_where TIMESTAMP needs consume_timestamp_ms (store time, ms since 1970)")
 
     @property

@@ -5,14 +5,14 @@ from typing import TypedDict
 
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.protocol.allocate import BY_BROKER, Strategy
-from lockstep.protocol.bodies import StartPoint
+from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.errors import ConfigError
 
 
 class PullConsumerOptions(TypedDict, total=False):
     """The keywords of PullConsumer beside its group and nameserver: PullConsumerConfig's fields."""
 
-    consume_from_where: StartPoint
+    consume_from_where: ConsumeFromWhere
     consume_timestamp_ms: int | None
     allocate: Strategy
     auto_commit: bool
@@ -32,7 +32,7 @@ _OWN = ("auto_commit", "poll_count", "poll_timeout_ms")
 class PullConsumerConfig:
     """A pull consumer's settings. ConfigError names the one that is out of range."""
 
-    consume_from_where: StartPoint = StartPoint.FIRST_OFFSET
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET
     consume_timestamp_ms: int | None = None
     """With ConsumeFromWhere.TIMESTAMP: store time, ms since 1970."""
     allocate: Strategy = BY_BROKER

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lockstep.protocol.bodies import StartPoint
+from lockstep.protocol.bodies import ConsumeFromWhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class QueryConsumerOffsetHeader:
     consumer_group: str
     topic: str
     queue_id: int
-    where: StartPoint | None = None
+    where: ConsumeFromWhere | None = None
     """Native concurrent consumers: where a group without progress begins; the broker resolves it, as a LOCK's start policy."""
     timestamp_ms: int | None = None
     since: int | None = None
