@@ -1,4 +1,4 @@
-"""A client without a session, request by request in native frames against a broker process: RocketMQ's own rules (ordering.md 9).
+"""A client without a session, request by request in native frames against a broker process: RocketMQ's own rules (ordering.md 12).
 
 Leases of 60 s and members of 120 s end in unit/broker/test_classic.py, where time is passed in.
 """

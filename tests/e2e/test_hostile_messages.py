@@ -40,7 +40,7 @@ async def undisturbed(world: World) -> AsyncIterator[None]:
 
 
 async def test_a_page_of_bodies_that_decompress_to_a_gibibyte_costs_its_consumer_a_few_of_them(world: World, tmp_path: Path) -> None:
-    """L13: 250 zlib bodies of 4 MiB each, 1 MiB stored, kept and looked at twice."""
+    """250 zlib bodies of 4 MiB each, 1 MiB stored, kept and looked at twice."""
     body = zlib.compress(bytes(BODY_BYTES), 9)
     reader = ("-m", "support.worker_bodies", world.nameserver_address, "fuzz", str(COUNT))
     with background(tmp_path, "reader", *reader, ready="bodies.ready") as consumer:

@@ -55,7 +55,7 @@ def held(group: str, queue_id: int = 1) -> PullHeader:
 
 
 async def test_pulls_that_wait_have_a_sum_and_one_message_wakes_them_all(world: World) -> None:
-    """L6: connections hold as many pulls as each may, all of one queue."""
+    """Connections hold as many pulls as each may, all of one queue."""
     before, asked = world.broker.resident_bytes(), 3 * HELD_MAX
     clients = [native(world.broker_address) for _ in range(4)]
     strangers: list[Native] = [await client.__aenter__() for client in clients]
@@ -85,7 +85,7 @@ async def answered(answers: list["asyncio.Future[object]"], count: int) -> None:
 
 
 async def test_commits_for_invented_groups_have_a_sum(world: World) -> None:
-    """L7: UPDATE_CONSUMER_OFFSET asks no membership."""
+    """UPDATE_CONSUMER_OFFSET asks no membership."""
     before = world.broker.resident_bytes()
     taken, refused = 0, ""
     async with native(world.broker_address) as stranger:

@@ -1,4 +1,4 @@
-"""The power goes while a whole broker works (ordering.md 7, O6, O8). The disk is in memory, so that it can forget; the sockets are real."""
+"""The power goes while a whole broker works (ordering.md 8.5, O6, O8). The disk is in memory, the sockets are real."""
 
 import asyncio
 from random import Random

@@ -1,4 +1,4 @@
-"""A consumer without a session, as RocketMQ's clients are (ordering.md, "the base"): locks of 60 s, offsets by UPDATE_CONSUMER_OFFSET.
+"""A consumer without a session, as RocketMQ's clients are (ordering.md 12): locks of 60 s, offsets by UPDATE_CONSUMER_OFFSET.
 
 lock all every 20 s · a lock is trusted for 30 s · rebalance every 20 s, by one broker's list, shared evenly · offsets stored every 5 s
 """

@@ -1,4 +1,4 @@
-"""A group's contract: what its members must agree on (ordering.md 10). The one place where one is checked and two are compared."""
+"""A group's contract: what its members must agree on (ordering.md 11). The one place where one is checked and two are compared."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""Who may consume what: sessions, member lists, locks and progress of one broker, under one set of rules (ordering.md 1-7, 9, 10).
+"""Who may consume what: sessions, member lists, locks and progress of one broker, under one set of rules (ordering.md 1 to 8, 11, 12).
 
 Pure: a connection is an int, time is `now_ms` of one monotonic clock that counts suspension. What must happen in the world comes out of
 `drain()` as values (effects.py); what must survive goes into the Journal as changes and comes back through `apply`.

@@ -103,7 +103,7 @@ class GroupState:
         self.term = 0
         """Of the start that wrote last."""
         self.holding = False
-        """Durable: a suffix of the log is assumed lost, nobody is granted a queue for the grace (ordering.md 7)."""
+        """Durable: a suffix of the log is assumed lost, nobody is granted a queue for the grace (ordering.md 8.5)."""
         self.told_grace_ms = 0
         """Durable: the longest grace that a client may still count on. Above the settings' only after a start with a shorter one."""
         self.contracts_held: dict[str, None] = {}

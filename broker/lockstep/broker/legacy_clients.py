@@ -1,4 +1,4 @@
-"""Requests without an epoch: RocketMQ's own rules beside sessions (ordering.md 9). RocketMQ: RebalanceLockManager, ConsumerOffsetManager.
+"""Requests without an epoch: RocketMQ's own rules beside sessions (ordering.md 12). RocketMQ: RebalanceLockManager, ConsumerOffsetManager.
 
 A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ, survives its client's connection, and lives on for 60 s after a start.
 

@@ -1,4 +1,4 @@
-"""LOCK and SYNC of clients with a session (ordering.md 2-6). RocketMQ: RebalanceLockManager, ConsumerManageProcessor.
+"""LOCK and SYNC of clients with a session (ordering.md 2, 3, 4, 7). RocketMQ: RebalanceLockManager, ConsumerManageProcessor.
 
 LOCK is the lock_sync of everything the session holds at this broker. Each item in turn, over what is recorded of its queue:
 

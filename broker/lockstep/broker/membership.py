@@ -1,4 +1,6 @@
-"""Who is there: heartbeats, leaving, closed connections, silence (ordering.md 1, 6, 10). RocketMQ: ClientManageProcessor, ConsumerManager.
+"""Who is there: heartbeats, leaving, closed connections, silence (ordering.md 1, 5.1, 6.1, 11).
+
+RocketMQ: ClientManageProcessor, ConsumerManager.
 
 A session joins a group by HEART_BEAT. It leaves by UNREGISTER_CLIENT, by a later HEART_BEAT that does not name the group, or when it is
 over; its locks it loses only when it is over or lets them go. A classic client leaves with its connection, or after 120 s of silence.

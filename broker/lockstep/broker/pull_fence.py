@@ -1,4 +1,4 @@
-"""Whether a pull may be served: by epoch, by generation, or by neither (ordering.md 5, 9)."""
+"""Whether a pull may be served: by epoch, by generation, or by neither (ordering.md 2.3, 2.5, 12.3)."""
 
 from dataclasses import dataclass
 

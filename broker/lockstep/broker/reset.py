@@ -1,4 +1,4 @@
-"""Setting a group's progress (ordering.md 6). RocketMQ: AdminBrokerProcessor.resetOffset, which its clients have to be told of.
+"""Setting a group's progress (ordering.md 7.6, 7.7). RocketMQ: AdminBrokerProcessor.resetOffset, which its clients have to be told of.
 
 A reset draws a new generation and ends the grant: whatever a running member still holds of the old one is STALE, it drops the queue and
 what it fetched, and goes on from the new offset as soon as its listener has ended. Nothing has to be restarted. Nobody else is granted the

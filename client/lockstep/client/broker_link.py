@@ -1,4 +1,4 @@
-"""The one connection of an instance to one broker: the session's connection (ordering.md 1). RocketMQ: MQClientAPIImpl.
+"""The one connection of an instance to one broker: the session's connection (ordering.md 1.1). RocketMQ: MQClientAPIImpl.
 
     DOWN --connect--> HANDSHAKE (HEART_BEAT with the next connection number) --answered--> UP --closed--> DOWN
                       HANDSHAKE --refused or closed--> DOWN (the pool tries again: at once, then with back-off of at most 1 s)

@@ -36,11 +36,11 @@ class ClientConfig:
     route_interval_ms: int = 30_000
     """RocketMQ: pollNameServerInterval."""
     keepalive_interval_ms: int = 5_000
-    """A native client sends something at least this often (ordering.md 1)."""
+    """A native client sends something at least this often (ordering.md 1.6)."""
     request_timeout_ms: int = 3_000
     """RocketMQ: mqClientApiTimeout. Heartbeats, routes, leaving."""
     route_refresh_spacing_ms: int = 1_000
-    """A refused connection or a stale layout asks for routes at most this often (ordering.md 1)."""
+    """A refused connection or a stale layout asks for routes at most this often."""
 
     def __post_init__(self) -> None:
         for f in fields(self):

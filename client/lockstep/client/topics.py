@@ -1,4 +1,4 @@
-"""Creating a topic: one layout, whoever asks and however many ask at once (ordering.md 8). RocketMQ: MQAdminImpl.createTopic.
+"""Creating a topic: one layout, whoever asks and however many ask at once (ordering.md 9). RocketMQ: MQAdminImpl.createTopic.
 
 The brokers are asked in the order of their names, and the layout that the first one answers is what the others are asked for: of two who
 create one topic at once, the one who reaches the first broker first decides for both.

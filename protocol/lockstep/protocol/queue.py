@@ -1,4 +1,4 @@
-"""Queues and the layouts that order them (ordering: a key never moves by accident)."""
+"""Queues and the layouts that order them (ordering.md 9)."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What must always hold, asked of one history: O1–O8 of the ordering rules, R1–R10 of reliability. Each check is a pure function.
+"""What must always hold, asked of one history: the laws of docs/invariants.md. Each check is a pure function.
 
 | law | module | law | module |
 |---|---|---|---|

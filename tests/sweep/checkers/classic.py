@@ -1,4 +1,4 @@
-"""RocketMQ's locks, of clients without a session (ordering.md, "the base" and 9), by what the broker answered.
+"""RocketMQ's locks, of clients without a session (ordering.md 12), by what the broker answered.
 
     a  nobody is granted a queue while a classic client holds it: 60 s of the broker's time from its last LOCK_BATCH_MQ, unless it unlocked
     b  its holder renews it within these 60 s; and when they are over, who asks gets it, if nobody else has it

@@ -14,7 +14,7 @@ from sweep.history import Answer, CallResult, History, QueueKey
 from sweep.wire_events import CommitAnswered, GrantAnswered
 
 RECOVERY_S = 90.0
-"""reliability.md R5: a classic lease of 60 s, a rebalance of 20 s, 10 s."""
+"""R5: a classic lease of 60 s, a rebalance of 20 s, 10 s."""
 
 
 def check(history: History) -> list[Violation]:

@@ -11,7 +11,7 @@ from sweep.history import Event, History, QueueKey
 from sweep.wire_events import GrantReceived, ProofReceived
 
 MARGIN_MS = 500
-"""ordering.md 1: past proven + grace − 500 ms the client starts no new batch."""
+"""ordering.md 1.4: past proven + grace − 500 ms the client starts no new batch."""
 SYNC_S = 1.0
 """How long one fdatasync may take where no disk fault was made."""
 SLOW_S = 14.0

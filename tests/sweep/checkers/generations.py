@@ -1,4 +1,4 @@
-"""O1 and W28: progress begins anew, or jumps, only where somebody or something said so.
+"""O1 (ordering.md 2.4): progress begins anew, or jumps, only where somebody or something said so.
 
 a  a new generation has a cause: a reset that somebody sent, a topic that was deleted, a commit without an epoch, a suffix that may be
    lost; after a reset it begins at the reset's offset

@@ -5,7 +5,7 @@
     crash     kill −9 of the owner                                    grace + 1 s
     silent    the owner was stopped, or its machine lost its power    session timeout + 1 s
     restart   the broker's open port, or the running call's end       grace + 1 s
-    all       the last start after everything was lost at once        grace + 2 s (5 s with the usual grace: ordering.md 7)
+    all       the last start after everything was lost at once        grace + 2 s (5 s with the usual grace: ordering.md 8.2)
 
 What the first call was given must have been there: from its acknowledgement on. A fault of kind "late" (segments that may be lost at any
 time) stands for the whole run; others count for `FAULT_S`, starts and stops of clients and brokers for `CHANGE_S`.
@@ -280,7 +280,7 @@ def _is_fault(event: Event) -> bool:
 
 
 def _leave_first(history: History) -> list[Violation]:
-    """ordering.md 6: a consumer that stops leaves the lists before it releases anything, or what it releases lies idle."""
+    """ordering.md 6.1: a consumer that stops leaves the lists before it releases anything, or what it releases lies idle."""
     found = []
     stops: dict[tuple[int, str], ConsumerStopBegan] = {}
     left: set[tuple[int, str, str]] = set()

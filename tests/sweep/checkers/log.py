@@ -159,7 +159,7 @@ def _layouts(history: History) -> dict[bytes, tuple[int, int] | None]:
 
 
 def _made_anew(history: History, messages: Messages) -> list[Violation]:
-    """ordering.md 6 and 8: a topic that is created again begins anew, on every broker: nothing of before is left."""
+    """ordering.md 2.4, 9.5: a topic that is created again begins anew, on every broker: nothing of before is left."""
     layouts, found = _layouts(history), []
     newest: dict[str, tuple[int, bytes]] = {}
     for body in messages.began:

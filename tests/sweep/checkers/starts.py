@@ -1,4 +1,4 @@
-"""ordering.md 6: where a group begins, and that nothing acknowledged after it did is skipped.
+"""ordering.md 7: where a group begins, and that nothing acknowledged after it did is skipped.
 
     a  what was sent after a broker had answered the group's first LOCK lies at or behind the first grant's offset, in every queue of that
        broker: one record says for all of them where the group begins, so neither a crash nor a later first grant skips anything

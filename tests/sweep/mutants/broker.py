@@ -1,4 +1,4 @@
-"""Rules of brokers about sessions, locks, progress and what survives (ordering.md 1 to 7)."""
+"""Rules of brokers about sessions, locks, progress and what survives (ordering.md 1 to 8)."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rules of consumers (ordering.md 1, 3, 4, 6)."""
+"""Rules of consumers (ordering.md 1, 3, 4, 5, 6)."""
 
 import asyncio
 from collections.abc import Iterable

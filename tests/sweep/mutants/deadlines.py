@@ -1,4 +1,4 @@
-"""Rules of sends that wait, and of producers with many queues (ordering.md 8)."""
+"""Rules of sends that wait, and of producers with many queues (ordering.md 10)."""
 
 from lockstep.client.producer.backoff import ResponseTimes
 from lockstep.client.producer.expiry import Expiry

@@ -1,4 +1,4 @@
-"""Rules about what people do to a group or a topic (ordering.md 6)."""
+"""Rules about what people do to a group or a topic (ordering.md 7.6)."""
 
 import sys
 from contextlib import nullcontext

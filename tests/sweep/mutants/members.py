@@ -1,4 +1,4 @@
-"""Rules of brokers about who hears what, of members whose queues are on their way, and of fences over a start (ordering.md 1 to 7)."""
+"""Rules of brokers about who hears what, of members whose queues are on their way, and of fences over a start (ordering.md 1 to 8)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Rules of sends (ordering.md 8, wire.md): layouts, sequences, what stays in its place."""
+"""Rules of sends (ordering.md 9, 10, wire.md): layouts, sequences, what stays in its place."""
 
 from typing import Any
 

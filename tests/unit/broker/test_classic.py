@@ -1,4 +1,4 @@
-"""RocketMQ's own rules: RebalanceLockManager's sequences, and every row of the table of ordering.md 9."""
+"""RocketMQ's own rules: RebalanceLockManager's sequences, and every row of the table of ordering.md 12.3."""
 
 from collections.abc import Callable
 

@@ -113,7 +113,7 @@ def test_classically_the_last_to_come_decides_for_all_and_heartbeats_do_not_turn
 
 
 def test_classically_each_member_is_shown_with_what_it_says_itself() -> None:
-    """ordering.md 10: whoever reproduces the inconsistent subscription sees who wanted what, and what holds."""
+    """ordering.md 11.4: whoever reproduces the inconsistent subscription sees who wanted what, and what holds."""
     bench = Bench()
     bench.c.admin.configure(CLASSIC)
     a = joined(bench, "a", tagged("tagA"))

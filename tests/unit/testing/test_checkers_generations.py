@@ -1,4 +1,4 @@
-"""O1 and W28: progress begins anew or jumps only where somebody or something said so."""
+"""O1 (ordering.md 2.4): progress begins anew or jumps only where somebody or something said so."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Queue locks and their epochs (ordering.md 2). RocketMQ: RebalanceLockManager, with fencing.
+"""Queue locks and their epochs (ordering.md 2.1 to 2.3). RocketMQ: RebalanceLockManager, with fencing.
 
 A lock of (group, topic, queue) is the last epoch, to whom it was granted, and whether it is held now:
 

@@ -1,4 +1,4 @@
-"""Progress of groups: (generation, offset, attempts) of each queue (ordering.md 6). RocketMQ: ConsumerOffsetManager.
+"""Progress of groups: (generation, offset, attempts) of each queue (ordering.md 2.4, 7, 13.1). RocketMQ: ConsumerOffsetManager.
 
 Within a generation the offset never falls. A generation is a fencing number drawn when the progress begins or is set back (reset,
 truncation real or assumed, re-creation): it is never used twice, not even after a lost suffix of the log.

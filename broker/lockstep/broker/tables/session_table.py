@@ -1,5 +1,6 @@
-"""Sessions: one per client start, each bound to one connection (ordering.md 1). Nothing of this is durable: after a start the sessions are
-those that recorded members and grants name.
+"""Sessions: one per client start, each bound to one connection (ordering.md 1.1, 1.2, 1.8).
+
+They are not durable: after a start the sessions are those that recorded members and grants name.
 
 HEART_BEAT of a session with connection number n on connection c:
 

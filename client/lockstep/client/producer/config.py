@@ -47,7 +47,7 @@ class ProducerConfig:
     send_timeout_ms: int = 3_000
     """Deadline of an unkeyed send, retries included: half of it on the first queue, the rest anywhere. RocketMQ: sendMsgTimeout."""
     keyed_send_timeout_ms: int = 30_000
-    """Deadline of a send that belongs to one queue (ordering.md 8): long enough for a broker's restart."""
+    """Deadline of a send that belongs to one queue (ordering.md 9.1): long enough for a broker's restart."""
     attempt_timeout_ms: int = 1_000
     """An unanswered frame is written again after this: the same bytes, the same sequence."""
     batch_bytes_max: int = 256 * 1024
