@@ -18,7 +18,7 @@ from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 from support.processes import Program, program, run_program
 
 pytestmark = pytest.mark.e2e

@@ -19,11 +19,11 @@ from lockstep.protocol.bodies import (
     HeartbeatReply,
     LockBatchBody,
     LockBatchReply,
+    LockVerdict,
     MemberList,
     ProducerGroup,
     QueueRef,
     Subscription,
-    Verdict,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -206,11 +206,11 @@ async def test_a_session_and_a_classic_client_never_hold_one_queue(served: Serve
         member = Member(connection, a.topic, a.group, client_id="n@1#0", session=f"{next(NAMES):032x}")
         await member.join()
         grant = await member.lock(0)
-        assert grant.verdict is Verdict.OK
+        assert grant.verdict is LockVerdict.OK
         assert await a.lock(0, 1) == [1]
-        assert (await member.lock(1, epoch=None)).verdict is Verdict.HELD
+        assert (await member.lock(1, epoch=None)).verdict is LockVerdict.HELD
         await a.unlock(1)
-        assert (await member.lock(1)).verdict is Verdict.OK
+        assert (await member.lock(1)).verdict is LockVerdict.OK
 
 
 async def test_locks_and_members_survive_kill_9(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ async def another(asker: Classic, other: Classic, session: Member) -> None:
 
 async def a_session(asker: Classic, other: Classic, session: Member) -> None:
     await session.join()
-    assert (await session.lock(0)).verdict is Verdict.OK
+    assert (await session.lock(0)).verdict is LockVerdict.OK
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.bodies import BrokerStatus, Verdict
+from lockstep.protocol.bodies import BrokerStatus, LockVerdict
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from support.background import Background, background
@@ -221,7 +221,7 @@ async def two_lives(store: Path) -> tuple[Life, Damage]:
             await life.send(client, 5)
             await member.join(client)
             epoch = (await member.lock()).epoch
-            assert (await member.commit(epoch, committed, release=True)).verdict is Verdict.OK
+            assert (await member.commit(epoch, committed, release=True)).verdict is LockVerdict.OK
             assert broker.stop() == 0
     damage = Damage(store)
     assert len(damage.snapshots) == 2

@@ -12,7 +12,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import call
+from lockstep.runtime.link import call
 from support.processes import Program, program
 
 pytestmark = pytest.mark.e2e

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.client import Message, Producer, QueueUnavailableError
-from lockstep.protocol.bodies import Verdict
+from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ServiceNotAvailableError, TransportError
 from support.background import LIMIT_S, Background, background
@@ -100,7 +100,7 @@ async def test_sends_are_refused_by_bytes_and_watermark_reads_and_commits_go_on_
 
             assert len(await client.everything("orders")) == count
             for offset in range(1, count + 1):
-                assert (await member.commit(epoch, offset)).verdict is Verdict.OK
+                assert (await member.commit(epoch, offset)).verdict is LockVerdict.OK
             assert (await member.status()).committed_offset == count
         assert broker.stop() == 0
     with serving(tmp_path, disk / "store") as (broker, address):
@@ -200,7 +200,7 @@ async def test_a_reserve_above_the_free_space_refuses_sends_and_nothing_else(tmp
             assert await client.everything("orders") == [b"one"]
             member = Member(client, "orders")
             await member.join()
-            assert (await member.commit((await member.lock()).epoch, 1)).verdict is Verdict.OK
+            assert (await member.commit((await member.lock()).epoch, 1)).verdict is LockVerdict.OK
             await client.create("bills")
     with serving(tmp_path, tmp_path / "store") as (_, address):
         async with native(address) as client:

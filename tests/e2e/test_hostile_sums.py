@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.bodies import QueueOffset, ResetBody, Verdict
+from lockstep.protocol.bodies import LockVerdict, QueueOffset, ResetBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
@@ -116,7 +116,7 @@ async def test_progress_of_one_group_in_thousands_of_queues_has_a_sum(world: Wor
         member = Member(stranger, "wide", "invented-0")
         await member.join()
         answer = await member.lock(0)  # a queue with progress: the start is that of the whole topic
-        assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (Verdict.REFUSED, True)
+        assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (LockVerdict.REFUSED, True)
         assert await figure(world.broker, "lockstep_progress_entries") == PROGRESS_MAX
 
 

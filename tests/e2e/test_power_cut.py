@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from lockstep.protocol.bodies import FreeQueue, LockAnswer, QueueFreeBody, Verdict
+from lockstep.protocol.bodies import FreeQueue, LockResult, LockVerdict, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LockstepError, TransportError
@@ -20,13 +20,13 @@ class Billing:
 
     def __init__(self) -> None:
         self.member = Member(None, "orders")  # type: ignore[arg-type]
-        self.grant = LockAnswer("billing", "orders", 0, Verdict.STALE)
+        self.grant = LockResult("billing", "orders", 0, LockVerdict.STALE)
 
     async def work(self, client: Native, committed: int) -> None:
         await self.member.join(client)
         self.grant = await self.member.lock()
-        assert self.grant.verdict is Verdict.OK
-        assert (await self.member.commit(self.grant.epoch, committed)).verdict is Verdict.OK
+        assert self.grant.verdict is LockVerdict.OK
+        assert (await self.member.commit(self.grant.epoch, committed)).verdict is LockVerdict.OK
 
 
 async def first_life(machine: Machine, *, committed: int = 20) -> Billing:
@@ -60,14 +60,14 @@ async def test_after_a_power_cut_under_async_flush_grants_end_generations_rise_a
         assert broker.state.coordination.state.holding
         await billing.member.join(client)
         assert (await billing.member.status()).owner is None
-        assert (await billing.member.commit(old.epoch, 21)).verdict is Verdict.STALE
+        assert (await billing.member.commit(old.epoch, 21)).verdict is LockVerdict.STALE
         pulled = await client.pull("orders", epoch=old.epoch)
         assert pulled.code == ResponseCode.STALE_EPOCH
-        assert (await billing.member.lock(epoch=old.epoch, offset=30)).verdict is Verdict.STALE
-        assert (await billing.member.lock()).verdict is Verdict.WAIT
+        assert (await billing.member.lock(epoch=old.epoch, offset=30)).verdict is LockVerdict.STALE
+        assert (await billing.member.lock()).verdict is LockVerdict.WAIT
         await freed(client)
         grant = await billing.member.lock()
-        assert grant.verdict is Verdict.OK
+        assert grant.verdict is LockVerdict.OK
         assert grant.epoch > old.epoch
         assert grant.generation > old.generation
         assert grant.offset == 20
@@ -81,16 +81,16 @@ async def test_a_hold_that_has_not_ended_begins_again_with_the_next_start() -> N
     for _ in range(3):
         async with machine.serving() as broker, native(broker.address) as client:
             await billing.member.join(client)
-            assert (await billing.member.lock()).verdict is Verdict.WAIT
+            assert (await billing.member.lock()).verdict is LockVerdict.WAIT
     async with machine.serving() as broker, native(broker.address) as client:
         await billing.member.join(client)
         await freed(client)
         grant = await billing.member.lock()
-        assert grant.verdict is Verdict.OK
+        assert grant.verdict is LockVerdict.OK
     async with machine.serving() as broker, native(broker.address) as client:
         assert not broker.state.coordination.state.holding
         await billing.member.join(client)
-        assert (await billing.member.lock(epoch=grant.epoch)).verdict is Verdict.OK
+        assert (await billing.member.lock(epoch=grant.epoch)).verdict is LockVerdict.OK
 
 
 @pytest.mark.parametrize(("flush", "power"), [("async", False), ("sync", False), ("sync", True)])
@@ -102,7 +102,7 @@ async def test_where_nothing_can_be_lost_the_owner_goes_on_with_its_epoch(flush:
         assert not broker.state.coordination.state.holding
         await billing.member.join(client)
         grant = await billing.member.lock(epoch=billing.grant.epoch, offset=25)
-        assert (grant.verdict, grant.epoch, grant.generation) == (Verdict.OK, billing.grant.epoch, billing.grant.generation)
+        assert (grant.verdict, grant.epoch, grant.generation) == (LockVerdict.OK, billing.grant.epoch, billing.grant.generation)
         assert (await billing.member.status()).committed_offset == 25
         assert await client.everything("orders") == BODIES
 
@@ -126,7 +126,7 @@ async def test_a_second_crash_at_any_step_of_the_start_does_not_forget_the_first
         async with machine.serving() as broker, native(broker.address) as client:
             await billing.member.join(client)
             assert broker.state.coordination.state.holding, f"died at operation {countdown}"
-            assert (await billing.member.commit(billing.grant.epoch, 21)).verdict is Verdict.STALE
+            assert (await billing.member.commit(billing.grant.epoch, 21)).verdict is LockVerdict.STALE
             assert (await billing.member.status()).generation > billing.grant.generation
         if survived == 3:
             return
@@ -164,7 +164,7 @@ async def test_what_was_acknowledged_under_sync_flush_survives_and_nothing_is_in
                     assert answer.code == ResponseCode.SUCCESS
                     acknowledged = len(sent)
                     offset = random.randint(committed, acknowledged)
-                    assert (await billing.member.commit(grant.epoch, offset)).verdict is Verdict.OK
+                    assert (await billing.member.commit(grant.epoch, offset)).verdict is LockVerdict.OK
                     committed = offset
             except TransportError:
                 assert machine.files.dead

@@ -13,7 +13,7 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.registrar import RegistrationRefusedError
+from lockstep.broker.nameserver_registration import RegistrationRefusedError
 from lockstep.protocol.bodies import BrokerStatus, DataVersion, RegisterBody
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -23,7 +23,7 @@ from lockstep.protocol.headers.routes import RegisterBrokerHeader
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 from support.hostile_world import GOES_ON, hostile_world, undisturbed_world
 from support.native import native
 from support.processes import program, run_program

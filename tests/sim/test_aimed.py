@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lockstep.protocol.bodies import ReconcileBody, Verdict
+from lockstep.protocol.bodies import LockVerdict, ReconcileBody
 from lockstep.testing.simulation import SimFiles
 from support.coordination_kit import GRACE, Bench, Client, replay
 from sweep.seeds import run_one
@@ -24,7 +24,7 @@ def test_who_has_lost_a_lock_is_still_a_member() -> None:
     a, _ = pair(bench)
     epoch = a.lock(0)[0].epoch
     version = bench.c.membership.member_list("billing")
-    assert a.verdicts(held={0: epoch + 1}) == {0: Verdict.STALE}
+    assert a.verdicts(held={0: epoch + 1}) == {0: LockVerdict.STALE}
     assert bench.lists() == ("a", "b")
     assert bench.c.membership.member_list("billing") == version, "and nobody has to rebalance"
 
@@ -33,9 +33,9 @@ def test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start() -> 
     bench = Bench()
     a, _ = pair(bench)
     epoch = a.lock(0)[0].epoch
-    assert a.commit(0, 0, epoch=epoch, release=True) is Verdict.OK
+    assert a.commit(0, 0, epoch=epoch, release=True) is LockVerdict.OK
     assert bench.owner(0) is None
-    assert a.verdicts(held={0: epoch}) == {0: Verdict.OK}
+    assert a.verdicts(held={0: epoch}) == {0: LockVerdict.OK}
     bench.flush()
     assert replay(bench).snapshot() == bench.c.snapshot()
 
@@ -64,8 +64,8 @@ def test_what_comes_late_on_an_older_connection_frees_nothing() -> None:
     epoch = a.lock(0)[0].epoch
     bench.c.lock_sync.lock(late, ReconcileBody(()), bench.now_ms)
     assert bench.owner(0) == "a"
-    assert a.commit(0, 1, epoch=epoch) is Verdict.OK
-    assert b.verdicts(0) == {0: Verdict.NOT_YOURS}
+    assert a.commit(0, 1, epoch=epoch) is LockVerdict.OK
+    assert b.verdicts(0) == {0: LockVerdict.NOT_YOURS}
 
 
 def test_a_pull_under_an_epoch_that_was_beaten_is_stale() -> None:

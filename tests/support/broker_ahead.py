@@ -7,7 +7,7 @@ from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import Host
-from lockstep.runtime.program import run_program
+from lockstep.runtime.server_main import run_program
 
 
 class ClockAhead(Clock):

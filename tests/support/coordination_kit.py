@@ -18,18 +18,18 @@ from lockstep.protocol.bodies import (
     HeartbeatReply,
     Limits,
     ListVersion,
-    LockAnswer,
     LockBatchBody,
     LockItem,
+    LockResult,
+    LockVerdict,
     QueueRef,
     ReconcileBody,
     ReconcileReply,
     StartPolicy,
     Subscription,
-    SyncAnswer,
     SyncBody,
     SyncItem,
-    Verdict,
+    SyncResult,
 )
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
@@ -197,23 +197,25 @@ class Client:
     def send_lock(self, *items: LockItem, starts: tuple[StartPolicy, ...] = ()) -> ReconcileReply | None:
         return self.bench.c.lock_sync.lock(self.connection, ReconcileBody(items, starts), self.bench.now_ms)
 
-    def lock(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, LockAnswer]:
+    def lock(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, LockResult]:
         """LOCK of everything held and the queues wanted; takes over what was granted."""
         items = [LockItem(GROUP, TOPIC, queue_id, epoch) for queue_id, epoch in (self.held if held is None else held).items()]
         items += [LockItem(GROUP, TOPIC, queue_id) for queue_id in wanted]
         reply = self.send_lock(*items)
         assert reply is not None
-        self.held = {answer.queue_id: answer.epoch for answer in reply.items if answer.verdict is Verdict.OK}
+        self.held = {answer.queue_id: answer.epoch for answer in reply.items if answer.verdict is LockVerdict.OK}
         return {answer.queue_id: answer for answer in reply.items}
 
-    def verdicts(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, Verdict]:
+    def verdicts(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, LockVerdict]:
         return {queue_id: answer.verdict for queue_id, answer in self.lock(*wanted, held=held).items()}
 
-    def send_sync(self, *items: SyncItem) -> tuple[SyncAnswer, ...] | None:
+    def send_sync(self, *items: SyncItem) -> tuple[SyncResult, ...] | None:
         reply = self.bench.c.lock_sync.sync(self.connection, SyncBody(items), self.bench.now_ms)
         return None if reply is None else reply.items
 
-    def commit(self, queue_id: int, offset: int | None, *, epoch: int | None = None, attempts: int = 0, release: bool = False) -> Verdict:
+    def commit(
+        self, queue_id: int, offset: int | None, *, epoch: int | None = None, attempts: int = 0, release: bool = False
+    ) -> LockVerdict:
         epoch = self.held[queue_id] if epoch is None else epoch
         answers = self.send_sync(SyncItem(GROUP, TOPIC, queue_id, epoch, offset=offset, attempts=attempts, release=release))
         assert answers is not None

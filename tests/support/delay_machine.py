@@ -2,9 +2,9 @@
 
 import asyncio
 
-from lockstep.broker.delays import Delays, GroupTopics
+from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.journal import Journal
-from lockstep.broker.letter import Letter
+from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import queue_of
@@ -34,7 +34,7 @@ class Machine:
         self.store = await open_store(self.files, host=self.host, segment_bytes=1 << 20)
         self.store.record_clock()
         await self.store.sync()
-        self.delays = Delays(self.store, self.table, GroupTopics(self.topics), LEVELS)
+        self.delays = DelayedDelivery(self.store, self.table, GroupTopics(self.topics), LEVELS)
 
     async def restart(self, *, boots: bool = False) -> None:
         """Kills the broker and starts it again; `boots`: on a machine that was started again, too."""
@@ -44,7 +44,7 @@ class Machine:
 
     async def put(self, level: int, body: bytes = b"x") -> None:
         record = encode_record(b"orders", 2, body, b"", born_ms=1)
-        self.delays.append(Letter.of(RecordView(record)), level)
+        self.delays.append(MessageCopy.of(RecordView(record)), level)
         await confirmed(self.store)
         self.delays.arrived(queue_of(LEVELS[level - 1]))
 

@@ -34,7 +34,7 @@ from lockstep.protocol.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, STORE_
 from lockstep.runtime.dispatch import HELD, Dispatcher, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 from lockstep.runtime.server import Server
 
 T = TypeVar("T")

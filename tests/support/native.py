@@ -12,17 +12,17 @@ from lockstep.protocol.bodies import (
     GroupStatusReply,
     HeartbeatBody,
     HeartbeatReply,
-    LockAnswer,
     LockItem,
+    LockResult,
     QueueStatus,
     ReconcileBody,
     ReconcileReply,
     StartPolicy,
     Subscription,
-    SyncAnswer,
     SyncBody,
     SyncItem,
     SyncReply,
+    SyncResult,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -37,7 +37,7 @@ from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 
 TIMEOUT_MS = 20_000
 
@@ -164,14 +164,14 @@ class Member:
         body = HeartbeatBody(self.client_id, (group,), session=self.session, connection=self.connection)
         return decode_body(HeartbeatReply, (await self.client.done(RequestCode.HEART_BEAT, body=encode_body(body))).body)
 
-    async def lock(self, queue_id: int = 0, epoch: int | None = None, offset: int | None = None) -> LockAnswer:
+    async def lock(self, queue_id: int = 0, epoch: int | None = None, offset: int | None = None) -> LockResult:
         """LOCK of one queue: without an epoch it is wanted, with one it is held."""
         item = LockItem(self.group, self.topic, queue_id, epoch, offset)
         body = ReconcileBody((item,), (StartPolicy(self.group, self.topic, ConsumeFromWhere.FIRST_OFFSET),))
         answer = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))
         return decode_body(ReconcileReply, answer.body).items[0]
 
-    async def commit(self, epoch: int, offset: int, queue_id: int = 0, *, release: bool = False) -> SyncAnswer:
+    async def commit(self, epoch: int, offset: int, queue_id: int = 0, *, release: bool = False) -> SyncResult:
         """SYNC of one queue."""
         item = SyncItem(self.group, self.topic, queue_id, epoch=epoch, offset=offset, release=release)
         answer = await self.client.done(RequestCode.SYNC, body=encode_body(SyncBody((item,))))

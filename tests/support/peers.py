@@ -10,7 +10,7 @@ from lockstep.protocol.frame import FrameBuffer, encode_frame
 from lockstep.runtime.endpoint import Endpoint, Handler
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 from lockstep.runtime.server import Server
 
 

@@ -22,18 +22,18 @@ from lockstep.protocol.bodies import (
     HeartbeatReply,
     Limits,
     ListVersion,
-    LockAnswer,
     LockItem,
+    LockResult,
+    LockVerdict,
     MemberList,
     QueueFreeBody,
     ReconcileBody,
     ReconcileReply,
-    SyncAnswer,
     SyncBody,
     SyncItem,
     SyncReply,
+    SyncResult,
     TopicRoute,
-    Verdict,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -133,9 +133,9 @@ class ScriptedBroker:
     stored: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     mute: set[int] = field(default_factory=set)
     kept: list[tuple[Command, Endpoint]] = field(default_factory=list)
-    lock_script: deque[Callable[[LockItem], LockAnswer | None]] = field(default_factory=deque)
+    lock_script: deque[Callable[[LockItem], LockResult | None]] = field(default_factory=deque)
     """For the next LOCKs: an answer for an item, or None for the usual one."""
-    sync_script: deque[Callable[[SyncItem], SyncAnswer | None]] = field(default_factory=deque)
+    sync_script: deque[Callable[[SyncItem], SyncResult | None]] = field(default_factory=deque)
     pull_script: deque[Callable[[PullHeader], Command | None]] = field(default_factory=deque)
     refuse: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Group → (response code, remark) with which its HEART_BEAT is refused."""
@@ -297,21 +297,21 @@ class ScriptedBroker:
             for endpoint in self.server.endpoints.values():
                 endpoint.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
 
-    def _lock(self, client: str, item: LockItem) -> LockAnswer:
+    def _lock(self, client: str, item: LockItem) -> LockResult:
         key = (item.group, item.topic, item.queue_id)
         lock = self.locks.setdefault(key, Lock())
-        answer = functools.partial(LockAnswer, *key)
+        answer = functools.partial(LockResult, *key)
         if item.epoch is not None:
             if item.epoch != lock.epoch:
-                return answer(Verdict.STALE)
+                return answer(LockVerdict.STALE)
             lock.holder = client
             self._commit(key, item.offset, item.attempts)
-            return answer(Verdict.OK, epoch=lock.epoch)
+            return answer(LockVerdict.OK, epoch=lock.epoch)
         if lock.holder not in (None, client):
-            return answer(Verdict.HELD)
+            return answer(LockVerdict.HELD)
         lock.holder, lock.epoch = client, lock.epoch + 1
         offset, attempts = self.progress.get(key, (0, 0))
-        return answer(Verdict.OK, epoch=lock.epoch, offset=offset, attempts=attempts, generation=1, since=self.since)
+        return answer(LockVerdict.OK, epoch=lock.epoch, offset=offset, attempts=attempts, generation=1, since=self.since)
 
     def _free_unnamed(self, client: str, body: ReconcileBody) -> None:
         named = {(item.group, item.topic, item.queue_id) for item in body.items}
@@ -319,11 +319,11 @@ class ScriptedBroker:
             if lock.holder == client and key not in named:
                 lock.holder = None
 
-    def _sync(self, item: SyncItem) -> SyncAnswer:
+    def _sync(self, item: SyncItem) -> SyncResult:
         key = (item.group, item.topic, item.queue_id)
         lock = self.locks[key]
         if item.epoch != lock.epoch:
-            return SyncAnswer(Verdict.STALE, item.epoch)
+            return SyncResult(LockVerdict.STALE, item.epoch)
         self._commit(key, item.offset, item.attempts)
         if item.release:
             lock.holder = None
@@ -332,7 +332,7 @@ class ScriptedBroker:
             self._end_polls(lambda header: (header.consumer_group, header.topic, header.queue_id) == key)
             if self.members.get(item.group):
                 self.push_free(*key)
-        return SyncAnswer(Verdict.OK, item.epoch)
+        return SyncResult(LockVerdict.OK, item.epoch)
 
     def push_free(self, group: str, topic: str, queue_id: int) -> None:
         body = encode_body(QueueFreeBody((FreeQueue(group, topic, queue_id),)))

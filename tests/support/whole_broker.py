@@ -15,11 +15,11 @@ from lockstep.protocol.bodies import (
     HeartbeatBody,
     HeartbeatReply,
     LockItem,
+    LockVerdict,
     ReconcileBody,
     ReconcileReply,
     StartPolicy,
     Subscription,
-    Verdict,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -33,7 +33,7 @@ from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 
 PRODUCER = "ab" * 16
 
@@ -136,7 +136,7 @@ async def join(client: Client, client_id: str, session: str) -> int:
     reply = await heartbeat(client, client_id, session)
     assert reply.groups["g"].list.members == (client_id,)
     answer = await reconcile(client, LockItem("g", TOPIC, 0))
-    assert answer.verdict is Verdict.OK
+    assert answer.verdict is LockVerdict.OK
     return int(answer.epoch)
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from lockstep.admin.demo.proof import Deed
 from lockstep.client import Backoff, ConsumeOrderlyStatus, MessageExt, OrderedRetry, OrderlyContext, PushConsumer, TransportError
-from lockstep.client.consumer.ownership import QueueOwnership, Sent
+from lockstep.client.consumer.ownership import QueueOwnership, SentItem
 from lockstep.runtime.log import configure
 from support.accepted import Accepted
 
@@ -153,7 +153,7 @@ def record_accepted(name: str, path: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     settle = QueueOwnership._settle
 
-    def settle_and_record(ownership: QueueOwnership, sent: Sent) -> None:
+    def settle_and_record(ownership: QueueOwnership, sent: SentItem) -> None:
         before = ownership.settled_offset
         settle(ownership, sent)
         if ownership.settled_offset > before:

@@ -25,7 +25,7 @@ from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 from sweep.events import CallBegan, CallEnded, ConsumerStarted
 from sweep.history import CallResult, QueueKey
 from sweep.services import BROKER_PORT, Main

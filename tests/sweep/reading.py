@@ -16,7 +16,7 @@ from lockstep.protocol.names import dlq_topic, retry_topic
 from lockstep.protocol.properties import ORIGIN_MESSAGE_ID
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 from lockstep.testing.simulation.process import EPOCH_S
 from sweep.copy_events import CopyStored
 from sweep.events import ReadingEnded, Stored

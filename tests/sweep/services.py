@@ -22,7 +22,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.daemon import Service, exit_code_of
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import call
+from lockstep.runtime.link import call
 from sweep.events import BrokerOpened, Fault
 from sweep.history import Reached
 from sweep.settings import TOPIC, Setting

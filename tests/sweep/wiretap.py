@@ -6,7 +6,7 @@ byte was handed to the other end. Bodies are decoded only where an event needs t
 
 from collections.abc import Callable, Mapping
 
-from lockstep.protocol.bodies import Verdict
+from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.codec.plain import unpack_plain
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -36,12 +36,12 @@ from sweep.wire_events import (
 from sweep.wire_lines import Asked, Commit, Line, Peer
 
 _ANSWERS = {
-    Verdict.OK: Answer.OK,
-    Verdict.STALE: Answer.STALE,
-    Verdict.NOT_YOURS: Answer.NOT_YOURS,
-    Verdict.HELD: Answer.HELD,
-    Verdict.REFUSED: Answer.REFUSED,
-    Verdict.WAIT: Answer.WAIT,
+    LockVerdict.OK: Answer.OK,
+    LockVerdict.STALE: Answer.STALE,
+    LockVerdict.NOT_YOURS: Answer.NOT_YOURS,
+    LockVerdict.HELD: Answer.HELD,
+    LockVerdict.REFUSED: Answer.REFUSED,
+    LockVerdict.WAIT: Answer.WAIT,
 }
 _PULL_CODES = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 _SENDS = (RequestCode.SEND_RECORDS, RequestCode.SEND_MESSAGE)

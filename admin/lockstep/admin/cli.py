@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lockstep.admin.early import EXIT_INTERRUPTED, EarlySignal
+from lockstep.admin.early_signal import EXIT_INTERRUPTED, EarlySignal
 from lockstep.admin.servers import SERVERS, serve
 
 

@@ -38,7 +38,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader, ForgetDeletionsH
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import CONNECT_MS, call, connect
+from lockstep.runtime.link import CONNECT_MS, call, connect
 
 T = TypeVar("T")
 

@@ -70,7 +70,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Morgue:
+class DeadLetterQueue:
     """A group's dead letters at one broker."""
 
     broker: BrokerAddress
@@ -88,7 +88,7 @@ class Morgue:
         return self.held.max_offset - self.next
 
 
-async def morgues(admin: AdminClient, group: str) -> Answers[list[Morgue]]:
+async def morgues(admin: AdminClient, group: str) -> Answers[list[DeadLetterQueue]]:
     """Where the group has dead letters, by broker name, and who could not be asked. TopicNotExistError where it never had one."""
     topic = dlq_topic(group)
     route = await admin.route(topic)
@@ -97,9 +97,9 @@ async def morgues(admin: AdminClient, group: str) -> Answers[list[Morgue]]:
     return Answers(answers.given, {**answers.failed, **absent([entry.broker_name for entry in route.layout.entries], brokers)})
 
 
-async def _morgues_at(admin: AdminClient, broker: BrokerAddress, topic: str) -> list[Morgue]:
+async def _morgues_at(admin: AdminClient, broker: BrokerAddress, topic: str) -> list[DeadLetterQueue]:
     ranges = await admin.offsets(broker, topic)
-    return [Morgue(broker, held, await _replayed(admin, broker, topic, held.queue_id)) for held in ranges]
+    return [DeadLetterQueue(broker, held, await _replayed(admin, broker, topic, held.queue_id)) for held in ranges]
 
 
 async def _replayed(admin: AdminClient, broker: BrokerAddress, topic: str, queue_id: int) -> int:
@@ -111,13 +111,13 @@ async def _replayed(admin: AdminClient, broker: BrokerAddress, topic: str, queue
     return next((max(0, queue.committed_offset) for queue in queues if (queue.topic, queue.queue_id) == (topic, queue_id)), 0)
 
 
-async def remember(admin: AdminClient, morgue: Morgue, group: str, following: int) -> int:
+async def remember(admin: AdminClient, morgue: DeadLetterQueue, group: str, following: int) -> int:
     """The dead letters before `following` need no further replay; answers what was remembered until now."""
     body = ResetBody(REPLAYER, dlq_topic(group), (QueueOffset(morgue.held.queue_id, following),))
     return max(0, (await admin.reset(morgue.broker, body)).queues[0].offset)
 
 
-async def letters(admin: AdminClient, morgue: Morgue, group: str, first: int) -> AsyncIterator[DeadLetter]:
+async def letters(admin: AdminClient, morgue: DeadLetterQueue, group: str, first: int) -> AsyncIterator[DeadLetter]:
     """From offset `first` to what was there when `morgue` was made."""
     offset = max(first, morgue.held.min_offset)
     while offset < morgue.held.max_offset:

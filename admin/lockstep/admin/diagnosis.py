@@ -7,7 +7,7 @@ from lockstep.admin.group_report import GroupReport
 from lockstep.protocol.bodies import BrokerAddress, BrokerStatus
 
 CLOCK_MS_MAX = 2_000
-"""Stamps that differ by more mislead whoever reads them, resets by time and start policies by time; nothing else depends on the clock."""
+"""Store times that differ by more mislead operators, resets by time and start policies by time; nothing else depends on the clock."""
 DESCRIPTORS_MIN = 4_096
 """Below it there is room for less than 3,328 connections."""
 FREE_PERCENT_MIN = 10

@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from types import FrameType
 from typing import Any
 
-from lockstep.admin.early import came_early
+from lockstep.admin.early_signal import came_early
 
 
 class CommandInterruptedError(Exception):

@@ -9,7 +9,7 @@ import typer
 
 from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
-from lockstep.runtime.text import printable
+from lockstep.runtime.safe_text import printable
 
 NameserverOption = Annotated[
     str,

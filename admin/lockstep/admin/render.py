@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import MessageExt
-from lockstep.runtime.text import printable
+from lockstep.runtime.safe_text import printable
 
 NO_TERMINAL_COLUMNS = 240
 """Width of a table that goes to a file or a pipe: wide enough that client ids stay in one piece."""

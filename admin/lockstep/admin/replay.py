@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.dead_letters import DeadLetter, Morgue, letters, remember
+from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, letters, remember
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LockstepError, TransportError
@@ -30,7 +30,7 @@ IDS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SkippedMessage:
     """A dead letter that was not handed out."""
 
     id: str
@@ -41,11 +41,11 @@ class Left:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReplayResult:
     """What became of a replay."""
 
     sent: int = 0
-    left: list[Left] = field(default_factory=list)
+    left: list[SkippedMessage] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     """Broker → why its letters were not read to the end."""
     overtaken: str | None = None
@@ -56,10 +56,10 @@ class OvertakenError(LockstepError):
     """Somebody else has moved the progress of the replay."""
 
 
-class Bookmark:
+class ReplayProgress:
     """How far the letters of one queue need no further replay."""
 
-    def __init__(self, admin: AdminClient, morgue: Morgue, group: str) -> None:
+    def __init__(self, admin: AdminClient, morgue: DeadLetterQueue, group: str) -> None:
         self._admin = admin
         self._morgue = morgue
         self._group = group
@@ -84,7 +84,7 @@ class Replay:
     """One replay of one group. `way`: "topic" or "retry"; `rate`: letters a second; `everything`: those that were replayed before, too."""
 
     def __init__(self, admin: AdminClient, producer: Producer, group: str, way: str, rate: int, *, everything: bool) -> None:
-        self.outcome = Outcome()
+        self.outcome = ReplayResult()
         self._admin = admin
         self._producer = producer
         self._group = group
@@ -97,7 +97,7 @@ class Replay:
         self._troubled: dict[str, None] = {}
         """Topics to which a send has failed."""
 
-    async def run(self, found: Iterable[Morgue]) -> Outcome:
+    async def run(self, found: Iterable[DeadLetterQueue]) -> ReplayResult:
         for morgue in found:
             try:
                 await self._hand_out(morgue)
@@ -108,8 +108,8 @@ class Replay:
                 self.outcome.failed[morgue.broker.name] = " ".join(str(error).split())
         return self.outcome
 
-    async def _hand_out(self, morgue: Morgue) -> None:
-        bookmark = Bookmark(self._admin, morgue, self._group)
+    async def _hand_out(self, morgue: DeadLetterQueue) -> None:
+        bookmark = ReplayProgress(self._admin, morgue, self._group)
         left: list[DeadLetter] = []
         following = last_sent = morgue.next - 1  # with `everything` letters before it may remain
         try:
@@ -149,7 +149,7 @@ class Replay:
             self._troubled[topic] = None
             if lane is not None and self._way == "topic":
                 self._held[topic, lane] = why
-        self.outcome.left.append(Left(letter.message.offset_message_id, topic, why))
+        self.outcome.left.append(SkippedMessage(letter.message.offset_message_id, topic, why))
         return False
 
     async def _send(self, letter: DeadLetter, topic: str) -> None:
@@ -172,7 +172,7 @@ class Replay:
         await self._admin.ask(letter.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
-def words(left: Iterable[Left]) -> str:
+def words(left: Iterable[SkippedMessage]) -> str:
     """Which letters remained and why, in one line: those of one topic and reason together."""
     alike: dict[tuple[str, str], list[str]] = {}
     for each in left:

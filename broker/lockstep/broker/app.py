@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from lockstep.broker.address import advertise
+from lockstep.broker.advertise import advertise
+from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenance
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.coordination import next_term
-from lockstep.broker.delays import Delays, GroupTopics
+from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.metrics import BrokerMetrics
+from lockstep.broker.nameserver_registration import BrokerCard, NameserverRegistration, RegistrationRefusedError, RegistrationState
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import START_LANE, LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
@@ -24,8 +26,6 @@ from lockstep.broker.processors.send import SendGate, SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.registrar import BrokerCard, Registrar, RegistrationRefusedError, Standing
-from lockstep.broker.services import Effects, Keeper, Leases
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
@@ -80,10 +80,10 @@ class Broker:
         self._state: BrokerState | None = None
         self._server: Server | None = None
         self._dispatcher: Dispatcher | None = None
-        self._registrar: Registrar | None = None
+        self._registrar: NameserverRegistration | None = None
         self._pulls: PullProcessor | None = None
-        self._leases: Leases | None = None
-        self._keeper: Keeper | None = None
+        self._leases: LeaseTimer | None = None
+        self._keeper: StoreMaintenance | None = None
         self._keeping: list[asyncio.Task[None]] = []
         self._delivering: asyncio.Task[None] | None = None
         self._metrics: BrokerMetrics | None = None
@@ -125,7 +125,7 @@ class Broker:
         store.on_fatal = self._fail
         self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
-        self._keeper = Keeper(host, store, state)
+        self._keeper = StoreMaintenance(host, store, state)
         server = self._build(store, state, budget.connections_max)
         await server.bind()
         self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
@@ -162,7 +162,7 @@ class Broker:
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **sums)
         homes = GroupTopics(state.topics, may_begin=store.check_beginning)
         budget = TurnBudget(LANE_ITEMS_PER_TURN)
-        self._delays = delays = Delays(store, state.delays, homes, config.delay_levels_ms())
+        self._delays = delays = DelayedDelivery(store, state.delays, homes, config.delay_levels_ms())
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays),
             SendBackProcessor(host, store, coordination, delays, homes, self._gate),
@@ -178,8 +178,8 @@ class Broker:
         self._server = server = Server(
             host, config.listeners(), self._handle, LIMITS, on_close=self._closed, connections_max=connections_max
         )
-        self._effects = Effects(coordination.state, server.endpoints, pulls)
-        self._leases = Leases(host, coordination)
+        self._effects = EffectRunner(coordination.state, server.endpoints, pulls)
+        self._leases = LeaseTimer(host, coordination)
         store.on_arrival = self._arrived
         state.on_topic_changed.append(pulls.topic_changed)
         self._metrics = BrokerMetrics(config, store, state, pulls)
@@ -213,7 +213,7 @@ class Broker:
             return
         names = self.config.name, self.config.cluster
         card = BrokerCard(*names, store.store_id, self.term, self.addresses, store.proof, self._previous_term)
-        self._registrar = registrar = Registrar(
+        self._registrar = registrar = NameserverRegistration(
             self._host,
             self._tasks,
             card,
@@ -261,7 +261,7 @@ class Broker:
         if not disk.writable:
             reasons.append(f"the disk has {disk.free_bytes} bytes free, sends need {disk.reserve_bytes}")
         standings = {} if self._registrar is None else self._registrar.standings()
-        if standings and Standing.ACCEPTED not in standings.values():
+        if standings and RegistrationState.ACCEPTED not in standings.values():
             reasons.append("registered at no nameserver: " + ", ".join(f"{each} {how.value}" for each, how in standings.items()))
         return Health(unready=tuple(reasons))
 

@@ -15,7 +15,7 @@ from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTE
 from lockstep.protocol.names import check_broker_name, check_cluster_name
 from lockstep.runtime.config import ADMIN, INTERNAL, Settings, parse_listen, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.descriptors import Budget
-from lockstep.runtime.pool import parse_address
+from lockstep.runtime.link import parse_address
 from lockstep.runtime.server import CONNECTIONS_MAX
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify,
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.group_table import Group, GroupTable
-from lockstep.broker.tables.lock_table import Fence, Key, LockTable
+from lockstep.broker.tables.lock_table import FencingCounter, Key, LockTable
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import SessionTable
 from lockstep.broker.tables.settings_table import SettingsTable
@@ -89,7 +89,7 @@ class GroupState:
         self.layouts = layouts
         self.bounds = bounds
         self.journal = journal
-        self.fence = Fence()
+        self.fence = FencingCounter()
         self.sessions = SessionTable(grace_ms=config.disconnect_grace_ms, timeout_ms=config.session_timeout_ms)
         self.groups = GroupTable(journal)
         self.locks = LockTable(journal)

@@ -20,7 +20,7 @@ All renewals come first, then everything the list does not name with its current
 from collections.abc import Mapping
 
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.letter import plain_words
+from lockstep.broker.message_copy import plain_words
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import Progress
@@ -30,16 +30,16 @@ from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,
     ListVersion,
-    LockAnswer,
     LockItem,
+    LockResult,
+    LockVerdict,
     ReconcileBody,
     ReconcileReply,
     StartPolicy,
-    SyncAnswer,
     SyncBody,
     SyncItem,
     SyncReply,
-    Verdict,
+    SyncResult,
 )
 from lockstep.protocol.errors import BrokerError, LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
@@ -81,7 +81,7 @@ class LockSync:
         keys = [(item.group, item.topic, item.queue_id) for item in body.items]
         if len(keys) > ITEMS_MAX or len(dict.fromkeys(keys)) != len(keys):
             raise LocalProtocolError(f"LOCK of {len(keys)} queues: expected each once, and at most {ITEMS_MAX}")
-        answers: dict[Key, LockAnswer] = {}
+        answers: dict[Key, LockResult] = {}
         for key, item in zip(keys, body.items, strict=True):
             if item.epoch is not None:
                 answers[key] = self._renew(session, key, item, item.epoch, now_ms)
@@ -89,7 +89,7 @@ class LockSync:
             lock, answer = state.locks.holder(key), answers.get(key)
             if lock is not None and lock.superseded and answer is not None:
                 continue  # the session learns of the reset from this answer, if it arrives: a LOCK without this epoch frees the queue
-            if answer is None or answer.verdict in (Verdict.STALE, Verdict.NOT_YOURS):
+            if answer is None or answer.verdict in (LockVerdict.STALE, LockVerdict.NOT_YOURS):
                 state.free(key)
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):
@@ -103,49 +103,49 @@ class LockSync:
             session_timeout_ms=config.session_timeout_ms,
         )
 
-    def _renew(self, session: Session, key: Key, item: LockItem, epoch: int, now_ms: int) -> LockAnswer:
+    def _renew(self, session: Session, key: Key, item: LockItem, epoch: int, now_ms: int) -> LockResult:
         state = self._state
         lock = state.locks.get(key)
         if lock is None or not lock.good(session.id, epoch):
-            return LockAnswer(*key, Verdict.STALE, epoch=epoch)
+            return LockResult(*key, LockVerdict.STALE, epoch=epoch)
         refused = None if item.offset is None else self._commit(key, item.offset, item.attempts, now_ms)
         if not lock.held:
             group = state.groups.get(item.group)
             if group is None or not self._lists(group, session, key):
-                return LockAnswer(*key, Verdict.NOT_YOURS, epoch=epoch)
+                return LockResult(*key, LockVerdict.NOT_YOURS, epoch=epoch)
             state.locks.hold(key)
         if refused is not None:
-            return LockAnswer(*key, Verdict.REFUSED, epoch=epoch, remark=refused)
+            return LockResult(*key, LockVerdict.REFUSED, epoch=epoch, remark=refused)
         return self._granted(session, key, epoch)
 
     def _acquire(
         self, session: Session, key: Key, starts: Mapping[tuple[str, str], StartPolicy], by_time: OffsetsByTime, now_ms: int
-    ) -> LockAnswer:
+    ) -> LockResult:
         state = self._state
         group = state.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
-            return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
+            return LockResult(*key, LockVerdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
         reason = self._unreadable(group, group.contract, key, ordered=True) or self._no_room(key)
         if reason is not None:
-            return LockAnswer(*key, Verdict.REFUSED, remark=reason)
+            return LockResult(*key, LockVerdict.REFUSED, remark=reason)
         if not self._resolve(group.contract, key, starts.get(key[:2]), by_time, now_ms):
             state.tell_free(key)  # to its member, which then sends another LOCK
-            return LockAnswer(*key, Verdict.WAIT)
+            return LockResult(*key, LockVerdict.WAIT)
         if not self._lists(group, session, key):
-            return LockAnswer(*key, Verdict.NOT_YOURS)
+            return LockResult(*key, LockVerdict.NOT_YOURS)
         if state.holding:
-            return LockAnswer(*key, Verdict.WAIT)
+            return LockResult(*key, LockVerdict.WAIT)
         holder = state.locks.holder(key)
         if holder is not None:
             holding = state.sessions.get(holder.session)
             waits = holding is not None and holding.connection is None
-            return LockAnswer(*key, Verdict.WAIT if waits else Verdict.HELD)
+            return LockResult(*key, LockVerdict.WAIT if waits else LockVerdict.HELD)
         self._begin(key)
         return self._granted(session, key, state.grant(key, session.id, session.client_id))
 
     def query(
         self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime = NO_TIMES
-    ) -> LockAnswer | None:
+    ) -> LockResult | None:
         """QUERY_CONSUMER_OFFSET with a start policy: where a member of a concurrent group goes on. Nobody holds the queue for that.
 
         None: the connection is not its session's and is being closed.
@@ -158,14 +158,14 @@ class LockSync:
         key = (header.consumer_group, header.topic, header.queue_id)
         group = state.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
-            return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
+            return LockResult(*key, LockVerdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
         reason = self._unreadable(group, group.contract, key, ordered=False) or self._no_room(key)
         if reason is not None:
-            return LockAnswer(*key, Verdict.REFUSED, remark=reason)
+            return LockResult(*key, LockVerdict.REFUSED, remark=reason)
         if not self._resolve(group.contract, key, start_policy(header), by_time, now_ms):
-            return LockAnswer(*key, Verdict.WAIT, remark=f"where group {key[0]} begins in {key[1]} is not known yet: try again")
+            return LockResult(*key, LockVerdict.WAIT, remark=f"where group {key[0]} begins in {key[1]} is not known yet: try again")
         if not self._lists(group, session, key):
-            return LockAnswer(*key, Verdict.NOT_YOURS)
+            return LockResult(*key, LockVerdict.NOT_YOURS)
         self._begin(key)
         progress = state.progress.get(key)
         assert progress is not None
@@ -210,13 +210,13 @@ class LockSync:
             return False
         return not self._state.ruled(group) or self._state.owner(group, key[1], key[2]) == session.client_id
 
-    def _granted(self, session: Session, key: Key, epoch: int) -> LockAnswer:
+    def _granted(self, session: Session, key: Key, epoch: int) -> LockResult:
         progress = self._state.progress.get(key)
         assert progress is not None, "a grant begins progress, and they are dropped together"
         first, end = self.tell_gap(key, session) or (None, None)
-        return LockAnswer(
+        return LockResult(
             *key,
-            verdict=Verdict.OK,
+            verdict=LockVerdict.OK,
             epoch=epoch,
             offset=progress.offset,
             attempts=progress.attempts,
@@ -330,7 +330,7 @@ class LockSync:
         answers = tuple(self._sync_item(session, item, now_ms) for item in body.items)
         return SyncReply(answers, self._versions(session, {}))
 
-    def _sync_item(self, session: Session, item: SyncItem, now_ms: int) -> SyncAnswer:
+    def _sync_item(self, session: Session, item: SyncItem, now_ms: int) -> SyncResult:
         state = self._state
         key = (item.group, item.topic, item.queue_id)
         if item.epoch is None:
@@ -339,28 +339,28 @@ class LockSync:
         if lock is None or not lock.good(session.id, item.epoch):
             if item.release and lock is not None and lock.held and lock.session == session.id:
                 state.free(key)  # its grant was superseded
-            return SyncAnswer(Verdict.STALE, item.epoch)
+            return SyncResult(LockVerdict.STALE, item.epoch)
         if item.offset is not None and (refused := self._commit(key, item.offset, item.attempts, now_ms, item.error)) is not None:
-            return SyncAnswer(Verdict.REFUSED, item.epoch, refused)
+            return SyncResult(LockVerdict.REFUSED, item.epoch, refused)
         if item.release and lock.held:
             state.free(key)
-        return SyncAnswer(Verdict.OK, item.epoch)
+        return SyncResult(LockVerdict.OK, item.epoch)
 
-    def _sync_generation(self, key: Key, item: SyncItem, now_ms: int) -> SyncAnswer:
+    def _sync_generation(self, key: Key, item: SyncItem, now_ms: int) -> SyncResult:
         """A concurrent group commits under the generation; an ordered one, or a locked queue, needs the epoch."""
         state = self._state
         group = state.groups.get(key[0])
         if item.generation is None or item.release:
-            return SyncAnswer(Verdict.REFUSED, None, "expected an epoch, or a generation and an offset to commit")
+            return SyncResult(LockVerdict.REFUSED, None, "expected an epoch, or a generation and an offset to commit")
         if group is not None and group.contract is not None and group.contract.broadcasting:
-            return SyncAnswer(Verdict.REFUSED, None, f"group {key[0]} is broadcasting: each member keeps its own progress")
+            return SyncResult(LockVerdict.REFUSED, None, f"group {key[0]} is broadcasting: each member keeps its own progress")
         if (group is not None and group.contract is not None and group.contract.ordered) or state.locks.holder(key) is not None:
-            return SyncAnswer(Verdict.REFUSED, None, f"queues of group {key[0]} are committed under an epoch")
+            return SyncResult(LockVerdict.REFUSED, None, f"queues of group {key[0]} are committed under an epoch")
         progress = state.progress.get(key)
         if progress is None or progress.generation != item.generation:
-            return SyncAnswer(Verdict.STALE)
+            return SyncResult(LockVerdict.STALE)
         refused = None if item.offset is None else self._commit(key, item.offset, item.attempts, now_ms)
-        return SyncAnswer(Verdict.OK if refused is None else Verdict.REFUSED, None, refused)
+        return SyncResult(LockVerdict.OK if refused is None else LockVerdict.REFUSED, None, refused)
 
     def _commit(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None = None) -> str | None:
         """Commits upward only; returns why the value can't be."""

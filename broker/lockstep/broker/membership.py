@@ -13,7 +13,7 @@ from lockstep.broker.contract import differences
 from lockstep.broker.group_state import FREES_PER_TICK, GroupState
 from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
 from lockstep.broker.tables.group_table import Group
-from lockstep.broker.tables.session_table import Refusal, Session
+from lockstep.broker.tables.session_table import Session, SessionRefusal
 from lockstep.broker.tables.subscription_table import bytes_of
 from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
@@ -79,9 +79,9 @@ class Membership:
     def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int) -> Session | None:
         state = self._state
         bound = state.sessions.bind(session_id, body.client_id, connection=connection, number=body.connection, now_ms=now_ms)
-        if bound is Refusal.DUPLICATE:
+        if bound is SessionRefusal.DUPLICATE:
             raise DuplicateClientIdError(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
-        if isinstance(bound, Refusal):
+        if isinstance(bound, SessionRefusal):
             state.close(connection, f"heartbeat refused: {bound.value}")
             return None
         if bound.older is not None:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.nameserver_registration import RegistrationState
 from lockstep.broker.processors.pull import PullProcessor
-from lockstep.broker.registrar import Standing
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.lock_table import Key
@@ -16,7 +16,7 @@ from lockstep.broker.tables.topic_table import NAMES_MAX
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
 from lockstep.protocol.record import RecordView
-from lockstep.runtime.metrics import Figures, Slices
+from lockstep.runtime.metrics import MetricFamilies, Slices
 
 LATENCY_QUEUES_MAX = 1_000
 """Queues that are behind and whose oldest message is looked at in one scrape: a read each, from the disk where it is old."""
@@ -35,21 +35,21 @@ class BrokerMetrics:
         self._state = state
         self._pulls = pulls
 
-    async def render(self, standings: dict[str, Standing], connection_count: int) -> bytes:
+    async def render(self, standings: dict[str, RegistrationState], connection_count: int) -> bytes:
         """`standings`: nameserver → how it stands to this broker. However much there is, no turn of the loop looks at more than a slice."""
-        figures = Figures(self._labels)
+        figures = MetricFamilies(self._labels)
         groups = self._state.coordination.status.groups()
         await self._topics(figures, groups)
         behind = await self._lag(figures, groups)
         await self._latency(figures, behind)
         await self._groups(figures, groups)
         self._log(figures)
-        rows = [((address,), float(standing is Standing.ACCEPTED)) for address, standing in standings.items()]
+        rows = [((address,), float(standing is RegistrationState.ACCEPTED)) for address, standing in standings.items()]
         figures.gauge("lockstep_registered", "1: this nameserver has accepted the broker.", ("nameserver",), rows)
         figures.gauge("lockstep_connections", "Open connections.", rows=[((), connection_count)])
         return await figures.render()
 
-    async def _topics(self, figures: Figures, groups: Sequence[str]) -> None:
+    async def _topics(self, figures: MetricFamilies, groups: Sequence[str]) -> None:
         stored: dict[str, tuple[int, int]] = {}
         dead = dict.fromkeys(groups, 0)  # 0 too: what begins with 1 has not grown
         slices = Slices()
@@ -78,7 +78,7 @@ class BrokerMetrics:
         text = "Names of topics above which not even the topic of a group is created."
         figures.gauge("lockstep_topic_names_limit", text, rows=[((), NAMES_MAX)])
 
-    async def _lag(self, figures: Figures, groups: Sequence[str]) -> list[Key]:
+    async def _lag(self, figures: MetricFamilies, groups: Sequence[str]) -> list[Key]:
         """The queues that are behind, LATENCY_QUEUES_MAX of them at most."""
         coordination, bounds = self._state.coordination, self._store.bounds
         lag: Counter[tuple[str, str]] = Counter()
@@ -97,7 +97,7 @@ class BrokerMetrics:
         figures.gauge("rocketmq_consumer_lag_messages", "Stored and not committed yet.", names, lag.items())
         return behind
 
-    async def _latency(self, figures: Figures, behind: Iterable[Key]) -> None:
+    async def _latency(self, figures: MetricFamilies, behind: Iterable[Key]) -> None:
         """How long the oldest message that is not committed has been stored."""
         now_ms = self._store.now_ms()
         worst: dict[tuple[str, str], int] = {}
@@ -120,7 +120,7 @@ class BrokerMetrics:
         text = "Milliseconds since the oldest message that is not committed was stored."
         figures.gauge("rocketmq_consumer_lag_latency", text, names, worst.items())
 
-    async def _groups(self, figures: Figures, groups: Sequence[str]) -> None:
+    async def _groups(self, figures: MetricFamilies, groups: Sequence[str]) -> None:
         coordination = self._state.coordination
         members: list[tuple[tuple[str], int]] = []
         held: list[tuple[tuple[str], int]] = []
@@ -160,7 +160,7 @@ class BrokerMetrics:
         refused = [((), coordination.legacy.refused_update_count)]
         figures.counter("lockstep_refused_commits", "Commits without an epoch of queues that somebody else holds.", rows=refused)
 
-    def _log(self, figures: Figures) -> None:
+    def _log(self, figures: MetricFamilies) -> None:
         store, disk = self._store, self._store.disk_status()
         figures.gauge("rocketmq_storage_size", "Bytes of the log.", rows=[((), disk.log_bytes)])
         figures.gauge("rocketmq_storage_flush_behind_bytes", "Bytes written and not synced.", rows=[((), store.unsynced_bytes)])

@@ -13,7 +13,7 @@ from lockstep.broker.journal import Change, Journal, decode_changes
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
-from lockstep.broker.tables.sequence_table import Place, Scope, SequenceTable
+from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFrame
 from lockstep.broker.tables.topic_table import FORGOTTEN, TOPICS_MAX, TopicTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
 from lockstep.protocol.errors import StoreError
@@ -131,4 +131,4 @@ class BrokerState:
         store_timestamp: int,
     ) -> None:
         scope = Scope(sequence.producer_id, sequence.partition, topic, queue_id)
-        self.sequences.record(scope, sequence, Place(queue_offset, physical_offset, store_timestamp))
+        self.sequences.record(scope, sequence, StoredFrame(queue_offset, physical_offset, store_timestamp))

@@ -81,7 +81,7 @@ from lockstep.client.producer.routing import (
 from lockstep.client.producer.sequencer import (
     GivenId,
 )
-from lockstep.client.program import (
+from lockstep.client.run import (
     run,
 )
 from lockstep.protocol.allocate import (

@@ -20,8 +20,8 @@ from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import Link
-from lockstep.runtime.text import printable
+from lockstep.runtime.link import Link
+from lockstep.runtime.safe_text import printable
 
 SHORTEST_SESSION_MS = 1_000
 """No broker of ours ends sessions sooner."""

@@ -15,7 +15,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.names import check_topic, is_system_topic
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.runtime.pool import call
+from lockstep.runtime.link import call
 
 
 def first_layout(topic: str, broker_names: Sequence[str], queue_count: int, writer: int) -> TopicLayout:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.runtime.host import Host
-from lockstep.runtime.program import run_program
+from lockstep.runtime.server_main import run_program
 
 
 def main(argv: Sequence[str] | None = None) -> int:

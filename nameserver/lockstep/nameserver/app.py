@@ -13,7 +13,7 @@ from lockstep.runtime.descriptors import Budget
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import announce
-from lockstep.runtime.metrics import Figures
+from lockstep.runtime.metrics import MetricFamilies
 from lockstep.runtime.server import Server
 
 SCAN_MS = 5_000
@@ -84,7 +84,7 @@ class Nameserver:
         return Health(failed, () if self._serving else ("it does not serve yet, or any more",))
 
     async def _metrics(self) -> bytes:
-        figures = Figures({"node_type": "nameserver"})
+        figures = MetricFamilies({"node_type": "nameserver"})
         brokers = self.table.brokers(INTERNAL)
         rows = [((broker.name, broker.cluster), float(broker.registered)) for broker in brokers]
         figures.gauge("lockstep_broker_registered", "1: clients are sent to this broker.", ("broker", "cluster"), rows)

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.config import ADMIN, Settings, parse_listeners, require_loopback_or_insecure
-from lockstep.runtime.pool import parse_address
+from lockstep.runtime.link import parse_address
 from lockstep.runtime.server import CONNECTIONS_MAX
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from lockstep.nameserver.room import SILENCE_MS
 from lockstep.nameserver.route_table import LISTEN_MS, Registration, RouteChange, RouteTable
+from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -29,10 +29,10 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Request, handles
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
+from lockstep.runtime.link import parse_address
 from lockstep.runtime.log import get_logger
-from lockstep.runtime.pool import parse_address
+from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("lockstep.nameserver")
 

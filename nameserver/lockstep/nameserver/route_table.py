@@ -39,7 +39,7 @@ layouts comes in parts, each a request; it counts with its last part. How many t
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lockstep.nameserver.room import LAYOUTS_MAX, SILENCE_MS, Room
+from lockstep.nameserver.topic_quota import LAYOUTS_MAX, SILENCE_MS, TopicQuota
 from lockstep.protocol.bodies import BrokerAddress, RefusedLayout, TopicRoute
 from lockstep.protocol.errors import (
     BrokerNameTakenError,
@@ -183,7 +183,7 @@ class RouteTable:
 
     def __init__(self, *, silence_ms: int = SILENCE_MS) -> None:
         self.layouts = LayoutTable()
-        self._room = Room()
+        self._room = TopicQuota()
         self.ready = False
         """A broker has registered since the start. One is enough to know every topic."""
         self._silence_ms = silence_ms

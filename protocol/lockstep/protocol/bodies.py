@@ -135,7 +135,7 @@ class HeartbeatReply:
 # --------------------------------------------------------------------------------------------------------------------- locks
 
 
-class Verdict(IntEnum):
+class LockVerdict(IntEnum):
     """How one item of LOCK or SYNC was answered."""
 
     OK = 0
@@ -190,13 +190,13 @@ class ReconcileBody:
 
 
 @dataclass(frozen=True, slots=True)
-class LockAnswer:
+class LockResult:
     """One queue's answer, in the order of the request's items."""
 
     group: str
     topic: str
     queue_id: int
-    verdict: Verdict
+    verdict: LockVerdict
     epoch: int = 0
     offset: int = 0
     """Committed offset: where the first pull begins."""
@@ -210,7 +210,7 @@ class LockAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileReply:
-    items: tuple[LockAnswer, ...]
+    items: tuple[LockResult, ...]
     versions: dict[str, ListVersion]
     """Group → version of this broker's member list."""
     disconnect_grace_ms: int
@@ -269,17 +269,17 @@ class SyncBody:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncAnswer:
+class SyncResult:
     """One item's answer, in the order of the request's items; names the epoch it is about."""
 
-    verdict: Verdict
+    verdict: LockVerdict
     epoch: int | None = None
     remark: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    items: tuple[SyncAnswer, ...]
+    items: tuple[SyncResult, ...]
     versions: dict[str, ListVersion]
     """Every group of this session → version of its member list: heals a lost notice."""
 

@@ -70,13 +70,13 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     status: int
     body: bytes
     content_type: str = TEXT
 
 
-FAILED = Answer(500, b"the request failed: see the log\n")
+FAILED = HttpResponse(500, b"the request failed: see the log\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class AdminPort:
     _server: asyncio.Server | None = None
     _tasks: Tasks = field(default_factory=Tasks)
     _open: dict["_Connection", None] = field(default_factory=dict)
-    _scrape: "asyncio.Task[Answer] | None" = None
+    _scrape: "asyncio.Task[HttpResponse] | None" = None
     """The rendering of /metrics that runs, or the last one."""
 
     async def start(self) -> None:
@@ -122,45 +122,47 @@ class AdminPort:
             connection.abort()
         await self._tasks.cancel_all()
 
-    async def _answer(self, request: HttpRequest) -> Answer:
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         host = request.fields.get("host", "")
         if host and not self._is_ours(_host_name(host)):
             step = "ask by its address, or start it with --admin-host"
-            return Answer(403, f"host {host[:80]!r} is no name of this machine: {step}\n".encode())
+            return HttpResponse(403, f"host {host[:80]!r} is no name of this machine: {step}\n".encode())
         method, path = request.method, request.path.partition("?")[0]
         if path == "/log-level" and method == "PUT":
             if request.fields.get("content-type", "").strip().lower().startswith("text/plain") and "x-lockstep" not in request.fields:
-                return Answer(415, b"Content-Type text/plain: expected the header X-Lockstep, with any value, beside it\n")
+                return HttpResponse(415, b"Content-Type text/plain: expected the header X-Lockstep, with any value, beside it\n")
             return _set_level(request.body.strip())
         if path not in ("/livez", "/readyz", "/metrics", "/log-level"):
-            return Answer(404, b"expected /livez, /readyz, /metrics or /log-level\n")
+            return HttpResponse(404, b"expected /livez, /readyz, /metrics or /log-level\n")
         if method != "GET":
-            return Answer(405, f"{method[:20]} {path}: expected GET{' or PUT' if path == '/log-level' else ''}\n".encode())
+            return HttpResponse(405, f"{method[:20]} {path}: expected GET{' or PUT' if path == '/log-level' else ''}\n".encode())
         if path == "/metrics":
             return await self._metrics()
         if path == "/log-level":
-            return Answer(200, f"{logging.level()}\n".encode())
+            return HttpResponse(200, f"{logging.level()}\n".encode())
         health = self.pages.health()
         reasons = ([] if health.failed is None else [health.failed]) + (list(health.unready) if path == "/readyz" else [])
         word = "ok" if not reasons else "failed" if health.failed is not None else "not ready"
-        return Answer(503 if reasons else 200, json.dumps({"status": word, "reasons": reasons}).encode() + b"\n", JSON)
+        return HttpResponse(503 if reasons else 200, json.dumps({"status": word, "reasons": reasons}).encode() + b"\n", JSON)
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self) -> HttpResponse:
         """The result of the rendering that runs, else of a new one."""
         if sum(connection.asked for connection in self._open) > ANSWERED_MAX:
-            return Answer(503, f"{ANSWERED_MAX} connections are being answered, no more are allowed: ask again in a second\n".encode())
+            return HttpResponse(
+                503, f"{ANSWERED_MAX} connections are being answered, no more are allowed: ask again in a second\n".encode()
+            )
         if self._scrape is None or self._scrape.done():
             self._scrape = self._tasks.spawn(self._render(), "admin metrics")
         scrape = self._scrape
         await asyncio.wait([scrape])
         return scrape.result() if scrape.exception() is None else FAILED  # an error was logged by the owner of the task
 
-    async def _render(self) -> Answer:
+    async def _render(self) -> HttpResponse:
         try:
             async with asyncio.timeout(REQUEST_S):
-                return Answer(200, await self.pages.metrics(), CONTENT_TYPE)
+                return HttpResponse(200, await self.pages.metrics(), CONTENT_TYPE)
         except TimeoutError:
-            return Answer(503, f"the figures were not ready within {REQUEST_S} s\n".encode())
+            return HttpResponse(503, f"the figures were not ready within {REQUEST_S} s\n".encode())
 
     def _is_ours(self, host: str) -> bool:
         """Browsers always name a host, so a request without one needs no check."""
@@ -183,19 +185,21 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _set_level(wanted: str) -> Answer:
+def _set_level(wanted: str) -> HttpResponse:
     if wanted not in logging.LEVELS:
-        return Answer(400, f"log level {wanted[:20]!r}: expected one of {', '.join(logging.LEVELS)}\n".encode())
+        return HttpResponse(400, f"log level {wanted[:20]!r}: expected one of {', '.join(logging.LEVELS)}\n".encode())
     before = logging.level()
     logging.set_level(wanted)
     logging.announce("log.level_changed", before=before, level=wanted)
-    return Answer(200, f"{wanted}\n".encode())
+    return HttpResponse(200, f"{wanted}\n".encode())
 
 
 class _Connection(asyncio.Protocol):
     """Gathers one request, answers it, closes."""
 
-    def __init__(self, answer: Callable[[HttpRequest], Awaitable[Answer]], tasks: Tasks, open_ones: dict["_Connection", None]) -> None:
+    def __init__(
+        self, answer: Callable[[HttpRequest], Awaitable[HttpResponse]], tasks: Tasks, open_ones: dict["_Connection", None]
+    ) -> None:
         self._answer = answer
         self._tasks = tasks
         self._open = open_ones
@@ -229,7 +233,7 @@ class _Connection(asyncio.Protocol):
         self._read += data
         head, end, body = bytes(self._read).partition(b"\r\n\r\n")
         if len(self._read) > REQUEST_BYTES_MAX:
-            self._say(Answer(400, f"a request of more than {REQUEST_BYTES_MAX} bytes\n".encode()))
+            self._say(HttpResponse(400, f"a request of more than {REQUEST_BYTES_MAX} bytes\n".encode()))
             return
         if not end:
             return
@@ -241,7 +245,7 @@ class _Connection(asyncio.Protocol):
             if [name for name, _ in named].count("host") > 1 or any(length < 0 for length in lengths):
                 raise ValueError
         except ValueError:
-            self._say(Answer(400, b"expected an HTTP/1.1 request\n"))
+            self._say(HttpResponse(400, b"expected an HTTP/1.1 request\n"))
             return
         if len(body) >= sum(lengths):
             self.asked = True
@@ -256,7 +260,7 @@ class _Connection(asyncio.Protocol):
             raise
         self._say(answer)
 
-    def _say(self, answer: Answer) -> None:
+    def _say(self, answer: HttpResponse) -> None:
         self.asked = True
         if self._transport is None or self._transport.is_closing():
             return

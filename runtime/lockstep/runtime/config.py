@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.pool import parse_address
+from lockstep.runtime.link import parse_address
 
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
 PROGRAM_OPTIONS = frozenset(

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.address import os_reason
 from lockstep.runtime.descriptors import SHORTAGE
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("runtime.daemon")
 

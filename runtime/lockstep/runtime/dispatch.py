@@ -43,11 +43,11 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.limits import LANE_BYTES_MAX, REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.log import get_logger
-from lockstep.runtime.outstanding import code_name
-from lockstep.runtime.text import printable
+from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.pending_requests import code_name
+from lockstep.runtime.safe_text import printable
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("runtime.dispatch")

@@ -20,14 +20,14 @@ from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RESPONSE_FLAG, Comma
 from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.frame import FrameBuffer, encode_frame, encode_frame_parts
 from lockstep.runtime.address import format_address, os_reason
-from lockstep.runtime.alarm import Alarm
 from lockstep.runtime.daemon import call_apart
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
-from lockstep.runtime.outstanding import CLOCK_STEP_S, Answer, Outstanding
-from lockstep.runtime.text import printable
+from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.pending_requests import CLOCK_STEP_S, PendingRequests, ResponseReceiver
+from lockstep.runtime.safe_text import printable
+from lockstep.runtime.timer import Timer
 from lockstep.runtime.turn import Turn
 
 log = get_logger("runtime.endpoint")
@@ -127,12 +127,12 @@ class Endpoint(asyncio.Protocol):
         self._blocked = False
         """The peer does not take our answers: nothing of its is read or handled."""
         self._drainers: list[asyncio.Future[None]] = []
-        self._outstanding = Outstanding(self._loop, lambda: self.peer, limits.late_ms)
+        self._outstanding = PendingRequests(self._loop, lambda: self.peer, limits.late_ms)
         self._opaque = 0
-        self._partial = Alarm(self._loop, self._check_partial, limits.late_ms)
+        self._partial = Timer(self._loop, self._check_partial, limits.late_ms)
         self._partial_at = 0.0
         """When the frame that is not complete yet began; 0.0: there is none."""
-        self._idle = Alarm(self._loop, self._check_idle, limits.late_ms)
+        self._idle = Timer(self._loop, self._check_idle, limits.late_ms)
         self._heard_at = 0.0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._ended = False
@@ -158,7 +158,7 @@ class Endpoint(asyncio.Protocol):
         return future
 
     def ask(
-        self, code: int, fields: dict[str, Any] | None, body: bytes | bytearray | memoryview, *, timeout_ms: int, answer: Answer
+        self, code: int, fields: dict[str, Any] | None, body: bytes | bytearray | memoryview, *, timeout_ms: int, answer: ResponseReceiver
     ) -> None:
         """As `request`, settling `answer`."""
         if self.closed:

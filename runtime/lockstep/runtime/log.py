@@ -15,7 +15,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from lockstep.runtime.host import running_host
-from lockstep.runtime.text import printable, printable_lines
+from lockstep.runtime.safe_text import printable, printable_lines
 
 ROOT = "lockstep"
 LEVELS = ("debug", "info", "warning", "error")

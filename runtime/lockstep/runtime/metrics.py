@@ -65,7 +65,7 @@ class Slices:
             await asyncio.sleep(0)
 
 
-class Figures:
+class MetricFamilies:
     """Metric families under one set of labels that all of them carry."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("runtime.turn")
 

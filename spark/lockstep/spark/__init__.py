@@ -9,7 +9,7 @@ spark.read.format("lockstep").option("nameserver", "127.0.0.1:9876").option("sub
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lockstep.spark.placing import keyed, queue_count
+    from lockstep.spark.placement import keyed, queue_count
     from lockstep.spark.source import LockstepDataSource, register
 
 _HOMES = {"LockstepDataSource": "source", "keyed": "placing", "queue_count": "placing", "register": "source"}

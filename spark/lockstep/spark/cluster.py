@@ -251,7 +251,7 @@ def ask(nameserver: tuple[str, ...], timeout_ms: int, question: Callable[[Cluste
         return runner.run(run())
 
 
-class Kept:
+class CachedCluster:
     """A connection that is kept between questions, for those who ask again and again: a stream's planner, a task that reads."""
 
     def __init__(self, nameserver: tuple[str, ...], timeout_ms: int) -> None:

@@ -20,13 +20,13 @@ from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import Cluster, ask
-from lockstep.spark.deal import Deal
 from lockstep.spark.job import NAMESERVER, Parser, run, say, session
+from lockstep.spark.key_shares import KeyShares
 from lockstep.spark.load_progress import Progress
 from lockstep.spark.load_rows import HEAD_BYTES, Manifest, key_of, numbered, to_send
 from lockstep.spark.offsets import Plain, to_plain
 from lockstep.spark.options import SinkOptions
-from lockstep.spark.placing import keyed
+from lockstep.spark.placement import keyed
 
 TIMEOUT_MS = 10_000
 LEAD_US = 3_000_000
@@ -92,7 +92,7 @@ def check(options: argparse.Namespace) -> int:
         raise ConfigError(f"--size {low}-{high}: expected {HEAD_BYTES} (the head that verify_load reads) to {BODY_BYTES_MAX} bytes")
     if options.keys > KEYS_MAX:
         raise ConfigError(f"--keys {options.keys}: at most {KEYS_MAX}, a row has 4 bytes for the number of its key")
-    Deal(options.keys, options.skew)
+    KeyShares(options.keys, options.skew)
     if options.run_id is not None and not re.fullmatch("[0-9a-f]{16}", options.run_id):
         raise ConfigError(f"--run-id {options.run_id}: expected 16 lower-case hex digits")
     if options.duration is None:

@@ -3,7 +3,7 @@
 from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.host import Host
-from lockstep.spark.cluster import Cluster, Kept
+from lockstep.spark.cluster import CachedCluster, Cluster
 from lockstep.spark.job import say
 from lockstep.spark.load_rows import Manifest
 
@@ -31,7 +31,7 @@ class Progress:
         self._ended = True
 
     def _watch(self) -> None:
-        kept, clock = Kept(self._nameserver, TIMEOUT_MS), self._host.clock
+        kept, clock = CachedCluster(self._nameserver, TIMEOUT_MS), self._host.clock
         counted: tuple[int, int] | None = None
         """When and what, the last time that it was told. The first count is what stood there: of an earlier start of the run too."""
         while not self._ended:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from lockstep.protocol.errors import ConfigError, RemoteProtocolError
 from lockstep.protocol.fields import camel, from_plain
-from lockstep.spark.deal import Deal
+from lockstep.spark.key_shares import KeyShares
 from lockstep.spark.offsets import Plain
 
 HEAD_BYTES = 32
@@ -61,8 +61,8 @@ class Manifest:
     version: int = VERSION
 
     @property
-    def deal(self) -> Deal:
-        return Deal(self.keys, self.skew, self.seed)
+    def deal(self) -> KeyShares:
+        return KeyShares(self.keys, self.skew, self.seed)
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.spark.cluster import Cluster, ask
-from lockstep.spark.narrowing import Narrowing, narrowing
+from lockstep.spark.filter_pushdown import FilterPushdown, narrowing
 from lockstep.spark.offsets import Range, ranges_between, split_tasks
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, ends, starts, subscribed
@@ -45,7 +45,7 @@ class LockstepReader(DataSourceReader):
             raise ConfigError("startingOffsets=latest: a batch read would have nothing; use earliest, group, JSON or a timestamp")
         self._options = options
         self._group = group_of(options)
-        self._narrowing = Narrowing()
+        self._narrowing = FilterPushdown()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Both ends are resolved here, once."""

@@ -9,7 +9,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import StateError, TransportError
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.log import get_logger
-from lockstep.spark.cluster import PAUSE_MS, Cluster, Kept, Pull, Pulled
+from lockstep.spark.cluster import PAUSE_MS, CachedCluster, Cluster, Pull, Pulled
 from lockstep.spark.columns import Columns
 from lockstep.spark.offsets import Range
 from lockstep.spark.options import SourceOptions
@@ -46,7 +46,7 @@ def lost(message: str, *, fail: bool) -> None:
 
 def read(options: SourceOptions, group: str, reading: Reading) -> Iterator[Any]:
     """RecordBatches of several pulls each. The next pull is on its way while Spark takes what there is."""
-    kept = Kept(options.nameserver, options.request_timeout_ms)
+    kept = CachedCluster(options.nameserver, options.request_timeout_ms)
     try:
         for range_, number in reading.ranges:
             yield from _read_range(kept, options, group, range_, number)
@@ -54,7 +54,7 @@ def read(options: SourceOptions, group: str, reading: Reading) -> Iterator[Any]:
         kept.close()
 
 
-def _read_range(kept: Kept, options: SourceOptions, group: str, range_: Range, number: int) -> Iterator[Any]:
+def _read_range(kept: CachedCluster, options: SourceOptions, group: str, range_: Range, number: int) -> Iterator[Any]:
     """Bounded by the planned end; offsets that a filter leaves out are no loss."""
     queue, at, fail = range_.queue, range_.start, options.fail_on_data_loss
     filter_ = TagFilter.parse(options.sub_expression)

@@ -22,7 +22,7 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
-from lockstep.spark.cluster import Cluster, Kept, Pull
+from lockstep.spark.cluster import CachedCluster, Cluster, Pull
 from lockstep.spark.offsets import Plain, from_plain, ranges_between, share_limit, to_plain
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, starts, subscribed
@@ -91,7 +91,7 @@ class _State:
     """What the planner process keeps between calls."""
 
     def __init__(self, options: SourceOptions, group: str, host: Host) -> None:
-        self.kept = Kept(options.nameserver, options.request_timeout_ms)
+        self.kept = CachedCluster(options.nameserver, options.request_timeout_ms)
         self._options = options
         self._group = group
         self._clock = host.clock

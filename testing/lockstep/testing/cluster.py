@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic

@@ -24,7 +24,7 @@ START_S = 30.0
 MS = 0.002
 """Clocks count whole milliseconds."""
 STEP_S = 0.3
-"""Stamps may differ from the wall clock by so much, and nothing but the wall clock counts over a boot."""
+"""Store times may differ from the wall clock by so much, and nothing but the wall clock counts over a boot."""
 
 
 def check(history: History) -> list[Violation]:

@@ -13,7 +13,7 @@ Queues that a later layout added begin at 0: of them only a and the first half o
 from dataclasses import dataclass
 from math import inf
 
-from lockstep.runtime.steady import STEP_MS
+from lockstep.runtime.steady_clock import STEP_MS
 from sweep.checkers.facts import Brokers
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation, who

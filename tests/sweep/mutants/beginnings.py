@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lockstep.broker.delays import GroupTopics
+from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.lock_sync import LockSync
@@ -30,7 +30,9 @@ def topics_of_groups_have_no_limit(patch: Patches) -> None:
     patch.set(TopicTable, "_check_names", lambda self, topic: None)
 
 
-@mutant("swarm", aimed="tests/unit/broker/test_delays.py::test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lost")
+@mutant(
+    "swarm", aimed="tests/unit/broker/test_delayed_delivery.py::test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lost"
+)
 def a_retry_without_room_for_its_topic_is_dropped(patch: Patches) -> None:
     """A delayed message waits while its topic can't be created."""
     patch.set(GroupTopics, "_ready", GroupTopics.create)

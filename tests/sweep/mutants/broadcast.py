@@ -7,7 +7,7 @@ from typing import Any
 from lockstep.client.consumer import broadcast
 from lockstep.client.consumer.broadcast import LocalProgress, LocalSession
 from lockstep.client.consumer.concurrent_model import ConcurrentModel, Running
-from lockstep.client.consumer.local_offsets import LocalOffsets, Place
+from lockstep.client.consumer.local_offsets import LocalOffsets, SavedProgress
 from lockstep.client.consumer.offset_file import OffsetFile
 from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
 from lockstep.client.consumer.queue_worker import QueueWorker
@@ -43,7 +43,7 @@ def the_file_is_ahead(patch: Patches) -> None:
         worker = self.handlers.get(ownership)
         grant = worker.grant if isinstance(worker, QueueWorker) else None
         if ownership.holds and grant is not None:
-            self._set(ownership.queue, Place(grant.messages.next_offset, 0))
+            self._set(ownership.queue, SavedProgress(grant.messages.next_offset, 0))
             self._wake.set()
 
     patch.set(LocalProgress, "note", ahead)
@@ -53,8 +53,8 @@ def the_file_is_ahead(patch: Patches) -> None:
 def a_start_is_not_awaited(patch: Patches) -> None:
     """Where a member begins in a queue is in its file before the first message is handled."""
 
-    async def early(self: LocalProgress, queue: MessageQueue, link: Any) -> Place:
-        return self._book.place(queue) or Place(await self._by_policy(queue, link), 0)
+    async def early(self: LocalProgress, queue: MessageQueue, link: Any) -> SavedProgress:
+        return self._book.place(queue) or SavedProgress(await self._by_policy(queue, link), 0)
 
     patch.set(LocalProgress, "start_of", early)
 
@@ -176,7 +176,7 @@ def went_back_is_not_noticed(patch: Patches) -> None:
 @mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_a_member_that_began_a_queue_anew_has_done_so_after_a_crash_too")
 def going_back_is_not_awaited(patch: Patches) -> None:
     """Where a member begins a queue anew is in its file before the first message is handled."""
-    patch.set(LocalProgress, "begin_anew", lambda self, own, offset: self._set(own.queue, Place(offset, 0)))
+    patch.set(LocalProgress, "begin_anew", lambda self, own, offset: self._set(own.queue, SavedProgress(offset, 0)))
 
 
 @mutant(WORLD)

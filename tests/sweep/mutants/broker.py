@@ -4,19 +4,19 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker import app
+from lockstep.broker.background import EffectRunner
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.membership import Membership
 from lockstep.broker.pull_fence import PullCheck, PullFence
-from lockstep.broker.services import Effects
 from lockstep.broker.store import Store
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, Lock, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
-from lockstep.broker.tables.session_table import Bound, Refusal, Session, SessionTable
-from lockstep.protocol.bodies import Verdict
+from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
+from lockstep.protocol.bodies import LockVerdict
 from sweep.mutants.registry import Patches, mutant
 
 
@@ -89,12 +89,12 @@ def older_connection_still_served(patch: Patches) -> None:
             session.heard_ms = now_ms
         return session
 
-    def both_bound(self: SessionTable, session_id: str, client_id: str, **facts: Any) -> Bound | Refusal:
+    def both_bound(self: SessionTable, session_id: str, client_id: str, **facts: Any) -> BoundSession | SessionRefusal:
         bound = bind(self, session_id, client_id, **facts)
-        if not isinstance(bound, Bound):
+        if not isinstance(bound, BoundSession):
             return bound
         old.setdefault(id(self), {})[facts["connection"]] = bound.session
-        return Bound(bound.session, None)
+        return BoundSession(bound.session, None)
 
     patch.set(SessionTable, "heard", both_heard)
     patch.set(SessionTable, "bind", both_bound)
@@ -105,7 +105,9 @@ def any_heartbeat_binds(patch: Patches) -> None:
     """A HEART_BEAT with a lower connection number does not take the session over."""
     bind = SessionTable.bind
 
-    def whatever(self: SessionTable, session_id: str, client_id: str, *, connection: int, number: int, now_ms: int) -> Bound | Refusal:
+    def whatever(
+        self: SessionTable, session_id: str, client_id: str, *, connection: int, number: int, now_ms: int
+    ) -> BoundSession | SessionRefusal:
         session = self._by_id.get(session_id)
         if session is not None and session.connection != connection:
             number = session.number + 1
@@ -145,7 +147,7 @@ def freed_epochs_never_come_back(patch: Patches) -> None:
         if lock is not None and not lock.held:
             lock = None
         answer = renew(self, session, key, item, epoch, now_ms)
-        return replace(answer, verdict=Verdict.STALE) if lock is None else answer
+        return replace(answer, verdict=LockVerdict.STALE) if lock is None else answer
 
     patch.set(LockSync, "_renew", never)
 
@@ -238,7 +240,7 @@ def a_lost_lock_removes_the_member(patch: Patches) -> None:
 
     def remove(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
         answer = renew(self, session, key, item, epoch, now_ms)
-        if answer.verdict is Verdict.STALE:
+        if answer.verdict is LockVerdict.STALE:
             self._state.leave(key[0], session.client_id)
         return answer
 
@@ -258,16 +260,16 @@ def new_layouts_are_not_told(patch: Patches) -> None:
     patch.set(GroupState, "tell_layout", lambda self, topic: None)
 
 
-@mutant("handover", aimed="tests/unit/broker/test_services.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")
+@mutant("handover", aimed="tests/unit/broker/test_background.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")
 def no_notices(patch: Patches) -> None:
     """A change of a member list is told to its members."""
-    do = Effects._do
+    do = EffectRunner._do
 
-    def untold(self: Effects, effect: Any) -> None:
+    def untold(self: EffectRunner, effect: Any) -> None:
         if not isinstance(effect, Notify):
             do(self, effect)
 
-    patch.set(Effects, "_do", untold)
+    patch.set(EffectRunner, "_do", untold)
 
 
 @mutant("power", "disk")

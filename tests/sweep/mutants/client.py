@@ -7,10 +7,10 @@ from typing import Any
 from lockstep.client.consumer import ownership, rebalance
 from lockstep.client.consumer.base_consumer import ANSWER_WAIT_MS, BaseConsumer
 from lockstep.client.consumer.broker_session import BrokerSession
-from lockstep.client.consumer.lease_timers import LockSchedule, Proof, Stamp
+from lockstep.client.consumer.lease_timers import LockSchedule, ProofOfLife, ProofRequest
 from lockstep.client.consumer.listener import Cancelled
 from lockstep.client.consumer.membership import Membership
-from lockstep.client.consumer.ownership import Event, QueueOwnership, State
+from lockstep.client.consumer.ownership import OwnershipEvent, OwnershipState, QueueOwnership
 from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.client.consumer.rebalance import ListChange, MemberLists
 from lockstep.client.instance import Instance
@@ -25,7 +25,7 @@ from sweep.mutants.registry import Patches, mutant
 @mutant("net", "pause")
 def no_deadline(patch: Patches) -> None:
     """No call starts past proven + grace − 500 ms."""
-    patch.set(Proof, "deadline_ms", property(lambda self: 1 << 60))
+    patch.set(ProofOfLife, "deadline_ms", property(lambda self: 1 << 60))
 
 
 @mutant(
@@ -35,13 +35,13 @@ def no_deadline(patch: Patches) -> None:
 )
 def proof_before_lock(patch: Patches) -> None:
     """On a new connection nothing is proven until its first LOCK is answered."""
-    connected = Proof.connected
+    connected = ProofOfLife.connected
 
-    def proven(self: Proof, connection: int, now_ms: int, grace_ms: int, session_timeout_ms: int) -> None:
+    def proven(self: ProofOfLife, connection: int, now_ms: int, grace_ms: int, session_timeout_ms: int) -> None:
         connected(self, connection, now_ms, grace_ms, session_timeout_ms)
         self._locked = True
 
-    patch.set(Proof, "connected", proven)
+    patch.set(ProofOfLife, "connected", proven)
 
 
 @mutant("stubborn")
@@ -56,8 +56,8 @@ def proof_counts_from_the_answer(patch: Patches) -> None:
     """Proven is when the request was sent, not when it was answered."""
     proven = BrokerSession._proven
 
-    def late(self: BrokerSession, stamp: Stamp) -> None:
-        proven(self, Stamp(stamp.connection, self._clock.boot_ms(), stamp.lock))
+    def late(self: BrokerSession, stamp: ProofRequest) -> None:
+        proven(self, ProofRequest(stamp.connection, self._clock.boot_ms(), stamp.lock))
 
     patch.set(BrokerSession, "_proven", late)
 
@@ -74,7 +74,7 @@ def not_fenced_at_the_drain_limit(patch: Patches) -> None:
     tick = QueueOwnership.tick
 
     def unfenced(self: QueueOwnership, now_ms: int) -> bool:
-        due = self.state is State.DRAINING and self.drain_at_ms is not None and now_ms >= self.drain_at_ms
+        due = self.state is OwnershipState.DRAINING and self.drain_at_ms is not None and now_ms >= self.drain_at_ms
         gone = tick(self, now_ms)
         if due:
             self._fenced = False
@@ -87,13 +87,13 @@ def not_fenced_at_the_drain_limit(patch: Patches) -> None:
 @mutant("late", "churn", aimed="tests/unit/client/test_ownership.py::test_every_pair_goes_where_the_table_says_and_nowhere_else")
 def release_not_awaited(patch: Patches) -> None:
     """A released queue is acquired anew only when the release was answered."""
-    patch.set(ownership, "TRANSITIONS", {**ownership.TRANSITIONS, (State.RELEASING, Event.SENT): State.GONE})
+    patch.set(ownership, "TRANSITIONS", {**ownership.TRANSITIONS, (OwnershipState.RELEASING, OwnershipEvent.SENT): OwnershipState.GONE})
 
 
 @mutant("pause", "churn", aimed="tests/unit/client/test_ownership.py::test_a_queue_is_not_locked_again_while_its_old_listener_runs")
 def locked_while_an_old_call_runs(patch: Patches) -> None:
     """A queue whose old listener still runs in this process is not locked again by it."""
-    patch.set(QueueOwnership, "may_acquire", property(lambda self: self.state is State.WANTED))
+    patch.set(QueueOwnership, "may_acquire", property(lambda self: self.state is OwnershipState.WANTED))
 
 
 @mutant("stubborn")
@@ -158,7 +158,7 @@ def a_list_without_me_is_believed(patch: Patches) -> None:
 )
 def no_proof_of_life(patch: Patches) -> None:
     """A session says something every grace/3 while it holds a lock, and every 5 s in any case."""
-    patch.set(Proof, "due_ms", lambda self, holding: 1 << 60)
+    patch.set(ProofOfLife, "due_ms", lambda self, holding: 1 << 60)
 
 
 @mutant(
@@ -204,13 +204,13 @@ def newest_session_dials_under_an_old_number(patch: Patches) -> None:
 def what_drains_is_not_named(patch: Patches) -> None:
     """LOCK names what drains too."""
     lock_item = QueueOwnership.lock_item
-    patch.set(QueueOwnership, "lock_item", lambda self: None if self.state is State.DRAINING else lock_item(self))
+    patch.set(QueueOwnership, "lock_item", lambda self: None if self.state is OwnershipState.DRAINING else lock_item(self))
 
 
 @mutant("late", aimed="tests/unit/client/test_ownership.py::test_a_release_on_the_way_is_not_named_in_lock")
 def a_release_on_its_way_is_named(patch: Patches) -> None:
     """LOCK does not name a queue whose release has left on this connection."""
-    patch.set(ownership, "_HOLDING", ownership._HOLDING | {State.RELEASED})
+    patch.set(ownership, "_HOLDING", ownership._HOLDING | {OwnershipState.RELEASED})
 
 
 @mutant("handover")

@@ -1,14 +1,14 @@
-"""Rules of wall clocks that jump (runtime/steady.py, store/stamps.py)."""
+"""Rules of wall clocks that jump (runtime/steady_clock.py, store/store_clock.py)."""
 
 from collections.abc import Callable
 from typing import Any
 
 from lockstep.broker.store import Store
+from lockstep.broker.store.clock_steps import ClockSteps
 from lockstep.broker.store.query import Query
-from lockstep.broker.store.stamps import PREFIX, Stamps
-from lockstep.broker.store.steps import Steps
+from lockstep.broker.store.store_clock import PREFIX, StoreClock
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.steady import NEAR_MS, STEP_MS, SteadyClock
+from lockstep.runtime.steady_clock import NEAR_MS, STEP_MS, SteadyClock
 from sweep.mutants.registry import Patches, mutant
 
 
@@ -24,24 +24,27 @@ def stamps_follow_the_wall_clock_and_never_fall(patch: Patches) -> None:
     patch.set(SteadyClock, "reading", highest)
 
 
-@mutant("clocks", aimed="tests/unit/broker/test_delays.py::test_what_was_stored_by_a_clock_that_is_set_back_waits_no_longer_than_its_delay")
+@mutant(
+    "clocks",
+    aimed="tests/unit/broker/test_delayed_delivery.py::test_what_was_stored_by_a_clock_that_is_set_back_waits_no_longer_than_its_delay",
+)
 def what_was_stamped_ahead_waits_for_its_stamp(patch: Patches) -> None:
     """What was stored by a clock that was ahead counts from when it was stored, after the clock was set back."""
-    patch.set(Stamps, "true_ms", lambda self, position, stamp_ms: stamp_ms)
+    patch.set(StoreClock, "true_ms", lambda self, position, stamp_ms: stamp_ms)
 
 
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_within_one_boot_every_message_arrives_on_time")
 def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
     """What was stored before the clock was set forward counts from when it was stored."""
-    true_ms = Stamps.true_ms
-    back: Callable[[Stamps], Stamps] = lambda self: Stamps(0, [step for step in self.steps if step.by_ms < 0])  # noqa: E731
-    patch.set(Stamps, "true_ms", lambda self, position, stamp_ms: true_ms(back(self), position, stamp_ms))
+    true_ms = StoreClock.true_ms
+    back: Callable[[StoreClock], StoreClock] = lambda self: StoreClock(0, [step for step in self.steps if step.by_ms < 0])  # noqa: E731
+    patch.set(StoreClock, "true_ms", lambda self, position, stamp_ms: true_ms(back(self), position, stamp_ms))
 
 
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_a_wall_clock_that_is_set_forward_for_good_makes_no_delay_early")
 def a_step_of_the_clock_is_kept_in_memory(patch: Patches) -> None:
     """How the clock was set is in the log: a start knows it."""
-    patch.set(Stamps, "read", lambda self, position, body: body.startswith(PREFIX))
+    patch.set(StoreClock, "read", lambda self, position, body: body.startswith(PREFIX))
 
 
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_many_small_steps_of_the_wall_clock_make_no_delay_early_or_late")
@@ -76,16 +79,16 @@ def a_start_takes_a_small_difference_for_true(patch: Patches) -> None:
 @mutant("clocks")
 def every_start_believes_its_wall_clock(patch: Patches) -> None:
     """A start in the same boot goes on by the boot clock: what waits is not early because the wall clock was set before it."""
-    start = Stamps.start
+    start = StoreClock.start
 
-    def believe(self: Stamps, clock: Clock, boot_id: str) -> int:
+    def believe(self: StoreClock, clock: Clock, boot_id: str) -> int:
         self._reading = None
         return start(self, clock, boot_id)
 
-    patch.set(Stamps, "start", believe)
+    patch.set(StoreClock, "start", believe)
 
 
-@mutant("clocks", aimed="tests/unit/broker/store/test_stamps.py::test_a_wall_clock_that_is_a_year_ahead_for_seconds_removes_nothing")
+@mutant("clocks", aimed="tests/unit/broker/store/test_store_clock.py::test_a_wall_clock_that_is_a_year_ahead_for_seconds_removes_nothing")
 def retention_believes_the_wall_clock(patch: Patches) -> None:
     """Nothing is old because the wall clock is far ahead for seconds."""
     patch.set(Store, "safe_now_ms", lambda self: self._host.clock.wall_ms())
@@ -93,7 +96,7 @@ def retention_believes_the_wall_clock(patch: Patches) -> None:
 
 @mutant(
     "clocks",
-    aimed="tests/unit/broker/store/test_stamps.py::test_a_search_by_time_skips_nothing_that_was_stored_then_wherever_the_clock_was_set_back",
+    aimed="tests/unit/broker/store/test_store_clock.py::test_a_search_by_time_skips_nothing_that_was_stored_then_wherever_the_clock_was_set_back",
 )
 def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
     """A search by time skips nothing of that time or later where the clock was set back."""
@@ -101,24 +104,26 @@ def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
     patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, stretches=(): search(self, queue, timestamp_ms))
 
 
-@mutant("clocks", aimed="tests/unit/broker/store/test_steps.py::test_what_is_left_out_makes_a_record_late_by_what_is_said_and_never_early")
+@mutant(
+    "clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_what_is_left_out_makes_a_record_late_by_what_is_said_and_never_early"
+)
 def a_step_that_is_left_out_is_forgotten(patch: Patches) -> None:
     """Where there are too many steps of the clock, one is added to another: records count as stored later for it, never earlier."""
 
-    def forget(self: Steps, index: int) -> None:
+    def forget(self: ClockSteps, index: int) -> None:
         del self.kept[index]
 
-    patch.set(Steps, "_remove", forget)
+    patch.set(ClockSteps, "_remove", forget)
 
 
-@mutant("clocks", aimed="tests/unit/broker/store/test_steps.py::test_their_number_is_bounded_over_boots_too_and_the_newest_is_exact")
+@mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_their_number_is_bounded_over_boots_too_and_the_newest_is_exact")
 def steps_of_the_clock_are_kept_without_a_limit(patch: Patches) -> None:
     """The number of steps is bounded: each due message and each snapshot reads them."""
-    patch.set(Steps, "_remove_one", lambda self: None)
+    patch.set(ClockSteps, "_remove_one", lambda self: None)
 
 
-@mutant("clocks", aimed="tests/unit/broker/store/test_steps.py::test_a_search_by_time_skips_nothing_where_steps_were_left_out")
+@mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_a_search_by_time_skips_nothing_where_steps_were_left_out")
 def a_search_by_time_forgets_the_steps_that_were_left_out(patch: Patches) -> None:
     """Where steps back were left out, a search by time allows for stamps that fall."""
-    stretches = Steps.stretches
-    patch.set(Steps, "stretches", lambda self: [each._replace(fall_ms=0) for each in stretches(self)])
+    stretches = ClockSteps.stretches
+    patch.set(ClockSteps, "stretches", lambda self: [each._replace(fall_ms=0) for each in stretches(self)])

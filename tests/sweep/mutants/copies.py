@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.delays import Delays, GroupTopics
+from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.letter import failed_copy
 from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.message_copy import failed_copy
 from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
 from lockstep.broker.tables.delay_table import DelayTable
@@ -108,12 +108,12 @@ def tries_have_no_end(patch: Patches) -> None:
 @mutant(WORLD)
 def nothing_waits(patch: Patches) -> None:
     """A delayed message, and a retry, is delivered when its time has come."""
-    init = Delays.__init__
+    init = DelayedDelivery.__init__
 
-    def at_once(self: Delays, store: Any, table: Any, homes: Any, levels_ms: Any) -> None:
+    def at_once(self: DelayedDelivery, store: Any, table: Any, homes: Any, levels_ms: Any) -> None:
         init(self, store, table, homes, [1 for _ in levels_ms])
 
-    patch.set(Delays, "__init__", at_once)
+    patch.set(DelayedDelivery, "__init__", at_once)
 
 
 @mutant(WORLD)
@@ -125,13 +125,13 @@ def delivered_without_a_record(patch: Patches) -> None:
 @mutant(WORLD)
 def what_is_refused_is_left_behind(patch: Patches) -> None:
     """A queue of delays that can't deliver its first message now waits with it."""
-    deliver = vars(Delays)["_pass_on"]
+    deliver = vars(DelayedDelivery)["_pass_on"]
 
-    def some(self: Delays, record: Any) -> bool:
+    def some(self: DelayedDelivery, record: Any) -> bool:
         # As where the store refuses: one in eight.
         return bool(record.physical_offset % 8 == 0) or bool(deliver(self, record))
 
-    patch.set(Delays, "_pass_on", some)
+    patch.set(DelayedDelivery, "_pass_on", some)
 
 
 @mutant(WORLD)
@@ -212,7 +212,7 @@ def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
     patch.set(DelayedSend, "run", plain)
 
 
-@mutant("delete", aimed="tests/unit/broker/test_delays.py::test_a_topic_made_anew_gets_nothing_that_waited_for_the_one_before")
+@mutant("delete", aimed="tests/unit/broker/test_delayed_delivery.py::test_a_topic_made_anew_gets_nothing_that_waited_for_the_one_before")
 def what_waits_outlives_its_topic(patch: Patches) -> None:
     """What waits for a topic that was deleted does not arrive in the one made anew."""
     patch.set(GroupTopics, "deleted_since", lambda self, topic, counter: False)
@@ -221,4 +221,4 @@ def what_waits_outlives_its_topic(patch: Patches) -> None:
 @mutant("concurrent", aimed="tests/unit/client/test_delayed_send.py::test_what_is_no_level_is_refused_with_the_list")
 def any_delay_is_a_level(patch: Patches) -> None:
     """A time that is no level of the broker is refused, not rounded."""
-    patch.set(Delays, "level_of", lambda self, delay_ms: 1)
+    patch.set(DelayedDelivery, "level_of", lambda self, delay_ms: 1)

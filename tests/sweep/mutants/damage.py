@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from lockstep.broker.delays import Delays
+from lockstep.broker.delayed_delivery import DelayedDelivery
 from lockstep.broker.processors import pull
 from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, recovery, scan, store, survey
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.reader import Check
-from lockstep.broker.store.recovery import Borne, Recoverer, borne_out
+from lockstep.broker.store.recovery import Recoverer, SnapshotEvidence, borne_out
 from lockstep.broker.store.scrub import Scrub
 from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.snapshot import Snapshots, encode_parts
@@ -35,7 +35,7 @@ def the_start_of_the_log_is_not_recorded(patch: Patches) -> None:
 @mutant("rot", aimed=f"{TESTS}/test_presence.py::test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone")
 def removed_files_are_synced_as_if_they_were_there(patch: Patches) -> None:
     """A sync is confirmed only while the paths of the log, the lock and the synced length still name the open files."""
-    patch.set(Presence, "check", lambda self: None)
+    patch.set(PathWatch, "check", lambda self: None)
 
 
 @mutant("rot", aimed=f"{TESTS}/test_damage_laws.py::test_what_is_damaged_is_refused_or_told_and_nothing_else_is_lost")
@@ -79,8 +79,8 @@ def snapshots_that_are_to_be_removed_need_no_log(patch: Patches) -> None:
     patch.set(recovery, "borne_out", lambda log, damage, snapshot: _passed_is_ahead(borne_out(log, damage, snapshot)))
 
 
-def _passed_is_ahead(borne: Borne) -> Borne:
-    return Borne.AHEAD if borne is Borne.PASSED else borne
+def _passed_is_ahead(borne: SnapshotEvidence) -> SnapshotEvidence:
+    return SnapshotEvidence.AHEAD if borne is SnapshotEvidence.PASSED else borne
 
 
 @mutant("files", aimed=f"{TESTS}/test_put_off.py::test_a_start_removes_a_snapshot_that_retention_has_passed_when_a_newer_one_fits")
@@ -134,7 +134,7 @@ def an_error_at_a_delayed_message_ends_the_broker(patch: Patches) -> None:
     def ended(self: Any, queue_id: int, offset: int, error: Exception) -> bool:
         raise error
 
-    patch.set(Delays, "_given_up", ended)
+    patch.set(DelayedDelivery, "_given_up", ended)
 
 
 LOSSES = f"{TESTS}/test_losses.py"

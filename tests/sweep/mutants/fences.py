@@ -7,7 +7,7 @@ from lockstep.broker.processors.pull import Pull, PullProcessor
 from lockstep.broker.store import reader
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.session_table import Session
-from lockstep.protocol.bodies import SyncAnswer, SyncItem
+from lockstep.protocol.bodies import SyncItem, SyncResult
 from sweep.mutants.registry import Patches, mutant
 
 
@@ -39,7 +39,7 @@ def a_stale_release_frees_any_grant(patch: Patches) -> None:
     """A release under a superseded epoch frees the queue only where the same session holds it."""
     sync_item = LockSync._sync_item
 
-    def freeing(self: LockSync, session: Session, item: SyncItem, now_ms: int) -> SyncAnswer:
+    def freeing(self: LockSync, session: Session, item: SyncItem, now_ms: int) -> SyncResult:
         key = (item.group, item.topic, item.queue_id)
         lock = self._state.locks.get(key)
         if item.release and item.epoch is not None and lock is not None and lock.held and not lock.good(session.id, item.epoch):

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from lockstep.admin import group_reading, interrupt
+from lockstep.admin import group_query, interrupt
 from lockstep.admin.client import AdminClient
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.legacy_clients import LegacyClients
@@ -15,12 +15,12 @@ from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.session_table import Session
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.bodies import Verdict
+from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.queue import WRITER_MAX, LayoutVersion, TopicLayout
 from sweep.mutants.registry import Patches, mutant
 
 EARLY = "tests/unit/admin/test_early_interrupt.py::"
-READING = "tests/unit/admin/test_group_reading.py::"
+READING = "tests/unit/admin/test_group_query.py::"
 LIVES = "tests/unit/broker/test_topic_lives.py::"
 
 
@@ -82,7 +82,7 @@ def a_lost_stale_frees_the_queue(patch: Patches) -> None:
     def heard(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
         answer = renew(self, session, key, item, epoch, now_ms)
         locks, lock = self._state.locks, self._state.locks.get(key)
-        if answer.verdict is Verdict.STALE and lock is not None and lock.superseded and lock.session == session.id:
+        if answer.verdict is LockVerdict.STALE and lock is not None and lock.superseded and lock.session == session.id:
             locks._put(key, replace(lock, superseded=False))
         return answer
 
@@ -191,7 +191,7 @@ def offsets_are_taken_from_anybody(patch: Patches) -> None:
 @mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")
 def groups_are_read_one_after_the_other(patch: Patches) -> None:
     """A command that reads many groups asks for 16 of them at the same time."""
-    patch.set(group_reading, "READS_MAX", 1)
+    patch.set(group_query, "READS_MAX", 1)
 
 
 @mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")

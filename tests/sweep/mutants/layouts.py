@@ -5,9 +5,9 @@ from typing import Any
 from lockstep.broker.tables import topic_table
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.nameserver import processor as nameserver_processor
-from lockstep.nameserver import room, route_table
-from lockstep.nameserver.room import Room
+from lockstep.nameserver import route_table, topic_quota
 from lockstep.nameserver.route_table import Registration, RouteTable
+from lockstep.nameserver.topic_quota import TopicQuota
 from lockstep.protocol import layouts
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.layouts import LayoutTable
@@ -65,7 +65,7 @@ def removed_queues_come_back(patch: Patches) -> None:
 # ------------------------------------------------------------------------------------------------------- limits, registrations
 
 TOPICS = "tests/unit/broker/test_topic_table.py::"
-ROOM = "tests/unit/nameserver/test_room.py::"
+ROOM = "tests/unit/nameserver/test_topic_quota.py::"
 ROUTES = "tests/unit/nameserver/test_route_table.py::"
 OWNERS = "tests/unit/nameserver/test_name_owner.py::"
 OWN = "tests/unit/broker/test_system_topics.py::"
@@ -125,7 +125,7 @@ def one_layout_refuses_a_broker(patch: Patches) -> None:
 @mutant("first")
 def only_the_first_registration_brings_topics(patch: Patches) -> None:
     """A topic that a broker creates after it has registered is in the nameserver's layouts."""
-    fits = Room.fits
+    fits = TopicQuota.fits
     here: dict[int, set[str]] = {}
 
     def take(self: RouteTable, arriving: Any, said: Registration) -> Any:
@@ -134,31 +134,31 @@ def only_the_first_registration_brings_topics(patch: Patches) -> None:
 
     taken = RouteTable._take_layouts
     patch.set(RouteTable, "_take_layouts", take)
-    patch.set(Room, "fits", lambda self, name: fits(self, name) and name not in here[id(self)])
+    patch.set(TopicQuota, "fits", lambda self, name: fits(self, name) and name not in here[id(self)])
 
 
 @mutant("first", aimed=ROOM + "test_whatever_other_brokers_bring_the_next_may_bring_its_share")
 def one_broker_takes_all_the_room(patch: Patches) -> None:
     """A broker may bring topics to a nameserver while fewer count to it than are free."""
-    patch.set(Room, "fits", lambda self, name: len(self._broker_of) < room.LAYOUTS_MAX)
+    patch.set(TopicQuota, "fits", lambda self, name: len(self._broker_of) < topic_quota.LAYOUTS_MAX)
 
 
 @mutant("first", aimed=ROOM + "test_what_a_forgotten_broker_alone_has_brought_is_forgotten")
 def topics_of_forgotten_brokers_are_kept(patch: Patches) -> None:
     """A nameserver forgets topics that only brokers have brought which are forgotten."""
-    patch.set(Room, "expire", lambda self, known, now_ms: [])
+    patch.set(TopicQuota, "expire", lambda self, known, now_ms: [])
 
 
 @mutant("first", aimed=ROOM + "test_a_topic_stays_as_long_as_another_broker_that_registers_has_it")
 def topics_go_with_the_broker_that_was_first(patch: Patches) -> None:
     """A topic of a broker that is not registered counts to the next one that registers with it."""
-    count = Room.count
+    count = TopicQuota.count
 
-    def first_only(self: Room, topic: str, name: str, registered: Any) -> None:
+    def first_only(self: TopicQuota, topic: str, name: str, registered: Any) -> None:
         if topic not in self._broker_of:
             count(self, topic, name, registered)
 
-    patch.set(Room, "count", first_only)
+    patch.set(TopicQuota, "count", first_only)
 
 
 @mutant("first", aimed=TOPICS + "test_a_full_broker_adopts_no_topic_that_it_does_not_know_and_every_newer_layout_of_one_that_it_has")

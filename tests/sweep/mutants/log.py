@@ -7,10 +7,10 @@ from typing import Any
 from lockstep.broker.store import commit_log, scan
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog, SyncPlan
-from lockstep.broker.store.confirmation import Confirmations
+from lockstep.broker.store.commit_waiters import CommitWaiters
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.store.recovery import Borne, Recoverer
+from lockstep.broker.store.recovery import Recoverer, SnapshotEvidence
 from lockstep.broker.store.store import Store
 from lockstep.testing.simulation.disk import SimFiles
 from sweep.mutants.registry import Patches, mutant
@@ -25,15 +25,15 @@ def answered_before_confirmed(patch: Patches) -> None:
 @mutant("fsync", "power")
 def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
     """A repeat's answer waits for the log too: the first one may not be durable yet."""
-    wait = Confirmations.wait
+    wait = CommitWaiters.wait
 
-    def impatient(self: Confirmations, callback: Any, turn_is_open: bool) -> None:
+    def impatient(self: CommitWaiters, callback: Any, turn_is_open: bool) -> None:
         if turn_is_open:
             wait(self, callback, turn_is_open)
         else:
             callback()
 
-    patch.set(Confirmations, "wait", impatient)
+    patch.set(CommitWaiters, "wait", impatient)
 
 
 @mutant("blackout")
@@ -87,7 +87,7 @@ def snapshot_before_sync(patch: Patches) -> None:
 @mutant("power", "disk", aimed="tests/unit/broker/store/test_snapshots.py::test_a_snapshot_ahead_of_the_log_is_ignored_and_goes")
 def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
     """A snapshot that the log does not bear out is removed."""
-    patch.set(Recoverer, "_borne_out", lambda self, snapshot: Borne.OUT)
+    patch.set(Recoverer, "_borne_out", lambda self, snapshot: SnapshotEvidence.OUT)
 
 
 @mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_torn_tail_is_cut_and_zero_again")

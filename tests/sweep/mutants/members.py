@@ -6,9 +6,9 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.processors.lock import LockProcessor
-from lockstep.broker.tables.lock_table import Fence, Key, Lock
-from lockstep.broker.tables.session_table import Bound, Refusal, Session, SessionTable
-from lockstep.protocol.bodies import LockAnswer, Verdict
+from lockstep.broker.tables.lock_table import FencingCounter, Key, Lock
+from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
+from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.runtime.dispatch import Pending
 from sweep.mutants.registry import Patches, mutant
 
@@ -18,11 +18,11 @@ def what_drains_is_not_renewed(patch: Patches) -> None:
     """Who holds a queue keeps it while it drains, although the list gives it to another."""
     renew = LockSync._renew
 
-    def moved(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> LockAnswer:
+    def moved(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> LockResult:
         answer = renew(self, session, key, item, epoch, now_ms)
         group = self._state.groups.get(key[0])
-        if answer.verdict is Verdict.OK and (group is None or not self._lists(group, session, key)):
-            return LockAnswer(*key, Verdict.NOT_YOURS, epoch=epoch)
+        if answer.verdict is LockVerdict.OK and (group is None or not self._lists(group, session, key)):
+            return LockResult(*key, LockVerdict.NOT_YOURS, epoch=epoch)
         return answer
 
     patch.set(LockSync, "_renew", moved)
@@ -61,7 +61,7 @@ def two_sessions_share_a_client_id(patch: Patches) -> None:
     """A second living session of one client id is refused."""
     bind = SessionTable.bind
 
-    def both(self: SessionTable, session_id: str, client_id: str, **facts: Any) -> Bound | Refusal:
+    def both(self: SessionTable, session_id: str, client_id: str, **facts: Any) -> BoundSession | SessionRefusal:
         self._by_client.pop(client_id, None)
         return bind(self, session_id, client_id, **facts)
 
@@ -72,11 +72,11 @@ def two_sessions_share_a_client_id(patch: Patches) -> None:
 def every_start_has_the_same_term(patch: Patches) -> None:
     """Fencing numbers of a start are above all of before."""
 
-    def first(self: Fence, term: int) -> None:
+    def first(self: FencingCounter, term: int) -> None:
         self.term = 1
         self._counter = 0
 
-    patch.set(Fence, "start", first)
+    patch.set(FencingCounter, "start", first)
 
 
 @mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_nobody_superseded_commits_releases_pulls_and_renews")

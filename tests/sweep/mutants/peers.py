@@ -20,7 +20,7 @@ from lockstep.runtime.admin_port import AdminPort
 from lockstep.runtime.descriptors import Descriptors
 from lockstep.runtime.dispatch import Answering, Dispatcher, Request
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.flood import Flood
+from lockstep.runtime.log_limit import EventLimit
 from lockstep.runtime.turn import Turn, TurnBudget
 from sweep.mutants.registry import Patches, mutant
 
@@ -101,16 +101,16 @@ def connections_are_taken_while_the_reserve_is_short(patch: Patches) -> None:
     patch.set(Descriptors, "is_short", lambda self: False)
 
 
-@mutant("swarm", aimed="tests/unit/runtime/test_text.py::test_no_remark_reaches_a_log_line_an_error_or_a_terminal_as_it_came")
+@mutant("swarm", aimed="tests/unit/runtime/test_safe_text.py::test_no_remark_reaches_a_log_line_an_error_or_a_terminal_as_it_came")
 def remarks_are_taken_as_they_came(patch: Patches) -> None:
     """Control characters and line breaks of a peer's remark are escaped where it comes in."""
     patch.set(endpoint, "printable", lambda text: text)
 
 
-@mutant("swarm", aimed="tests/unit/runtime/test_flood.py::test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted")
+@mutant("swarm", aimed="tests/unit/runtime/test_log_limit.py::test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted")
 def every_event_is_logged(patch: Patches) -> None:
     """What a peer does wrong over and over is logged ten times a second, and counted."""
-    patch.set(Flood, "passes", lambda self, event, now_ms: True)
+    patch.set(EventLimit, "passes", lambda self, event, now_ms: True)
 
 
 @mutant("swarm", aimed=f"{ADMIN_PORT}::test_the_oldest_connection_without_a_whole_request_makes_room_for_the_newest")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker import letter
+from lockstep.broker import message_copy
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.processors import pull
 from lockstep.client.consumer import broker_session
@@ -243,7 +243,7 @@ def copies_lose_their_flags(patch: Patches) -> None:
     def plain(*place: Any, sys_flag: int, **facts: Any) -> bytes:
         return encode_record(*place, **facts)
 
-    patch.set(letter, "encode_record", plain)
+    patch.set(message_copy, "encode_record", plain)
 
 
 @mutant(

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.broker.rows import Rows
-from lockstep.broker.services import Keeper
+from lockstep.broker.background import StoreMaintenance
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store import scan
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog, Segment
@@ -108,10 +108,10 @@ def this_runs_flush_mode_decides(patch: Patches) -> None:
 
 def _later_tables(patch: Patches, delay_s: float) -> None:
     """The snapshot of a position gets the tables as they are `delay_s` later."""
-    snapshot, write = Keeper.snapshot, Checkpointer.write
+    snapshot, write = StoreMaintenance.snapshot, Checkpointer.write
     states: dict[int, Any] = {}
 
-    async def remembered(self: Keeper) -> None:
+    async def remembered(self: StoreMaintenance) -> None:
         states[id(self._store._checkpointer)] = self._state
         await snapshot(self)
 
@@ -125,7 +125,7 @@ def _later_tables(patch: Patches, delay_s: float) -> None:
             chunks = [data]
         await write(self, position, needs_from, store_ms, chunks)
 
-    patch.set(Keeper, "snapshot", remembered)
+    patch.set(StoreMaintenance, "snapshot", remembered)
     patch.set(Checkpointer, "write", late)
 
 
@@ -139,8 +139,10 @@ def a_snapshot_is_of_tables_a_turn_later(patch: Patches) -> None:
 def rows_of_a_snapshot_follow_their_table(patch: Patches) -> None:
     """The rows of a snapshot are made in later turns, from a copy of the table."""
 
-    def live(self: LockTable) -> Rows:
-        return Rows(len(self), lambda: ([*key, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded] for key, lock in self))
+    def live(self: LockTable) -> SnapshotRows:
+        return SnapshotRows(
+            len(self), lambda: ([*key, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded] for key, lock in self)
+        )
 
     patch.set(LockTable, "snapshot", live)
 

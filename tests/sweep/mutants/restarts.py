@@ -13,7 +13,7 @@ from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import Session, SessionTable
-from lockstep.protocol.bodies import LockAnswer
+from lockstep.protocol.bodies import LockResult
 from lockstep.runtime.dispatch import Pending
 from sweep.mutants.registry import Patches, mutant
 
@@ -73,7 +73,7 @@ def newcomers_are_granted_queues_during_the_hold(patch: Patches) -> None:
         known.setdefault(id(self), set()).add(session_id)
         recorded(self, session_id, client_id, now_ms)
 
-    def unheld(self: LockSync, session: Session, key: Key, *facts: Any) -> LockAnswer:
+    def unheld(self: LockSync, session: Session, key: Key, *facts: Any) -> LockResult:
         state = self._state
         holding = state.holding
         if session.id not in known.get(id(state.sessions), ()):

@@ -9,14 +9,14 @@ from lockstep.broker.processors import pull
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.group_table import Group
-from lockstep.broker.tables.hold_table import HoldTable
+from lockstep.broker.tables.long_poll_table import LongPollTable
 from sweep.mutants.registry import Patches, mutant
 
 
 @mutant("swarm", aimed="tests/unit/broker/test_pull.py::test_above_a_limit_the_oldest_held_pull_is_answered_as_at_its_deadline")
 def any_number_of_pulls_is_held(patch: Patches) -> None:
     """A broker holds so many pulls, and so many of a group at a queue; above that the oldest is answered."""
-    patch.set(HoldTable, "excess", lambda self, pull: None)
+    patch.set(LongPollTable, "excess", lambda self, pull: None)
 
 
 @mutant(
@@ -25,8 +25,8 @@ def any_number_of_pulls_is_held(patch: Patches) -> None:
 )
 def whoever_was_woken_is_served_in_one_turn(patch: Patches) -> None:
     """One loop turn serves so many of the pulls that were woken; the others have the next turns."""
-    woken: Any = HoldTable.woken
-    patch.set(HoldTable, "woken", lambda self, count: woken(self, 1 << 30))
+    woken: Any = LongPollTable.woken
+    patch.set(LongPollTable, "woken", lambda self, count: woken(self, 1 << 30))
 
 
 @mutant(

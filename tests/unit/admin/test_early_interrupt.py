@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lockstep.admin import interrupt
-from lockstep.admin.early import EarlySignal
+from lockstep.admin.early_signal import EarlySignal
 from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
 from support.processes import clean_environment
 
@@ -103,7 +103,7 @@ def test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_i
 
 
 def test_a_second_signal_while_a_command_is_loaded_ends_the_process() -> None:
-    script = "import signal\nfrom lockstep.admin.early import EarlySignal\nEarlySignal().listen()\n"
+    script = "import signal\nfrom lockstep.admin.early_signal import EarlySignal\nEarlySignal().listen()\n"
     twice = "for _ in range(2):\n    try:\n        signal.raise_signal(signal.SIGINT)\n    except KeyboardInterrupt:\n        pass\n"
     ended = subprocess.run([sys.executable, "-c", script + twice], env=clean_environment(), timeout=60, check=False)
     assert ended.returncode == 130

@@ -6,7 +6,7 @@ from lockstep.admin.commands.message import message_json
 from lockstep.admin.render import ago, body_text, print_table, stamp
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.record import encode_record
-from lockstep.runtime.text import printable
+from lockstep.runtime.safe_text import printable
 
 
 @pytest.mark.parametrize(

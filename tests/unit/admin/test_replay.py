@@ -8,8 +8,8 @@ import pytest
 
 from lockstep.admin import replay
 from lockstep.admin.client import AdminClient
-from lockstep.admin.dead_letters import DeadLetter, Morgue
-from lockstep.admin.replay import GIVE_UP_LEVEL, REMEMBER_EVERY, RETRY_LEVEL, Left, Outcome, Replay, words
+from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue
+from lockstep.admin.replay import GIVE_UP_LEVEL, REMEMBER_EVERY, RETRY_LEVEL, Replay, ReplayResult, SkippedMessage, words
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, TransportError
@@ -60,22 +60,22 @@ class World:
             raise self.error
         self.sent.append(number)
 
-    async def letters(self, admin: AdminClient, morgue: Morgue, group: str, first: int) -> AsyncIterator[DeadLetter]:
+    async def letters(self, admin: AdminClient, morgue: DeadLetterQueue, group: str, first: int) -> AsyncIterator[DeadLetter]:
         for number in range(first, len(self.keys)):
             record = bytearray(encode_message(Message("%DLQ%g", b"%d" % number, sharding_key=self.keys[number]), 0, "A" * 32, 5))
             record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(number)
             yield DeadLetter(BROKER, decode_messages(bytes(record), BROKER.name)[0], number, "orders", None, None, self.lay_in.get(number))
 
-    async def remember(self, admin: AdminClient, morgue: Morgue, group: str, following: int) -> int:
+    async def remember(self, admin: AdminClient, morgue: DeadLetterQueue, group: str, following: int) -> int:
         before = self.remembered if self.other is None else self.other
         self.other = None
         self.remembered = following
         self.moved.append(following)
         return before
 
-    async def run(self, way: str = "topic", *, everything: bool = False) -> Outcome:
+    async def run(self, way: str = "topic", *, everything: bool = False) -> ReplayResult:
         work = Replay(cast(AdminClient, self), cast(Producer, self), "g", way, RATE, everything=everything)
-        return await work.run([Morgue(BROKER, OffsetRange(0, 0, len(self.keys)), self.remembered)])
+        return await work.run([DeadLetterQueue(BROKER, OffsetRange(0, 0, len(self.keys)), self.remembered)])
 
 
 @pytest.fixture
@@ -146,5 +146,5 @@ async def test_without_a_key_a_letter_that_remains_holds_up_those_of_its_queue(w
 
 
 def test_letters_of_one_reason_are_told_together() -> None:
-    left = [Left(str(number), "gone", "no topic") for number in range(4)] + [Left("9", "other", "no topic")]
+    left = [SkippedMessage(str(number), "gone", "no topic") for number in range(4)] + [SkippedMessage("9", "other", "no topic")]
     assert words(left) == "4 of gone (0, 1, 2, …): no topic; 1 of other (9): no topic"

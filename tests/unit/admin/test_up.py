@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.laptop import Laptop, next_steps
+from lockstep.admin.standalone import StandaloneCluster, next_steps
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.host import Host
 from support.processes import clean_environment, program, run_program
@@ -52,7 +52,7 @@ def test_a_cluster_of_two_brokers_takes_shows_and_keeps_messages(tmp_path: Path)
 
 
 def test_brokers_get_ports_and_folders_of_their_own() -> None:
-    laptop = Laptop(Host.real(), store="dir", port=9876, broker_count=2)
+    laptop = StandaloneCluster(Host.real(), store="dir", port=9876, broker_count=2)
     configs = [laptop.broker_config(index, "127.0.0.1:9876") for index in range(2)]
     assert [(c.name, c.listen, c.store) for c in configs] == [
         ("broker-a", ("127.0.0.1:10911",), "dir/broker-a"),
@@ -62,13 +62,15 @@ def test_brokers_get_ports_and_folders_of_their_own() -> None:
 
 
 def test_port_0_is_any_free_port_for_everyone() -> None:
-    assert Laptop(Host.real(), store="dir", port=0, broker_count=1).broker_config(0, "127.0.0.1:1").listen == ("127.0.0.1:0",)
+    assert StandaloneCluster(Host.real(), store="dir", port=0, broker_count=1).broker_config(0, "127.0.0.1:1").listen == ("127.0.0.1:0",)
 
 
 def test_a_broker_without_a_port_is_refused_readably() -> None:
-    assert Laptop(Host.real(), store="d", port=64_500, broker_count=1).broker_config(0, "127.0.0.1:64500").listen == ("127.0.0.1:65535",)
+    assert StandaloneCluster(Host.real(), store="d", port=64_500, broker_count=1).broker_config(0, "127.0.0.1:64500").listen == (
+        "127.0.0.1:65535",
+    )
     with pytest.raises(ConfigError, match="broker-a would listen on port 65536"):
-        Laptop(Host.real(), store="dir", port=64_501, broker_count=1).broker_config(0, "127.0.0.1:64501")
+        StandaloneCluster(Host.real(), store="dir", port=64_501, broker_count=1).broker_config(0, "127.0.0.1:64501")
 
 
 def test_the_next_steps_name_the_nameserver_only_where_it_is_not_the_usual_one() -> None:

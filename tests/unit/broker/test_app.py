@@ -7,20 +7,20 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.nameserver_registration import RegistrationRefusedError
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX
-from lockstep.broker.registrar import RegistrationRefusedError
 from lockstep.broker.store import IdentityError, StoreInUseError
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.bodies import (
     FreeQueue,
     LockItem,
+    LockVerdict,
     QueueFreeBody,
     SyncBody,
     SyncItem,
     SyncReply,
     TopicRoute,
-    Verdict,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -34,7 +34,7 @@ from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
 from lockstep.protocol.queue import LayoutVersion
 from lockstep.protocol.record import RecordView, encode_record
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 from support.until import until
 from support.whole_broker import (
     LAYOUT,
@@ -143,17 +143,17 @@ async def test_a_released_queue_is_offered_to_whom_the_list_names(tmp_path: Path
         await one.create()
         epoch = await join(one, "a@1#0", "0" * 32)
         await heartbeat(two, "b@1#0", "1" * 32)
-        assert (await reconcile(two, LockItem("g", TOPIC, 1))).verdict is Verdict.OK
+        assert (await reconcile(two, LockItem("g", TOPIC, 1))).verdict is LockVerdict.OK
         refused = await reconcile(two, LockItem("g", TOPIC, 0))
-        assert refused.verdict is Verdict.NOT_YOURS
+        assert refused.verdict is LockVerdict.NOT_YOURS
         await one.done(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("a@1#0", consumer_group="g"))
         held = two.pull(0, queue_id=0, epoch=epoch, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000)
         body = encode_body(SyncBody((SyncItem("g", TOPIC, 0, epoch=epoch, offset=0, release=True),)))
         reply = decode_body(SyncReply, (await one.done(RequestCode.SYNC, body=body)).body)
-        assert reply.items[0].verdict is Verdict.OK
+        assert reply.items[0].verdict is LockVerdict.OK
         await offered(two, 0)
         again = await reconcile(two, LockItem("g", TOPIC, 0))
-        assert again.verdict is Verdict.OK
+        assert again.verdict is LockVerdict.OK
         assert again.epoch > epoch
         assert (await held).code == ResponseCode.STALE_EPOCH
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from lockstep.broker.app import Broker
 from lockstep.protocol.bodies import (
     LockItem,
-    Verdict,
+    LockVerdict,
 )
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
@@ -112,7 +112,7 @@ async def test_a_dead_letter_and_the_progress_behind_it_are_one_write(tmp_path: 
         assert (dead.body, decode_properties(dead.properties)["__LS_REASON"]) == (b"m1", "ValueError: no")
         await heartbeat(client, "a@1#0", "0" * 32, connection=2)
         answer = await reconcile(client, LockItem("g", TOPIC, 0, epoch))
-        assert (answer.verdict, answer.offset, answer.attempts) == (Verdict.OK, 2, 0)
+        assert (answer.verdict, answer.offset, answer.attempts) == (LockVerdict.OK, 2, 0)
 
 
 async def test_delayed_messages_outlive_a_kill_and_are_delivered_once(tmp_path: Path) -> None:

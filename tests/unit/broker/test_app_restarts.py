@@ -15,12 +15,12 @@ from lockstep.protocol.bodies import (
     ConsumerGroup,
     HeartbeatBody,
     LockItem,
+    LockVerdict,
     ReconcileBody,
     ReconcileReply,
     Subscription,
     SyncBody,
     SyncItem,
-    Verdict,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -82,7 +82,7 @@ async def test_a_restart_remembers_messages_topics_sequences_and_locks(
         assert await client.create() == LAYOUT
         await heartbeat(client, "a@1#0", "0" * 32, connection=2)
         answer = await reconcile(client, LockItem("g", TOPIC, 0, epoch=grant))
-        assert (answer.verdict, answer.epoch, answer.offset, answer.attempts) == (Verdict.OK, grant, 2, 1)
+        assert (answer.verdict, answer.epoch, answer.offset, answer.attempts) == (LockVerdict.OK, grant, 2, 1)
 
 
 class Slept(Clock):
@@ -104,7 +104,7 @@ async def test_every_lease_is_counted_on_the_clock_that_counts_suspension(tmp_pa
                 if request == "heartbeat":
                     await heartbeat(client, "a@1#0", "0" * 32)
                 elif request == "lock":
-                    assert (await reconcile(client, LockItem("g", TOPIC, 0, epoch))).verdict is Verdict.OK
+                    assert (await reconcile(client, LockItem("g", TOPIC, 0, epoch))).verdict is LockVerdict.OK
                 elif request == "sync":
                     await client.done(RequestCode.SYNC, body=encode_body(SyncBody()))
                 else:
@@ -264,14 +264,14 @@ async def test_a_turn_whose_changes_do_not_fit_a_log_file_is_written_in_parts(tm
         items = tuple(LockItem("g", TOPIC, queue_id) for queue_id in range(count))
         answer = await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(ReconcileBody(items)))
         granted = decode_body(ReconcileReply, answer.body).items
-        assert {item.verdict for item in granted} == {Verdict.OK}
+        assert {item.verdict for item in granted} == {LockVerdict.OK}
         await kill(broker)
     async with running(config) as again, dialled(again) as client:
         await heartbeat(client, "a@1#0", "0" * 32, connection=2)
         answer = await client.done(
             RequestCode.LOCK_BATCH_MQ, body=encode_body(ReconcileBody(tuple(LockItem("g", TOPIC, x.queue_id, x.epoch) for x in granted)))
         )
-        assert {item.verdict for item in decode_body(ReconcileReply, answer.body).items} == {Verdict.OK}
+        assert {item.verdict for item in decode_body(ReconcileReply, answer.body).items} == {LockVerdict.OK}
 
 
 async def test_a_contract_that_no_log_file_could_take_is_refused_and_the_broker_lives(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ import pytest
 
 from lockstep.broker.effects import PushQueueFree
 from lockstep.protocol.allocate import BY_HAND
-from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, LockAnswer, MessageModel, QueueOffset, ResetBody, SyncItem, Verdict
+from lockstep.protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerGroup,
+    LockResult,
+    LockVerdict,
+    MessageModel,
+    QueueOffset,
+    ResetBody,
+    SyncItem,
+)
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.names import retry_topic
@@ -23,15 +32,15 @@ def member(bench: Bench, name: str = "a") -> Client:
     return made
 
 
-def begin(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET) -> LockAnswer | None:
+def begin(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET) -> LockResult | None:
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, queue_id, where)
     return client.bench.c.lock_sync.query(client.connection, header, client.bench.now_ms)
 
 
-def granted(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET) -> LockAnswer:
+def granted(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET) -> LockResult:
     answer = begin(client, queue_id, where)
     assert answer is not None
-    assert answer.verdict is Verdict.OK, answer
+    assert answer.verdict is LockVerdict.OK, answer
     return answer
 
 
@@ -41,7 +50,7 @@ def pulls(client: Client, queue_id: int, generation: int) -> bool:
     return not check.stale
 
 
-def commit(client: Client, queue_id: int, generation: int, offset: int) -> Verdict:
+def commit(client: Client, queue_id: int, generation: int, offset: int) -> LockVerdict:
     answers = client.send_sync(SyncItem(GROUP, TOPIC, queue_id, None, generation, offset))
     assert answers is not None
     return answers[0].verdict
@@ -67,7 +76,7 @@ def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_
     header = QueryConsumerOffsetHeader(GROUP, own, 0, where, 1_000)
     answer = bench.c.lock_sync.query(a.connection, header, bench.now_ms, {(GROUP, own, 0): 50})
     assert answer is not None
-    assert (answer.verdict, answer.offset) == (Verdict.OK, 10)
+    assert (answer.verdict, answer.offset) == (LockVerdict.OK, 10)
     other = bench.c.lock_sync.query(a.connection, replace(header, topic=others), bench.now_ms, {(GROUP, others, 0): 50})
     assert other is not None
     assert other.offset == {ConsumeFromWhere.FIRST_OFFSET: 10, ConsumeFromWhere.LAST_OFFSET: 90, ConsumeFromWhere.TIMESTAMP: 50}[where]
@@ -77,19 +86,19 @@ def test_two_members_get_a_queue_only_where_the_list_says_so() -> None:
     bench = Bench()
     a, b = member(bench), member(bench, "b")
     verdicts = [(begin(a, i).verdict, begin(b, i).verdict) for i in range(2)]  # type: ignore[union-attr]
-    assert verdicts == [(Verdict.OK, Verdict.NOT_YOURS), (Verdict.NOT_YOURS, Verdict.OK)]
+    assert verdicts == [(LockVerdict.OK, LockVerdict.NOT_YOURS), (LockVerdict.NOT_YOURS, LockVerdict.OK)]
 
 
 def test_commits_go_upward_under_the_generation_and_nobody_holds_a_lock() -> None:
     bench = Bench()
     a = member(bench)
     answer = granted(a, 0)
-    assert commit(a, 0, answer.epoch, 7) is Verdict.OK
-    assert commit(a, 0, answer.epoch, 5) is Verdict.OK
+    assert commit(a, 0, answer.epoch, 7) is LockVerdict.OK
+    assert commit(a, 0, answer.epoch, 5) is LockVerdict.OK
     assert bench.progress(0) == (7, 0)
     assert bench.owner(0) is None
-    assert commit(a, 0, answer.epoch + 1, 9) is Verdict.STALE
-    assert commit(a, 0, answer.epoch, 5_000) is Verdict.REFUSED
+    assert commit(a, 0, answer.epoch + 1, 9) is LockVerdict.STALE
+    assert commit(a, 0, answer.epoch, 5_000) is LockVerdict.REFUSED
 
 
 def test_a_reset_ends_the_generation_for_pulls_and_commits_and_wakes_those_held() -> None:
@@ -101,7 +110,7 @@ def test_a_reset_ends_the_generation_for_pulls_and_commits_and_wakes_those_held(
     bench.c.legacy.update_offset(99, (GROUP, TOPIC, 0), 10, bench.now_ms)
     assert bench.stale() == [(GROUP, TOPIC, 0)]
     assert not pulls(a, 0, old)
-    assert commit(a, 0, old, 60) is Verdict.STALE
+    assert commit(a, 0, old, 60) is LockVerdict.STALE
     again = granted(a, 0)
     assert (again.offset, again.epoch > old) == (10, True)
     assert pulls(a, 0, again.epoch)
@@ -124,13 +133,13 @@ def test_an_ordered_group_is_locked_and_a_concurrent_one_is_queried() -> None:
     a.connect()
     refused = begin(a, 0)
     assert refused is not None
-    assert refused.verdict is Verdict.REFUSED
+    assert refused.verdict is LockVerdict.REFUSED
     b = Client(bench, "b", concurrent("other"))
     b.connect()
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, ConsumeFromWhere.FIRST_OFFSET)
     stranger = bench.c.lock_sync.query(b.connection, header, bench.now_ms)
     assert stranger is not None
-    assert stranger.verdict is Verdict.NOT_YOURS
+    assert stranger.verdict is LockVerdict.NOT_YOURS
     assert bench.c.lock_sync.query(999, header, bench.now_ms) is None, "a connection without a session is closed"
     assert bench.closed() == [999]
 
@@ -155,13 +164,13 @@ def test_members_by_hand_begin_in_any_queue_of_any_topic_and_commit_under_its_ge
         client.connect()
     one, same, other = granted(a, 0), granted(b, 0), granted(b, 1)
     assert one.epoch == same.epoch == other.epoch, "nobody deals"
-    assert commit(a, 0, one.epoch, 1) is Verdict.OK
+    assert commit(a, 0, one.epoch, 1) is LockVerdict.OK
     bench.c.admin.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
     assert not pulls(b, 0, same.epoch)
-    assert commit(b, 0, same.epoch, 1) is Verdict.STALE
+    assert commit(b, 0, same.epoch, 1) is LockVerdict.STALE
     assert granted(b, 0).epoch > same.epoch
     stranger = begin(Client(bench, "c"), 0)
-    assert stranger is None or stranger.verdict is Verdict.NOT_YOURS
+    assert stranger is None or stranger.verdict is LockVerdict.NOT_YOURS
 
 
 @pytest.mark.parametrize("ordered_too", [True, False])
@@ -171,8 +180,8 @@ def test_a_broadcasting_groups_progress_is_not_here(ordered_too: bool) -> None:
     a.connect()
     answer = begin(a, 0)
     assert answer is not None
-    assert answer.verdict is Verdict.REFUSED
-    assert commit(a, 0, 1, 1) is Verdict.REFUSED
+    assert answer.verdict is LockVerdict.REFUSED
+    assert commit(a, 0, 1, 1) is LockVerdict.REFUSED
     with pytest.raises(LocalProtocolError, match="each member keeps its own progress"):
         bench.c.admin.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
     assert not [effect for effect in bench.c.state.drain() if isinstance(effect, PushQueueFree)], "no queue of it is anybody's to lock"

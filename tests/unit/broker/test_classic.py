@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lockstep.protocol.bodies import LockBatchBody, QueueRef, Verdict
+from lockstep.protocol.bodies import LockBatchBody, LockVerdict, QueueRef
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
@@ -132,14 +132,14 @@ def test_the_end_of_a_lease_is_told_to_sessions_that_wait() -> None:
     a.lock(0)
     native = Client(bench, "n")
     native.connect()
-    assert native.verdicts(0) == {0: Verdict.HELD}
+    assert native.verdicts(0) == {0: LockVerdict.HELD}
     for _ in range(6):
         bench.advance(10_000)
         native.beat()
     bench.c.state.drain()
     bench.advance(1)
     assert bench.pushed() == {native.connection: [0]}
-    assert native.verdicts(0) == {0: Verdict.OK}
+    assert native.verdicts(0) == {0: LockVerdict.OK}
 
 
 def test_a_session_and_a_classic_client_never_hold_one_queue() -> None:
@@ -149,7 +149,7 @@ def test_a_session_and_a_classic_client_never_hold_one_queue() -> None:
     a.connect()
     native.lock(0)
     assert a.lock(0, 1) == [1]
-    assert native.verdicts(1) == {0: Verdict.OK, 1: Verdict.HELD}
+    assert native.verdicts(1) == {0: LockVerdict.OK, 1: LockVerdict.HELD}
     native.close()
     assert a.lock(0) == []
     bench.advance(GRACE)
@@ -170,7 +170,7 @@ def test_a_lease_left_behind_by_a_dropped_topic_frees_no_session() -> None:
     bench.c.layout_changed(TOPIC)
     native = Client(bench, "n")
     native.connect()
-    assert native.verdicts(0) == {0: Verdict.OK}
+    assert native.verdicts(0) == {0: LockVerdict.OK}
     for _ in range(7):
         bench.advance(10_000)
         native.beat()
@@ -207,7 +207,7 @@ def another(bench: Bench, me: ClassicClient) -> None:
 def a_session(bench: Bench, me: ClassicClient) -> None:
     native = Client(bench, "native")
     native.connect()
-    assert native.verdicts(0) == {0: Verdict.OK}
+    assert native.verdicts(0) == {0: LockVerdict.OK}
 
 
 def setting(made: Setting) -> tuple[Bench, ClassicClient]:
@@ -280,7 +280,7 @@ def test_a_reset_of_a_free_queue_ends_a_grant_that_was_still_good() -> None:
     bench.c.state.drain()
     me.update(0, 20)
     assert bench.stale() == [(GROUP, TOPIC, 0)], "a held pull of the old epoch is told"
-    assert native.commit(0, 60) is Verdict.STALE
+    assert native.commit(0, 60) is LockVerdict.STALE
     assert bench.progress(0) == (20, 0)
 
 
@@ -293,7 +293,7 @@ def test_an_update_upward_of_a_free_queue_ends_nothing() -> None:
     me = ClassicClient(bench, "me")
     me.connect()
     me.update(0, 55)
-    assert native.commit(0, 60) is Verdict.OK
+    assert native.commit(0, 60) is LockVerdict.OK
     assert bench.progress(0) == (60, 0)
 
 
@@ -343,10 +343,10 @@ def test_a_classic_member_turns_the_rule_of_the_whole_group_and_its_leaving_turn
     members = bench.c.membership.member_list(GROUP)
     assert members is not None
     assert members.classic
-    assert native.verdicts(1) == {1: Verdict.OK}
+    assert native.verdicts(1) == {1: LockVerdict.OK}
     me.close()
-    assert other.verdicts(1) == {1: Verdict.HELD}
-    assert native.verdicts(3) == {1: Verdict.OK, 3: Verdict.NOT_YOURS}
+    assert other.verdicts(1) == {1: LockVerdict.HELD}
+    assert native.verdicts(3) == {1: LockVerdict.OK, 3: LockVerdict.NOT_YOURS}
 
 
 def test_a_classic_heartbeat_is_never_refused_for_its_subscription() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from lockstep.broker.address import advertise
+from lockstep.broker.advertise import advertise
 from lockstep.broker.config import BrokerConfig
 from lockstep.protocol.errors import ConfigError
 

@@ -7,13 +7,13 @@ import pytest
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination, next_term
 from lockstep.broker.effects import PushLayout, PushQueueFree
 from lockstep.broker.journal import Journal
-from lockstep.protocol.bodies import MemberStatus, QueueStatus, SyncItem, Verdict
+from lockstep.protocol.bodies import LockVerdict, MemberStatus, QueueStatus, SyncItem
 from lockstep.protocol.errors import ConfigError, StoreError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import BROKER, CONFIG, GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
 
-OK, STALE, NOT_YOURS, HELD, REFUSED, WAIT = Verdict
+OK, STALE, NOT_YOURS, HELD, REFUSED, WAIT = LockVerdict
 
 
 # ------------------------------------------------------------------------------------------------------------------------ terms
@@ -158,7 +158,7 @@ def replay_generation(bench: Bench, queue_id: int) -> int:
 
 
 @pytest.mark.parametrize(("after", "verdict"), [(GRACE - 1, WAIT), (GRACE, OK)])
-def test_nobody_is_granted_a_queue_for_the_grace(after: int, verdict: Verdict) -> None:
+def test_nobody_is_granted_a_queue_for_the_grace(after: int, verdict: LockVerdict) -> None:
     bench, a, _ = crashed()
     a.connect()
     bench.advance(after)

@@ -15,7 +15,7 @@ from lockstep.broker.effects import CloseConnection
 from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.store.snapshot import encode
-from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, LockItem, ReconcileBody, SyncBody, SyncItem, Verdict
+from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, LockItem, LockVerdict, ReconcileBody, SyncBody, SyncItem
 from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
@@ -165,10 +165,10 @@ class World:
         running.proven_ms, running.locked_on = self.bench.now_ms, connection
         running.epochs = {}
         for answer in reply.items:
-            if answer.verdict is Verdict.OK:
+            if answer.verdict is LockVerdict.OK:
                 self.granted(client.session, answer.queue_id, answer.epoch, before)
                 running.epochs[answer.queue_id] = answer.epoch
-            elif answer.verdict is Verdict.REFUSED and answer.queue_id in before:
+            elif answer.verdict is LockVerdict.REFUSED and answer.queue_id in before:
                 running.epochs[answer.queue_id] = before[answer.queue_id]
 
     def granted(self, session: str, queue_id: int, epoch: int, before: dict[int, int]) -> None:
@@ -198,9 +198,9 @@ class World:
         if running.locked_on == client.connection:
             running.proven_ms = self.bench.now_ms
         for item, answer in zip(items, reply.items, strict=True):
-            if answer.verdict is Verdict.STALE or (answer.verdict is Verdict.OK and item.release):
+            if answer.verdict is LockVerdict.STALE or (answer.verdict is LockVerdict.OK and item.release):
                 del mine[item.queue_id]
-            elif answer.verdict is Verdict.OK:
+            elif answer.verdict is LockVerdict.OK:
                 assert self.highest[item.queue_id] == item.epoch, "a superseded epoch committed"
 
     def classic_lock(self, classic: ClassicClient, queue_id: int) -> None:

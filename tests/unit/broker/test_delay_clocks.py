@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.store import steps
-from lockstep.runtime.steady import STEP_MS, TRUST_MS
+from lockstep.broker.store import clock_steps
+from lockstep.runtime.steady_clock import STEP_MS, TRUST_MS
 from support.delay_machine import LEVELS, Machine
 
 HOUR_MS = 3_600_000
@@ -281,5 +281,5 @@ def test_where_steps_of_the_clock_were_left_out_no_message_is_early_and_none_lat
         await machine.store.close()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "STEPS_MAX", 3)
+        patch.setattr(clock_steps, "STEPS_MAX", 3)
         asyncio.run(main())

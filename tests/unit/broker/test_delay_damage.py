@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delays import AGAIN_MS, TRIES_MAX, Delays
-from lockstep.broker.letter import Letter, stored_number
+from lockstep.broker.delayed_delivery import AGAIN_MS, TRIES_MAX, DelayedDelivery
+from lockstep.broker.message_copy import MessageCopy, stored_number
 from lockstep.protocol.delays import queue_of
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.names import SCHEDULE_TOPIC
@@ -27,7 +27,7 @@ async def waiting(machine: Machine) -> None:
     await machine.start()
     for body in BODIES:
         record = encode_record(b"orders", 2, body, PROPERTIES, born_ms=1)
-        machine.delays.append(Letter.of(RecordView(record)), 2)
+        machine.delays.append(MessageCopy.of(RecordView(record)), 2)
         await confirmed(machine.store)
     await machine.store.write_snapshot([])
     await machine.store.close()
@@ -166,7 +166,7 @@ async def test_an_unforeseen_error_that_goes_away_loses_nothing(monkeypatch: pyt
     await machine.start()
     for _ in range(3):
         with monkeypatch.context() as patch:
-            patch.setattr(Delays, "_pass_on", missing)
+            patch.setattr(DelayedDelivery, "_pass_on", missing)
             await looks(machine, TRIES_MAX - 1)
         await looks(machine, 1)
     assert [body for body, *_ in await delivered(machine)] == list(BODIES)

@@ -8,19 +8,19 @@ from typing import Any, cast
 import pytest
 
 from lockstep.broker.app import Broker
+from lockstep.broker.background import EffectRunner
 from lockstep.broker.effects import CloseConnection, DrainFault
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.processors.pull import PullProcessor
-from lockstep.broker.services import Effects
 from lockstep.broker.store import Store, StoreDiskError
-from lockstep.broker.store.confirmation import Confirmations
-from lockstep.broker.tables.hold_table import HoldTable
+from lockstep.broker.store.commit_waiters import CommitWaiters
+from lockstep.broker.tables.long_poll_table import LongPollTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.flood import Flood
 from lockstep.runtime.host import Host
+from lockstep.runtime.log_limit import EventLimit
 from support.coordination_kit import Bench, Client, layout
 from support.until import until
 from support.whole_broker import dialled, frame, kill, running, settings
@@ -30,7 +30,7 @@ WAITING: dict[str, Any] = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_
 
 @pytest.fixture(autouse=True)
 def all_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Flood, "passes", lambda *_: True)
+    monkeypatch.setattr(EventLimit, "passes", lambda *_: True)
 
 
 def fails_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch, on_call: int = 1, at_end: bool = False) -> list[int]:
@@ -66,7 +66,7 @@ async def test_pulls_that_were_held_are_answered_where_the_table_fails_that_wake
         await until(lambda: pulls.held_count == 4)
         held = list(pulls._holds)
         with monkeypatch.context() as patch:
-            fails_once(HoldTable, name, patch, at_end=at_end)
+            fails_once(LongPollTable, name, patch, at_end=at_end)
             header, data, _ = frame(0, 1)
             await client.done(RequestCode.SEND_RECORDS, header, data)
             answers = [await each for each in asked]
@@ -81,7 +81,7 @@ async def test_pulls_that_were_held_are_answered_where_the_table_fails_that_wake
 async def test_pulls_are_answered_where_the_table_fails_at_their_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        fails_once(HoldTable, "expired", monkeypatch)
+        fails_once(LongPollTable, "expired", monkeypatch)
         first = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
         second = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
         assert (first.code, second.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.PULL_NOT_FOUND)
@@ -108,7 +108,7 @@ async def test_pulls_of_a_turn_that_fails_are_answered_and_the_next_turn_serves(
         assert not broker._failed
 
 
-@pytest.mark.parametrize("callback", [(Store, "_end_turn"), (Confirmations, "close_turn"), (Confirmations, "confirm")])
+@pytest.mark.parametrize("callback", [(Store, "_end_turn"), (CommitWaiters, "close_turn"), (CommitWaiters, "confirm")])
 async def test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process(
     callback: tuple[type, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,8 +163,8 @@ async def test_effects_go_on_where_their_callback_fails(monkeypatch: pytest.Monk
         peer = "p"
         abort = closed.append
 
-    fails_once(Effects, "_carry_out", monkeypatch)
-    Effects(bench.c.state, cast(Any, {7: Peer()}), cast(Any, None))
+    fails_once(EffectRunner, "_carry_out", monkeypatch)
+    EffectRunner(bench.c.state, cast(Any, {7: Peer()}), cast(Any, None))
     bench.c.state.close(7, "its session is over")
     await until(lambda: closed == ["its session is over"])
     assert events(caplog) == ["turn.failed"]

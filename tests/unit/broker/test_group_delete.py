@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.store import Store
-from lockstep.protocol.bodies import BrokerStatus, GroupSettings, Verdict
+from lockstep.protocol.bodies import BrokerStatus, GroupSettings, LockVerdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError
@@ -57,7 +57,7 @@ def test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart() -
     assert on.c.status.of(GROUP, on.now_ms, str) is None
     a = Client(on, "a")
     a.connect()
-    assert a.lock(0)[0].verdict is Verdict.OK
+    assert a.lock(0)[0].verdict is LockVerdict.OK
     assert a.pull(0) is True, "its settings are gone: it may consume"
 
 
@@ -143,7 +143,7 @@ def test_a_member_that_drains_uses_the_group() -> None:
     a.leave()
     with pytest.raises(NoPermissionError, match="no members"):
         delete(on)
-    assert a.commit(0, 7, release=True) is Verdict.OK
+    assert a.commit(0, 7, release=True) is LockVerdict.OK
     assert delete(on) == 4
 
 

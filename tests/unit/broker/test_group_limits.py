@@ -6,14 +6,14 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from lockstep.broker.background import StoreMaintenance
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.journal import Journal
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.services import Keeper
 from lockstep.broker.tables.activity_table import DAY_MS
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.bodies import ConsumeFromWhere, GroupSettings, LockAnswer, QueueOffset, ResetBody, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, GroupSettings, LockResult, LockVerdict, QueueOffset, ResetBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, NoPermissionError, ServiceNotAvailableError
@@ -140,7 +140,7 @@ def test_progress_of_all_groups_together_has_a_limit() -> None:
     a = Client(on, "a")
     a.connect()
     answer = a.lock(0)[0]
-    assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (Verdict.REFUSED, True)
+    assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (LockVerdict.REFUSED, True)
     assert len(on.c.state.progress) == 3
 
 
@@ -155,8 +155,8 @@ def test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_li
         answer = a.lock(0)[0]
     else:
         header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, where=ConsumeFromWhere.FIRST_OFFSET)
-        answer = cast(LockAnswer, on.c.lock_sync.query(a.connection, header, on.now_ms))
-    assert answer.verdict is Verdict.REFUSED
+        answer = cast(LockResult, on.c.lock_sync.query(a.connection, header, on.now_ms))
+    assert answer.verdict is LockVerdict.REFUSED
     assert "--progress-max" in (answer.remark or "")
     assert "group billing can't begin in 999 queues of orders" in (answer.remark or "")
     assert len(on.c.state.progress) == 1
@@ -168,7 +168,7 @@ def test_on_a_disk_that_is_nearly_full_a_group_with_one_commit_begins_in_no_othe
     a = Client(on, "a")
     a.connect()
     fill_disk(on)
-    assert a.lock(0)[0].verdict is Verdict.REFUSED
+    assert a.lock(0)[0].verdict is LockVerdict.REFUSED
     assert len(on.c.state.progress) == 1
 
 
@@ -178,7 +178,7 @@ def test_a_group_with_progress_in_all_its_queues_begins_also_at_the_limit() -> N
         commit(on, GROUP, queue_id)
     a = Client(on, "a")
     a.connect()
-    assert [answer.verdict for answer in a.lock(0, 1, 2, 3).values()] == [Verdict.OK] * 4
+    assert [answer.verdict for answer in a.lock(0, 1, 2, 3).values()] == [LockVerdict.OK] * 4
     assert len(on.c.state.progress) == 4
 
 
@@ -195,7 +195,7 @@ def test_a_member_begins_in_all_queues_of_its_topic_or_in_none() -> None:
     commit(on, "g")
     a = Client(on, "a")
     a.connect()
-    assert a.lock(0)[0].verdict is Verdict.REFUSED
+    assert a.lock(0)[0].verdict is LockVerdict.REFUSED
     assert len(on.c.state.progress) == 1
 
 
@@ -213,7 +213,7 @@ def test_a_refusal_in_a_topic_of_many_queues_builds_none_of_them(monkeypatch: py
         return queues_of(self, broker_name)
 
     monkeypatch.setattr(TopicLayout, "queues_of", counted)
-    assert [answer.verdict for answer in a.lock(0, 1, 2, 3).values()] == [Verdict.REFUSED] * 4
+    assert [answer.verdict for answer in a.lock(0, 1, 2, 3).values()] == [LockVerdict.REFUSED] * 4
     assert built == []
 
 
@@ -246,10 +246,10 @@ def test_on_a_disk_that_is_nearly_full_nothing_begins_and_what_is_there_goes_on(
     with pytest.raises(ServiceNotAvailableError, match=r"full: .*new"):
         BEGINNINGS[how](on, "new")
     assert on.c.snapshot() == before
-    assert a.commit(0, 7) is Verdict.OK
-    assert a.lock()[0].verdict is Verdict.OK
+    assert a.commit(0, 7) is LockVerdict.OK
+    assert a.lock()[0].verdict is LockVerdict.OK
     commit(on, "first", 0, 9)
-    assert a.commit(0, 8, release=True) is Verdict.OK
+    assert a.commit(0, 8, release=True) is LockVerdict.OK
 
 
 def test_on_a_disk_that_is_nearly_full_no_member_comes_to_a_group_that_is_there() -> None:
@@ -373,7 +373,7 @@ async def test_a_day_later_idle_groups_are_forgotten_one_a_turn(caplog: pytest.L
     class State:
         coordination = on.c
 
-    keeper = Keeper(FakeHost(), None, State())  # type: ignore[arg-type]
+    keeper = StoreMaintenance(FakeHost(), None, State())  # type: ignore[arg-type]
     task = asyncio.ensure_future(keeper._forget_groups())
     left = []
     while not task.done():

@@ -26,6 +26,7 @@ from lockstep.protocol.bodies import (
     LockBatchBody,
     LockBatchReply,
     LockItem,
+    LockVerdict,
     MemberList,
     QueueRef,
     QueueStatus,
@@ -34,7 +35,6 @@ from lockstep.protocol.bodies import (
     SyncBody,
     SyncItem,
     SyncReply,
-    Verdict,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -185,8 +185,8 @@ def test_lock_and_sync_with_items_wait_for_the_log_even_where_they_change_nothin
     named = ReconcileBody((LockItem(GROUP, TOPIC, 0, epoch),))
     commit = SyncBody((SyncItem(GROUP, TOPIC, 0, epoch, offset=3),))
     for _ in range(2):
-        assert read(ReconcileReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, named)).items[0].verdict is Verdict.OK
-        assert read(SyncReply, desk.wait(peer, RequestCode.SYNC, None, commit)).items[0].verdict is Verdict.OK
+        assert read(ReconcileReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, named)).items[0].verdict is LockVerdict.OK
+        assert read(SyncReply, desk.wait(peer, RequestCode.SYNC, None, commit)).items[0].verdict is LockVerdict.OK
 
 
 def test_an_empty_sync_is_answered_at_once_and_overtakes_one_that_waits() -> None:
@@ -267,8 +267,8 @@ async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_agai
     wanted = tuple(LockItem(GROUP, topic, queue_id) for topic in ("not-subscribed", *topics) for queue_id in (7, 0))
     desk.bench.c.state.drain()
     first = await desk.later(peer, ReconcileBody(wanted))
-    granted, waits = Verdict.OK, Verdict.WAIT
-    assert [item.verdict for item in first.items if item.queue_id == 0] == [Verdict.REFUSED, granted, granted, waits]
+    granted, waits = LockVerdict.OK, LockVerdict.WAIT
+    assert [item.verdict for item in first.items if item.queue_id == 0] == [LockVerdict.REFUSED, granted, granted, waits]
     assert len(desk.store.asked) == 6
     assert desk.bench.drain(PushQueueFree) == [PushQueueFree(1, (FreeQueue(GROUP, "t2", 0),))]
     second = await desk.later(peer, ReconcileBody(wanted[-1:]))
@@ -280,7 +280,7 @@ async def test_nothing_is_looked_up_for_a_lock_that_has_no_room() -> None:
     desk = Desk(replace(CONFIG, progress_max=3))
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     answer = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
-    assert read(ReconcileReply, answer).items[0].verdict is Verdict.REFUSED
+    assert read(ReconcileReply, answer).items[0].verdict is LockVerdict.REFUSED
     assert desk.store.asked == []
     await desk.dispatcher.close()
 

@@ -3,13 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.broker.journal import Journal
-from lockstep.broker.tables.lock_table import Fence, Lock, LockTable
+from lockstep.broker.tables.lock_table import FencingCounter, Lock, LockTable
 
 KEY = ("g", "t", 0)
 
 
 def test_numbers_of_a_fence_rise_within_a_term_and_over_terms() -> None:
-    fence = Fence()
+    fence = FencingCounter()
     drawn = []
     for term in (1, 2, 9):
         fence.start(term)
@@ -19,7 +19,7 @@ def test_numbers_of_a_fence_rise_within_a_term_and_over_terms() -> None:
 
 @pytest.mark.parametrize("term", [0, 4, 5])
 def test_a_term_never_falls(term: int) -> None:
-    fence = Fence()
+    fence = FencingCounter()
     fence.start(5)
     with pytest.raises(AssertionError):
         fence.start(term)
@@ -27,7 +27,7 @@ def test_a_term_never_falls(term: int) -> None:
 
 def test_without_a_term_nothing_is_drawn() -> None:
     with pytest.raises(AssertionError):
-        Fence().draw()
+        FencingCounter().draw()
 
 
 def test_an_epoch_is_good_if_it_is_the_recorded_one_of_its_session_held_or_free() -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from lockstep.broker import lock_sync
+from lockstep.broker.background import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, EffectRunner, StoreMaintenance
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
 from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_state import FREES_PER_TICK
@@ -15,14 +16,13 @@ from lockstep.broker.group_status import GroupStatusReader
 from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import client
-from lockstep.broker.services import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, Effects, Keeper
 from lockstep.broker.tables import group_table
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
-from lockstep.broker.tables.sequence_table import IDLE_MS, Last, Place, Scope, SequenceTable
+from lockstep.broker.tables.sequence_table import IDLE_MS, LastFrame, Scope, SequenceTable, StoredFrame
 from lockstep.protocol.allocate import AVERAGE
-from lockstep.protocol.bodies import GroupStatusReply, HeartbeatBody, ListVersion, LockItem, Verdict
+from lockstep.protocol.bodies import GroupStatusReply, HeartbeatBody, ListVersion, LockItem, LockVerdict
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode
@@ -82,7 +82,7 @@ async def test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices(mo
     drained: list[Any] = []
     drain = bench.c.state.drain
     bench.c.state.drain = lambda count_max=None, **named: [drained.append(effect) or effect for effect in drain(count_max, **named)]  # type: ignore[method-assign, func-returns-value]
-    Effects(bench.c.state, {}, cast(Any, None))
+    EffectRunner(bench.c.state, {}, cast(Any, None))
     a = Client(bench, "a")
     a.connect()
     await counted.until(lambda: sum(len(each.queues) for each in drained if isinstance(each, PushQueueFree)) == QUEUES)
@@ -157,7 +157,7 @@ async def test_effects_are_carried_out_in_slices_and_those_of_a_kind_in_order() 
             return effects
 
     state = State()
-    Effects(cast(Any, state), cast(Any, peers), cast(Any, Pulls()))
+    EffectRunner(cast(Any, state), cast(Any, peers), cast(Any, Pulls()))
     assert state.wake is not None
     state.wake()
     await counted.until(lambda: len(stale) == 4 * STEPS_PER_TURN)
@@ -201,7 +201,7 @@ async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -
     a.lock(0, 1, 2, 3)
     bench.c.state.drain()
     state = bench.c.state
-    Effects(bench.c.state, Ends(), cast(Any, Pulls()))
+    EffectRunner(bench.c.state, Ends(), cast(Any, Pulls()))
     groups = tuple(ordered(f"g{number}", expression="*") for number in range(100))
     members = [Client(bench, f"m{number}", *groups) for number in range(50)]
     for each in members:
@@ -300,7 +300,7 @@ async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pyte
     class State:
         coordination = bench.c
 
-    keeper = Keeper(cast(Any, FakeHost()), cast(Any, None), cast(Any, State()))
+    keeper = StoreMaintenance(cast(Any, FakeHost()), cast(Any, None), cast(Any, State()))
     moving = asyncio.ensure_future(keeper._move_groups([(TOPIC, queue_id, 9) for queue_id in range(QUEUES)]))
     await asyncio.sleep(0)
     progress.commit((GROUP, TOPIC, QUEUES - 1), 12, 0, bench.now_ms)
@@ -370,16 +370,16 @@ async def test_groups_and_sequences_that_may_be_forgotten_are_looked_at_in_slice
     sequences = SequenceTable()
     for number in range(3 * SLICE_ITEMS):
         scope = Scope("ab" * 16, 0, TOPIC, number)
-        sequences.record(scope, FrameSequence("ab" * 16, 0, 1, 0, 1, False, 0), Place(0, 0, 1_000 * IDLE_MS * (number % 2)))
+        sequences.record(scope, FrameSequence("ab" * 16, 0, 1, 0, 1, False, 0), StoredFrame(0, 0, 1_000 * IDLE_MS * (number % 2)))
     monkeypatch.setattr(GroupAdmin, "is_idle", counted.of(GroupAdmin.is_idle))
-    monkeypatch.setattr(Last, "idle_ms_max", property(counted.of(lambda self: IDLE_MS)))
+    monkeypatch.setattr(LastFrame, "idle_ms_max", property(counted.of(lambda self: IDLE_MS)))
 
     class State:
         coordination = bench.c
 
     state = State()
     state.sequences = sequences  # type: ignore[attr-defined]
-    keeper = Keeper(cast(Any, FakeHost()), cast(Any, None), cast(Any, state))
+    keeper = StoreMaintenance(cast(Any, FakeHost()), cast(Any, None), cast(Any, state))
     work = asyncio.ensure_future(keeper._forget_groups())
     await counted.until(work.done)
     assert (max(counted.turns), sum(counted.turns)) == (SLICE_ITEMS, 3 * SLICE_ITEMS)
@@ -441,7 +441,7 @@ def test_the_start_in_a_topic_looks_at_each_entry_of_its_layout_once() -> None:
     a = Client(bench, "a")
     a.connect()
     with Steps("lockstep/protocol/queue.py") as steps:
-        assert a.verdicts(0) == {0: Verdict.OK}
+        assert a.verdicts(0) == {0: LockVerdict.OK}
     assert len(bench.c.state.progress) == 4 * ENTRY_COUNT_MAX
     assert steps.count < 40 * ENTRY_COUNT_MAX
 
@@ -490,7 +490,7 @@ def test_a_session_that_comes_back_while_its_locks_are_freed_keeps_the_others() 
     bench.now_ms += 1
     bench.c.tick(bench.now_ms)
     a.connect()
-    assert set(a.verdicts().values()) == {Verdict.OK}
+    assert set(a.verdicts().values()) == {LockVerdict.OK}
     assert bench.c.status.held_count(GROUP) == FREES_PER_TICK + 1
 
 
@@ -522,8 +522,8 @@ def test_the_sequences_of_other_topics_are_not_looked_at_when_a_topic_is_deleted
         table = SequenceTable(scope_count_max=others + 1)
         frame = FrameSequence("p", 0, 1, 0, 1, True, 0, False)
         for number in range(others + 10):
-            table.record(Scope(f"p{number}", 0, "kept", 0), frame, Place(0, 0, 0))
-        table.record(Scope("p", 0, TOPIC, 0), frame, Place(0, 0, 0))
+            table.record(Scope(f"p{number}", 0, "kept", 0), frame, StoredFrame(0, 0, 0))
+        table.record(Scope("p", 0, TOPIC, 0), frame, StoredFrame(0, 0, 0))
         table.drop_topic(TOPIC)
         assert len(table) == others
         with Steps("tables/sequence_table.py") as steps:
@@ -562,12 +562,12 @@ def test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_
         member.connect()
     bench.c.state.drain()
 
-    def asks(*topics: str) -> list[Verdict]:
+    def asks(*topics: str) -> list[LockVerdict]:
         reply = a.send_lock(*(LockItem(GROUP, topic, queue_id) for topic in topics for queue_id in range(3)))
         assert reply is not None
         return [answer.verdict for answer in reply.items[::3]]
 
-    ok, waits = Verdict.OK, Verdict.WAIT
+    ok, waits = LockVerdict.OK, LockVerdict.WAIT
     assert asks("t0", "t1", "t2", "t3") == [ok, ok, waits, waits]
     assert {queue.topic for effect in bench.drain(PushQueueFree) for queue in effect.queues} == {"t2", "t3"}, "it is told to ask again"
     reply = b.send_lock(LockItem("other", "t0", 0))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol.bodies import Verdict
+from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.errors import DuplicateClientIdError
 from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, ordered, versions
 
@@ -62,10 +62,10 @@ def test_leave_first_then_drain() -> None:
     assert bench.lists() == ("b",)
     assert bench.notified() == {GROUP: (b.connection,)}
     assert bench.owner(0) == "a"
-    assert a.verdicts()[0] is Verdict.OK
+    assert a.verdicts()[0] is LockVerdict.OK
     assert a.beat() is not None
     assert bench.lists() == ("b",)
-    assert a.commit(0, 5, release=True) is Verdict.OK
+    assert a.commit(0, 5, release=True) is LockVerdict.OK
     assert bench.pushed() == {b.connection: [0]}
     assert b.lock(0)[0].offset == 5
 
@@ -99,7 +99,7 @@ def test_a_member_that_has_left_is_granted_nothing() -> None:
     a.connect()
     a.lock(0)
     a.leave()
-    assert a.verdicts(1) == {0: Verdict.OK, 1: Verdict.NOT_YOURS}
+    assert a.verdicts(1) == {0: LockVerdict.OK, 1: LockVerdict.NOT_YOURS}
 
 
 # -------------------------------------------------------------------------------------------------------------------- classic

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol.bodies import ConsumeFromWhere, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, LockVerdict
 from lockstep.protocol.errors import SubscriptionConflictError
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, Client, ordered
 
@@ -73,7 +73,7 @@ def test_a_contract_stands_while_one_that_left_still_drains_and_its_result_count
     a.lock(0)
     a.leave()
     assert conflict_of(b).passing
-    assert a.commit(0, 7, release=True) is Verdict.OK
+    assert a.commit(0, 7, release=True) is LockVerdict.OK
     assert b.beat() is not None
 
 
@@ -89,7 +89,7 @@ def test_dropping_a_contract_ends_its_grants() -> None:
     assert bench.epoch(0) > epoch
     assert (GROUP, TOPIC, 0) in bench.stale()
     a.connect()
-    assert a.commit(0, 3) is Verdict.STALE
+    assert a.commit(0, 3) is LockVerdict.STALE
 
 
 def test_while_another_member_keeps_the_contract_a_freed_epoch_stays_good() -> None:
@@ -104,7 +104,7 @@ def test_while_another_member_keeps_the_contract_a_freed_epoch_stays_good() -> N
         b.send_sync()
     assert bench.owner(0) is None
     a.connect()
-    assert a.commit(0, 3) is Verdict.OK
+    assert a.commit(0, 3) is LockVerdict.OK
 
 
 def test_the_only_member_may_change_the_contract_and_its_grants_end() -> None:
@@ -116,7 +116,7 @@ def test_the_only_member_may_change_the_contract_and_its_grants_end() -> None:
     bench.c.state.drain()
     assert a.beat() is not None
     assert bench.pushed() == {a.connection: [0]}, "its queues are free under the new contract"
-    assert a.commit(0, 1) is Verdict.STALE
+    assert a.commit(0, 1) is LockVerdict.STALE
     subscription = bench.c.membership.subscription(GROUP, TOPIC)
     assert subscription is not None
     assert subscription.expression == "x"

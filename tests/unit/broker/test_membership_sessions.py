@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.tables.lock_table import LockTable
-from lockstep.protocol.bodies import HeartbeatBody, SyncBody, Verdict
+from lockstep.protocol.bodies import HeartbeatBody, LockVerdict, SyncBody
 from lockstep.protocol.errors import DuplicateClientIdError, LocalProtocolError
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, Bench, Client, layout, ordered, versions
 
@@ -168,7 +168,7 @@ def test_reconnecting_within_the_grace_changes_no_list_and_no_epoch() -> None:
     a.close()
     bench.advance(GRACE - 1)
     assert versions(a.connect()) == versions(first)
-    assert a.verdicts() == {0: Verdict.OK, 1: Verdict.OK}
+    assert a.verdicts() == {0: LockVerdict.OK, 1: LockVerdict.OK}
     assert bench.epoch(0) == epoch
 
 
@@ -192,13 +192,13 @@ def test_during_the_first_ones_grace_the_second_takes_its_place_but_not_its_lock
     first.close()
     bench.advance(1_000)
     assert versions(second.connect()) == before
-    assert second.verdicts(0, 1) == {0: Verdict.WAIT, 1: Verdict.OK}
+    assert second.verdicts(0, 1) == {0: LockVerdict.WAIT, 1: LockVerdict.OK}
     bench.c.state.drain()
     bench.advance(GRACE - 1_001)
-    assert second.verdicts(0)[0] is Verdict.WAIT
+    assert second.verdicts(0)[0] is LockVerdict.WAIT
     bench.advance(1)
     assert bench.pushed() == {second.connection: [0]}
-    assert second.verdicts(0)[0] is Verdict.OK
+    assert second.verdicts(0)[0] is LockVerdict.OK
     assert bench.lists() == ("a",)
 
 

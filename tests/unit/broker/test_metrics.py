@@ -19,7 +19,7 @@ from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import Host
-from lockstep.runtime.steady import TRUST_MS
+from lockstep.runtime.steady_clock import TRUST_MS
 from support.http import fetch
 from support.until import until
 from support.whole_broker import TOPIC, bodies, dialled, frame, heartbeat, join, kill, reconcile, running, settings, stored

@@ -24,9 +24,9 @@ from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.runtime.dispatch import Dispatcher, Later, Outcome, Pending, Request
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.flood import Flood
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
+from lockstep.runtime.log_limit import EventLimit
 from support.until import until
 from support.whole_broker import LAYOUT, TOPIC, Client, dialled, frame, kill, running, settings
 
@@ -37,7 +37,7 @@ OTHER = 12_345
 @pytest.fixture(autouse=True)
 def all_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where more than ten fail in a second."""
-    monkeypatch.setattr(Flood, "passes", lambda *_: True)
+    monkeypatch.setattr(EventLimit, "passes", lambda *_: True)
 
 
 def missing(*_: object, **__: object) -> Any:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from lockstep.protocol.bodies import LockItem, MessageModel, Verdict
+from lockstep.protocol.bodies import LockItem, LockVerdict, MessageModel
 from lockstep.protocol.errors import LocalProtocolError
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
-OK, STALE, NOT_YOURS, HELD, REFUSED, WAIT = Verdict
+OK, STALE, NOT_YOURS, HELD, REFUSED, WAIT = LockVerdict
 
 
 def pair(bench: Bench) -> tuple[Client, Client]:

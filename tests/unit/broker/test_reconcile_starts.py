@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.protocol.bodies import ConsumeFromWhere, LockItem, ReconcileBody, StartPolicy, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, LockItem, LockVerdict, ReconcileBody, StartPolicy
 from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
-OK = Verdict.OK
+OK = LockVerdict.OK
 
 
 # ------------------------------------------------------------------------------------------------------------------------ start

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lockstep.protocol.bodies import SyncBody, SyncItem, Verdict
+from lockstep.protocol.bodies import LockVerdict, SyncBody, SyncItem
 from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, ordered
 
-OK, STALE, REFUSED = Verdict.OK, Verdict.STALE, Verdict.REFUSED
+OK, STALE, REFUSED = LockVerdict.OK, LockVerdict.STALE, LockVerdict.REFUSED
 
 
 def test_within_a_generation_an_offset_never_falls_and_a_repeat_is_ok() -> None:
@@ -30,7 +30,7 @@ def test_attempts_belong_to_the_committed_offset() -> None:
 
 
 @pytest.mark.parametrize(("offset", "verdict"), [(999, OK), (1_000, OK), (1_001, REFUSED), (-1, REFUSED)])
-def test_beyond_the_end_is_refused_and_changes_nothing(offset: int, verdict: Verdict) -> None:
+def test_beyond_the_end_is_refused_and_changes_nothing(offset: int, verdict: LockVerdict) -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -99,7 +99,7 @@ def test_a_concurrent_group_commits_under_its_generation_upward_only() -> None:
     assert row is not None
     generation = row.queues[0].generation
 
-    def commit(offset: int | None, number: int | None) -> Verdict:
+    def commit(offset: int | None, number: int | None) -> LockVerdict:
         answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=number, offset=offset))
         assert answers is not None
         return answers[0].verdict

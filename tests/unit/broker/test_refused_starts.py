@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.registrar import RegistrationRefusedError
+from lockstep.broker.nameserver_registration import RegistrationRefusedError
 from lockstep.broker.store import IdentityError, StoreCorruptError, StoreInUseError
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig

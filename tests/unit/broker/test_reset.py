@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, QueueOffset, ResetBody, SyncItem, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, LockVerdict, QueueOffset, ResetBody, SyncItem
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, layout, ordered, replay
@@ -30,18 +30,18 @@ def generation(bench: Bench, queue_id: int) -> int:
 def test_a_reset_of_a_held_queue_fences_its_holder_and_gives_it_again_from_there() -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
-    assert a.commit(0, 500) is Verdict.OK
+    assert a.commit(0, 500) is LockVerdict.OK
     epoch, old = a.held[0], generation(bench, 0)
     bench.c.state.drain()
     assert reset(bench, {0: 100}) == [(0, 500)]
     assert bench.stale() == [(GROUP, TOPIC, 0)], "its held pull is answered at once"
     assert bench.epoch(0) > epoch
     assert generation(bench, 0) > old
-    assert a.commit(0, 600) is Verdict.STALE, "a finished result of the old generation"
+    assert a.commit(0, 600) is LockVerdict.STALE, "a finished result of the old generation"
     assert a.pull(0) is False
     assert bench.progress(0) == (100, 0)
     answers = a.lock(0, held={1: a.held[1]})
-    assert (answers[0].verdict, answers[0].offset, answers[1].verdict) == (Verdict.OK, 100, Verdict.OK)
+    assert (answers[0].verdict, answers[0].offset, answers[1].verdict) == (LockVerdict.OK, 100, LockVerdict.OK)
 
 
 def test_the_member_whose_queue_was_reset_is_told_to_lock_it_again() -> None:
@@ -60,11 +60,11 @@ def test_nobody_else_gets_the_queue_before_its_holder_has_heard_of_the_reset() -
     b.connect()
     old = a.held[1]
     reset(bench, {1: 0})
-    assert b.verdicts(1) == {1: Verdict.HELD}
-    assert a.verdicts(held={0: a.held[0], 1: old}) == {0: Verdict.OK, 1: Verdict.STALE}
-    assert b.verdicts(1) == {1: Verdict.HELD}, "the answer may still be on its way"
-    assert a.verdicts(held={0: a.held[0]}) == {0: Verdict.OK}
-    assert b.verdicts(1) == {1: Verdict.OK}
+    assert b.verdicts(1) == {1: LockVerdict.HELD}
+    assert a.verdicts(held={0: a.held[0], 1: old}) == {0: LockVerdict.OK, 1: LockVerdict.STALE}
+    assert b.verdicts(1) == {1: LockVerdict.HELD}, "the answer may still be on its way"
+    assert a.verdicts(held={0: a.held[0]}) == {0: LockVerdict.OK}
+    assert b.verdicts(1) == {1: LockVerdict.OK}
 
 
 @pytest.mark.parametrize("restarts", ["before the LOCK", "behind the LOCK", "twice", "from a snapshot"])
@@ -89,13 +89,13 @@ def test_a_restart_of_the_broker_gives_a_reset_queue_to_nobody_before_its_holder
 
     if restarts != "behind the LOCK":
         restart()
-    assert a.verdicts(held=old) == {0: Verdict.OK, 1: Verdict.STALE}
+    assert a.verdicts(held=old) == {0: LockVerdict.OK, 1: LockVerdict.STALE}
     if restarts in ("behind the LOCK", "twice"):
         restart()
-        assert a.verdicts(held=old) == {0: Verdict.OK, 1: Verdict.STALE}, "the first answer was lost"
-    assert b.verdicts(1) == {1: Verdict.HELD}, "the answer may still be on its way"
-    assert a.verdicts(held={0: old[0]}) == {0: Verdict.OK}
-    assert b.verdicts(1) == {1: Verdict.OK}
+        assert a.verdicts(held=old) == {0: LockVerdict.OK, 1: LockVerdict.STALE}, "the first answer was lost"
+    assert b.verdicts(1) == {1: LockVerdict.HELD}, "the answer may still be on its way"
+    assert a.verdicts(held={0: old[0]}) == {0: LockVerdict.OK}
+    assert b.verdicts(1) == {1: LockVerdict.OK}
 
 
 def test_a_stale_that_was_lost_with_its_connection_gives_a_reset_queue_to_nobody() -> None:
@@ -106,11 +106,11 @@ def test_a_stale_that_was_lost_with_its_connection_gives_a_reset_queue_to_nobody
     old = dict(a.held)
     reset(bench, {1: 0})
     for _ in range(3):
-        assert a.verdicts(held=old) == {0: Verdict.OK, 1: Verdict.STALE}
+        assert a.verdicts(held=old) == {0: LockVerdict.OK, 1: LockVerdict.STALE}
         a.close()
         a.connect()
-        assert b.verdicts(1) == {1: Verdict.HELD}
-    assert a.commit(0, 5) is Verdict.OK
+        assert b.verdicts(1) == {1: LockVerdict.HELD}
+    assert a.commit(0, 5) is LockVerdict.OK
 
 
 @pytest.mark.parametrize("how", ["release", "end", "omit"])
@@ -121,7 +121,7 @@ def test_a_holder_that_lets_go_after_a_reset_frees_the_queue(how: str) -> None:
     b.connect()
     reset(bench, {0: 0})
     if how == "release":
-        assert a.commit(0, 5, release=True) is Verdict.STALE
+        assert a.commit(0, 5, release=True) is LockVerdict.STALE
     elif how == "omit":
         a.verdicts(held={})
     else:
@@ -136,7 +136,7 @@ def test_a_queue_that_is_not_named_keeps_its_grant_and_its_place() -> None:
     a = holder(bench, 0, 1)
     a.commit(1, 7)
     reset(bench, {0: 0})
-    assert a.commit(1, 8) is Verdict.OK
+    assert a.commit(1, 8) is LockVerdict.OK
 
 
 def test_attempts_begin_anew() -> None:
@@ -198,7 +198,7 @@ def test_a_concurrent_members_commits_and_pulls_of_before_are_stale() -> None:
     assert bench.stale() == [(GROUP, TOPIC, 0)]
     answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, None, begun.generation, 50))
     assert answers is not None
-    assert answers[0].verdict is Verdict.STALE
+    assert answers[0].verdict is LockVerdict.STALE
     again = bench.c.lock_sync.query(a.connection, header, bench.now_ms)
     assert again is not None
     assert (again.offset, again.generation > begun.generation) == (40, True)

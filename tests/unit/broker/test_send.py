@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.broker.delays import Delays, GroupTopics
+from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendGate, SendProcessor
@@ -41,7 +41,7 @@ class Broker:
         creator = TopicProcessor(self.topics, auto_create=auto_create)
         self.sequences = SequenceTable()
         homes = GroupTopics(self.topics)
-        self.delays = Delays(self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
+        self.delays = DelayedDelivery(self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
         self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate, self.delays)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([self.processor, creator], self.store)
         self.endpoint = FakeEndpoint()

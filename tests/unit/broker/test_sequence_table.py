@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.tables.sequence_table import IDLE_GIVEN_MS, IDLE_MS, TAKE, Place, Scope, SequenceTable, Verdict
+from lockstep.broker.tables.sequence_table import IDLE_GIVEN_MS, IDLE_MS, TAKE, Scope, SequenceTable, SequenceVerdict, StoredFrame
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.sequence import FrameSequence
 
 PRODUCER = "0123456789abcdef" * 2
 SCOPE = Scope(PRODUCER, 0, "orders", 3)
 NOW_MS = 1_800_000_000_000
-PLACE = Place(40, 9_000, NOW_MS)
+PLACE = StoredFrame(40, 9_000, NOW_MS)
 
 
 def frame(first: int, count: int, *, epoch: int = 5, crc: int = 0xAA, first_known: bool = False) -> FrameSequence:
@@ -24,7 +24,7 @@ def frame(first: int, count: int, *, epoch: int = 5, crc: int = 0xAA, first_know
 def known() -> SequenceTable:
     """Epoch 5, frames [0, 10) and [10, 15) with CRC 0xAA."""
     table = SequenceTable()
-    table.record(SCOPE, frame(0, 10, crc=0x99), Place(30, 8_000, NOW_MS))
+    table.record(SCOPE, frame(0, 10, crc=0x99), StoredFrame(30, 8_000, NOW_MS))
     table.record(SCOPE, frame(10, 5), PLACE)
     return table
 
@@ -78,7 +78,7 @@ def test_is_taken(name: str) -> None:
 def test_the_last_frame_again_gets_its_first_answer() -> None:
     table = known()
     for _ in range(3):
-        assert table.check(SCOPE, frame(10, 5), now_ms=NOW_MS) == Verdict(ResponseCode.SUCCESS, PLACE)
+        assert table.check(SCOPE, frame(10, 5), now_ms=NOW_MS) == SequenceVerdict(ResponseCode.SUCCESS, PLACE)
 
 
 def test_asking_changes_nothing() -> None:
@@ -105,12 +105,12 @@ def test_a_topic_that_is_dropped_takes_what_was_sent_to_it_along() -> None:
     table.record(SCOPE._replace(topic="other"), frame(0, 1), PLACE)
     table.drop_topic(SCOPE.topic)
     assert table.check(SCOPE, frame(0, 5), now_ms=NOW_MS) is TAKE
-    assert table.check(SCOPE._replace(topic="other"), frame(0, 1), now_ms=NOW_MS) == Verdict(ResponseCode.SUCCESS, PLACE)
+    assert table.check(SCOPE._replace(topic="other"), frame(0, 1), now_ms=NOW_MS) == SequenceVerdict(ResponseCode.SUCCESS, PLACE)
 
 
 def test_a_new_epoch_forgets_the_old_one() -> None:
     table = known()
-    table.record(SCOPE, frame(0, 2, epoch=6, crc=0x11), Place(45, 9_500, NOW_MS))
+    table.record(SCOPE, frame(0, 2, epoch=6, crc=0x11), StoredFrame(45, 9_500, NOW_MS))
     assert table.check(SCOPE, frame(15, 1, epoch=5), now_ms=NOW_MS).code == ResponseCode.STALE_EPOCH
     assert table.check(SCOPE, frame(2, 1, epoch=6), now_ms=NOW_MS) is TAKE
 
@@ -157,9 +157,9 @@ def test_beyond_its_count_the_longest_silent_scope_goes() -> None:
 class Model:
     """Remembers every frame of every epoch; the law, said the long way."""
 
-    stored: dict[Scope, list[tuple[FrameSequence, Place]]] = field(default_factory=dict)
+    stored: dict[Scope, list[tuple[FrameSequence, StoredFrame]]] = field(default_factory=dict)
 
-    def expected(self, scope: Scope, asked: FrameSequence) -> tuple[ResponseCode, Place | None, int | None]:
+    def expected(self, scope: Scope, asked: FrameSequence) -> tuple[ResponseCode, StoredFrame | None, int | None]:
         frames = self.stored.get(scope, [])
         if not frames:
             return (ResponseCode.SUCCESS, None, None) if asked.first_known or asked.first == 0 else (ResponseCode.OUT_OF_SEQUENCE, None, 0)
@@ -197,7 +197,7 @@ ASKED = st.lists(st.tuples(st.integers(0, 1), FRAMES), max_size=40)
 @given(ASKED, st.integers(0, 40))
 def test_answers_as_the_model_and_is_rebuilt_equal_from_snapshot_and_log(asked: list[tuple[int, FrameSequence]], snapshot_at: int) -> None:
     live, model, rebuilt = SequenceTable(), Model(), SequenceTable()
-    log: list[tuple[Scope, FrameSequence, Place]] = []
+    log: list[tuple[Scope, FrameSequence, StoredFrame]] = []
     snapshot: list[object] = []
     tail_from = 0
     for number, (queue_id, one) in enumerate(asked):
@@ -207,7 +207,7 @@ def test_answers_as_the_model_and_is_rebuilt_equal_from_snapshot_and_log(asked: 
         verdict = live.check(scope, one, now_ms=NOW_MS)
         assert (verdict.code, verdict.place, verdict.next) == model.expected(scope, one)
         if verdict is TAKE:
-            place = Place(len(log), 100 * len(log), NOW_MS)
+            place = StoredFrame(len(log), 100 * len(log), NOW_MS)
             live.record(scope, one, place)
             model.stored.setdefault(scope, []).append((one, place))
             log.append((scope, one, place))
@@ -232,9 +232,9 @@ def test_a_producer_that_repeats_every_unanswered_frame_stores_each_sequence_onc
             verdict = table.check(SCOPE, one, now_ms=NOW_MS)
             assert verdict.code == ResponseCode.SUCCESS
             if verdict is TAKE:
-                table.record(SCOPE, one, Place(len(stored), 0, NOW_MS))
+                table.record(SCOPE, one, StoredFrame(len(stored), 0, NOW_MS))
                 stored += range(one.first, one.next)
             elif not silent:
-                assert verdict.place == Place(one.first, 0, NOW_MS)
+                assert verdict.place == StoredFrame(one.first, 0, NOW_MS)
         sequence += count
     assert stored == list(range(sequence))

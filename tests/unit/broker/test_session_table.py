@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.broker.tables.session_table import Bound, Refusal, Session, SessionTable
+from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 
 GRACE, TIMEOUT = 3_000, 20_000
 
@@ -10,37 +10,39 @@ def table() -> SessionTable:
     return SessionTable(grace_ms=GRACE, timeout_ms=TIMEOUT)
 
 
-def bind(table: SessionTable, session: str, connection: int, number: int, *, client: str = "c1", now: int = 0) -> Bound | Refusal:
+def bind(
+    table: SessionTable, session: str, connection: int, number: int, *, client: str = "c1", now: int = 0
+) -> BoundSession | SessionRefusal:
     return table.bind(session, client, connection=connection, number=number, now_ms=now)
 
 
 def bound(table: SessionTable, session: str, connection: int, number: int, *, client: str = "c1", now: int = 0) -> Session:
     result = bind(table, session, connection, number, client=client, now=now)
-    assert isinstance(result, Bound)
+    assert isinstance(result, BoundSession)
     return result.session
 
 
 def test_the_highest_connection_number_binds_and_names_the_older_connection(table: SessionTable) -> None:
     bound(table, "s", 10, 1)
     result = bind(table, "s", 11, 2)
-    assert isinstance(result, Bound)
+    assert isinstance(result, BoundSession)
     assert result.older == 10
     assert table.of_connection(10) is None
     assert table.of_connection(11) is result.session
 
 
-@pytest.mark.parametrize(("number", "expected"), [(1, Refusal.OLD), (2, Refusal.OLD), (3, None)])
-def test_only_a_higher_number_takes_over_from_another_connection(table: SessionTable, number: int, expected: Refusal | None) -> None:
+@pytest.mark.parametrize(("number", "expected"), [(1, SessionRefusal.OLD), (2, SessionRefusal.OLD), (3, None)])
+def test_only_a_higher_number_takes_over_from_another_connection(table: SessionTable, number: int, expected: SessionRefusal | None) -> None:
     bound(table, "s", 10, 2)
     result = bind(table, "s", 11, number)
-    assert result is expected if expected else isinstance(result, Bound)
+    assert result is expected if expected else isinstance(result, BoundSession)
 
 
 def test_a_lower_number_stays_refused_after_the_connection_closed(table: SessionTable) -> None:
     bound(table, "s", 10, 2)
     table.closed(10, 5)
-    assert bind(table, "s", 11, 2) is Refusal.OLD
-    assert isinstance(bind(table, "s", 12, 3), Bound)
+    assert bind(table, "s", 11, 2) is SessionRefusal.OLD
+    assert isinstance(bind(table, "s", 12, 3), BoundSession)
 
 
 def test_the_close_of_an_older_connection_means_nothing(table: SessionTable) -> None:
@@ -53,28 +55,28 @@ def test_the_close_of_an_older_connection_means_nothing(table: SessionTable) -> 
 def test_a_repeated_heartbeat_binds_again_and_closes_nothing(table: SessionTable) -> None:
     bound(table, "s", 10, 1)
     result = bind(table, "s", 10, 1, now=7)
-    assert isinstance(result, Bound)
+    assert isinstance(result, BoundSession)
     assert result.older is None
     assert result.session.heard_ms == 7
 
 
 def test_one_connection_serves_one_session_and_a_session_one_client_id(table: SessionTable) -> None:
     bound(table, "s", 10, 1)
-    assert bind(table, "other", 10, 5, client="c2") is Refusal.FOREIGN
-    assert bind(table, "s", 11, 5, client="c2") is Refusal.FOREIGN
+    assert bind(table, "other", 10, 5, client="c2") is SessionRefusal.FOREIGN
+    assert bind(table, "s", 11, 5, client="c2") is SessionRefusal.FOREIGN
 
 
 def test_a_second_session_of_a_client_id_is_refused_while_the_first_is_connected_and_bound_in_its_grace(table: SessionTable) -> None:
     first = bound(table, "s1", 10, 1)
-    assert bind(table, "s2", 11, 1) is Refusal.DUPLICATE
+    assert bind(table, "s2", 11, 1) is SessionRefusal.DUPLICATE
     table.closed(10, 50)
     second = bound(table, "s2", 11, 1, now=60)
     assert table.get("s1") is first
     assert table.due_ms(first) == 50 + GRACE
-    assert bind(table, "s1", 12, 2) is Refusal.DUPLICATE
+    assert bind(table, "s1", 12, 2) is SessionRefusal.DUPLICATE
     table.remove(first)
     assert table.of_connection(11) is second
-    assert bind(table, "s3", 13, 1) is Refusal.DUPLICATE
+    assert bind(table, "s3", 13, 1) is SessionRefusal.DUPLICATE
 
 
 @pytest.mark.parametrize(("after", "over"), [(GRACE - 1, False), (GRACE, True), (GRACE + 1, True)])
@@ -109,7 +111,7 @@ def test_a_recorded_session_has_the_grace_and_any_number_binds_it(table: Session
     session = table.get("s")
     assert session is not None
     assert table.due_ms(session) == 1_000 + GRACE
-    assert isinstance(bind(table, "s", 1, 0), Bound)
+    assert isinstance(bind(table, "s", 1, 0), BoundSession)
 
 
 def test_a_pause_of_the_broker_is_not_silence_of_the_clients(table: SessionTable) -> None:
@@ -139,4 +141,4 @@ def test_a_removed_session_is_nobodys(table: SessionTable) -> None:
     assert len(table) == 0
     assert table.of_connection(10) is None
     assert table.next_due_ms() is None
-    assert isinstance(bind(table, "t", 10, 1), Bound)
+    assert isinstance(bind(table, "t", 10, 1), BoundSession)

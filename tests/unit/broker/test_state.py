@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.background import StoreMaintenance
 from lockstep.broker.heartbeats import Heartbeat
-from lockstep.broker.services import Keeper
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, recovery, snapshot
-from lockstep.protocol.bodies import HeartbeatBody, LockItem, ReconcileBody, SyncBody, SyncItem, Verdict
+from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict, ReconcileBody, SyncBody, SyncItem
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal
@@ -64,7 +64,7 @@ class Life:
     def lock(self, queue_id: int) -> None:
         reply = self.state.coordination.lock_sync.lock(self.connection, ReconcileBody((LockItem(GROUP, TOPIC, queue_id),)), 0)
         assert reply is not None
-        self.held = {answer.queue_id: answer.epoch or 0 for answer in reply.items if answer.verdict is Verdict.OK}
+        self.held = {answer.queue_id: answer.epoch or 0 for answer in reply.items if answer.verdict is LockVerdict.OK}
 
     def commit(self, queue_id: int, offset: int, *, release: bool) -> None:
         item = SyncItem(GROUP, TOPIC, queue_id, epoch=self.held.get(queue_id, 0), offset=offset, release=release)
@@ -176,7 +176,7 @@ async def test_a_topic_made_again_while_a_snapshot_is_written_is_empty_after_a_s
     life.begin()
     life.send(PRODUCERS[0], 0, 2)
     await life.store.sync()
-    writing = asyncio.ensure_future(Keeper(host_of(files), life.store, life.state).snapshot())
+    writing = asyncio.ensure_future(StoreMaintenance(host_of(files), life.store, life.state).snapshot())
     for _ in range(turns):
         await asyncio.sleep(0)
     life.lay_out(0)

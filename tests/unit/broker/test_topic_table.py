@@ -5,7 +5,7 @@ import pytest
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.tables.topic_table import ASKED_ENTRIES_MAX, COUNTER_STEP_MAX, KIND, NAMES_MAX, TOPICS_MAX, TopicTable
-from lockstep.nameserver.room import LAYOUTS_MAX
+from lockstep.nameserver.topic_quota import LAYOUTS_MAX
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, MessageIllegalError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.broker.tables import hold_table
-from lockstep.broker.tables.hold_table import LONG_EXPRESSION_CHARS
+from lockstep.broker.tables import long_poll_table
+from lockstep.broker.tables.long_poll_table import LONG_EXPRESSION_CHARS
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -106,7 +106,7 @@ async def test_a_header_above_its_handlers_limit_is_refused_by_its_size() -> Non
 async def test_long_expressions_of_held_pulls_have_a_sum_above_which_the_oldest_of_them_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hold_table, "HELD_EXPRESSION_BYTES_MAX", 3 * 8_000)
+    monkeypatch.setattr(long_poll_table, "HELD_EXPRESSION_BYTES_MAX", 3 * 8_000)
     broker = Broker()
     for number in range(10):
         broker.pull(opaque=100 + number, subscription="a" * LONG_EXPRESSION_CHARS, **LONG)

@@ -19,7 +19,7 @@ from lockstep.client import (
     OrderedRetry,
     OrderlyContext,
 )
-from lockstep.client.consumer.local_offsets import Place
+from lockstep.client.consumer.local_offsets import SavedProgress
 from lockstep.client.consumer.offset_file import OffsetFile
 from lockstep.runtime.host import Host
 from lockstep.testing import simulate
@@ -177,7 +177,7 @@ def test_a_broker_that_lost_a_part_of_its_log_gives_everything_that_is_there() -
                 await w.cluster.advance(seconds=2)
             file = OffsetFile(Host.current(), "~/.lockstep/offsets", GROUP, "one")
             book = file.open()
-            book.set(MessageQueue(TOPIC, "broker-a", 0), Place(100, 0))
+            book.set(MessageQueue(TOPIC, "broker-a", 0), SavedProgress(100, 0))
             file.write(book.encode())
             file.release()
             w.seen.clear()
@@ -204,7 +204,7 @@ def test_a_member_that_began_a_queue_anew_has_done_so_after_a_crash_too() -> Non
                     file = OffsetFile(Host.current(), "~/.lockstep/offsets", GROUP, "one")
                     book = file.open()
                     book.since(TOPIC, 1)
-                    book.set(queue, Place(10, 0))
+                    book.set(queue, SavedProgress(10, 0))
                     file.write(book.encode())
                     file.release()
                 member = w.bare("one")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from lockstep.client.consumer.lease_timers import LockSchedule, Proof, SyncSchedule
+from lockstep.client.consumer.lease_timers import LockSchedule, ProofOfLife, SyncSchedule
 
 GRACE_MS, SESSION_MS = 3_000, 20_000
 
 
-def connected(now_ms: int = 10_000, connection: int = 1) -> Proof:
-    proof = Proof()
+def connected(now_ms: int = 10_000, connection: int = 1) -> ProofOfLife:
+    proof = ProofOfLife()
     proof.connected(connection, now_ms, GRACE_MS, SESSION_MS)
     return proof
 
@@ -81,14 +81,14 @@ def test_an_empty_sync_is_due_every_third_of_the_grace_while_holding_else_every_
 
 
 def test_with_a_grace_of_a_minute_something_is_still_said_every_5_s() -> None:
-    proof = Proof()
+    proof = ProofOfLife()
     proof.connected(1, 0, 60_000, SESSION_MS)
     assert proof.due_ms(True) == 5_000
 
 
 @pytest.mark.parametrize(("session_timeout_ms", "interval_ms"), [(1_000, 250), (8_000, 2_000), (60_000, 5_000)])
 def test_who_holds_nothing_speaks_four_times_in_a_session_timeout(session_timeout_ms: int, interval_ms: int) -> None:
-    proof = Proof()
+    proof = ProofOfLife()
     proof.connected(1, 0, 60_000, session_timeout_ms)
     assert (proof.due_ms(False), proof.due_ms(True)) == (interval_ms, interval_ms)
 

@@ -13,7 +13,7 @@ from lockstep.client.consumer.listener import (
     ConsumeOrderlyStatus,
     Fence,
     OrderlyContext,
-    Step,
+    QueueAction,
     check_listener,
     is_async,
     listener_name,
@@ -37,17 +37,17 @@ def context(lapsed: bool = False) -> OrderlyContext:
 @pytest.mark.parametrize(
     ("auto_commit", "status", "step"),
     [
-        (True, S.SUCCESS, Step.COMMIT),
-        (True, S.COMMIT, Step.COMMIT),
-        (True, S.ROLLBACK, Step.COMMIT),
-        (True, SUSPEND, Step.PUT_BACK),
-        (False, S.SUCCESS, Step.KEEP),
-        (False, S.COMMIT, Step.COMMIT),
-        (False, S.ROLLBACK, Step.ROLL_BACK),
-        (False, SUSPEND, Step.PUT_BACK),
+        (True, S.SUCCESS, QueueAction.COMMIT),
+        (True, S.COMMIT, QueueAction.COMMIT),
+        (True, S.ROLLBACK, QueueAction.COMMIT),
+        (True, SUSPEND, QueueAction.PUT_BACK),
+        (False, S.SUCCESS, QueueAction.KEEP),
+        (False, S.COMMIT, QueueAction.COMMIT),
+        (False, S.ROLLBACK, QueueAction.ROLL_BACK),
+        (False, SUSPEND, QueueAction.PUT_BACK),
     ],
 )
-def test_auto_and_manual_commit_follow_rocketmqs_table(auto_commit: bool, status: S, step: Step) -> None:
+def test_auto_and_manual_commit_follow_rocketmqs_table(auto_commit: bool, status: S, step: QueueAction) -> None:
     assert STEPS[auto_commit, status] is step
 
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.local_offsets import LocalOffsets, Place
+from lockstep.client.consumer.local_offsets import LocalOffsets, SavedProgress
 from lockstep.protocol.queue import MessageQueue
 
 QUEUES = st.builds(MessageQueue, st.sampled_from(["orders", "%DLQ%g"]), st.sampled_from(["a", "hz@b.c-1"]), st.integers(0, 99))
-PLACES = st.builds(Place, st.integers(0, 1 << 62), st.integers(0, 1 << 30))
+PLACES = st.builds(SavedProgress, st.integers(0, 1 << 62), st.integers(0, 1 << 30))
 
 
-def book(places: dict[MessageQueue, Place], starts: int = 1) -> LocalOffsets:
+def book(places: dict[MessageQueue, SavedProgress], starts: int = 1) -> LocalOffsets:
     made = LocalOffsets("prices")
     made.starts = starts
     for queue, place in places.items():
@@ -25,7 +25,7 @@ def book(places: dict[MessageQueue, Place], starts: int = 1) -> LocalOffsets:
 
 
 @given(st.dictionaries(QUEUES, PLACES, max_size=20), st.integers(0, 1 << 30))
-def test_what_is_written_is_read_again(places: dict[MessageQueue, Place], starts: int) -> None:
+def test_what_is_written_is_read_again(places: dict[MessageQueue, SavedProgress], starts: int) -> None:
     text = book(places, starts).encode()
     again = LocalOffsets.decode(text, "prices")
     assert again.encode() == text
@@ -33,7 +33,7 @@ def test_what_is_written_is_read_again(places: dict[MessageQueue, Place], starts
     assert all(again.place(queue) == place for queue, place in places.items())
 
 
-SMALL = book({MessageQueue("orders", "a", 0): Place(1500, 2)}, 3)
+SMALL = book({MessageQueue("orders", "a", 0): SavedProgress(1500, 2)}, 3)
 
 
 def test_the_text_is_what_the_page_shows() -> None:
@@ -74,7 +74,7 @@ def test_another_format_and_another_group_are_refused(change: dict[str, object],
 
 
 def test_a_queue_that_was_never_had_has_no_place() -> None:
-    assert SMALL.place(MessageQueue("orders", "a", 0)) == Place(1500, 2)
+    assert SMALL.place(MessageQueue("orders", "a", 0)) == SavedProgress(1500, 2)
     assert SMALL.place(MessageQueue("orders", "a", 1)) is None
 
 

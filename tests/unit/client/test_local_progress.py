@@ -12,7 +12,7 @@ from lockstep.client.consumer.broadcast import WRITE_MS, LocalProgress
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.local_offsets import LocalOffsets
 from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
-from lockstep.protocol.bodies import LockAnswer, Verdict
+from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import Fault, SimFiles
@@ -63,7 +63,7 @@ class Bench:
         await self.progress.open()
         self.progress._book.since("orders", 1)
         self.own.want()
-        self.own.lock_answered(self.own.grant_requested(), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=1))
+        self.own.lock_answered(self.own.grant_requested(), LockResult("prices", "orders", 0, LockVerdict.OK, epoch=1))
         self.task = asyncio.ensure_future(self.progress.run())
         return self
 
@@ -148,7 +148,7 @@ async def test_what_was_written_for_an_earlier_grant_says_nothing_of_this_one() 
         bench.done(90, urgent=True)
         await asyncio.sleep(0.01)
         bench.own.stale(1)
-        bench.own.lock_answered(bench.own.grant_requested(), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=2, offset=10))
+        bench.own.lock_answered(bench.own.grant_requested(), LockResult("prices", "orders", 0, LockVerdict.OK, epoch=2, offset=10))
         await asyncio.sleep(0.1)
         assert bench.own.settled_offset == 10
         bench.own.progressed(2, 11)

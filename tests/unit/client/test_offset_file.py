@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.client.consumer.local_offsets import LocalOffsets, Place
+from lockstep.client.consumer.local_offsets import LocalOffsets, SavedProgress
 from lockstep.client.consumer.offset_file import OffsetFile, check_instance
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.queue import MessageQueue
@@ -25,7 +25,7 @@ def opened(files: object, directory: str = "/offsets", instance: str = "default"
 def grown(offset: int) -> LocalOffsets:
     book = LocalOffsets("prices")
     book.since("orders", 1)
-    book.set(QUEUE, Place(offset, 0))
+    book.set(QUEUE, SavedProgress(offset, 0))
     return book
 
 
@@ -36,7 +36,7 @@ def test_a_start_is_counted_and_the_progress_is_there_again() -> None:
     file.write(grown(7).encode())
     file.release()
     again = opened(files)[1]
-    assert (again.starts, again.place(QUEUE)) == (1, Place(7, 0)), "what was written knew of no start"
+    assert (again.starts, again.place(QUEUE)) == (1, SavedProgress(7, 0)), "what was written knew of no start"
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -102,7 +102,7 @@ def test_what_a_crash_left_of_a_write_means_nothing(tmp_path: Path) -> None:
     (tmp_path / "prices" / "default" / "offsets.json.new").write_bytes(b"x" * 100_000)
     file.write(grown(3).encode())
     file.release()
-    assert opened(files, str(tmp_path))[1].place(QUEUE) == Place(3, 0)
+    assert opened(files, str(tmp_path))[1].place(QUEUE) == SavedProgress(3, 0)
 
 
 def test_the_home_directory_is_this_users() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.ownership import BENDS, TRANSITIONS, Event, QueueOwnership, State
-from lockstep.protocol.bodies import LockAnswer, LockItem, SyncAnswer, SyncItem, Verdict
+from lockstep.client.consumer.ownership import BENDS, TRANSITIONS, OwnershipEvent, OwnershipState, QueueOwnership
+from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem, SyncResult
 from lockstep.protocol.queue import MessageQueue
 
 QUEUE = MessageQueue("orders", "broker-a", 2)
@@ -18,25 +18,25 @@ def wanted() -> QueueOwnership:
     return own
 
 
-def answer(epoch: int = 7, verdict: Verdict = Verdict.OK, offset: int = 100, attempts: int = 0) -> LockAnswer:
-    return LockAnswer("billing", "orders", 2, verdict, epoch=epoch, offset=offset, attempts=attempts)
+def answer(epoch: int = 7, verdict: LockVerdict = LockVerdict.OK, offset: int = 100, attempts: int = 0) -> LockResult:
+    return LockResult("billing", "orders", 2, verdict, epoch=epoch, offset=offset, attempts=attempts)
 
 
-def lock(own: QueueOwnership, reply: LockAnswer) -> Event | None:
+def lock(own: QueueOwnership, reply: LockResult) -> OwnershipEvent | None:
     item = own.lock_item()
     assert item is not None
     return own.lock_answered(own.lock_sent(item), reply)
 
 
-def sync(own: QueueOwnership, verdict: Verdict = Verdict.OK) -> tuple[SyncItem, Event | None]:
+def sync(own: QueueOwnership, verdict: LockVerdict = LockVerdict.OK) -> tuple[SyncItem, OwnershipEvent | None]:
     item = own.sync_item()
     assert item is not None
-    return item, own.sync_answered(own.sync_sent(item), SyncAnswer(verdict, item.epoch))
+    return item, own.sync_answered(own.sync_sent(item), SyncResult(verdict, item.epoch))
 
 
 def held(epoch: int = 7, offset: int = 100) -> QueueOwnership:
     own = wanted()
-    assert lock(own, answer(epoch, offset=offset)) is Event.GRANTED
+    assert lock(own, answer(epoch, offset=offset)) is OwnershipEvent.GRANTED
     return own
 
 
@@ -55,33 +55,33 @@ def released() -> QueueOwnership:
     return own
 
 
-def in_state(state: State) -> QueueOwnership:
+def in_state(state: OwnershipState) -> QueueOwnership:
     match state:
-        case State.WANTED:
+        case OwnershipState.WANTED:
             return wanted()
-        case State.HELD:
+        case OwnershipState.HELD:
             return held()
-        case State.DRAINING:
+        case OwnershipState.DRAINING:
             own = running()
             own.unwant(0, DRAIN_MS)
             return own
-        case State.RELEASING:
+        case OwnershipState.RELEASING:
             own = held()
             own.unwant(0, DRAIN_MS)
             return own
-        case State.RELEASED:
+        case OwnershipState.RELEASED:
             return released()
-        case State.UNSURE:
+        case OwnershipState.UNSURE:
             own = released()
             own.cut()
             return own
-        case State.GONE:
+        case OwnershipState.GONE:
             return QueueOwnership("billing", QUEUE)
 
 
-@pytest.mark.parametrize("state", list(State))
-@pytest.mark.parametrize("event", list(Event))
-def test_every_pair_goes_where_the_table_says_and_nowhere_else(state: State, event: Event) -> None:
+@pytest.mark.parametrize("state", list(OwnershipState))
+@pytest.mark.parametrize("event", list(OwnershipEvent))
+def test_every_pair_goes_where_the_table_says_and_nowhere_else(state: OwnershipState, event: OwnershipEvent) -> None:
     own = in_state(state)
     assert own.state is state
     after = TRANSITIONS.get((state, event), state)
@@ -89,39 +89,39 @@ def test_every_pair_goes_where_the_table_says_and_nowhere_else(state: State, eve
     assert own.state is BENDS.get((after, own.wanted), after)
 
 
-@pytest.mark.parametrize("state", [State.DRAINING, State.RELEASING])
-def test_a_queue_that_comes_back_before_its_release_was_sent_goes_on_with_its_epoch(state: State) -> None:
+@pytest.mark.parametrize("state", [OwnershipState.DRAINING, OwnershipState.RELEASING])
+def test_a_queue_that_comes_back_before_its_release_was_sent_goes_on_with_its_epoch(state: OwnershipState) -> None:
     own = in_state(state)
     own.want()
-    assert (own.state, own.token, own.sync_item()) == (State.HELD, 7, None)
+    assert (own.state, own.token, own.sync_item()) == (OwnershipState.HELD, 7, None)
     assert own.drain_at_ms is None
 
 
-@pytest.mark.parametrize("state", [State.RELEASED, State.UNSURE])
-def test_a_queue_whose_release_was_sent_is_acquired_anew_only_after_the_answer(state: State) -> None:
+@pytest.mark.parametrize("state", [OwnershipState.RELEASED, OwnershipState.UNSURE])
+def test_a_queue_whose_release_was_sent_is_acquired_anew_only_after_the_answer(state: OwnershipState) -> None:
     own = in_state(state)
     own.want()
     assert own.state is state
     assert not own.may_acquire
-    own.lock_answered(own.lock_sent(LockItem("billing", "orders", 2, 7, 100)), answer(0, Verdict.STALE))
-    assert own.state is State.WANTED
+    own.lock_answered(own.lock_sent(LockItem("billing", "orders", 2, 7, 100)), answer(0, LockVerdict.STALE))
+    assert own.state is OwnershipState.WANTED
     assert own.lock_item() == LockItem("billing", "orders", 2)
 
 
 def test_after_a_lost_release_that_never_arrived_a_renewal_lets_a_wanted_queue_go_on() -> None:
-    own = in_state(State.UNSURE)
+    own = in_state(OwnershipState.UNSURE)
     own.want()
     assert own.lock_item() == LockItem("billing", "orders", 2, 7, 100, 0)
-    assert lock(own, answer(7)) is Event.RENEWED
-    assert own.state is State.HELD
+    assert lock(own, answer(7)) is OwnershipEvent.RENEWED
+    assert own.state is OwnershipState.HELD
 
 
 def test_after_a_lost_release_that_never_arrived_an_unwanted_queue_is_released_again() -> None:
-    own = in_state(State.UNSURE)
-    assert lock(own, answer(7)) is Event.RENEWED
+    own = in_state(OwnershipState.UNSURE)
+    assert lock(own, answer(7)) is OwnershipEvent.RENEWED
     item, _ = sync(own)
     assert item.release
-    assert own.state is State.GONE
+    assert own.state is OwnershipState.GONE
     assert own.done
 
 
@@ -143,7 +143,7 @@ def test_a_grant_for_a_queue_no_longer_wanted_is_released_at_once() -> None:
 def test_a_queue_is_not_locked_again_while_its_old_listener_runs() -> None:
     own = running()
     own.stale(7)
-    assert own.state is State.WANTED
+    assert own.state is OwnershipState.WANTED
     assert own.lock_item() is None
     assert not own.call_ended(7, 101, 0)
     assert own.lock_item() == LockItem("billing", "orders", 2)
@@ -154,28 +154,28 @@ def test_a_stale_answer_for_an_epoch_no_longer_held_is_ignored() -> None:
     item = SyncItem("billing", "orders", 2, 7, None, 101)
     sent = own.sync_sent(item)
     own.stale(7)
-    assert lock(own, answer(8)) is Event.GRANTED
-    assert own.sync_answered(sent, SyncAnswer(Verdict.STALE, 7)) is None
+    assert lock(own, answer(8)) is OwnershipEvent.GRANTED
+    assert own.sync_answered(sent, SyncResult(LockVerdict.STALE, 7)) is None
     assert own.stale(7) is False
-    assert (own.state, own.token) == (State.HELD, 8)
+    assert (own.state, own.token) == (OwnershipState.HELD, 8)
 
 
 def test_an_answer_that_names_another_epoch_is_ignored() -> None:
     own = held(7)
     sent = own.sync_sent(SyncItem("billing", "orders", 2, 7, None, 101))
-    assert own.sync_answered(sent, SyncAnswer(Verdict.STALE, 6)) is None
-    assert own.state is State.HELD
+    assert own.sync_answered(sent, SyncResult(LockVerdict.STALE, 6)) is None
+    assert own.state is OwnershipState.HELD
 
 
-@pytest.mark.parametrize("verdict", [Verdict.STALE, Verdict.NOT_YOURS, Verdict.REFUSED])
-def test_a_renewal_that_is_not_ok_never_keeps_the_queue(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [LockVerdict.STALE, LockVerdict.NOT_YOURS, LockVerdict.REFUSED])
+def test_a_renewal_that_is_not_ok_never_keeps_the_queue(verdict: LockVerdict) -> None:
     own = held()
-    assert lock(own, answer(7, verdict)) is Event.STALE
-    assert own.state is State.WANTED
+    assert lock(own, answer(7, verdict)) is OwnershipEvent.STALE
+    assert own.state is OwnershipState.WANTED
 
 
-@pytest.mark.parametrize("verdict", [Verdict.NOT_YOURS, Verdict.HELD, Verdict.WAIT, Verdict.REFUSED])
-def test_a_refused_wish_stays_a_wish(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [LockVerdict.NOT_YOURS, LockVerdict.HELD, LockVerdict.WAIT, LockVerdict.REFUSED])
+def test_a_refused_wish_stays_a_wish(verdict: LockVerdict) -> None:
     own = wanted()
     assert lock(own, answer(0, verdict)) is None
     assert own.may_acquire
@@ -229,7 +229,7 @@ def test_an_older_answer_does_not_take_back_a_newer_one() -> None:
 def test_a_draining_queue_is_released_with_the_final_offset() -> None:
     own = running()
     own.unwant(1_000, DRAIN_MS)
-    assert own.state is State.DRAINING
+    assert own.state is OwnershipState.DRAINING
     assert own.sync_item() is None
     assert own.lock_item() is not None  # named while it drains: LOCK frees what it does not name
     own.call_ended(7, 101, 0)
@@ -317,20 +317,20 @@ def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -
                 epoch += 1
                 own.lock_answered(sent, answer(epoch if sent.token is None else sent.token, offset=own.offset))
             case "lock_stale" if locks:
-                own.lock_answered(locks.pop(), answer(0, Verdict.STALE))
+                own.lock_answered(locks.pop(), answer(0, LockVerdict.STALE))
             case "lock_no" if locks:
-                own.lock_answered(locks.pop(), answer(0, Verdict.HELD))
+                own.lock_answered(locks.pop(), answer(0, LockVerdict.HELD))
             case "sync" if not syncs and (sync_item := own.sync_item()) is not None:
                 assert sync_item.epoch == own.token
                 assert not (sync_item.release and own.running and sync_item.offset is not None)
                 syncs.append(own.sync_sent(sync_item))
             case "sync_ok" if syncs:
                 sent = syncs.pop()
-                own.sync_answered(sent, SyncAnswer(Verdict.OK, sent.token))
+                own.sync_answered(sent, SyncResult(LockVerdict.OK, sent.token))
             case "sync_stale" if syncs:
                 sent = syncs.pop()
-                own.sync_answered(sent, SyncAnswer(Verdict.STALE, sent.token))
-            case "start" if own.state is State.HELD and not own.running:
+                own.sync_answered(sent, SyncResult(LockVerdict.STALE, sent.token))
+            case "start" if own.state is OwnershipState.HELD and not own.running:
                 own.call_started()
             case "end" if own.running:
                 own.call_ended(own.token, own.offset + 1, 0)
@@ -345,14 +345,14 @@ def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -
                 own.stale(own.token)
             case _:
                 pass
-        assert own.state is not State.HELD or own.wanted
-        assert own.state is not State.WANTED or own.wanted
-        assert own.state is not State.DRAINING or own.running
+        assert own.state is not OwnershipState.HELD or own.wanted
+        assert own.state is not OwnershipState.WANTED or own.wanted
+        assert own.state is not OwnershipState.DRAINING or own.running
         assert not own.done or own.lock_item() is None
 
 
 def test_why_calls_fail_goes_with_the_attempts_and_with_nothing_else() -> None:
-    own = in_state(State.HELD)
+    own = in_state(OwnershipState.HELD)
     own.call_started()
     own.error = "ValueError: no"
     own.call_ended(7, 100, 1)

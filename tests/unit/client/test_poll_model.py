@@ -13,7 +13,7 @@ from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
 from lockstep.client.consumer.poll_model import PollModel
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
-from lockstep.protocol.bodies import LockAnswer, Verdict
+from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
@@ -44,7 +44,7 @@ class Queue:
     def __post_init__(self) -> None:
         self.own = QueueOwnership("reports", self.queue, GrantPolicy.SHARED)
         self.own.want()
-        answer = LockAnswer("reports", "orders", self.queue.queue_id, Verdict.OK, generation=1)
+        answer = LockResult("reports", "orders", self.queue.queue_id, LockVerdict.OK, generation=1)
         self.own.lock_answered(self.own.grant_requested(), answer)
         self.grant = Grant(1, ProcessQueue(0, 0, FlowLimits(1_000, 1 << 30, 1 << 30)))
         clock = SimpleNamespace(boot_ms=lambda: 0)

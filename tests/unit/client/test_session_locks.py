@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from lockstep.client import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyContext, PushConsumer, QueueRevoked
-from lockstep.protocol.bodies import ConsumerGroup, LockItem, Subscription, SyncAnswer, Verdict
+from lockstep.protocol.bodies import ConsumerGroup, LockItem, LockVerdict, Subscription, SyncResult
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
@@ -213,7 +213,7 @@ async def test_a_refused_commit_drops_the_queue_and_acquires_it_anew() -> None:
     async with scripted_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled):
-            a.sync_script.append(lambda item: SyncAnswer(Verdict.REFUSED, item.epoch, "beyond the end"))
+            a.sync_script.append(lambda item: SyncResult(LockVerdict.REFUSED, item.epoch, "beyond the end"))
             a.store("orders", 0, [b"0"])
             await advance(0.3)
             assert handled.bodies == [b"0", b"0"]

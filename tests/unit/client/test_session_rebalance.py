@@ -8,7 +8,7 @@ import pytest
 from lockstep.client import OrderlyContext, QueueGap
 from lockstep.client.consumer.membership import ROUND_MS
 from lockstep.client.consumer.rebalance_delay import CALM_MS
-from lockstep.protocol.bodies import LockAnswer, LockItem, SyncItem, Verdict
+from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import SubscriptionConflictError
 from lockstep.protocol.message import MessageExt
@@ -202,7 +202,7 @@ async def test_a_lost_notice_heals_within_a_second_by_the_version_in_sync() -> N
 async def test_not_yours_by_an_unchanged_list_asks_for_it_all_the_same() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
-        a.lock_script.append(lambda item: LockAnswer(G, "orders", item.queue_id, Verdict.NOT_YOURS))
+        a.lock_script.append(lambda item: LockResult(G, "orders", item.queue_id, LockVerdict.NOT_YOURS))
         async with consuming(cluster, Handled()):
             assert len(a.bodies(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) == 1
 
@@ -211,9 +211,9 @@ async def test_a_gap_that_a_renewal_tells_is_told_once() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
 
-        def with_gap(item: LockItem) -> LockAnswer | None:
+        def with_gap(item: LockItem) -> LockResult | None:
             first = 4 if item.epoch else None
-            return LockAnswer(G, "orders", item.queue_id, Verdict.OK, epoch=1, gap_first=first, gap_end=9)
+            return LockResult(G, "orders", item.queue_id, LockVerdict.OK, epoch=1, gap_first=first, gap_end=9)
 
         async with consuming(cluster, Handled()) as consumer:
             told = events(consumer)
@@ -228,8 +228,8 @@ async def test_not_yours_asks_for_the_list_that_the_broker_has() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
 
-        def not_yours(item: LockItem) -> LockAnswer | None:
-            return LockAnswer(G, "orders", item.queue_id, Verdict.NOT_YOURS) if item.queue_id == 0 else None
+        def not_yours(item: LockItem) -> LockResult | None:
+            return LockResult(G, "orders", item.queue_id, LockVerdict.NOT_YOURS) if item.queue_id == 0 else None
 
         a.lock_script.append(not_yours)
         async with consuming(cluster, Handled()) as consumer:

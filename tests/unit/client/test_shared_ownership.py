@@ -1,7 +1,7 @@
 """A concurrent group's queue between consumer and broker: QUERY grants, SYNC commits under the generation, nothing is locked."""
 
-from lockstep.client.consumer.ownership import Event, GrantPolicy, QueueOwnership, State
-from lockstep.protocol.bodies import LockAnswer, SyncAnswer, SyncItem, Verdict
+from lockstep.client.consumer.ownership import GrantPolicy, OwnershipEvent, OwnershipState, QueueOwnership
+from lockstep.protocol.bodies import LockResult, LockVerdict, SyncItem, SyncResult
 from lockstep.protocol.queue import MessageQueue
 
 QUEUE = MessageQueue("orders", "a", 2)
@@ -12,8 +12,8 @@ def granted(offset: int = 5) -> QueueOwnership:
     own = QueueOwnership("g", QUEUE, GrantPolicy.SHARED)
     own.want()
     sent = own.grant_requested()
-    answer = LockAnswer("g", "orders", 2, Verdict.OK, offset=offset, generation=GENERATION)
-    assert own.lock_answered(sent, answer) is Event.GRANTED
+    answer = LockResult("g", "orders", 2, LockVerdict.OK, offset=offset, generation=GENERATION)
+    assert own.lock_answered(sent, answer) is OwnershipEvent.GRANTED
     return own
 
 
@@ -32,7 +32,7 @@ def test_it_is_asked_for_once_and_never_named_in_a_lock() -> None:
     own.cut()
     assert own.may_query, "no more"
     own = granted()
-    assert (own.state, own.may_query, own.lock_item()) == (State.HELD, False, None)
+    assert (own.state, own.may_query, own.lock_item()) == (OwnershipState.HELD, False, None)
 
 
 def test_commits_carry_the_generation_and_what_was_not_answered_is_offered_again_after_a_cut() -> None:
@@ -46,7 +46,7 @@ def test_commits_carry_the_generation_and_what_was_not_answered_is_offered_again
     own.cut()
     assert own.sync_item() == item(9)
     again = own.sync_sent(item(9))
-    assert own.sync_answered(again, SyncAnswer(Verdict.OK)) is Event.ANSWERED
+    assert own.sync_answered(again, SyncResult(LockVerdict.OK)) is OwnershipEvent.ANSWERED
     assert (own.settled_offset, own.sync_item()) == (9, None)
 
 
@@ -54,13 +54,13 @@ def test_a_release_is_the_last_commit_and_is_sent_again_after_a_cut() -> None:
     own = granted()
     own.progressed(GENERATION, 9)
     own.unwant(0, 1_000)
-    assert own.state is State.RELEASING
+    assert own.state is OwnershipState.RELEASING
     own.sync_sent(item(9))
-    assert own.state is State.RELEASED
+    assert own.state is OwnershipState.RELEASED
     own.cut()
-    assert (own.state, own.sync_item()) == (State.RELEASING, item(9))
+    assert (own.state, own.sync_item()) == (OwnershipState.RELEASING, item(9))
     sent = own.sync_sent(item(9))
-    assert own.sync_answered(sent, SyncAnswer(Verdict.OK)) is Event.ANSWERED
+    assert own.sync_answered(sent, SyncResult(LockVerdict.OK)) is OwnershipEvent.ANSWERED
     assert own.done
 
 
@@ -69,7 +69,7 @@ def test_past_the_drain_limit_what_is_finished_is_committed_all_the_same() -> No
     own.call_started()
     own.progressed(GENERATION, 7)
     own.unwant(0, 1_000)
-    assert own.state is State.DRAINING
+    assert own.state is OwnershipState.DRAINING
     assert own.tick(1_000)
     assert own.sync_item() == item(7)
 
@@ -78,14 +78,14 @@ def test_a_stale_generation_ends_it_and_it_is_asked_for_anew() -> None:
     own = granted()
     own.progressed(GENERATION, 9)
     sent = own.sync_sent(item(9))
-    assert own.sync_answered(sent, SyncAnswer(Verdict.STALE)) is Event.STALE
-    assert (own.state, own.may_query) == (State.WANTED, True)
+    assert own.sync_answered(sent, SyncResult(LockVerdict.STALE)) is OwnershipEvent.STALE
+    assert (own.state, own.may_query) == (OwnershipState.WANTED, True)
 
 
 def test_while_old_calls_run_it_is_not_asked_for() -> None:
     own = granted()
     own.call_started()
     assert own.stale(GENERATION)
-    assert (own.state, own.may_query) == (State.WANTED, False)
+    assert (own.state, own.may_query) == (OwnershipState.WANTED, False)
     own.call_ended(GENERATION, 0, 0)
     assert own.may_query

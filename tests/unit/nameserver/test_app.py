@@ -9,8 +9,8 @@ import pytest
 
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
-from lockstep.nameserver.room import SILENCE_MS
 from lockstep.nameserver.route_table import CHALLENGE_MS
+from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.bodies import ClusterInfo, DataVersion, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -22,7 +22,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import call, connect
+from lockstep.runtime.link import call, connect
 from support.until import until
 
 STORE = "5" * 32

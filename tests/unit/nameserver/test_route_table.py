@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.nameserver.room import SILENCE_MS
 from lockstep.nameserver.route_table import (
     ARRIVING_MAX,
     ARRIVING_MS,
@@ -18,6 +17,7 @@ from lockstep.nameserver.route_table import (
     Registration,
     RouteTable,
 )
+from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingError, RemoteProtocolError, ServiceNotAvailableError
 from lockstep.protocol.layouts import PART_LAYOUTS_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout

@@ -7,8 +7,8 @@ import pytest
 from lockstep.nameserver.app import SCAN_MS, Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
-from lockstep.nameserver.room import SILENCE_MS
 from lockstep.nameserver.route_table import CHALLENGE_MS, LISTEN_MS
+from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.bodies import DataVersion, RegisterBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -18,7 +18,7 @@ from lockstep.protocol.headers.routes import RegisterBrokerHeader
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import connect
+from lockstep.runtime.link import connect
 from support.loops import FrozenLoop, turns
 
 pytestmark = pytest.mark.frozen_clock

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.protocol.bodies import HeartbeatBody, LockItem, RegisterBody, SyncAnswer, SyncBody, SyncReply, Verdict
+from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict, RegisterBody, SyncBody, SyncReply, SyncResult
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codec.msgpack_header import ARRAY_MAX, FIELDS_MAX
@@ -214,7 +214,7 @@ def test_a_body_of_nothing_but_small_values_costs_a_fraction(each: object) -> No
 
 def test_the_densest_of_our_own_bodies_passes() -> None:
     """As many answers to a SYNC as a list may have, ten bytes each."""
-    most = SyncReply((SyncAnswer(Verdict.OK),) * ITEMS_MAX, {})
+    most = SyncReply((SyncResult(LockVerdict.OK),) * ITEMS_MAX, {})
     assert decode_body(SyncReply, encode_body(most)) == most
 
 

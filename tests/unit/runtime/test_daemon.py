@@ -11,7 +11,7 @@ import pytest
 from lockstep.protocol.errors import ConfigError, StoreError
 from lockstep.runtime.config import Settings
 from lockstep.runtime.daemon import Daemon, Tasks, describe, exit_code_of
-from lockstep.runtime.program import run_program
+from lockstep.runtime.server_main import run_program
 from support.loops import turns
 
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.runtime.metrics import BUCKETS_US, SLICE_ROWS, Figures, Slices, Timing
+from lockstep.runtime.metrics import BUCKETS_US, SLICE_ROWS, MetricFamilies, Slices, Timing
 
 
-def lines(figures: Figures) -> list[str]:
+def lines(figures: MetricFamilies) -> list[str]:
     return asyncio.run(figures.render()).decode().splitlines()
 
 
 def test_every_value_carries_the_common_labels_and_its_own() -> None:
-    figures = Figures({"node_id": "broker-a"})
+    figures = MetricFamilies({"node_id": "broker-a"})
     figures.gauge("lag", "Text.", ("topic",), [(("orders",), 3), (('a"b',), 0)])
     figures.counter("messages_in", "Text.", ("topic",), [(("orders",), 7)])
     found = lines(figures)
@@ -42,7 +42,7 @@ def test_buckets_are_cumulative_and_the_last_one_holds_all(durations: list[int])
     timing = Timing()
     for took_us in durations:
         timing.add(took_us)
-    figures = Figures({})
+    figures = MetricFamilies({})
     figures.histogram("took_seconds", "Text.", timing)
     found = lines(figures)
     buckets = [float(line.split(" ")[1]) for line in found if line.startswith("took_seconds_bucket")]
@@ -55,7 +55,7 @@ def test_rows_that_are_told_in_slices_are_told_as_in_one_piece(count: int) -> No
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    figures, registry = Figures({"node": "a"}), CollectorRegistry()
+    figures, registry = MetricFamilies({"node": "a"}), CollectorRegistry()
     families = []
     for name, kind, add in (("lag", GaugeMetricFamily, figures.gauge), ("given", CounterMetricFamily, figures.counter)):
         rows = [((f"t{number}\\\n",), number / 3) for number in range(count)]
@@ -85,7 +85,7 @@ async def test_no_turn_puts_more_rows_into_text_than_a_slice(monkeypatch: pytest
         add(self, *row)  # type: ignore[arg-type]
 
     monkeypatch.setattr(GaugeMetricFamily, "add_metric", counted)
-    figures = Figures({})
+    figures = MetricFamilies({})
     figures.gauge("lag", "Text.", ("topic",), [((f"t{number}",), 1) for number in range(10 * SLICE_ROWS)])
     rendering = asyncio.ensure_future(figures.render())
     while not rendering.done():

@@ -12,7 +12,7 @@ from lockstep.protocol.errors import ConfigError, TransportError
 from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import call, connect
+from lockstep.runtime.link import call, connect
 from lockstep.runtime.server import Server
 from support.loops import until
 from support.peers import RawPeer, dialled, raw_peer, serving

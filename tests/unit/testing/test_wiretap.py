@@ -8,17 +8,17 @@ from lockstep.protocol.bodies import (
     ConsumerGroup,
     FreeQueue,
     HeartbeatBody,
-    LockAnswer,
     LockItem,
+    LockResult,
+    LockVerdict,
     QueueFreeBody,
     ReconcileBody,
     ReconcileReply,
     Subscription,
-    SyncAnswer,
     SyncBody,
     SyncItem,
     SyncReply,
-    Verdict,
+    SyncResult,
 )
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -130,12 +130,12 @@ def lock(wire: Wire, *items: LockItem) -> int:
     return wire.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(ReconcileBody(items)))
 
 
-def locked(*items: LockAnswer) -> bytes:
+def locked(*items: LockResult) -> bytes:
     return encode_body(ReconcileReply(items, {}, 3_000, 20_000))
 
 
-GRANT = LockAnswer("billing", "orders", 0, Verdict.OK, epoch=17, offset=5, attempts=2, generation=4)
-NOT_YOURS = LockAnswer("billing", "orders", 1, Verdict.NOT_YOURS, epoch=11)
+GRANT = LockResult("billing", "orders", 0, LockVerdict.OK, epoch=17, offset=5, attempts=2, generation=4)
+NOT_YOURS = LockResult("billing", "orders", 1, LockVerdict.NOT_YOURS, epoch=11)
 
 
 def test_a_heartbeat_binds_a_session_when_its_answer_arrives() -> None:
@@ -196,7 +196,7 @@ def test_a_sync_commits_and_releases_and_an_empty_one_proves() -> None:
     empty = wire.ask(RequestCode.SYNC, body=encode_body(SyncBody()))
     wire.answer(empty, body=encode_body(SyncReply((), {})), arrives=0.1)
     assert len(wire.told(ProofReceived)) == 1
-    answers = (SyncAnswer(Verdict.STALE, 17), SyncAnswer(Verdict.OK, 11))
+    answers = (SyncResult(LockVerdict.STALE, 17), SyncResult(LockVerdict.OK, 11))
     wire.answer(opaque, body=encode_body(SyncReply(answers, {})), arrives=0.1)
     assert [(event.offset, event.released, event.answer) for event in wire.history.of(CommitReceived)] == [
         (6, False, Answer.STALE),

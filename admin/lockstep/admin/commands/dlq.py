@@ -8,12 +8,12 @@ import typer
 
 from lockstep.admin.client import AdminClient, Answers, gather, incomplete
 from lockstep.admin.commands.message import message_json
-from lockstep.admin.dead_letters import DeadLetter, Morgue, letters, morgues
-from lockstep.admin.group_reading import read_group
+from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, letters, morgues
+from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import body_text, print_json, print_table, say, stamp
-from lockstep.admin.replay import Outcome, Replay, words
+from lockstep.admin.replay import Replay, ReplayResult, words
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import ConfigError, TopicNotExistError
@@ -87,7 +87,7 @@ async def _groups(nameserver: str, as_json: bool) -> None:
     _raise_incomplete(failed)
 
 
-async def _found(admin: AdminClient, group: str) -> Answers[list[Morgue]]:
+async def _found(admin: AdminClient, group: str) -> Answers[list[DeadLetterQueue]]:
     check_group(group)
     try:
         return await morgues(admin, group)
@@ -123,7 +123,7 @@ async def _ls(group: str, limit: int, nameserver: str, as_json: bool) -> None:
     _raise_incomplete(failed)
 
 
-async def _newest(admin: AdminClient, group: str, found: list[Morgue], limit: int) -> list[tuple[DeadLetter, bool]]:
+async def _newest(admin: AdminClient, group: str, found: list[DeadLetterQueue], limit: int) -> list[tuple[DeadLetter, bool]]:
     """Of one broker, the oldest first; whether each was replayed."""
     newest: list[tuple[DeadLetter, bool]] = []
     for morgue in found:
@@ -161,7 +161,7 @@ async def _show(group: str, message_id: str, nameserver: str, as_json: bool) -> 
             say(f"{name:18} {body_text(letter.message) if name == 'body' else value}")
 
 
-async def _one(admin: AdminClient, group: str, found: list[Morgue], offset_message_id: str) -> DeadLetter | None:
+async def _one(admin: AdminClient, group: str, found: list[DeadLetterQueue], offset_message_id: str) -> DeadLetter | None:
     for morgue in found:
         async for letter in letters(admin, morgue, group, morgue.held.min_offset):
             if letter.message.offset_message_id == offset_message_id:
@@ -175,7 +175,7 @@ async def _replay(group: str, to: str | None, rate: int, everything: bool, dry_r
     found = list(chain.from_iterable(answers.given.values()))
     way = await _way(admin, group, to)
     if dry_run:
-        outcome = Outcome(sum(morgue.held.max_offset - morgue.held.min_offset if everything else morgue.waiting for morgue in found))
+        outcome = ReplayResult(sum(morgue.held.max_offset - morgue.held.min_offset if everything else morgue.waiting for morgue in found))
     else:
         # A topic that is gone was deleted: it is not made again by the way.
         async with Producer(PRODUCER_GROUP, nameserver=nameserver, auto_create_topics=False) as producer:

@@ -7,7 +7,7 @@ import typer
 from lockstep.admin import diagnosis
 from lockstep.admin.client import AdminClient, gather
 from lockstep.admin.diagnosis import Finding
-from lockstep.admin.group_reading import read_groups
+from lockstep.admin.group_query import read_groups
 from lockstep.admin.options import JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table, say
 from lockstep.client.config import DEFAULT_NAMESERVER

@@ -10,7 +10,7 @@ from lockstep.admin.client import AdminClient, gather
 from lockstep.admin.commands.group_delete import delete_command
 from lockstep.admin.commands.group_settings import create_command, update_command, words
 from lockstep.admin.commands.reset import reset_command
-from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import ago, print_json, print_table, say

@@ -4,7 +4,7 @@ from shlex import quote
 
 from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.commands.group_settings import GroupArgument
-from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_query import read_group
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, say
 from lockstep.client.config import DEFAULT_NAMESERVER

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, by_name, gather
-from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import update_command as command_of
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, say

@@ -15,7 +15,7 @@ from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.ids import names_a_store, parse_offset_message_id
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.runtime.host import Host
-from lockstep.runtime.text import printable
+from lockstep.runtime.safe_text import printable
 
 app = typer.Typer(no_args_is_help=True, help="Single messages.")
 

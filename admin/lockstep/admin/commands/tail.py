@@ -22,8 +22,8 @@ from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import Link
-from lockstep.runtime.text import printable
+from lockstep.runtime.link import Link
+from lockstep.runtime.safe_text import printable
 
 HOLD_MS = 15_000
 """How long the broker holds a pull that finds nothing. RocketMQ: brokerSuspendMaxTimeMillis."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, absent, by_name, gather
-from lockstep.admin.group_reading import read_groups
+from lockstep.admin.group_query import read_groups
 from lockstep.admin.layout_change import altered, counts
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, complain, run
 from lockstep.admin.render import print_json, say

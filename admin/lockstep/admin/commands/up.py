@@ -25,7 +25,7 @@ def up_command(
 ) -> None:
     """Start a nameserver and brokers in this process. Topics are created by the first send; Ctrl-C stops everything cleanly."""
     # Only this command needs the broker's code.
-    from lockstep.admin.laptop import Laptop
+    from lockstep.admin.standalone import StandaloneCluster
 
     if log_level not in log.LEVELS:
         complain(f"--log-level {log_level}: expected one of {', '.join(log.LEVELS)}")
@@ -33,4 +33,4 @@ def up_command(
     # On a terminal the words for people say it all; a program that reads stdout waits for the events.
     log.configure(log_level, announcing=not sys.stdout.isatty())
     DESCRIPTORS.prepare()
-    raise typer.Exit(Daemon("lockstep up").run(Laptop(Host.real(), store=store, port=port, broker_count=brokers)))
+    raise typer.Exit(Daemon("lockstep up").run(StandaloneCluster(Host.real(), store=store, port=port, broker_count=brokers)))

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from lockstep.admin.demo.order_events import STEPS
 from lockstep.admin.demo.proof import Deed, Told, Verdict, parse_deed, prove
-from lockstep.admin.demo.stage import Stage
-from lockstep.admin.demo.story import STEPS
+from lockstep.admin.demo.stage import DemoCluster
 from lockstep.admin.processes import ProcessError
 from lockstep.protocol.errors import LockstepError
 
@@ -43,14 +43,14 @@ def main() -> int:
 
 async def perform(folder: Path, console: Console, orders: int, seconds: float) -> list[str]:
     """Plays the whole; the names of the consumers."""
-    async with Stage(folder) as stage:
+    async with DemoCluster(folder) as stage:
         await open_stage(stage, console, orders, seconds)
         await play(stage, console, orders * len(STEPS))
         await stage.stop_consumers()
         return list(stage.files)
 
 
-async def open_stage(stage: Stage, console: Console, orders: int, seconds: float) -> None:
+async def open_stage(stage: DemoCluster, console: Console, orders: int, seconds: float) -> None:
     await stage.start_nameserver()
     await asyncio.gather(stage.start_broker("broker-a"), stage.start_broker("broker-b"))
     console.print(f"nameserver at {stage.nameserver}, broker-a, broker-b")
@@ -61,7 +61,7 @@ async def open_stage(stage: Stage, console: Console, orders: int, seconds: float
         await stage.start_producer(share, of=PRODUCERS, orders=orders, seconds=seconds)
 
 
-async def play(stage: Stage, console: Console, total: int) -> None:
+async def play(stage: DemoCluster, console: Console, total: int) -> None:
     """Watches the events being handled; at 20, 40 and 65 % something happens."""
     scenes = [(0.20, kill_consumer), (0.40, restart_broker), (0.65, add_consumer)]
     done: set[tuple[int, int]] = set()
@@ -87,18 +87,18 @@ def handled(deeds: list[Deed]) -> set[tuple[int, int]]:
     return {(deed.order, deed.step) for deed in deeds}
 
 
-async def kill_consumer(stage: Stage) -> str:
+async def kill_consumer(stage: DemoCluster) -> str:
     await stage.kill("consumer-2")
     return "  20 %  kill -9 consumer-2"
 
 
-async def restart_broker(stage: Stage) -> str:
+async def restart_broker(stage: DemoCluster) -> str:
     await stage.kill("broker-b")
     await stage.start_broker("broker-b")
     return "  40 %  kill -9 broker-b, started again on its store"
 
 
-async def add_consumer(stage: Stage) -> str:
+async def add_consumer(stage: DemoCluster) -> str:
     await stage.start_consumer("consumer-4")
     return "  65 %  consumer-4 joins"
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from struct import Struct
 
+from lockstep.admin.demo.order_events import GROUP, TOPIC
 from lockstep.admin.demo.proof import Deed
-from lockstep.admin.demo.story import GROUP, TOPIC
 from lockstep.client import ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer, run
 from lockstep.runtime.host import Host
 

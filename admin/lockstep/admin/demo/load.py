@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from lockstep.admin.demo.__main__ import LOOK_S, STALL_S
 from lockstep.admin.demo.proof import Told, parse_deed, prove
-from lockstep.admin.demo.stage import Stage
+from lockstep.admin.demo.stage import DemoCluster
 from lockstep.admin.processes import Process, ProcessError
 from lockstep.protocol.errors import LockstepError
 
@@ -63,7 +63,7 @@ WORDS = (("lost", "lost"), ("repeated", "repeated"), ("outOfOrder", "out of orde
 async def perform(folder: Path, console: Console, options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     """Plays the whole; the names of the consumers, and what the pipeline found."""
     scripts, run = Path(options.scripts), folder / "run"
-    async with Stage(folder, TOPIC) as stage:
+    async with DemoCluster(folder, TOPIC) as stage:
         await stage.start_nameserver()
         await asyncio.gather(stage.start_broker("broker-a"), stage.start_broker("broker-b"))
         await stage.create_topic(QUEUES_PER_BROKER)
@@ -97,7 +97,7 @@ def sent_again(frames: int) -> str:
     return f"{frames:,} frames of the failed task were sent again and stored once"
 
 
-async def play(stage: Stage, console: Console, loader: Process, total: int) -> bool:
+async def play(stage: DemoCluster, console: Console, loader: Process, total: int) -> bool:
     """Watches the rows being handled; at 40 % a broker is killed, while the others are being sent. False: there was no time for that."""
     done: set[tuple[int, int]] = set()
     killed = False

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import json
 
-from lockstep.admin.demo.story import STEPS, TOPIC
+from lockstep.admin.demo.order_events import STEPS, TOPIC
 from lockstep.client import Message, Producer
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from lockstep.admin.demo.order_events import TOPIC
 from lockstep.admin.demo.proof import Deed, parse_deed
-from lockstep.admin.demo.story import TOPIC
 from lockstep.admin.processes import Process, ProcessError
 from lockstep.runtime.daemon import Tasks
 
@@ -30,7 +30,7 @@ class ConsumerFile:
         return [parse_deed(line) for line in complete.decode().splitlines()]
 
 
-class Stage:
+class DemoCluster:
     """Starts, kills and restarts the demo's processes; leaving it ends them all."""
 
     def __init__(self, folder: Path, topic: str = TOPIC) -> None:
@@ -43,7 +43,7 @@ class Stage:
         self._tasks = Tasks()
         self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> "Stage":
+    async def __aenter__(self) -> "DemoCluster":
         self._stack.push_async_callback(self._tasks.cancel_all)
         self._stack.push_async_callback(self._end_all)
         return self

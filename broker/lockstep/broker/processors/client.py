@@ -11,10 +11,10 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.runtime.dispatch import HELD, LANE_ITEMS_PER_TURN, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")

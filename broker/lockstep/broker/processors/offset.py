@@ -10,7 +10,7 @@ from typing import Protocol
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.lock_sync import OffsetsByTime, start_policy
 from lockstep.broker.processors.lock import START_LANE, TimeIndex, offsets_by_time
-from lockstep.protocol.bodies import LockItem, ReconcileBody, StartPolicy, Verdict
+from lockstep.protocol.bodies import LockItem, LockVerdict, ReconcileBody, StartPolicy
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceNotAvailableError
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
@@ -68,9 +68,9 @@ class OffsetProcessor:
         answer = self._coordination.lock_sync.query(request.endpoint.id, header, self._clock.boot_ms(), by_time)
         if answer is None:
             return HELD
-        if answer.verdict is Verdict.NOT_YOURS:
+        if answer.verdict is LockVerdict.NOT_YOURS:
             raise NotYoursError(answer.remark or f"{header.topic} queue {header.queue_id} is another member's by the list")
-        if answer.verdict is not Verdict.OK:
+        if answer.verdict is not LockVerdict.OK:
             raise ServiceNotAvailableError(answer.remark or "")
         reply = ProgressReply(answer.offset, answer.epoch, answer.since, answer.gap_first, answer.gap_end)
         return Pending(request.reply(reply))

@@ -20,7 +20,14 @@ from typing import TypeVar
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.store import ReadResult, ReadStatus, Store
-from lockstep.broker.tables.hold_table import HELD_MAX, HELD_PER_CONNECTION_MAX, HELD_PER_GROUP_MAX, HeldPull, HoldTable, expression_bytes
+from lockstep.broker.tables.long_poll_table import (
+    HELD_MAX,
+    HELD_PER_CONNECTION_MAX,
+    HELD_PER_GROUP_MAX,
+    HeldPull,
+    LongPollTable,
+    expression_bytes,
+)
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
@@ -39,10 +46,10 @@ from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX, TagFilter
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import HELD, Outcome, Request, RetryLaterError, handles
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 from lockstep.runtime.turn import Turn
 
 log = get_logger("broker.pull")
@@ -126,7 +133,7 @@ class PullProcessor:
         self._store = store
         self._topics = topics
         self._coordination = coordination
-        self._holds: HoldTable[Pull] = HoldTable(held_max=held_max, held_per_group_max=held_per_group_max)
+        self._holds: LongPollTable[Pull] = LongPollTable(held_max=held_max, held_per_group_max=held_per_group_max)
         self._found: deque[Pull] = deque()
         self._turn = Turn("pulls", self._serve_found, self._turn_failed)
         self._deadline = Turn("pulls.deadline", self._expire, lambda error: self._deadline.again())
@@ -189,7 +196,7 @@ class PullProcessor:
         """Answers everyone who waits; from now on nobody is held."""
         self._stopping = True
         self._deadline.cancel()
-        self._found += self._take(HoldTable.everyone)
+        self._found += self._take(LongPollTable.everyone)
         while self._found:
             self._serve_found()
 
@@ -204,7 +211,7 @@ class PullProcessor:
 
     def _arm(self) -> None:
         """The one timer stands at or before the earliest deadline."""
-        due_ms = self._ask(HoldTable.next_deadline_ms, None)
+        due_ms = self._ask(LongPollTable.next_deadline_ms, None)
         if due_ms is None or (self._deadline.is_scheduled and self._deadline_ms <= due_ms):
             return
         self._deadline_ms = due_ms
@@ -212,12 +219,12 @@ class PullProcessor:
 
     # ----------------------------------------------------------------------------------------------------------- held pulls
 
-    def _take(self, take: Callable[["HoldTable[Pull]"], list["HeldPull[Pull]"]]) -> list[Pull]:
+    def _take(self, take: Callable[["LongPollTable[Pull]"], list["HeldPull[Pull]"]]) -> list[Pull]:
         """What a call takes out of the table of held pulls."""
         none: list[HeldPull[Pull]] = []
         return [held.item for held in self._ask(take, none)]
 
-    def _ask(self, call: Callable[["HoldTable[Pull]"], T], otherwise: T) -> T:
+    def _ask(self, call: Callable[["LongPollTable[Pull]"], T], otherwise: T) -> T:
         """A call of the table. After an error in it its indices may be wrong: it is emptied, and each held pull answered SYSTEM_ERROR."""
         try:
             return call(self._holds)

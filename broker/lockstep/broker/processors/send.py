@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from lockstep.broker.delays import Delays
-from lockstep.broker.letter import Letter
+from lockstep.broker.delayed_delivery import DelayedDelivery
+from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.store import Appended, Store
-from lockstep.broker.tables.sequence_table import TAKE, Place, Scope, SequenceTable, Verdict
+from lockstep.broker.tables.sequence_table import TAKE, Scope, SequenceTable, SequenceVerdict, StoredFrame
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
@@ -56,7 +56,7 @@ UNCONFIRMED_MAX = 100_000
 """Answers that may wait for the disk: some 40 MB, fifty producers' usual 2,000 in flight. One more send is told SYSTEM_BUSY."""
 BUSY_RETRY_MS = 200
 
-NO_PLACE = Place(-1, -1, 0)
+NO_PLACE = StoredFrame(-1, -1, 0)
 NOWHERE = bytes(8)
 """Born host of a peer that the stored layout has no room for (IPv6)."""
 
@@ -83,7 +83,7 @@ class SendProcessor:
         sequences: SequenceTable,
         creator: TopicProcessor,
         gate: SendGate,
-        delays: Delays,
+        delays: DelayedDelivery,
     ) -> None:
         self._random = host.random
         self._store = store
@@ -124,14 +124,14 @@ class SendProcessor:
         check_stamp(request.body, frame, self._sequences.crc_before(scope, frame, now_ms=now_ms))
         appended = self._append(request, header)
         try:
-            self._sequences.record(scope, frame, Place(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
+            self._sequences.record(scope, frame, StoredFrame(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
         except Exception as error:  # re-raised
             # Stored, and not known as stored: the sender's repeat would be stored a second time.
             self._store.unsure(error)
             raise
         return Pending(request.reply(self._answer(appended)), UNTIL[header.durable])
 
-    def _answered_before(self, request: Request, verdict: Verdict, until: Until) -> Outcome:
+    def _answered_before(self, request: Request, verdict: SequenceVerdict, until: Until) -> Outcome:
         """A repeat, or a frame that is out of its turn."""
         place = verdict.place or NO_PLACE
         answer = SendRecordsReply(*place, store_host=self._host_text(), next_sequence=verdict.next)
@@ -181,7 +181,7 @@ class SendProcessor:
                 raise MessageIllegalError(
                     f"a record of {len(record)} bytes: at most {self._store.sent_record_bytes_max}, so that copies fit"
                 )
-            appended = self._delays.append(replace(Letter.of(RecordView(record)), born_host=born_host(request.endpoint.peer)), level)
+            appended = self._delays.append(replace(MessageCopy.of(RecordView(record)), born_host=born_host(request.endpoint.peer)), level)
         else:
             appended = self._store_frame(request, header.topic, queue_id, record, 1)
         answer = SendReply(offset_message_id(self._host_text(), appended.physical_offset), queue_id, appended.queue_offset)

@@ -13,8 +13,8 @@ a group that has no topic for its copies gets one. What is refused has created n
 """
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.delays import Delays, GroupTopics, store_letter
-from lockstep.broker.letter import Letter, failed_copy
+from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics, store_letter
+from lockstep.broker.message_copy import MessageCopy, failed_copy
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadStatus, Store
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -34,7 +34,9 @@ COPY_HEAD_BYTES_MAX = 64 << 10
 
 
 class SendBackProcessor:
-    def __init__(self, host: Host, store: Store, coordination: Coordination, delays: Delays, homes: GroupTopics, gate: SendGate) -> None:
+    def __init__(
+        self, host: Host, store: Store, coordination: Coordination, delays: DelayedDelivery, homes: GroupTopics, gate: SendGate
+    ) -> None:
         self._clock = host.clock
         self._store = store
         self._coordination = coordination
@@ -89,11 +91,11 @@ class SendBackProcessor:
     def _dead_letter(self, group: str, record: RecordView, reason: str) -> None:
         topic = dlq_topic(group)
         again = record.topic == topic.encode()  # a letter that no replay could send: why it is one has not changed
-        letter = Letter.of(record) if again else failed_copy(record, topic, 0, reason)
+        letter = MessageCopy.of(record) if again else failed_copy(record, topic, 0, reason)
         self._ready(group, letter)
         store_letter(self._store, letter)
 
-    def _ready(self, group: str, copy: Letter) -> None:
+    def _ready(self, group: str, copy: MessageCopy) -> None:
         """Counts the group and creates the topic of its copy; all that can refuse either is asked before."""
         self._store.check_append(len(copy.body) + COPY_HEAD_BYTES_MAX)
         self._coordination.state.check_group_room(group)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import READ_COUNT, QueueFiles, names_place
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError, misplaced
-from lockstep.broker.store.frame import ENTRY
-from lockstep.broker.store.presence import Presence
-from lockstep.broker.store.recovery import Borne, borne_out
-from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, Stretch
+from lockstep.broker.store.path_watch import PathWatch
+from lockstep.broker.store.recovery import SnapshotEvidence, borne_out
+from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, DamagedRange
 from lockstep.broker.store.scrub import QueueKey, Scrub
 from lockstep.broker.store.snapshot import Snapshot, Snapshots, recorded_start
 from lockstep.broker.store.survey import LogSurvey, log_files
@@ -124,7 +124,7 @@ class _Check:
         """What the newest snapshot says of the queues' entries."""
         self._new_from_zero = False
         """A queue that is not in `_bounds` began with offset 0."""
-        self._damaged: list[Stretch] = []
+        self._damaged: list[DamagedRange] = []
         """In order."""
         self._clean = not files.exists(f"{directory.root}/abort")
 
@@ -138,7 +138,7 @@ class _Check:
         survey = self._survey()
         if survey is None:
             return
-        log = CommitLog(self._files, directory.log, self._identity.segment_bytes, 0, Presence(self._files))
+        log = CommitLog(self._files, directory.log, self._identity.segment_bytes, 0, PathWatch(self._files))
         log.load(survey)
         try:
             await self._read(log, survey)
@@ -210,13 +210,13 @@ class _Check:
                 self._report.add("snapshot", where, "is damaged: a start reads an older one and the log behind it")
                 continue
             borne = borne_out(log, self._damage, snapshot)
-            if borne is Borne.OUT:
+            if borne is SnapshotEvidence.OUT:
                 newest = newest or snapshot
-            elif position <= log.synced and borne in (Borne.DAMAGED, Borne.CHANGED):
+            elif position <= log.synced and borne in (SnapshotEvidence.DAMAGED, SnapshotEvidence.CHANGED):
                 self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {borne.value}")
                 self._damage.add_stretch(snapshot.last_record, position, "the record before a snapshot can't be read")
                 newest = newest or snapshot  # as a start with --cut-corrupt takes it
-            elif position <= log.synced and not (borne is Borne.PASSED and newest is not None):  # a start removes that
+            elif position <= log.synced and not (borne is SnapshotEvidence.PASSED and newest is not None):  # a start removes that
                 self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {borne.value}")
         return newest
 
@@ -236,7 +236,7 @@ class _Check:
         number = bisect_right(self._damaged, position, key=lambda stretch: stretch.begin)
         return number > 0 and position < self._damaged[number - 1].end
 
-    def damaged(self, stretch: Stretch) -> None:
+    def damaged(self, stretch: DamagedRange) -> None:
         insort(self._damaged, stretch, key=lambda each: each.begin)
         self._report.damaged_bytes += stretch.end - stretch.begin
         behind = "a good record follows" if stretch.followed else "no good record was found behind it"

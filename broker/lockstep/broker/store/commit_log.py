@@ -17,7 +17,7 @@ from errno import EDQUOT, ENOENT, ENOSPC, EXDEV
 from struct import Struct
 
 from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
-from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.survey import LogSurvey
 from lockstep.protocol.record import BLANK_MAGIC
 from lockstep.runtime.descriptors import SHORTAGE
@@ -109,7 +109,7 @@ class CommitLog:
     """Segments plus the bytes that are not in them yet. All positions are log offsets; start ≤ synced ≤ written ≤ end."""
 
     def __init__(
-        self, files: Files, directory: str, segment_bytes: int, tail_bytes: int, presence: Presence, next_path: str | None = None
+        self, files: Files, directory: str, segment_bytes: int, tail_bytes: int, presence: PathWatch, next_path: str | None = None
     ) -> None:
         """`next_path`: where the file of the next segment waits; None for a log that is only read."""
         self._files = files

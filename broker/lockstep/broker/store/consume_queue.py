@@ -12,9 +12,9 @@ from the log and built again where they are missing, so nothing waits for them: 
 from collections.abc import Callable
 from errno import ENOENT
 
+from lockstep.broker.store.append import ENTRY, ENTRY_BYTES, POSITION, TopicField
 from lockstep.broker.store.commit_log import write_all
 from lockstep.broker.store.damage import LOST_SIZE
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION, TopicField
 from lockstep.broker.store.survey import is_log_name
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.files import File, Files

@@ -9,8 +9,8 @@ consume queue whose size is LOST_SIZE: whoever reads there is told of the gap.
 import json
 from collections.abc import Callable, Iterable
 
+from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.frame import ENTRY
 
 FORMAT = 1
 LOST_SIZE = -1

@@ -32,7 +32,7 @@ from lockstep.broker.store.commit_log import write_all
 from lockstep.broker.store.config import Identity, StoreConfig
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError
-from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.survey import (
     LogFile,
     LogSurvey,
@@ -86,7 +86,7 @@ class StoreDirectory:
         self._release: Callable[[], None] | None = None
         self._slots: File | None = None
         self._slot_number = 0
-        self.presence = Presence(files)
+        self.presence = PathWatch(files)
         self.slot_position = 0
         """The log offset that the newest slot names."""
 

@@ -7,7 +7,7 @@ from lockstep.broker.store.commit_log import CommitLog, SyncPlan
 from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreDiskError
-from lockstep.broker.store.presence import CHECK_MS
+from lockstep.broker.store.path_watch import CHECK_MS
 from lockstep.protocol.errors import StateError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.descriptors import SHORTAGE

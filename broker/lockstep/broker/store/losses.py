@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.queue_table import QueueTable
-from lockstep.broker.store.scan import Stretch
+from lockstep.broker.store.scan import DamagedRange
 from lockstep.broker.store.scrub import QueueKey
 
 LostRow = tuple[str, int, int, int]
@@ -48,7 +48,7 @@ class Losses:
         """The queues whose entries below the snapshot have to be written again."""
         return [self._queues.obtain(*key) for key in self._rewrite]
 
-    def damaged(self, stretch: Stretch) -> None:
+    def damaged(self, stretch: DamagedRange) -> None:
         if self._known.get(stretch.begin) != stretch.end:
             self._unsure.clear()  # what is missing may have been there
         self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)

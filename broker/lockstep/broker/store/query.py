@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
+from lockstep.broker.store.clock_steps import RISING, StampRange
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.damage import DamageTable
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
 from lockstep.broker.store.scan import BadRecordError, read_record
-from lockstep.broker.store.steps import RISING, Stretch
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT
 from lockstep.runtime.host import Host
@@ -30,7 +30,7 @@ class Query:
         self._host = host
         self._record_bytes_max = record_bytes_max
 
-    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, stretches: Sequence[Stretch] = RISING) -> int:
+    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, stretches: Sequence[StampRange] = RISING) -> int:
         """RocketMQ: getOffsetInQueueByTime, which answers the nearest message on either side; here the first one that is not older.
 
         The first stretch with a stamp of the time or later at its end holds the answer. Where its stamps may fall by a little, all messages

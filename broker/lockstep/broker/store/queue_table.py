@@ -3,9 +3,9 @@
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
+from lockstep.broker.store.append import ENTRY_BYTES, TopicField
 from lockstep.broker.store.consume_queue import FLUSH_ENTRY_COUNT, KEEP_ENTRY_COUNT_MIN, ConsumeQueue, QueueFiles
-from lockstep.broker.store.frame import ENTRY_BYTES, TopicField
 from lockstep.runtime.metrics import Slices
 
 QueueKey = tuple[str, int]
@@ -103,10 +103,10 @@ class QueueTable:
         self._waiting -= waiting
         queue.trim(max(KEEP_ENTRY_COUNT_MIN, self._tail_entry_count // max(1, len(self._queues))))
 
-    def plain(self) -> Rows:
+    def plain(self) -> SnapshotRows:
         """What a snapshot holds of the queues."""
         rows = [(queue.topic, queue.queue_id, queue.min, queue.next) for queue in self._queues.values()]
-        return Rows(len(rows), lambda: rows)
+        return SnapshotRows(len(rows), lambda: rows)
 
     def drop_topic(self, topic: str) -> None:
         """Hides what a topic has; its queue offsets go on, so that one offset never names two messages."""

@@ -15,13 +15,13 @@ from collections.abc import Generator
 from itertools import accumulate, islice
 from struct import Struct
 
+from lockstep.broker.store.append import ENTRY, ENTRY_BYTES, POSITION
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.broker.store.damage import LOST_SIZE
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION
+from lockstep.broker.store.delay_checksum import SCHEDULE, seal_holds
 from lockstep.broker.store.results import ReadResult, ReadStatus
 from lockstep.broker.store.scan import BadRecordError, good_properties, read_record
-from lockstep.broker.store.seal import SCHEDULE, seal_holds
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK
 from lockstep.runtime.host import Host

@@ -6,10 +6,10 @@ range is written as lost (damage.py).
 
 from dataclasses import dataclass, field
 
+from lockstep.broker.store.append import ENTRY, ENTRY_BYTES, due_of
 from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.broker.store.damage import lost_entry
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, due_of
-from lockstep.broker.store.scan import StoredRecord, Stretch
+from lockstep.broker.store.scan import DamagedRange, StoredRecord
 from lockstep.protocol.sequence import FrameSequence
 
 WRITE_BYTES = 64_000
@@ -51,7 +51,7 @@ class EntryRebuild:
         """Of all ranges."""
         self._lost_at: int | None = None
         """Where the last stretch began."""
-        self.stretches: list[Stretch] = []
+        self.stretches: list[DamagedRange] = []
         self.lost: list[tuple[str, int, int, int]] = []
         """(topic, queue id, first, end) of entries that the log no longer has."""
         self.count = 0
@@ -86,7 +86,7 @@ class EntryRebuild:
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass
 
-    def damaged(self, stretch: Stretch) -> bool:
+    def damaged(self, stretch: DamagedRange) -> bool:
         self._lost_at = stretch.begin
         if not stretch.known:
             self.stretches.append(stretch)

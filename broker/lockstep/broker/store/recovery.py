@@ -19,21 +19,21 @@ from enum import Enum
 from operator import ne
 from struct import Struct
 
+from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.consume_queue import ConsumeQueue, names_place
 from lockstep.broker.store.damage import LOST_SIZE, DamageTable, lost_entry
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.losses import Losses, LostRow
 from lockstep.broker.store.queue_table import QueueKey, QueueTable
 from lockstep.broker.store.rebuild import EntryRebuild, entry_of
 from lockstep.broker.store.results import Recovery, Replay
-from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, BadRecordError, LogScan, StoredRecord, Stretch, read_here, read_record
+from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, BadRecordError, DamagedRange, LogScan, StoredRecord, read_here, read_record
 from lockstep.broker.store.scrub import Scrub
 from lockstep.broker.store.snapshot import Snapshot, Snapshots
-from lockstep.broker.store.stamps import Stamps
+from lockstep.broker.store.store_clock import StoreClock
 from lockstep.broker.store.survey import LogSurvey
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import BLANK_MAGIC, BODY_AT, MAGIC, SIZE_AND_MAGIC
@@ -69,7 +69,7 @@ LOST = "lost"
 class LogState:
     """What goes on from the recovered log."""
 
-    stamps: Stamps = field(default_factory=Stamps)
+    stamps: StoreClock = field(default_factory=StoreClock)
     state_next: int = 0
     """Queue offset of the next state record."""
     last_record: int = -1
@@ -89,7 +89,7 @@ class _ReplaySink:
         self._skips = skips
         """Damage is passed over instead of ending the scan."""
         self._lost_at = 0
-        self.stretches: list[Stretch] = []
+        self.stretches: list[DamagedRange] = []
         """Damage that was not known before."""
         self.lost: list[LostRow] = []
         """Messages that were not known to be lost."""
@@ -137,14 +137,14 @@ class _ReplaySink:
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         self._replay.frame(first.topic, first.queue_id, first.queue_offset, first.position, sequence, sequence.count, first.store_ms)
 
-    def damaged(self, stretch: Stretch) -> bool:
+    def damaged(self, stretch: DamagedRange) -> bool:
         self._lost_at = stretch.begin
         if not stretch.known:
             self.stretches.append(stretch)
         return self._skips
 
 
-class Reading:
+class RecoveryProgress:
     """How far a start has read the log, for people and probes."""
 
     def __init__(self, clock: Clock) -> None:
@@ -185,7 +185,7 @@ class _NullSink:
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass
 
-    def damaged(self, stretch: Stretch) -> bool:
+    def damaged(self, stretch: DamagedRange) -> bool:
         return False
 
 
@@ -224,7 +224,7 @@ async def _breathe(_position: int) -> None:
     await asyncio.sleep(0)
 
 
-class Borne(Enum):
+class SnapshotEvidence(Enum):
     """What the log says of a snapshot."""
 
     OUT = "a record ends at its position"
@@ -235,31 +235,33 @@ class Borne(Enum):
     OTHER = "another record stands there, or none ends where one did"
 
 
-def borne_out(log: CommitLog, damage: DamageTable, snapshot: Snapshot) -> Borne:
+def borne_out(log: CommitLog, damage: DamageTable, snapshot: Snapshot) -> SnapshotEvidence:
     """What the log says of a snapshot."""
     if snapshot.last_record < 0 and snapshot.position == log.start:
-        return Borne.OUT
+        return SnapshotEvidence.OUT
     if max(snapshot.last_record, 0) < log.start:
-        return Borne.PASSED
+        return SnapshotEvidence.PASSED
     if snapshot.last_record < 0:
-        return Borne.OTHER
+        return SnapshotEvidence.OTHER
     if damage.stretches.get(snapshot.last_record, -1) >= snapshot.position:
-        return Borne.OUT
+        return SnapshotEvidence.OUT
     segment = log.segment_of(snapshot.last_record)
     if segment is None:
-        return Borne.AHEAD
+        return SnapshotEvidence.AHEAD
     data = _record_at(segment, snapshot.last_record)
     if data is None:
-        return Borne.DAMAGED
+        return SnapshotEvidence.DAMAGED
     behind = snapshot.last_record + len(data)
     if behind == snapshot.position:
         differing = 0 if snapshot.last_head is None else sum(map(ne, data[:BODY_AT], snapshot.last_head))
-        return Borne.OUT if not differing else Borne.CHANGED if differing <= ROTTEN_BYTES_MAX else Borne.OTHER
+        return (
+            SnapshotEvidence.OUT if not differing else SnapshotEvidence.CHANGED if differing <= ROTTEN_BYTES_MAX else SnapshotEvidence.OTHER
+        )
     if snapshot.position != segment.end:
-        return Borne.OTHER
+        return SnapshotEvidence.OTHER
     head = segment.file.pread(8, behind - segment.start)
     size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == 8 else (0, 0)
-    return Borne.OUT if magic == BLANK_MAGIC and behind + size == segment.end else Borne.DAMAGED
+    return SnapshotEvidence.OUT if magic == BLANK_MAGIC and behind + size == segment.end else SnapshotEvidence.DAMAGED
 
 
 def _record_at(segment: Segment, position: int) -> bytes | None:
@@ -275,7 +277,7 @@ def _record_at(segment: Segment, position: int) -> bytes | None:
     return data
 
 
-def _place_in(stretches: list[Stretch], position: int) -> Stretch | None:
+def _place_in(stretches: list[DamagedRange], position: int) -> DamagedRange | None:
     """The stretch that holds the position; None when there is none."""
     number = bisect_right(stretches, position, key=lambda stretch: stretch.begin)
     return stretches[number - 1] if number and position < stretches[number - 1].end else None
@@ -301,7 +303,7 @@ class Recoverer:
         snapshots: Snapshots,
         damage: DamageTable,
         *,
-        reading: Reading,
+        reading: RecoveryProgress,
         log_start: int,
         clean: bool,
     ) -> None:
@@ -323,7 +325,7 @@ class Recoverer:
         """Snapshots to remove once the log has turned out to be whole."""
         self.changed = False
         """Files have been changed, or are about to be: not so for a store that was stopped in order and has all that its snapshot names."""
-        self._suspect: tuple[Snapshot, Borne] | None = None
+        self._suspect: tuple[Snapshot, SnapshotEvidence] | None = None
         """A snapshot from below the synced length that the log does not bear out."""
         self._began = 0
         """Where the log began when the snapshot was taken: its queues have no entry that names a place below."""
@@ -398,13 +400,17 @@ class Recoverer:
                 self._unwanted.append(position)
                 continue
             borne = self._borne_out(snapshot)
-            if borne is not Borne.OUT and position <= self._log.synced and not (borne is Borne.PASSED and chosen is not None):
+            if (
+                borne is not SnapshotEvidence.OUT
+                and position <= self._log.synced
+                and not (borne is SnapshotEvidence.PASSED and chosen is not None)
+            ):
                 # It was written when the log was durable up to it, and nothing below that has been cut since.
                 self._suspect = self._suspect or (snapshot, borne)
-                if borne in (Borne.DAMAGED, Borne.CHANGED) and self._config.cut_corrupt:
+                if borne in (SnapshotEvidence.DAMAGED, SnapshotEvidence.CHANGED) and self._config.cut_corrupt:
                     self._damage.add_stretch(snapshot.last_record, position, "the record before a snapshot can't be read")
-                    borne = Borne.OUT
-            if borne is not Borne.OUT:
+                    borne = SnapshotEvidence.OUT
+            if borne is not SnapshotEvidence.OUT:
                 self._unwanted.append(position)
                 continue
             self._unwanted += [left for left in self._snapshots.keep(position, snapshot.needs_from) if left not in self._unwanted]
@@ -420,7 +426,7 @@ class Recoverer:
             )
         return chosen
 
-    def _borne_out(self, snapshot: Snapshot) -> Borne:
+    def _borne_out(self, snapshot: Snapshot) -> SnapshotEvidence:
         return borne_out(self._log, self._damage, snapshot)
 
     # -- consume queues --------------------------------------------------------------------------
@@ -586,7 +592,11 @@ class Recoverer:
         then."""
         if scan.end < self._log.synced and not self._config.cut_corrupt:
             raise self._corrupt(scan.end, scan.reason or NOTHING)
-        if self._suspect is not None and not sink.stretches and (self._suspect[1] is Borne.OTHER or not self._config.cut_corrupt):
+        if (
+            self._suspect is not None
+            and not sink.stretches
+            and (self._suspect[1] is SnapshotEvidence.OTHER or not self._config.cut_corrupt)
+        ):
             snapshot, borne = self._suspect
             path = f"{self._directory.own}/snapshot-{snapshot.position:020d}"
             raise StoreCorruptError(

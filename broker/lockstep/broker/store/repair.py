@@ -7,11 +7,11 @@ lost message (damage.py), and whoever reads there is told of the gap. Reads of t
 
 import asyncio
 
+from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.damage import LOST_SIZE, DamageTable
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import MismatchError
 from lockstep.broker.store.rebuild import EntryRebuild, entry_of
@@ -19,9 +19,9 @@ from lockstep.broker.store.scan import BadRecordError, LogScan, ReadAt, read_rec
 from lockstep.protocol.record import RECORD_BYTES_MIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import RetryLaterError
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("broker")
 

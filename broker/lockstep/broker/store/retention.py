@@ -9,19 +9,19 @@ Consumers are not asked: the caller moves their progress to the new minimum and 
 import asyncio
 import sys
 
+from lockstep.broker.store.append import ENTRY_BYTES
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_SLICE, QueueTable
 from lockstep.broker.store.snapshot import Snapshots
-from lockstep.broker.store.stamps import Stamps
+from lockstep.broker.store.store_clock import StoreClock
 from lockstep.protocol.record import INT64, STORE_TIMESTAMP_AT
 from lockstep.runtime.descriptors import SHORTAGE, WAIT_COUNT, WAIT_S
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 from lockstep.runtime.metrics import Slices
 
 log = get_logger("broker")
@@ -43,7 +43,7 @@ class Retention:
         self._snapshots = snapshots
         self._directory = directory
 
-    async def run(self, now_ms: int, stamps: Stamps) -> list[Moved]:
+    async def run(self, now_ms: int, stamps: StoreClock) -> list[Moved]:
         """One round; the queues whose minimum moved."""
         needed = self._snapshots.needs_from
         if needed is None or len(self._log.segments) < 2:
@@ -89,7 +89,7 @@ class Retention:
             found.append(segment)
         return found
 
-    async def _expired(self, candidates: list[Segment], excess: int, now_ms: int, stamps: Stamps) -> list[Segment]:
+    async def _expired(self, candidates: list[Segment], excess: int, now_ms: int, stamps: StoreClock) -> list[Segment]:
         expired: list[Segment] = []
         removed = 0
         for segment in candidates:
@@ -114,11 +114,11 @@ class Retention:
             excess.append((used - space.total_bytes * config.disk_used_percent_max // 100, reason))
         return max(excess)
 
-    async def _newest_ms(self, segment: Segment, now_ms: int, stamps: Stamps) -> int:
+    async def _newest_ms(self, segment: Segment, now_ms: int, stamps: StoreClock) -> int:
         """Store time of the record that follows the segment: its own are not newer. Without one, the segment is the newest.
 
         Its own first record counts too: the following one may be stamped by a clock that was behind. The later one counts of a stamp and of
-        what Stamps.true_ms makes of it, unless the stamp is in the future: then a clock gave it that was ahead.
+        what StoreClock.true_ms makes of it, unless the stamp is in the future: then a clock gave it that was ahead.
         """
         newest_ms = 0
         each: Segment | None = segment

@@ -8,16 +8,16 @@ Where the bytes are no good record the scan looks for the next position at which
    blank or the end of the log behind it;
 3. at the beginning of a later segment: a record never spans two.
 
-What lies between is a `Stretch`. Its bytes stay where they are.
+What lies between is a `DamagedRange`. Its bytes stay where they are.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from lockstep.broker.store.append import TAGS, tag_code
 from lockstep.broker.store.commit_log import BLANK_BYTES, CommitLog, Segment
-from lockstep.broker.store.frame import TAGS, tag_code
-from lockstep.broker.store.seal import seal_holds
+from lockstep.broker.store.delay_checksum import seal_holds
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.names import STATE_TOPIC, check_topic
@@ -59,7 +59,7 @@ async def read_here(segment: Segment, count: int, at: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class DamagedRange:
     """Bytes [begin, end) of the log that hold no good record."""
 
     begin: int
@@ -111,7 +111,7 @@ class ScanSink(Protocol):
         """A whole idempotent frame, after its records."""
         ...
 
-    def damaged(self, stretch: Stretch) -> bool:
+    def damaged(self, stretch: DamagedRange) -> bool:
         """Whether the scan goes on behind the stretch. For a known one the answer does not count."""
         ...
 
@@ -199,7 +199,7 @@ class LogScan:
                 self._on_overtaken()
                 continue
             if position in self._known:
-                position = self._skip(Stretch(position, self._known[position], "on record", known=True))
+                position = self._skip(DamagedRange(position, self._known[position], "on record", known=True))
                 continue
             try:
                 size = await self._next(segment, position)
@@ -336,7 +336,7 @@ class LogScan:
             behind = await self._next_good(position, breathe)
         uncut = begin < self._uncut
         end = behind if behind is not None else self._uncut if uncut else self._log.files_end
-        stretch = Stretch(begin, end, str(bad), followed=behind is not None)
+        stretch = DamagedRange(begin, end, str(bad), followed=behind is not None)
         if not self._sink.damaged(stretch):
             self.reason = str(bad)
             return None
@@ -350,7 +350,7 @@ class LogScan:
         self.reason = str(bad)
         return None
 
-    def _skip(self, stretch: Stretch) -> int:
+    def _skip(self, stretch: DamagedRange) -> int:
         """Goes on behind the stretch. The records of an open frame that were read are good."""
         self._keep_open_frame()
         if stretch.known:

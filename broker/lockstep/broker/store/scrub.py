@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lockstep.broker.store.append import ENTRY_BYTES
 from lockstep.broker.store.commit_log import CommitLog
-from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.broker.store.rebuild import entry_of
-from lockstep.broker.store.scan import LogScan, ReadAt, StoredRecord, Stretch
+from lockstep.broker.store.scan import DamagedRange, LogScan, ReadAt, StoredRecord
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.runtime.metrics import Slices
@@ -24,7 +24,7 @@ ReadEntries = Callable[[QueueKey, int, int], Awaitable[bytes]]
 class ScrubReport(Protocol):
     """Takes what a scrub finds."""
 
-    def damaged(self, stretch: Stretch) -> None:
+    def damaged(self, stretch: DamagedRange) -> None:
         """Bytes that hold no good record. Known ones too."""
         ...
 
@@ -223,9 +223,9 @@ class Scrub:
     def _misplaced(self, record: StoredRecord, why: str) -> None:
         """The record's queue offset is damaged."""
         reason = f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, and {why}"
-        self.damaged(Stretch(record.position, record.position + record.size, reason))
+        self.damaged(DamagedRange(record.position, record.position + record.size, reason))
 
-    def damaged(self, stretch: Stretch) -> bool:
+    def damaged(self, stretch: DamagedRange) -> bool:
         self._lost_at = stretch.begin
         self._missing_max += stretch.records_max
         self._report.damaged(stretch)

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
+from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.damage import DamageTable
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import MismatchError
 from lockstep.broker.store.repair import QueueRepairs, threaded
-from lockstep.broker.store.scan import ReadAt, Stretch
+from lockstep.broker.store.scan import DamagedRange, ReadAt
 from lockstep.broker.store.scrub import QueueKey, Scrub
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -37,9 +37,9 @@ class Scrubber:
         self._host = host
         self._bytes_per_s = bytes_per_s
         self._threaded = threaded(host)
-        self._found: dict[int, Stretch] = {}
+        self._found: dict[int, DamagedRange] = {}
         """Damage that this pass has found so far."""
-        self.found: dict[int, Stretch] = {}
+        self.found: dict[int, DamagedRange] = {}
         """Damage of the log that is not on record in `lockstep/damage`, by position."""
         self._pending: list[MismatchError] = []
         """To be repaired before the scan goes on."""
@@ -102,7 +102,7 @@ class Scrubber:
 
     # -- the report ------------------------------------------------------------------------------
 
-    def damaged(self, stretch: Stretch) -> None:
+    def damaged(self, stretch: DamagedRange) -> None:
         if stretch.known:
             return
         self._found[stretch.begin] = stretch

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store.directory import SNAPSHOT_PREFIX, StoreDirectory
-from lockstep.broker.store.stamps import Stamps, stamps_of
+from lockstep.broker.store.store_clock import StoreClock, stamps_of
 from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import Files
 from lockstep.runtime.metrics import Slices
@@ -55,7 +55,7 @@ class Snapshot:
     """Where the log began: no queue had an entry at or above its minimum that names a place below. None in a snapshot of an older
     version."""
 
-    def stamps(self) -> Stamps:
+    def stamps(self) -> StoreClock:
         """The stamps up to here."""
         return stamps_of(self.store_ms, self.clock)
 
@@ -70,7 +70,7 @@ def encode_parts(
     last_record: int,
     store_ms: int,
     state_next: int,
-    queues: Rows | list[list[object]],
+    queues: SnapshotRows | list[list[object]],
     plain: object,
     clock: object,
     last_head: bytes | None = None,
@@ -85,7 +85,7 @@ def encode_parts(
 
 
 def _packed(packer: Any, value: object) -> Iterator[bytes]:
-    if isinstance(value, Rows):
+    if isinstance(value, SnapshotRows):
         yield packer.pack_array_header(len(value))
         yield from map(packer.pack, value)
     elif isinstance(value, dict):

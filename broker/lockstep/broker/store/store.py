@@ -13,26 +13,26 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from lockstep.broker.store.append import POSITION, STAMP, due_of, take_frame
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog
+from lockstep.broker.store.commit_waiters import CALLBACK_FAILED, CommitWaiters
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
-from lockstep.broker.store.confirmation import CALLBACK_FAILED, Confirmations
 from lockstep.broker.store.damage import DamageTable
+from lockstep.broker.store.delay_checksum import seal
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.store.errors import NoNextFileError, StoreDiskError, misplaced
 from lockstep.broker.store.flusher import Flusher
-from lockstep.broker.store.frame import POSITION, STAMP, due_of, take_frame
-from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import MismatchError, Reader
-from lockstep.broker.store.recovery import LogState, Reading, Recoverer, read_whole
+from lockstep.broker.store.recovery import LogState, Recoverer, RecoveryProgress, read_whole
 from lockstep.broker.store.repair import QueueRepairs
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
-from lockstep.broker.store.seal import seal
 from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered, recorded_start
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.names import STATE_TOPIC
@@ -40,9 +40,9 @@ from lockstep.protocol.properties import COPY_BYTES_MAX
 from lockstep.protocol.record import BODY_AT, HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
 from lockstep.runtime.daemon import Tasks, call_apart
 from lockstep.runtime.descriptors import SHORTAGE
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 from lockstep.runtime.metrics import Timing
 from lockstep.runtime.turn import Turn
 
@@ -73,7 +73,7 @@ class Store:
         self._snapshots = Snapshots(host.files, directory)
         self.damage = DamageTable()
         """Known damage of the log, and the messages lost with it."""
-        self._confirmations = Confirmations()
+        self._confirmations = CommitWaiters()
         self._tasks = Tasks(self._fail)
         self._flusher = Flusher(config, host, self._log, directory, on_synced=self._synced, on_failed=self._fail)
         self._checkpointer = Checkpointer(config, host, directory, self._flusher, self._queues, self._snapshots)
@@ -99,7 +99,7 @@ class Store:
         self._unconfirmed_end: int | None = None
         """Where recovery ended: until a sync covers it, nothing is confirmed."""
         self._log_start = identity.log_start
-        self.reading = Reading(host.clock)
+        self.reading = RecoveryProgress(host.clock)
         """How far `recover` has come."""
         self.store_id = identity.store_id
         self.proof: str | None = None
@@ -136,7 +136,7 @@ class Store:
                     identity, config, host.random.token(16).hex(), partial(recorded_start, host.files, directory)
                 )
                 if fresh and found.starts:
-                    await read_whole(CommitLog(host.files, directory.log, own.segment_bytes, 0, Presence(host.files)), found)
+                    await read_whole(CommitLog(host.files, directory.log, own.segment_bytes, 0, PathWatch(host.files)), found)
                 directory.establish(own, fresh=fresh)
                 directory.load_synced()
                 clean = directory.begin()

@@ -20,8 +20,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lockstep.broker.store.append import ENTRY_BYTES
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_topic
 from lockstep.runtime.files import Files

@@ -6,7 +6,7 @@ A day is enough to forget a group after weeks: a commit costs a comparison, and 
 from collections.abc import Iterable, Iterator
 
 from lockstep.broker.journal import Change, Journal
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.protocol.errors import StoreError
 
 DAY_MS = 86_400_000
@@ -67,9 +67,9 @@ class ActivityTable:
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the activity of groups")
 
-    def snapshot(self) -> Rows:
+    def snapshot(self) -> SnapshotRows:
         days = dict(self._days)
-        return Rows(len(days), lambda: ([group, days[group]] for group in sorted(days)))
+        return SnapshotRows(len(days), lambda: ([group, days[group]] for group in sorted(days)))
 
     def restore(self, plain: Iterable[tuple[str, int]]) -> None:
         for group, day in plain:

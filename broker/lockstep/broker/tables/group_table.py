@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.tables.subscription_table import SubscriptionTable
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import StoreError
@@ -202,9 +202,9 @@ class GroupTable:
         if group.contract is None and not group.members:
             self._end(group)
 
-    def snapshot(self) -> Rows:
+    def snapshot(self) -> SnapshotRows:
         copies = [(name, group.contract, dict(group.members)) for name, group in sorted(self._groups.items())]
-        return Rows(
+        return SnapshotRows(
             len(copies),
             lambda: (
                 [name, None if contract is None else to_plain(contract), [list(each) for each in sorted(members.items())]]

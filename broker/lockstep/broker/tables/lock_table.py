@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.protocol.errors import StoreError
 
 Key = tuple[str, str, int]
 """(group, topic, queue id)"""
 
 
-class Fence:
+class FencingCounter:
     """The broker's fencing numbers: term << 32 | counter, never the same twice. Epochs and generations are drawn from it."""
 
     __slots__ = ("_counter", "term")
@@ -208,7 +208,7 @@ class LockTable:
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the locks")
 
-    def snapshot(self) -> Rows:
+    def snapshot(self) -> SnapshotRows:
         groups = sorted(self._groups.items())
         copies = [(group, topic, dict(locks)) for group, topics in groups for topic, locks in sorted(topics.items())]
 
@@ -218,7 +218,7 @@ class LockTable:
                     lock = locks[queue_id]
                     yield [group, topic, queue_id, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded]
 
-        return Rows(self._count, rows)
+        return SnapshotRows(self._count, rows)
 
     def restore(self, plain: Iterable[list[Any]]) -> None:
         for group, topic, queue_id, epoch, session, client_id, held, *superseded in plain:

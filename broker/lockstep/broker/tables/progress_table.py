@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.tables.lock_table import Key
 from lockstep.protocol.errors import StoreError
 
@@ -184,7 +184,10 @@ class ProgressTable:
                 for queue_id in sorted(queues):
                     yield _row((group, topic, queue_id), queues[queue_id])
 
-        return {"queues": Rows(self._count, rows), "since": Rows(len(since), lambda: ([*key, since[key]] for key in sorted(since)))}
+        return {
+            "queues": SnapshotRows(self._count, rows),
+            "since": SnapshotRows(len(since), lambda: ([*key, since[key]] for key in sorted(since))),
+        }
 
     def restore(self, plain: dict[str, Any]) -> None:
         for row in plain["queues"]:

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.sequence import FrameSequence
 
@@ -45,7 +45,7 @@ class Scope(NamedTuple):
     queue_id: int
 
 
-class Place(NamedTuple):
+class StoredFrame(NamedTuple):
     """Where a frame was stored: its first answer."""
 
     queue_offset: int
@@ -53,14 +53,14 @@ class Place(NamedTuple):
     store_timestamp: int
 
 
-class Last(NamedTuple):
+class LastFrame(NamedTuple):
     """What is known of one scope."""
 
     epoch: int
     first: int
     next: int
     crc: int
-    place: Place
+    place: StoredFrame
     given: bool
 
     @property
@@ -68,17 +68,17 @@ class Last(NamedTuple):
         return IDLE_GIVEN_MS if self.given else IDLE_MS
 
 
-class Verdict(NamedTuple):
+class SequenceVerdict(NamedTuple):
     """`code` SUCCESS without a place: take it. With one: the frame is stored there already."""
 
     code: ResponseCode
-    place: Place | None = None
+    place: StoredFrame | None = None
     next: int | None = None
     remark: str | None = None
 
 
-TAKE = Verdict(ResponseCode.SUCCESS)
-DUPLICATE = Verdict(ResponseCode.DUPLICATE, remark="the frame is stored already, its offset is no longer known")
+TAKE = SequenceVerdict(ResponseCode.SUCCESS)
+DUPLICATE = SequenceVerdict(ResponseCode.DUPLICATE, remark="the frame is stored already, its offset is no longer known")
 
 
 class SequenceTable:
@@ -86,14 +86,14 @@ class SequenceTable:
 
     def __init__(self, *, scope_count_max: int = SCOPE_COUNT_MAX) -> None:
         self._scope_count_max = scope_count_max
-        self._last: dict[Scope, Last] = {}
+        self._last: dict[Scope, LastFrame] = {}
         self._topics: Counter[str] = Counter()
         """Topic → how many scopes it has; none at 0."""
 
     def __len__(self) -> int:
         return len(self._last)
 
-    def check(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> Verdict:
+    def check(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> SequenceVerdict:
         """What is to be done with a frame that came just now. `now_ms`: wall time. Changes nothing."""
         last = self.last(scope, now_ms=now_ms)
         if last is None:
@@ -104,15 +104,15 @@ class SequenceTable:
             return TAKE
         return _same_epoch(last, frame)
 
-    def record(self, scope: Scope, frame: FrameSequence, place: Place) -> None:
+    def record(self, scope: Scope, frame: FrameSequence, place: StoredFrame) -> None:
         """The frame stands in the log at `place`."""
         if self._last.pop(scope, None) is None:
             self._topics[scope.topic] += 1
-        self._last[scope] = Last(frame.epoch, frame.first, frame.next, frame.crc, place, frame.given)
+        self._last[scope] = LastFrame(frame.epoch, frame.first, frame.next, frame.crc, place, frame.given)
         if len(self._last) > self._scope_count_max:
             self._remove(next(iter(self._last)))
 
-    def last(self, scope: Scope, *, now_ms: int) -> Last | None:
+    def last(self, scope: Scope, *, now_ms: int) -> LastFrame | None:
         """What is known of the scope; None where nothing is, or was and is forgotten by now."""
         last = self._last.get(scope)
         return last if last is not None and now_ms - last.place.store_timestamp <= last.idle_ms_max else None
@@ -149,9 +149,9 @@ class SequenceTable:
                 self._remove(scope)
             yield gone
 
-    def snapshot(self) -> Rows:
+    def snapshot(self) -> SnapshotRows:
         copies = list(self._last.items())
-        return Rows(
+        return SnapshotRows(
             len(copies),
             lambda: ([*scope, last.epoch, last.first, last.next, last.crc, *last.place, last.given] for scope, last in copies),
         )
@@ -162,7 +162,7 @@ class SequenceTable:
         for row in plain:
             producer_id, partition, topic, queue_id, epoch, first, next_, crc, *place, given = row
             scope = Scope(producer_id, partition, topic, queue_id)  # type: ignore[arg-type]
-            self._last[scope] = Last(epoch, first, next_, crc, Place(*place), given)  # type: ignore[arg-type]
+            self._last[scope] = LastFrame(epoch, first, next_, crc, StoredFrame(*place), given)  # type: ignore[arg-type]
             self._topics[scope.topic] += 1
 
     def _remove(self, scope: Scope) -> None:
@@ -172,19 +172,19 @@ class SequenceTable:
             del self._topics[scope.topic]
 
 
-def _gap(expected: int, why: str) -> Verdict:
-    return Verdict(ResponseCode.OUT_OF_SEQUENCE, next=expected, remark=f"{why}: expected sequence {expected}")
+def _gap(expected: int, why: str) -> SequenceVerdict:
+    return SequenceVerdict(ResponseCode.OUT_OF_SEQUENCE, next=expected, remark=f"{why}: expected sequence {expected}")
 
 
-def _other_epoch(last: Last, frame: FrameSequence) -> Verdict:
+def _other_epoch(last: LastFrame, frame: FrameSequence) -> SequenceVerdict:
     if frame.epoch < last.epoch:
         why = "another producer with this id has taken over, or the batch was given up"
         remark = f"producer epoch {frame.epoch} is over: the scope is at {last.epoch}; {why}"
-        return Verdict(ResponseCode.STALE_EPOCH, remark=remark)
+        return SequenceVerdict(ResponseCode.STALE_EPOCH, remark=remark)
     return TAKE if frame.first == 0 else _gap(0, f"producer epoch {frame.epoch} is new here and starts at 0")
 
 
-def _same_epoch(last: Last, frame: FrameSequence) -> Verdict:
+def _same_epoch(last: LastFrame, frame: FrameSequence) -> SequenceVerdict:
     end = frame.next
     if end < last.next:
         return DUPLICATE
@@ -192,5 +192,5 @@ def _same_epoch(last: Last, frame: FrameSequence) -> Verdict:
         return _gap(last.next, f"frame [{frame.first}, {end}) does not begin where the last one ended")
     if frame.crc != last.crc:
         remark = f"frame [{frame.first}, {end}) has CRC {frame.crc:08x}, the stored one {last.crc:08x}: a retry must carry the same bytes"
-        return Verdict(ResponseCode.NON_DETERMINISTIC_RETRY, remark=remark)
-    return Verdict(ResponseCode.SUCCESS, last.place) if frame.first == last.first else DUPLICATE
+        return SequenceVerdict(ResponseCode.NON_DETERMINISTIC_RETRY, remark=remark)
+    return SequenceVerdict(ResponseCode.SUCCESS, last.place) if frame.first == last.first else DUPLICATE

@@ -33,14 +33,14 @@ class Session:
     closed_ms: int
 
 
-class Refusal(Enum):
+class SessionRefusal(Enum):
     OLD = "its session has a newer connection"
     FOREIGN = "its session has another client id, or the connection another session"
     DUPLICATE = "a living session has this client id"
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundSession:
     session: Session
     older: int | None
     """The session's connection until now: to be closed, unread."""
@@ -76,17 +76,17 @@ class SessionTable:
             self._by_id[session_id] = session
             self._by_client[client_id] = session
 
-    def bind(self, session_id: str, client_id: str, *, connection: int, number: int, now_ms: int) -> Bound | Refusal:
+    def bind(self, session_id: str, client_id: str, *, connection: int, number: int, now_ms: int) -> BoundSession | SessionRefusal:
         """The table above."""
         bound_here = self._by_connection.get(connection)
         session = self._by_id.get(session_id)
         if (bound_here is not None and bound_here is not session) or (session is not None and session.client_id != client_id):
-            return Refusal.FOREIGN
+            return SessionRefusal.FOREIGN
         if session is not None and (number < session.number or (number == session.number and session.connection != connection)):
-            return Refusal.OLD
+            return SessionRefusal.OLD
         other = self._by_client.get(client_id)
         if other is not None and other is not session and other.connection is not None:
-            return Refusal.DUPLICATE
+            return SessionRefusal.DUPLICATE
         if session is None:
             session = self._by_id[session_id] = Session(session_id, client_id, None, number, now_ms, now_ms)
         older = session.connection if session.connection != connection else None
@@ -95,7 +95,7 @@ class SessionTable:
         self._by_client[client_id] = session
         self._by_connection[connection] = session
         session.connection, session.number, session.heard_ms = connection, number, now_ms
-        return Bound(session, older)
+        return BoundSession(session, older)
 
     def heard(self, connection: int, now_ms: int) -> Session | None:
         """Something arrived on this connection; the session whose connection it is."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.fields import from_plain, to_plain
@@ -67,9 +67,9 @@ class SettingsTable:
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the settings")
 
-    def snapshot(self) -> Rows:
+    def snapshot(self) -> SnapshotRows:
         settings = dict(self._settings)
-        return Rows(len(settings), lambda: (to_plain(settings[group]) for group in sorted(settings)))
+        return SnapshotRows(len(settings), lambda: (to_plain(settings[group]) for group in sorted(settings)))
 
     def restore(self, plain: Iterable[Any]) -> None:
         for each in plain:

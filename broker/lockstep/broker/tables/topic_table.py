@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from lockstep.broker.journal import Journal
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.protocol.errors import (
     BrokerError,
     BrokerSystemError,
@@ -48,8 +48,8 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
 from lockstep.protocol.names import check_topic, is_sendable_topic, is_system_topic
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
-from lockstep.runtime.flood import log_limited
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("broker")
 
@@ -244,9 +244,9 @@ class TopicTable:
         deletes = (adopted and created_again) or self.find(layout.topic) is None
         return layout.topic if deletes else None
 
-    def snapshot(self) -> Rows:
+    def snapshot(self) -> SnapshotRows:
         layouts = self.layouts.all()
-        return Rows(len(layouts), lambda: map(to_plain, layouts))
+        return SnapshotRows(len(layouts), lambda: map(to_plain, layouts))
 
     def restore(self, plain: Iterable[object]) -> None:
         for layout in plain:

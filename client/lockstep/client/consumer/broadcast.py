@@ -12,11 +12,11 @@ from typing import ClassVar, TypeVar
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.interfaces import QueueHandler
-from lockstep.client.consumer.local_offsets import LocalOffsets, Place
+from lockstep.client.consumer.local_offsets import LocalOffsets, SavedProgress
 from lockstep.client.consumer.offset_file import OffsetFile
-from lockstep.client.consumer.ownership import Event, QueueOwnership, Sent, State
+from lockstep.client.consumer.ownership import OwnershipEvent, OwnershipState, QueueOwnership, SentItem
 from lockstep.client.instance import Instance
-from lockstep.protocol.bodies import ConsumeFromWhere, LockAnswer, Verdict
+from lockstep.protocol.bodies import ConsumeFromWhere, LockResult, LockVerdict
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, ConfigError, RemoteProtocolError, TransportError
 from lockstep.protocol.fields import from_plain
@@ -35,7 +35,7 @@ AGAIN_MS = 1_000
 """A start that a broker could not tell is asked for again after this."""
 
 
-class Always:
+class AlwaysAlive:
     """Life that need not be proven: no broker gives a broadcasting member's queue to another."""
 
     deadline_ms: ClassVar[int] = 1 << 62
@@ -89,21 +89,21 @@ class LocalProgress:
 
     def note(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """The queue's progress, for the next write."""
-        changed = ownership.holds and self._set(ownership.queue, Place(ownership.offset, ownership.attempts))
+        changed = ownership.holds and self._set(ownership.queue, SavedProgress(ownership.offset, ownership.attempts))
         self._urgent = self._urgent or urgent
         if changed or urgent:
             self._wake.set()
 
-    def _set(self, queue: MessageQueue, place: Place) -> bool:
+    def _set(self, queue: MessageQueue, place: SavedProgress) -> bool:
         changed = self._book.set(queue, place)
         self._changes += changed
         return changed
 
     def begin_anew(self, ownership: QueueOwnership, offset: int) -> None:
         """Whatever was consumed of the queue, it goes on there."""
-        self._begin_at(ownership.queue, Place(offset, 0))
+        self._begin_at(ownership.queue, SavedProgress(offset, 0))
 
-    def _begin_at(self, queue: MessageQueue, place: Place) -> None:
+    def _begin_at(self, queue: MessageQueue, place: SavedProgress) -> None:
         self._set(queue, place)
         self._starts[queue] = self._changes
 
@@ -112,7 +112,7 @@ class LocalProgress:
 
     # ---------------------------------------------------------------------------------------------------------------- start
 
-    async def start_of(self, queue: MessageQueue, link: BrokerLink) -> Place:
+    async def start_of(self, queue: MessageQueue, link: BrokerLink) -> SavedProgress:
         """Where this member goes on in the queue; for a new one, what the start policy says. A begin, also a new one, is in the file then.
 
         TransportError, BrokerError, RemoteProtocolError where the broker can't be asked.
@@ -129,12 +129,12 @@ class LocalProgress:
                 await self._done.wait_for(lambda: self._written >= mine)
         return place
 
-    async def _new(self, queue: MessageQueue, link: BrokerLink) -> Place:
+    async def _new(self, queue: MessageQueue, link: BrokerLink) -> SavedProgress:
         layout = self._instance.routes.layout(queue.topic)
         if layout is None or queue not in layout.number_of:
             raise TransportError(f"{queue} is in no layout any more")
         since = self._book.since(queue.topic, layout.version.counter)
-        return Place(0 if layout.added_in(queue) > since else await self._by_policy(queue, link), 0)
+        return SavedProgress(0 if layout.added_in(queue) > since else await self._by_policy(queue, link), 0)
 
     async def _by_policy(self, queue: MessageQueue, link: BrokerLink) -> int:
         where, at_ms = self._config.consume_from_where, self._config.consume_timestamp_ms
@@ -211,7 +211,7 @@ class LocalSession:
 
     def __init__(self, link: BrokerLink, progress: LocalProgress) -> None:
         self.link = link
-        self.proof = Always()
+        self.proof = AlwaysAlive()
         self.awaited = False
         self._progress = progress
         self._handler: QueueHandler | None = None
@@ -231,9 +231,9 @@ class LocalSession:
             sent = handler.ownership.grant_requested()
             self._progress.tasks.spawn(self._begin(handler, sent), f"{handler.ownership.group} {handler.ownership.queue} start")
 
-    async def _begin(self, handler: QueueHandler, sent: Sent) -> None:
+    async def _begin(self, handler: QueueHandler, sent: SentItem) -> None:
         ownership = handler.ownership
-        place: Place | None = None
+        place: SavedProgress | None = None
         while ownership.wanted and place is None:
             try:
                 place = await self._progress.start_of(ownership.queue, self.link)
@@ -246,20 +246,20 @@ class LocalSession:
             return
         key = (ownership.group, ownership.queue.topic, ownership.queue.queue_id)
         token = self._progress.next_token()
-        answer = LockAnswer(*key, Verdict.OK, epoch=token, offset=place.offset, attempts=place.attempts)
+        answer = LockResult(*key, LockVerdict.OK, epoch=token, offset=place.offset, attempts=place.attempts)
         granted = ownership.lock_answered(sent, answer)
-        if granted is Event.GRANTED and ownership.state is State.HELD:
+        if granted is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
             handler.granted(answer)
-        elif granted is Event.GRANTED:
+        elif granted is OwnershipEvent.GRANTED:
             self.changed(ownership, urgent=True)
         handler.answered()
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Progress, or a state to act on."""
-        self._progress.note(ownership, urgent=urgent and ownership.state is State.HELD)
-        if ownership.state is State.RELEASING:
+        self._progress.note(ownership, urgent=urgent and ownership.state is OwnershipState.HELD)
+        if ownership.state is OwnershipState.RELEASING:
             self._loop.call_soon(self._let_go, ownership)
-        elif ownership.state is State.DRAINING and ownership.drain_at_ms is not None:
+        elif ownership.state is OwnershipState.DRAINING and ownership.drain_at_ms is not None:
             now_ms = self._progress.now_ms()
             self._loop.call_later(max(ownership.drain_at_ms - now_ms, 0) / 1000, self._limit, ownership, ownership.changed)
             if ownership.cancel_at_ms is not None:
@@ -267,7 +267,7 @@ class LocalSession:
 
     def _let_go(self, ownership: QueueOwnership) -> None:
         handler = self._handler
-        if handler is not None and ownership.state is State.RELEASING:
+        if handler is not None and ownership.state is OwnershipState.RELEASING:
             ownership.released_locally()
             handler.lost(fenced=False)
             self.trigger()

@@ -11,20 +11,20 @@ from functools import partial
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.interfaces import GroupHandler, QueueHandler
-from lockstep.client.consumer.lease_timers import LockSchedule, Proof, Stamp, SyncSchedule
-from lockstep.client.consumer.ownership import Event, QueueOwnership, Sent, State
+from lockstep.client.consumer.lease_timers import LockSchedule, ProofOfLife, ProofRequest, SyncSchedule
+from lockstep.client.consumer.ownership import OwnershipEvent, OwnershipState, QueueOwnership, SentItem
 from lockstep.client.consumer.progress_query import query_header, read_query
 from lockstep.protocol.bodies import (
     ListVersion,
-    LockAnswer,
     LockItem,
+    LockResult,
+    LockVerdict,
     ReconcileBody,
     ReconcileReply,
     StartPolicy,
     SyncBody,
     SyncItem,
     SyncReply,
-    Verdict,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -50,7 +50,7 @@ class BrokerSession:
 
     def __init__(self, link: BrokerLink, host: Host, groups: Mapping[str, GroupHandler]) -> None:
         self.link = link
-        self.proof = Proof()
+        self.proof = ProofOfLife()
         self.awaited = False
         """A runner waits for life to be proven again."""
         self._groups = groups
@@ -110,7 +110,7 @@ class BrokerSession:
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """SYNC has something to say of the queue: within 100 ms, or (a release, an awaited commit) at once."""
-        urgent = urgent or ownership.state is State.RELEASING
+        urgent = urgent or ownership.state is OwnershipState.RELEASING
         timed = bool(self._changed)
         self._changed[ownership] = None
         self._watch(ownership)
@@ -211,7 +211,7 @@ class BrokerSession:
 
     def _watch(self, ownership: QueueOwnership) -> None:
         """The queue's state may have changed: its drain limit is watched from now on if it has one."""
-        if ownership.state is State.DRAINING and ownership in self._handlers:
+        if ownership.state is OwnershipState.DRAINING and ownership in self._handlers:
             self._draining[ownership] = None
 
     def _watch_calls(self, now_ms: int) -> int:
@@ -227,7 +227,7 @@ class BrokerSession:
                     handler.cancel_soon()
         for ownership in list(self._draining):
             handler = self._handlers[ownership]
-            if ownership.state is not State.DRAINING or ownership.drain_at_ms is None:
+            if ownership.state is not OwnershipState.DRAINING or ownership.drain_at_ms is None:
                 del self._draining[ownership]
                 continue
             if ownership.tick(now_ms):
@@ -301,7 +301,7 @@ class BrokerSession:
             return None
         return response
 
-    def _proven(self, stamp: Stamp) -> None:
+    def _proven(self, stamp: ProofRequest) -> None:
         self.proof.answered(stamp)
         if self._clock.boot_ms() < self.proof.deadline_ms:
             self._lapse_told = False
@@ -320,7 +320,7 @@ class BrokerSession:
 
     def _send_lock(self, now_ms: int) -> None:
         items: list[LockItem] = []
-        sent: list[Sent] = []
+        sent: list[SentItem] = []
         starts: dict[tuple[str, str], StartPolicy] = {}
         for handler in self._handlers.values():
             item = handler.ownership.lock_item()
@@ -337,7 +337,7 @@ class BrokerSession:
         self._request(RequestCode.LOCK_BATCH_MQ, body, ANSWER_TIMEOUT_MS, lambda future: self._lock_answered(future, stamp, sent))
         self._send_queries()
 
-    def _lock_answered(self, future: "asyncio.Future[Command]", stamp: Stamp, sent: list[Sent]) -> None:
+    def _lock_answered(self, future: "asyncio.Future[Command]", stamp: ProofRequest, sent: list[SentItem]) -> None:
         response = self._read(future, stamp.connection, "LOCK")
         if stamp.connection != self._connection:
             return
@@ -367,29 +367,29 @@ class BrokerSession:
             self.close()
         self.pump_soon()
 
-    def _one_locked(self, sent: Sent, answer: LockAnswer) -> None:
+    def _one_locked(self, sent: SentItem, answer: LockResult) -> None:
         ownership = sent.ownership
         handler = self._handlers.get(ownership)
         event = ownership.lock_answered(sent, answer)
         if handler is None:
             return  # forsaken: the next LOCK does not name it, which frees it
         self._watch(ownership)
-        if event is Event.GRANTED and ownership.state is State.HELD:
+        if event is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
             handler.granted(answer)
-        elif event is Event.GRANTED or (event is Event.RENEWED and ownership.state is State.RELEASING):
+        elif event is OwnershipEvent.GRANTED or (event is OwnershipEvent.RENEWED and ownership.state is OwnershipState.RELEASING):
             self.changed(ownership, urgent=True)
-        elif event is Event.RENEWED:
+        elif event is OwnershipEvent.RENEWED:
             self._changed[ownership] = None
             handler.gap(answer.gap_first, answer.gap_end)
-        elif event is Event.STALE:
+        elif event is OwnershipEvent.STALE:
             log.warning(
                 "queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="LOCK", verdict=answer.verdict.name
             )
             handler.lost(fenced=True)
             self.trigger()
-        elif answer.verdict in (Verdict.NOT_YOURS, Verdict.REFUSED):
+        elif answer.verdict in (LockVerdict.NOT_YOURS, LockVerdict.REFUSED):
             log.info("lock.refused", group=ownership.group, queue=str(ownership.queue), verdict=answer.verdict.name, remark=answer.remark)
-            if answer.verdict is Verdict.NOT_YOURS and ownership.group in self._groups:
+            if answer.verdict is LockVerdict.NOT_YOURS and ownership.group in self._groups:
                 self._groups[ownership.group].doubted(self.link)
         handler.answered()
 
@@ -403,7 +403,7 @@ class BrokerSession:
                 answered = partial(self._query_answered, handler, sent, connection)
                 self._request(RequestCode.QUERY_CONSUMER_OFFSET, None, ANSWER_TIMEOUT_MS, answered, header)
 
-    def _query_answered(self, handler: QueueHandler, sent: Sent, connection: int, future: "asyncio.Future[Command]") -> None:
+    def _query_answered(self, handler: QueueHandler, sent: SentItem, connection: int, future: "asyncio.Future[Command]") -> None:
         ownership = handler.ownership
         response = self._read(future, connection, "QUERY_CONSUMER_OFFSET")
         if connection != self._connection:
@@ -418,9 +418,9 @@ class BrokerSession:
             if ownership.group in self._groups:
                 self._groups[ownership.group].doubted(self.link)
             self._loop.call_later(QUERY_AGAIN_MS / 1000, self.trigger)
-        elif event is Event.GRANTED and ownership.state is State.HELD:
+        elif event is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
             handler.granted(answer)
-        elif event is Event.GRANTED:
+        elif event is OwnershipEvent.GRANTED:
             self.changed(ownership, urgent=True)
         handler.answered()
 
@@ -428,7 +428,7 @@ class BrokerSession:
 
     def _send_sync(self, now_ms: int) -> None:
         items: list[SyncItem] = []
-        sent: list[Sent] = []
+        sent: list[SentItem] = []
         for ownership in self._changed:
             item = ownership.sync_item()
             if item is not None:
@@ -442,7 +442,7 @@ class BrokerSession:
         self._sync.sent(now_ms)
         self._request(RequestCode.SYNC, SyncBody(tuple(items)), ANSWER_TIMEOUT_MS, lambda future: self._sync_answered(future, stamp, sent))
 
-    def _sync_answered(self, future: "asyncio.Future[Command]", stamp: Stamp, sent: list[Sent]) -> None:
+    def _sync_answered(self, future: "asyncio.Future[Command]", stamp: ProofRequest, sent: list[SentItem]) -> None:
         response = self._read(future, stamp.connection, "SYNC")
         if stamp.connection != self._connection:
             return
@@ -464,12 +464,12 @@ class BrokerSession:
             if handler is None:
                 continue
             self._watch(ownership)
-            if event is Event.STALE:
+            if event is OwnershipEvent.STALE:
                 facts = {"verdict": answer.verdict.name, "remark": answer.remark, "offset": one.offset}
                 log.warning("queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="SYNC", **facts)
                 handler.lost(fenced=True)
                 self.trigger()
-            elif event is Event.ANSWERED and one.release:
+            elif event is OwnershipEvent.ANSWERED and one.release:
                 handler.lost(fenced=False)
                 self.trigger()
             handler.answered()
@@ -480,7 +480,7 @@ class BrokerSession:
         stamp = self.proof.sent(now_ms, empty=True)
         self._request(RequestCode.SYNC, SyncBody(), ANSWER_TIMEOUT_MS, lambda future: self._proof_answered(future, stamp))
 
-    def _proof_answered(self, future: "asyncio.Future[Command]", stamp: Stamp) -> None:
+    def _proof_answered(self, future: "asyncio.Future[Command]", stamp: ProofRequest) -> None:
         response = self._read(future, stamp.connection, "empty SYNC")
         if response is None:
             return

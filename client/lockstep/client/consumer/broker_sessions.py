@@ -5,7 +5,7 @@ from collections.abc import Callable
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.broker_session import BrokerSession
 from lockstep.client.consumer.interfaces import GroupHandler
-from lockstep.client.consumer.lease_timers import Proof
+from lockstep.client.consumer.lease_timers import ProofOfLife
 from lockstep.runtime.host import Host
 
 
@@ -37,7 +37,7 @@ class BrokerSessions:
                 session.close()
                 del self._sessions[name]
 
-    def proof_of(self, broker_name: str) -> Proof | None:
+    def proof_of(self, broker_name: str) -> ProofOfLife | None:
         session = self._sessions.get(broker_name)
         return None if session is None else session.proof
 

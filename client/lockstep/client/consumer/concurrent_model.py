@@ -19,7 +19,7 @@ from lockstep.client.consumer.events import MessageDeadLettered
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
 from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer
-from lockstep.client.consumer.ownership import State
+from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, failed_times
 from lockstep.protocol.errors import BrokerError, TransportError
@@ -99,7 +99,7 @@ class ConcurrentModel:
     def _callable(self, runner: "ConcurrentRunner") -> bool:
         grant = runner.grant
         waits = bool(runner.again) or grant.messages.waiting > 0
-        return waits and grant.alive and runner.queue.ownership.state is State.HELD and not self._ctx.paused
+        return waits and grant.alive and runner.queue.ownership.state is OwnershipState.HELD and not self._ctx.paused
 
     def _add_task(self) -> None:
         if self._ready and len(self._tasks) < self._ctx.config.concurrency:

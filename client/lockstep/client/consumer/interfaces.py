@@ -4,7 +4,7 @@ from typing import Protocol
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.ownership import QueueOwnership
-from lockstep.protocol.bodies import ListVersion, LockAnswer, StartPolicy
+from lockstep.protocol.bodies import ListVersion, LockResult, StartPolicy
 
 
 class QueueHandler(Protocol):
@@ -13,7 +13,7 @@ class QueueHandler(Protocol):
     @property
     def ownership(self) -> QueueOwnership: ...
 
-    def granted(self, answer: LockAnswer) -> None:
+    def granted(self, answer: LockResult) -> None:
         """The queue is HELD: consumption begins at the answer's offset."""
 
     def lost(self, fenced: bool) -> None:

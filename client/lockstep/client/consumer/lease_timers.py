@@ -25,7 +25,7 @@ SYNC_SPACING_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class ProofRequest:
     """A request that proves something when it is answered."""
 
     connection: int
@@ -33,7 +33,7 @@ class Stamp:
     lock: bool
 
 
-class Proof:
+class ProofOfLife:
     """Proof of life at one broker."""
 
     __slots__ = ("_connection", "_empty", "_idle_ms", "_last_empty_ms", "_locked", "_proven_grace_ms", "grace_ms", "proven_ms")
@@ -46,7 +46,7 @@ class Proof:
         self._connection = 0
         """0: none."""
         self._locked = False
-        self._empty: list[Stamp] = []
+        self._empty: list[ProofRequest] = []
         self._last_empty_ms = 0
         self._idle_ms = IDLE_PROOF_MS
 
@@ -74,14 +74,14 @@ class Proof:
         """No call starts at this time or later. Before anything was proven: always past."""
         return LONG_AGO_MS if self.proven_ms is None else self.proven_ms + min(self._proven_grace_ms, self.grace_ms) - MARGIN_MS
 
-    def sent(self, now_ms: int, *, lock: bool = False, empty: bool = False) -> Stamp:
-        stamp = Stamp(self._connection, now_ms, lock)
+    def sent(self, now_ms: int, *, lock: bool = False, empty: bool = False) -> ProofRequest:
+        stamp = ProofRequest(self._connection, now_ms, lock)
         if empty:
             self._empty.append(stamp)
             self._last_empty_ms = now_ms
         return stamp
 
-    def answered(self, stamp: Stamp) -> None:
+    def answered(self, stamp: ProofRequest) -> None:
         if stamp.connection != self._connection:
             return
         if stamp in self._empty:

@@ -38,7 +38,7 @@ class ConsumeConcurrentlyStatus(Enum):
     """The whole batch comes again, each message after its delay."""
 
 
-class Step(Enum):
+class QueueAction(Enum):
     """What a call's status does to the process queue."""
 
     COMMIT = "commit all that is taken"
@@ -48,15 +48,15 @@ class Step(Enum):
 
 
 _S = ConsumeOrderlyStatus
-STEPS: dict[tuple[bool, ConsumeOrderlyStatus], Step] = {
-    (True, _S.SUCCESS): Step.COMMIT,
-    (True, _S.COMMIT): Step.COMMIT,
-    (True, _S.ROLLBACK): Step.COMMIT,
-    (True, _S.SUSPEND_CURRENT_QUEUE_A_MOMENT): Step.PUT_BACK,
-    (False, _S.SUCCESS): Step.KEEP,
-    (False, _S.COMMIT): Step.COMMIT,
-    (False, _S.ROLLBACK): Step.ROLL_BACK,
-    (False, _S.SUSPEND_CURRENT_QUEUE_A_MOMENT): Step.PUT_BACK,
+STEPS: dict[tuple[bool, ConsumeOrderlyStatus], QueueAction] = {
+    (True, _S.SUCCESS): QueueAction.COMMIT,
+    (True, _S.COMMIT): QueueAction.COMMIT,
+    (True, _S.ROLLBACK): QueueAction.COMMIT,
+    (True, _S.SUSPEND_CURRENT_QUEUE_A_MOMENT): QueueAction.PUT_BACK,
+    (False, _S.SUCCESS): QueueAction.KEEP,
+    (False, _S.COMMIT): QueueAction.COMMIT,
+    (False, _S.ROLLBACK): QueueAction.ROLL_BACK,
+    (False, _S.SUSPEND_CURRENT_QUEUE_A_MOMENT): QueueAction.PUT_BACK,
 }
 """(auto_commit, status) → step. COMMIT and ROLLBACK under auto commit are warned of and count as SUCCESS (RocketMQ's table, C.13)."""
 

@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SavedProgress:
     """Of one queue."""
 
     offset: int
@@ -32,9 +32,9 @@ class LocalOffsets:
         self.group = group
         self.starts = 0
         self._since: dict[str, int] = {}
-        self._places: dict[MessageQueue, Place] = {}
+        self._places: dict[MessageQueue, SavedProgress] = {}
 
-    def place(self, queue: MessageQueue) -> Place | None:
+    def place(self, queue: MessageQueue) -> SavedProgress | None:
         """None: this member has never had the queue."""
         return self._places.get(queue)
 
@@ -42,7 +42,7 @@ class LocalOffsets:
         """The layout counter at which the start policy was first looked at; `counter`, from now on, where it never was."""
         return self._since.setdefault(topic, counter)
 
-    def set(self, queue: MessageQueue, place: Place) -> bool:
+    def set(self, queue: MessageQueue, place: SavedProgress) -> bool:
         """True: it was not there yet."""
         if self._places.get(queue) == place:
             return False
@@ -76,7 +76,7 @@ class LocalOffsets:
             made._since[topic] = told["since"]
             for name, numbers in told["queues"].items():
                 broker, _, number = name.rpartition(":")
-                made._places[MessageQueue(topic, broker, int(number))] = Place(*numbers)
+                made._places[MessageQueue(topic, broker, int(number))] = SavedProgress(*numbers)
         return made
 
 

@@ -14,10 +14,10 @@ from lockstep.client.consumer.consume_model import HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
 from lockstep.client.consumer.grant import Grant
-from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, Step, read_result
+from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, QueueAction, read_result
 from lockstep.client.consumer.listener_calls import ListenerCalls, Outcome, ends_the_consumer
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
-from lockstep.client.consumer.ownership import State
+from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.send import DeadLetterHeader
@@ -113,7 +113,7 @@ class OrderedRunner:
 
         while grant.alive:
             now_ms = boot_ms()
-            if ownership.state is not State.HELD or ctx.paused or self._blocked:
+            if ownership.state is not OwnershipState.HELD or ctx.paused or self._blocked:
                 await grant.rest()
                 continue
             if now_ms >= proof.deadline_ms:
@@ -197,14 +197,14 @@ class OrderedRunner:
         status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
         step = STEPS[context.auto_commit, status]
         pause_ms = 0
-        if step is Step.COMMIT:
+        if step is QueueAction.COMMIT:
             if context.auto_commit and status is not _SUCCESS:
                 log.warning("result.needs_manual_commit", listener=self._ctx.listener_name, status=status.value, taken_as="SUCCESS")
             messages.commit()
-        elif step is Step.ROLL_BACK:
+        elif step is QueueAction.ROLL_BACK:
             messages.roll_back()
             pause_ms = self._suspend_ms(context)
-        elif step is Step.PUT_BACK:
+        elif step is QueueAction.PUT_BACK:
             pause_ms = self._put_back(batch, context, wrong)
         ownership.call_ended(grant.token, messages.commit_offset, messages.committed_attempts)
         self._session.changed(ownership)
@@ -223,7 +223,7 @@ class OrderedRunner:
         if not ctx.config.retry.gives_up(attempts):
             return False
         status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
-        if STEPS[context.auto_commit, status] is not Step.PUT_BACK or (error is not None and ends_the_consumer(error)):
+        if STEPS[context.auto_commit, status] is not QueueAction.PUT_BACK or (error is not None and ends_the_consumer(error)):
             return False
         why = str(wrong) if not isinstance(wrong, BaseException) else f"{type(wrong).__name__}: {wrong}"
         advance = messages.taken == len(batch)

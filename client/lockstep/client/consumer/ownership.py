@@ -29,11 +29,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from lockstep.protocol.bodies import LockAnswer, LockItem, SyncAnswer, SyncItem, Verdict
+from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem, SyncResult
 from lockstep.protocol.queue import MessageQueue
 
 
-class State(Enum):
+class OwnershipState(Enum):
     WANTED = "wanted"
     HELD = "held"
     DRAINING = "draining"
@@ -43,7 +43,7 @@ class State(Enum):
     GONE = "gone"
 
 
-class Event(Enum):
+class OwnershipEvent(Enum):
     GRANTED = "granted"
     RENEWED = "renewed"
     STALE = "stale"
@@ -54,28 +54,28 @@ class Event(Enum):
     CUT = "cut"
 
 
-TRANSITIONS: Mapping[tuple[State, Event], State] = {
-    (State.WANTED, Event.GRANTED): State.HELD,
-    (State.HELD, Event.STALE): State.GONE,
-    (State.DRAINING, Event.ENDED): State.RELEASING,
-    (State.DRAINING, Event.LIMIT): State.RELEASING,
-    (State.DRAINING, Event.STALE): State.GONE,
-    (State.RELEASING, Event.SENT): State.RELEASED,
-    (State.RELEASING, Event.STALE): State.GONE,
-    (State.RELEASED, Event.ANSWERED): State.GONE,
-    (State.RELEASED, Event.STALE): State.GONE,
-    (State.RELEASED, Event.CUT): State.UNSURE,
-    (State.UNSURE, Event.RENEWED): State.RELEASING,
-    (State.UNSURE, Event.STALE): State.GONE,
-    (State.GONE, Event.GRANTED): State.RELEASING,
+TRANSITIONS: Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState] = {
+    (OwnershipState.WANTED, OwnershipEvent.GRANTED): OwnershipState.HELD,
+    (OwnershipState.HELD, OwnershipEvent.STALE): OwnershipState.GONE,
+    (OwnershipState.DRAINING, OwnershipEvent.ENDED): OwnershipState.RELEASING,
+    (OwnershipState.DRAINING, OwnershipEvent.LIMIT): OwnershipState.RELEASING,
+    (OwnershipState.DRAINING, OwnershipEvent.STALE): OwnershipState.GONE,
+    (OwnershipState.RELEASING, OwnershipEvent.SENT): OwnershipState.RELEASED,
+    (OwnershipState.RELEASING, OwnershipEvent.STALE): OwnershipState.GONE,
+    (OwnershipState.RELEASED, OwnershipEvent.ANSWERED): OwnershipState.GONE,
+    (OwnershipState.RELEASED, OwnershipEvent.STALE): OwnershipState.GONE,
+    (OwnershipState.RELEASED, OwnershipEvent.CUT): OwnershipState.UNSURE,
+    (OwnershipState.UNSURE, OwnershipEvent.RENEWED): OwnershipState.RELEASING,
+    (OwnershipState.UNSURE, OwnershipEvent.STALE): OwnershipState.GONE,
+    (OwnershipState.GONE, OwnershipEvent.GRANTED): OwnershipState.RELEASING,
 }
 
-BENDS: Mapping[tuple[State, bool], State] = {
-    (State.WANTED, False): State.GONE,
-    (State.HELD, False): State.DRAINING,
-    (State.DRAINING, True): State.HELD,
-    (State.RELEASING, True): State.HELD,
-    (State.GONE, True): State.WANTED,
+BENDS: Mapping[tuple[OwnershipState, bool], OwnershipState] = {
+    (OwnershipState.WANTED, False): OwnershipState.GONE,
+    (OwnershipState.HELD, False): OwnershipState.DRAINING,
+    (OwnershipState.DRAINING, True): OwnershipState.HELD,
+    (OwnershipState.RELEASING, True): OwnershipState.HELD,
+    (OwnershipState.GONE, True): OwnershipState.WANTED,
 }
 
 
@@ -93,13 +93,13 @@ class GrantPolicy(Enum):
     """The member grants the queue to itself, under a number from its own file: the token. Broadcasting: no broker has a part in it."""
 
 
-_HOLDING = frozenset({State.HELD, State.DRAINING, State.RELEASING, State.UNSURE})
+_HOLDING = frozenset({OwnershipState.HELD, OwnershipState.DRAINING, OwnershipState.RELEASING, OwnershipState.UNSURE})
 """Named in LOCK with the token. RELEASED is not: its release left earlier on this very connection."""
-_WITH_TOKEN = _HOLDING | {State.RELEASED}
+_WITH_TOKEN = _HOLDING | {OwnershipState.RELEASED}
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentItem:
     """One item as it left in SYNC or LOCK: its answer is about this and nothing later."""
 
     ownership: "QueueOwnership"
@@ -142,7 +142,7 @@ class QueueOwnership:
         self.group = group
         self.queue = queue
         self.policy = policy
-        self.state = State.GONE
+        self.state = OwnershipState.GONE
         self.wanted = False
         self.running = False
         """A listener call of this process works on the queue, under whichever epoch: while it does, the queue is not locked again."""
@@ -191,18 +191,18 @@ class QueueOwnership:
 
     # -------------------------------------------------------------------------------------------------------------- state
 
-    def _on(self, event: Event) -> bool:
+    def _on(self, event: OwnershipEvent) -> bool:
         after = TRANSITIONS.get((self.state, event))
         if after is None:
             return False
         self._become(after)
         return True
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: OwnershipState) -> None:
         state = BENDS.get((state, self.wanted), state)
-        if state is State.DRAINING and not self.running:
-            state = State.RELEASING
-        if state is State.HELD:
+        if state is OwnershipState.DRAINING and not self.running:
+            state = OwnershipState.RELEASING
+        if state is OwnershipState.HELD:
             self.drain_at_ms = self.cancel_at_ms = None
             self._fenced = False
         if state is not self.state:
@@ -217,7 +217,7 @@ class QueueOwnership:
     @property
     def done(self) -> bool:
         """Nothing is left to say, hear or wait for: the queue can be forgotten."""
-        return self.state is State.GONE and not self.running and not self.in_lock
+        return self.state is OwnershipState.GONE and not self.running and not self.in_lock
 
     # --------------------------------------------------------------------------------------------------------------- plan
 
@@ -234,21 +234,21 @@ class QueueOwnership:
             self.drain_at_ms = limit
             self.cancel_at_ms = limit - min(drain_ms // 4, 5_000)
         self._become(self.state)
-        if self.state is not State.DRAINING:
+        if self.state is not OwnershipState.DRAINING:
             self.drain_at_ms = self.cancel_at_ms = None
 
     def tick(self, now_ms: int) -> bool:
         """True: the drain limit has passed and the running call was given up."""
-        if self.state is State.DRAINING and self.drain_at_ms is not None and now_ms >= self.drain_at_ms:
+        if self.state is OwnershipState.DRAINING and self.drain_at_ms is not None and now_ms >= self.drain_at_ms:
             self._fenced = True
             self.drain_at_ms = self.cancel_at_ms = None
-            return self._on(Event.LIMIT)
+            return self._on(OwnershipEvent.LIMIT)
         return False
 
     # -------------------------------------------------------------------------------------------------------------- calls
 
     def call_started(self) -> None:
-        assert self.state is State.HELD, self
+        assert self.state is OwnershipState.HELD, self
         assert not self.running, self
         self.running = True
 
@@ -261,8 +261,8 @@ class QueueOwnership:
         if counts:
             self.offset = offset
             self.attempts = attempts
-        if self.state is State.DRAINING:
-            self._on(Event.ENDED)
+        if self.state is OwnershipState.DRAINING:
+            self._on(OwnershipEvent.ENDED)
         return counts
 
     def progressed(self, token: int, offset: int) -> None:
@@ -282,7 +282,7 @@ class QueueOwnership:
     @property
     def may_acquire(self) -> bool:
         """The queue is wanted and not held, and no call of this process works on it."""
-        return self.state is State.WANTED and not self.running and not self.outlived
+        return self.state is OwnershipState.WANTED and not self.running and not self.outlived
 
     def lock_item(self) -> LockItem | None:
         """How LOCK names the queue now; None: it does not."""
@@ -294,41 +294,41 @@ class QueueOwnership:
             return LockItem(self.group, self.queue.topic, self.queue.queue_id, self.token, self.offset, self.attempts)
         return None
 
-    def lock_sent(self, item: LockItem) -> Sent:
+    def lock_sent(self, item: LockItem) -> SentItem:
         if item.epoch is None:
             self.in_lock = True
         elif item.offset is not None:
             self._told = (item.offset, item.attempts)
-        return Sent(self, item.epoch, item.offset, item.attempts)
+        return SentItem(self, item.epoch, item.offset, item.attempts)
 
-    def lock_answered(self, sent: Sent, answer: LockAnswer) -> Event | None:
+    def lock_answered(self, sent: SentItem, answer: LockResult) -> OwnershipEvent | None:
         """Returns what the response means: GRANTED, RENEWED, STALE, or None (refused for now, or about a grant that is gone)."""
         if sent.token is None:
             self.in_lock = False
-            if answer.verdict is not Verdict.OK or self.state not in (State.WANTED, State.GONE):
+            if answer.verdict is not LockVerdict.OK or self.state not in (OwnershipState.WANTED, OwnershipState.GONE):
                 return None
             self._grant(answer)
-            self._on(Event.GRANTED)
-            return Event.GRANTED
+            self._on(OwnershipEvent.GRANTED)
+            return OwnershipEvent.GRANTED
         if sent.token != self.token or self.state not in _WITH_TOKEN:
             return None
-        if answer.verdict is Verdict.OK and answer.epoch == sent.token:
+        if answer.verdict is LockVerdict.OK and answer.epoch == sent.token:
             self._settle(sent)
-            self._on(Event.RENEWED)
-            return Event.RENEWED
-        return Event.STALE if self._on(Event.STALE) else None
+            self._on(OwnershipEvent.RENEWED)
+            return OwnershipEvent.RENEWED
+        return OwnershipEvent.STALE if self._on(OwnershipEvent.STALE) else None
 
     def lock_failed(self) -> None:
         """The LOCK was refused as a whole."""
         self.in_lock = False
         self._told = self._settled
 
-    def _settle(self, sent: Sent) -> None:
+    def _settle(self, sent: SentItem) -> None:
         """LOCK and SYNC are answered in whatever order the log confirms them: the higher one stands."""
         if sent.offset is not None:
             self._settled = max(self._settled, (sent.offset, sent.attempts))
 
-    def _grant(self, answer: LockAnswer) -> None:
+    def _grant(self, answer: LockResult) -> None:
         shared = self.policy is GrantPolicy.SHARED
         self.token = answer.generation if shared else answer.epoch
         self.generation = None if self.policy is GrantPolicy.LOCAL else answer.generation
@@ -343,9 +343,9 @@ class QueueOwnership:
     @property
     def dirty(self) -> bool:
         """SYNC has something to say of it."""
-        if self.state is State.RELEASING:
+        if self.state is OwnershipState.RELEASING:
             return True
-        return self.state in (State.HELD, State.DRAINING) and self._told != (self.offset, self.attempts)
+        return self.state in (OwnershipState.HELD, OwnershipState.DRAINING) and self._told != (self.offset, self.attempts)
 
     @property
     def settled_offset(self) -> int:
@@ -359,45 +359,45 @@ class QueueOwnership:
         place = (self.group, self.queue.topic, self.queue.queue_id)
         if self.policy is GrantPolicy.SHARED:  # a release is a commit as well: what is finished counts, whatever still runs
             return SyncItem(*place, None, self.token, self.offset)
-        release = self.state is State.RELEASING
+        release = self.state is OwnershipState.RELEASING
         offset = None if release and self._fenced else self.offset
         attempts = 0 if offset is None else self.attempts
         error = self.error if attempts else None
         return SyncItem(*place, self.token, None, offset, attempts, release, error)
 
-    def sync_sent(self, item: SyncItem) -> Sent:
+    def sync_sent(self, item: SyncItem) -> SentItem:
         assert self.token in (item.epoch, item.generation), (self, item)
         if item.offset is not None:
             self._told = (item.offset, item.attempts)
-        release = self._on(Event.SENT)
-        return Sent(self, self.token, item.offset, item.attempts, release)
+        release = self._on(OwnershipEvent.SENT)
+        return SentItem(self, self.token, item.offset, item.attempts, release)
 
-    def sync_answered(self, sent: Sent, answer: SyncAnswer) -> Event | None:
+    def sync_answered(self, sent: SentItem, answer: SyncResult) -> OwnershipEvent | None:
         """Returns ANSWERED, STALE, or None if the response is about a grant that is gone."""
         if sent.token != self.token or self.state not in _WITH_TOKEN or (answer.epoch is not None and answer.epoch != sent.token):
             return None
-        if answer.verdict is not Verdict.OK and not sent.release:
-            return Event.STALE if self._on(Event.STALE) else None
-        if answer.verdict is Verdict.OK:
+        if answer.verdict is not LockVerdict.OK and not sent.release:
+            return OwnershipEvent.STALE if self._on(OwnershipEvent.STALE) else None
+        if answer.verdict is LockVerdict.OK:
             self._settle(sent)
         if sent.release:
-            self._on(Event.ANSWERED if answer.verdict is not Verdict.STALE else Event.STALE)
-        return Event.STALE if answer.verdict is Verdict.STALE else Event.ANSWERED
+            self._on(OwnershipEvent.ANSWERED if answer.verdict is not LockVerdict.STALE else OwnershipEvent.STALE)
+        return OwnershipEvent.STALE if answer.verdict is LockVerdict.STALE else OwnershipEvent.ANSWERED
 
     # --------------------------------------------------------------------------------------------------------- connection
 
     def stale(self, token: int) -> bool:
         """End the grant: a request under `token` was refused as stale. False: that grant is gone already."""
-        return token == self.token and self.state in _WITH_TOKEN and self._on(Event.STALE)
+        return token == self.token and self.state in _WITH_TOKEN and self._on(OwnershipEvent.STALE)
 
     def cut(self) -> None:
         """Note that the connection is gone. What left on it unanswered is offered again: by the next LOCK, which names the queue with its
         epoch, or by the next SYNC, if nothing is locked."""
         self.in_lock = False
-        self._on(Event.CUT)
+        self._on(OwnershipEvent.CUT)
         if self.policy is GrantPolicy.SHARED:
             self._told = self._settled
-            self._on(Event.RENEWED)
+            self._on(OwnershipEvent.RENEWED)
 
     # ------------------------------------------------------------------------------------------------------ shared, and local
 
@@ -406,15 +406,15 @@ class QueueOwnership:
         """QUERY_CONSUMER_OFFSET has to ask for the queue."""
         return self.policy is GrantPolicy.SHARED and self.may_acquire and not self.in_lock
 
-    def grant_requested(self) -> Sent:
+    def grant_requested(self) -> SentItem:
         """A grant is on its way, by QUERY_CONSUMER_OFFSET or from the member's file. Returns what its answer is about."""
         self.in_lock = True
-        return Sent(self, None, None, 0)
+        return SentItem(self, None, None, 0)
 
     def released_locally(self) -> None:
         """RELEASING → GONE: the offset is in the member's table."""
-        self._on(Event.SENT)
-        self._on(Event.ANSWERED)
+        self._on(OwnershipEvent.SENT)
+        self._on(OwnershipEvent.ANSWERED)
 
     def stored_locally(self, token: int, offset: int, attempts: int) -> None:
         """The member's file has this progress. One of an earlier grant is ignored: the current grant may have begun before it."""

@@ -14,7 +14,7 @@ from collections import OrderedDict
 
 from lockstep.client.consumer.consume_model import HeldQueue
 from lockstep.client.consumer.grant import Grant
-from lockstep.client.consumer.ownership import State
+from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
@@ -106,7 +106,7 @@ class PollModel:
         """The next messages of one queue, at most `count`, after which it is the other queues' turn; empty if no queue has any."""
         for _ in range(len(self._ready)):
             runner, _ = self._ready.popitem(last=False)
-            if runner.queue.queue in self.paused or not runner.grant.alive or runner.queue.ownership.state is not State.HELD:
+            if runner.queue.queue in self.paused or not runner.grant.alive or runner.queue.ownership.state is not OwnershipState.HELD:
                 continue  # resume() and the next grant put it back
             batch = runner.take(count)
             if runner.grant.messages.waiting:

@@ -1,8 +1,8 @@
-"""QUERY_CONSUMER_OFFSET of a concurrent group, and its response as the LockAnswer that a LOCK of the queue would have."""
+"""QUERY_CONSUMER_OFFSET of a concurrent group, and its response as the LockResult that a LOCK of the queue would have."""
 
 from lockstep.client.consumer.interfaces import QueueHandler
 from lockstep.client.consumer.ownership import QueueOwnership
-from lockstep.protocol.bodies import LockAnswer, Verdict
+from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.fields import from_plain
@@ -18,7 +18,7 @@ def query_header(handler: QueueHandler) -> QueryConsumerOffsetHeader:
     return QueryConsumerOffsetHeader(handler.ownership.group, queue.topic, queue.queue_id, policy.where, policy.timestamp_ms, policy.since)
 
 
-def read_query(ownership: QueueOwnership, response: Command) -> LockAnswer | None:
+def read_query(ownership: QueueOwnership, response: Command) -> LockResult | None:
     """Return the grant; it has a generation and no epoch. None if the response can't be read."""
     try:
         reply = from_plain(ProgressReply, response.fields)
@@ -27,11 +27,11 @@ def read_query(ownership: QueueOwnership, response: Command) -> LockAnswer | Non
     except RemoteProtocolError as error:
         log.error("query.unreadable", group=ownership.group, queue=str(ownership.queue), error=str(error))
         return None
-    return LockAnswer(
+    return LockResult(
         ownership.group,
         ownership.queue.topic,
         ownership.queue.queue_id,
-        Verdict.OK,
+        LockVerdict.OK,
         offset=reply.offset,
         generation=reply.generation,
         since=reply.since or 0,

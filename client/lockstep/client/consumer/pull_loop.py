@@ -13,7 +13,7 @@ import asyncio
 
 from lockstep.client.consumer.consume_model import HeldQueue
 from lockstep.client.consumer.grant import Grant, Runner
-from lockstep.client.consumer.ownership import State
+from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError, TransportError
@@ -44,7 +44,7 @@ async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
     config, queue, clock = ctx.config, held.queue, ctx.host.clock
     while grant.alive:
         room = messages.room()
-        if not room or ownership.state is not State.HELD or ctx.paused or not link.up:
+        if not room or ownership.state is not OwnershipState.HELD or ctx.paused or not link.up:
             grant.pull_waits = True
             grant.pull_wake.clear()
             await grant.pull_wake.wait()
@@ -88,7 +88,7 @@ def _take_in(held: HeldQueue, grant: Grant, runner: Runner, response: Command, o
         return 0
     if response.code not in _PULL_CODES:
         # After a leave the group may be unknown while this queue drains.
-        return _refused(held, response) if held.ownership.state is State.HELD else BUSY_PAUSE_MS
+        return _refused(held, response) if held.ownership.state is OwnershipState.HELD else BUSY_PAUSE_MS
     try:
         reply = from_plain(PullReply, response.fields)
         found = _read(held, response, reply, offset)

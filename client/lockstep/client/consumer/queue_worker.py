@@ -13,10 +13,10 @@ from lockstep.client.consumer.grant import Grant, Runner
 from lockstep.client.consumer.health import QueueHealth
 from lockstep.client.consumer.interfaces import GroupHandler, QueueSession
 from lockstep.client.consumer.listener import ConcurrentlyContext, OrderlyContext
-from lockstep.client.consumer.ownership import QueueOwnership, State
+from lockstep.client.consumer.ownership import OwnershipState, QueueOwnership
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
 from lockstep.client.consumer.pull_loop import pull
-from lockstep.protocol.bodies import LockAnswer, StartPolicy
+from lockstep.protocol.bodies import LockResult, StartPolicy
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
@@ -97,7 +97,7 @@ class QueueWorker:
         """List or layout took the queue away, or the consumer stops: drain, then release."""
         self.ownership.unwant(self.ctx.host.clock.boot_ms(), drain_ms)
         self.session.changed(self.ownership, urgent=True)
-        if self.ownership.state is State.DRAINING:
+        if self.ownership.state is OwnershipState.DRAINING:
             log.info("queue.draining", group=self.ctx.group, queue=str(self.queue), **self.ownership.names, limit_ms=drain_ms)
         self.look()
 
@@ -139,7 +139,7 @@ class QueueWorker:
 
     # ---------------------------------------------------------------------------------------------------- from the session
 
-    def granted(self, answer: LockAnswer) -> None:
+    def granted(self, answer: LockResult) -> None:
         ctx, ownership = self.ctx, self.ownership
         limits = FlowLimits(ctx.config.queue_count_max, ctx.config.queue_bytes_max, ctx.config.queue_span_max)
         self.grant = grant = Grant(ownership.token, ProcessQueue(answer.offset, answer.attempts, limits))
@@ -208,7 +208,7 @@ class QueueWorker:
 
     def fenced(self, grant: Grant, *, by: str) -> None:
         """The request `by` was refused as stale. After a release, which ends the grant, the release's own response says more."""
-        if self.ownership.state in (State.RELEASED, State.UNSURE):
+        if self.ownership.state in (OwnershipState.RELEASED, OwnershipState.UNSURE):
             return
         if self.ownership.stale(grant.token):
             log.warning("queue.fenced", group=self.ctx.group, queue=str(self.queue), **self.ownership.names, by=by)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lockstep.client.errors import Outcome, QueueUnavailableError, SendTimeoutError
 from lockstep.client.features import DELAYING, check_features
 from lockstep.client.producer.queue_machine import QueueMachine
-from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer, SendResult
+from lockstep.client.producer.result import STATUS_OF_CODE, FrameResult, SendResult
 from lockstep.client.producer.routing import UNKEYED, Route
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topic_machine import TopicMachine
@@ -120,7 +120,7 @@ class DelayedSend:
         if status is None:
             raise broker_error(response.code, response.remark)
         from_plain(SendReply, response.fields)
-        return SendResult(FrameAnswer(status, machine.queue, -1, -1, "", []), 0, self._message_id)
+        return SendResult(FrameResult(status, machine.queue, -1, -1, "", []), 0, self._message_id)
 
     def _failure(self, machine: QueueMachine, why: str) -> Exception:
         if self._route is UNKEYED:

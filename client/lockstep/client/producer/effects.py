@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.in_flight_frame import InFlightFrame
 from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.result import FrameAnswer
+from lockstep.client.producer.result import FrameResult
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
 
 
@@ -23,7 +23,7 @@ class Complete:
     """Every send of the frame is stored: those that are still waited for get their result, and none counts as in flight."""
 
     frame: InFlightFrame
-    answer: FrameAnswer
+    answer: FrameResult
 
 
 @dataclass(slots=True)

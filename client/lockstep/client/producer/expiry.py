@@ -4,16 +4,16 @@ import asyncio
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from lockstep.runtime.alarm import Alarm
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.limits import DEFAULT_LIMITS
+from lockstep.runtime.timer import Timer
 
 EXPIRED_PER_TURN = 256
 COMPACT_MIN = 256
 """Entries from which on those that have ended are thrown out, each time that the number of entries has doubled."""
 
 
-class Waiting(Protocol):
+class Expiring(Protocol):
     """Something with a deadline."""
 
     def done(self) -> bool:
@@ -33,12 +33,12 @@ class Expiry:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self._loop, self._expire, DEFAULT_LIMITS.late_ms)
-        self._heap: list[tuple[int, int, Waiting]] = []
+        self._alarm = Timer(self._loop, self._expire, DEFAULT_LIMITS.late_ms)
+        self._heap: list[tuple[int, int, Expiring]] = []
         self._number = 0
         self._compact_at = COMPACT_MIN
 
-    def add(self, deadline_ms: int, waiting: Waiting) -> None:
+    def add(self, deadline_ms: int, waiting: Expiring) -> None:
         """Call `expire` at the deadline (monotonic ms) unless it is done by then."""
         if len(self._heap) >= self._compact_at:
             self._heap = [entry for entry in self._heap if not entry[2].done()]

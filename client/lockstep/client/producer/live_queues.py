@@ -59,7 +59,7 @@ class Ring(Generic[T]):
         self._at = self._place[item] - 1
 
 
-class Broker:
+class BrokerQueues:
     """The queues of one broker, by their number in the layout."""
 
     __slots__ = ("left_out", "name", "queues", "up")
@@ -82,17 +82,17 @@ class LiveQueues:
         """`broker_names`: of each queue. `start`: the number of the first queue to be chosen."""
         self.changes = 0
         """How often a broker has joined those with a live queue, or left them."""
-        self._brokers: dict[str, Broker] = {}
-        self._of_queue: list[Broker] = []
+        self._brokers: dict[str, BrokerQueues] = {}
+        self._of_queue: list[BrokerQueues] = []
         for number, name in enumerate(broker_names):
             broker = self._brokers.get(name)
             if broker is None:
-                broker = self._brokers[name] = Broker(name)
+                broker = self._brokers[name] = BrokerQueues(name)
             broker.queues.add(number)
             self._of_queue.append(broker)
-        self._live: Ring[Broker] = Ring()
+        self._live: Ring[BrokerQueues] = Ring()
         """Brokers that are up and have a queue that is not stalled."""
-        self._used: Ring[Broker] = Ring()
+        self._used: Ring[BrokerQueues] = Ring()
         """Those of them that are not left out; all of them where that would be none."""
         self._any: Ring[int] = Ring(range(len(broker_names)))
         """Walked while none is live."""
@@ -155,7 +155,7 @@ class LiveQueues:
                     return broker.queues.next()
         return away.queues.next()
 
-    def _step(self, brokers: Ring[Broker]) -> int:
+    def _step(self, brokers: Ring[BrokerQueues]) -> int:
         """Through one broker's queues, then through the next one's: in the order of the layout while nothing changes."""
         broker = self._turn
         queues = broker.queues
@@ -166,7 +166,7 @@ class LiveQueues:
         queues._at += 1
         return queues._items[queues._at]
 
-    def _count(self, broker: Broker) -> None:
+    def _count(self, broker: BrokerQueues) -> None:
         live = broker.up and len(broker.queues) > 0
         if live != (broker in self._live):
             self.changes += 1

@@ -43,7 +43,7 @@ from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
 from lockstep.client.producer.lane import AHEAD_OF_ALL, NEVER_MS
 from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer
+from lockstep.client.producer.result import STATUS_OF_CODE, FrameResult
 from lockstep.client.producer.send_buffer import SendBuffer
 from lockstep.client.producer.sequencer import Sequencer
 from lockstep.protocol.command import RETRY_AFTER_FIELD
@@ -87,7 +87,7 @@ class KeyedWait(NamedTuple):
     """Why."""
 
 
-class Stage(Enum):
+class SendStage(Enum):
     """Where sends were when they failed."""
 
     WAITING = "waiting"
@@ -423,7 +423,7 @@ class QueueMachine:
             self._latencies.answered(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
             self.stalled = not self.broker.up
-        answer = FrameAnswer(STATUS_OF_CODE[code], self.queue, offset, physical_offset, host, frame.sizes)
+        answer = FrameResult(STATUS_OF_CODE[code], self.queue, offset, physical_offset, host, frame.sizes)
         self._effects.append(Complete(frame, answer))
         self.run_at_ms = 0 if self._buffer else NEVER_MS
 
@@ -524,7 +524,7 @@ class QueueMachine:
             self._buffer.put_back(frame.sends)  # those whose deadline has come fail there
             return
         error = frame.error or RequestTimeoutError(f"broker {self.queue.broker_name}: no answer within {now_ms - frame.begun_ms} ms")
-        self._fail(frame.take_expired(now_ms), Outcome.UNKNOWN, error, stage=Stage.IN_FLIGHT)
+        self._fail(frame.take_expired(now_ms), Outcome.UNKNOWN, error, stage=SendStage.IN_FLIGHT)
 
     def _fail_expired(self, now_ms: int) -> bool:
         """What waited here until its deadline was never written. Return whether there is more of it."""
@@ -533,10 +533,10 @@ class QueueMachine:
             return False
         self.end_given()
         waits = self._frame or self._keyed_wait
-        self._fail(expired, Outcome.NOT_STORED, self._last_error if waits is None else waits.error, stage=Stage.WAITING)
+        self._fail(expired, Outcome.NOT_STORED, self._last_error if waits is None else waits.error, stage=SendStage.WAITING)
         return self._buffer.earliest_ms <= now_ms
 
-    def _fail(self, sends: list[PendingSend], outcome: Outcome, cause: Exception | None, *, stage: Stage = Stage.UNSEALED) -> None:
+    def _fail(self, sends: list[PendingSend], outcome: Outcome, cause: Exception | None, *, stage: SendStage = SendStage.UNSEALED) -> None:
         """These end unacknowledged, and with them what waits behind one of their keys."""
         keys: dict[str, int] = {}
         failed: list[PendingSend] = []
@@ -545,10 +545,10 @@ class QueueMachine:
                 continue  # failed: what was behind it has failed too, what is there now came later; cancelled: it fails no other
             failed.append(pending)
             for key in pending.keys:
-                keys.setdefault(key, pending.ticket if stage is Stage.WAITING else AHEAD_OF_ALL)
+                keys.setdefault(key, pending.ticket if stage is SendStage.WAITING else AHEAD_OF_ALL)
         taken = self._buffer.take_keys(keys) if keys else []
         behind = [pending for pending in taken if not pending.failed]
-        released = [] if stage is Stage.IN_FLIGHT else list(sends)
+        released = [] if stage is SendStage.IN_FLIGHT else list(sends)
         if len(behind) < len(taken):
             released += [pending for pending in taken if pending.failed]
         for pending in failed:

@@ -27,7 +27,7 @@ STATUS_OF_CODE: dict[int, SendStatus] = {
 """Response codes that mean: the message is stored."""
 
 
-class FrameAnswer:
+class FrameResult:
     """Where a whole frame was stored; its messages' results point here and work out their own place when they are asked."""
 
     __slots__ = ("first_offset", "physical_offset", "queue", "sizes", "status", "store_host")
@@ -52,7 +52,7 @@ class SendResult:
     message_id: str
     """The id that this producer gave it (UNIQ_KEY), 32 hex digits."""
 
-    def __init__(self, answer: FrameAnswer, index: int, message_id: str) -> None:
+    def __init__(self, answer: FrameResult, index: int, message_id: str) -> None:
         self._answer = answer
         self._index = index
         self.message_id = message_id

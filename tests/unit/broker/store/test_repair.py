@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.store import ReadStatus, Store
-from lockstep.broker.store.frame import ENTRY
+from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.reader import MismatchError
 from lockstep.broker.store.repair import REPAIRS_MAX
 from lockstep.protocol.errors import SystemBusyError

@@ -3,8 +3,8 @@
 import pytest
 
 from lockstep.broker.store.commit_log import AbsentFile, CommitLog, Segment
-from lockstep.broker.store.presence import Presence
-from lockstep.broker.store.scan import WINDOW_BYTES, LogScan, StoredRecord, Stretch
+from lockstep.broker.store.path_watch import PathWatch
+from lockstep.broker.store.scan import WINDOW_BYTES, DamagedRange, LogScan, StoredRecord
 from lockstep.protocol.record import PLACE
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.testing.simulation.disk import SimFiles
@@ -32,7 +32,7 @@ class Sink:
     """Goes on behind damage."""
 
     def __init__(self) -> None:
-        self.stretches: list[Stretch] = []
+        self.stretches: list[DamagedRange] = []
         self.offsets: list[int] = []
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
@@ -47,7 +47,7 @@ class Sink:
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass
 
-    def damaged(self, stretch: Stretch) -> bool:
+    def damaged(self, stretch: DamagedRange) -> bool:
         self.stretches.append(stretch)
         return True
 
@@ -61,7 +61,7 @@ def records(first: int, position: int) -> bytes:
 
 async def scanned(sink: Sink, *log_files: AbsentFile, limit: int) -> int:
     """Scans a log of these files; the most that was read at once, in bytes."""
-    log = CommitLog(SimFiles(), "/log", SEGMENT_BYTES, 0, Presence(SimFiles()))
+    log = CommitLog(SimFiles(), "/log", SEGMENT_BYTES, 0, PathWatch(SimFiles()))
     starts = range(0, len(log_files) * SEGMENT_BYTES, SEGMENT_BYTES)
     log.segments = [Segment(f"/log/{start}", start, SEGMENT_BYTES, file) for start, file in zip(starts, log_files, strict=True)]
     reads: list[int] = []

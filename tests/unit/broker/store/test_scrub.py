@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from lockstep.broker.store import Store, StoreInUseError
+from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.check import CheckReport, check_store
 from lockstep.broker.store.commit_log import Segment
-from lockstep.broker.store.frame import ENTRY
 from lockstep.protocol.errors import ConfigError
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import LOG, NEVER, PATH, abandon, append, confirmed, everything, kill, open_store, read_told, record

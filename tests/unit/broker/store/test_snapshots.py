@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lockstep.broker.rows import Rows
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store import StoreCorruptError, snapshot
 from lockstep.broker.store.snapshot import CHUNK_BYTES, HEAD, MAGIC, PART_BYTES, PARTS_PER_SLICE, Snapshot, decode, encode
 from lockstep.protocol.crc import crc32
@@ -196,7 +196,7 @@ async def test_rows_of_a_snapshot_are_made_and_packed_in_slices_of_a_turn() -> N
             made[-1] += 1
             yield [number, "x" * (number % 5) * PART_BYTES]
 
-    plain = {"few": [1, 2], "many": Rows(10 * PARTS_PER_SLICE, rows)}
+    plain = {"few": [1, 2], "many": SnapshotRows(10 * PARTS_PER_SLICE, rows)}
     writing = asyncio.ensure_future(store.write_snapshot(plain))
     await asyncio.sleep(0)
     with pytest.raises(StateError, match="being written"):
@@ -226,7 +226,7 @@ async def test_no_turn_joins_or_checks_more_of_a_snapshot_than_a_chunk(monkeypat
         return crc32(data, before)
 
     store = await open_store(SimFiles())
-    rows = Rows(40 * PARTS_PER_SLICE, lambda: ([number, "x" * PART_BYTES] for number in range(40 * PARTS_PER_SLICE)))
+    rows = SnapshotRows(40 * PARTS_PER_SLICE, lambda: ([number, "x" * PART_BYTES] for number in range(40 * PARTS_PER_SLICE)))
     append(store, b"a")
     await confirmed(store)
     monkeypatch.setattr(snapshot, "crc32", counted)
@@ -246,8 +246,8 @@ async def test_no_turn_joins_or_checks_more_of_a_snapshot_than_a_chunk(monkeypat
 @given(st.lists(st.tuples(st.text(max_size=3), st.integers(0, 9)), max_size=40))
 def test_rows_are_packed_as_a_list_of_them(rows: list[tuple[str, int]]) -> None:
     tables = {"a": rows, "b": {"c": rows, "d": 5}}
-    as_rows = {"a": Rows(len(rows), lambda: rows), "b": {"c": Rows(len(rows), lambda: iter(rows)), "d": 5}}
-    assert encode(1, -1, 5, 6, Rows(0, lambda: ()), as_rows, [], None) == encode(1, -1, 5, 6, [], tables, [], None)
+    as_rows = {"a": SnapshotRows(len(rows), lambda: rows), "b": {"c": SnapshotRows(len(rows), lambda: iter(rows)), "d": 5}}
+    assert encode(1, -1, 5, 6, SnapshotRows(0, lambda: ()), as_rows, [], None) == encode(1, -1, 5, 6, [], tables, [], None)
 
 
 def test_a_number_that_is_no_whole_one_makes_no_snapshot() -> None:

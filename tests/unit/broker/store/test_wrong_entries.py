@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.store import rebuild
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
+from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.rebuild import EntryRebuild
 from lockstep.broker.store.scan import StoredRecord
 from lockstep.testing.simulation.disk import SimFiles

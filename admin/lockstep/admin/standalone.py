@@ -1,0 +1,83 @@
+"""A nameserver and brokers as one service: what `lockstep up` runs."""
+
+import sys
+from collections.abc import Callable, Mapping
+
+from lockstep.broker.app import Broker
+from lockstep.broker.config import BrokerConfig
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.nameserver.route_table import INTERNAL
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime import log
+from lockstep.runtime.host import Host
+
+DEFAULT_PORT = 9876
+BROKER_PORT_AFTER = 1_035
+"""From the nameserver's port to the first broker's: 9876 and 10911, RocketMQ's."""
+BROKER_PORT_STEP = 10
+
+
+class StandaloneCluster:
+    """The whole cluster as one service: the nameserver first, then broker after broker; stopped in the opposite order."""
+
+    def __init__(self, host: Host, *, store: str, port: int, broker_count: int) -> None:
+        self.on_fatal: Callable[[BaseException], None] | None = None
+        self._host = host
+        self._store = store
+        self._port = port
+        self._broker_count = broker_count
+        self._nameserver = Nameserver(NameserverConfig(listen=(f"127.0.0.1:{port}",)), host)
+        self._brokers: list[Broker] = []
+
+    async def start(self) -> None:
+        self._nameserver.on_fatal = self.on_fatal
+        await self._nameserver.start()
+        for index in range(self._broker_count):
+            broker = Broker(self.broker_config(index, self._nameserver.address), self._host)
+            broker.on_fatal = self.on_fatal
+            self._brokers.append(broker)
+            await broker.start()
+        known = {broker.name: broker.address for broker in self._nameserver.table.brokers(INTERNAL)}
+        log.announce("up.started", nameserver=self._nameserver.address, brokers=known, store=self._store)
+        print(next_steps(self._nameserver.address, known, self._store), file=sys.stderr, flush=True)
+
+    async def stop(self) -> None:
+        for broker in reversed(self._brokers):
+            await broker.stop()
+        await self._nameserver.stop()
+
+    def broker_config(self, index: int, nameserver: str) -> BrokerConfig:
+        """Settings of the broker number `index`. ConfigError where there is no port left for it."""
+        name = f"broker-{chr(ord('a') + index)}"
+        port = self._port + BROKER_PORT_AFTER + BROKER_PORT_STEP * index if self._port else 0
+        if port > 65_535:
+            raise ConfigError(f"{name} would listen on port {port}: choose a lower --port, or 0 for any free ones")
+        return BrokerConfig(
+            name=name,
+            listen=(f"127.0.0.1:{port}",),
+            nameserver=nameserver,
+            store=f"{self._store}/{name}",
+            auto_create_topics=True,
+        )
+
+
+def next_steps(nameserver: str, brokers: Mapping[str, str], store: str) -> str:
+    """What to type in another terminal."""
+    elsewhere = nameserver != f"127.0.0.1:{DEFAULT_PORT}"
+    lines = [
+        f"lockstep is up: nameserver {nameserver}, "
+        + ", ".join(f"{name} {address}" for name, address in brokers.items())
+        + f". Store: {store}",
+        "Topics are created by the first send. In another terminal:",
+        "",
+        *([f"  export LOCKSTEP_NAMESERVER={nameserver}"] if elsewhere else []),
+        "  lockstep send greetings 'hello'",
+        "  lockstep tail greetings --from-start",
+        "  lockstep topic list",
+        "  lockstep group list",
+        "",
+        f'In Python: Producer("my-service", nameserver="{nameserver}")',
+        "Ctrl-C stops it.",
+    ]
+    return "\n".join(lines)

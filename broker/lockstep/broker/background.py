@@ -1,0 +1,245 @@
+"""What a broker does without being asked: leases, notices, snapshots, retention. Each sleeps until its next due time."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, assert_never
+
+from lockstep.broker.coordination import TICK_MS_MAX, Coordination
+from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Store
+from lockstep.protocol.bodies import QueueFreeBody, RegisterReply
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.clients import NotifyHeader
+from lockstep.runtime.daemon import call_apart
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.metrics import Slices
+from lockstep.runtime.timer import Timer
+from lockstep.runtime.turn import Turn
+
+log = get_logger("broker")
+
+STEPS_PER_TURN = 250
+"""Effects and sends of one turn of the loop, and free queues that it looks at: about a millisecond."""
+NOTICES_PER_TURN_MIN = 50
+"""Of these steps are left for notices while some wait, however many other effects there are."""
+LATE_MS = 100
+"""A lease that ends this late ends in a process that stood still: what has come meanwhile is read first."""
+FREE_QUEUES_MAX = 4_096
+"""Queues in one QUEUE_FREE: with the longest names 2 MB of it, far below a frame's limit."""
+SNAPSHOT_CHECK_MS = 1_000
+"""64 MiB of log, after which a snapshot is due, take a second at full speed."""
+SCRUB_FIRST_MS = 60_000
+"""From the open port to the first pass of the scrub: clients come back first."""
+SCRUB_REST_MS = 3_600_000
+"""From the end of one pass to the next."""
+MOVES_PER_SLICE = 200
+"""Entries of progress that retention looks at in one turn of the loop, and moves: about a millisecond."""
+RETENTION_MS = 10_000
+"""RocketMQ: cleanResourceInterval."""
+
+
+class EffectRunner:
+    """Carries out what the coordination tables want done in the world, a slice of it in each turn of the loop.
+
+    Layouts and notices go to every member of a group: they wait, so that a connection is closed, a stale pull is answered and the owner of
+    a free queue is told in the next turn, however many notices there are.
+    """
+
+    def __init__(self, state: GroupState, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
+        self._state = state
+        self._endpoints = endpoints
+        self._pulls = pulls
+        self._urgent: deque[Callable[[], None]] = deque()
+        """Drained effects that are no notices, in their order."""
+        self._notices: deque[Callable[[], None]] = deque()
+        """Steps of drained notices, in their order: the effect, or one send of it."""
+        self._undrained = False
+        self._turn = Turn("effects", self.carry_out, self._failed)
+        state.wake = self._wake
+
+    def _wake(self) -> None:
+        self._undrained = True
+        self._turn.soon()
+
+    def _failed(self, _: Exception) -> None:
+        """What is drained is carried out later, and what is not drained is asked for again."""
+        self._undrained = True
+        self._turn.again()
+
+    def carry_out(self) -> None:
+        """Carries out one slice; the next turns do the rest. An effect that fails is logged, and the others are carried out."""
+        self._drain()
+        kept = min(len(self._notices), NOTICES_PER_TURN_MIN)
+        left = STEPS_PER_TURN - self._carry_out(self._urgent, STEPS_PER_TURN - kept)
+        self._carry_out(self._notices, left)
+        if self._urgent or self._notices or self._undrained:
+            self._turn.soon()
+
+    def _drain(self) -> None:
+        """Drains notices only when the earlier ones are sent: one says what has changed until then."""
+        self._undrained = False
+        for effect in self._state.drain(STEPS_PER_TURN, notices=not self._notices):
+            steps = self._notices if isinstance(effect, Notify | PushLayout) else self._urgent
+            steps.append(partial(self._do, effect))
+
+    def _carry_out(self, steps: deque[Callable[[], None]], count_max: int) -> int:
+        """Returns how many steps it carried out."""
+        count = 0
+        while steps and count < count_max:
+            count += 1
+            call_apart("effect.failed", steps.popleft())
+        return count
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Notify(group, connections, version):
+                fields = to_plain(NotifyHeader(group, version.term, version.counter))
+                self._send_soon(connections, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+            case PushLayout(layout, connections):
+                self._send_soon(connections, RequestCode.LAYOUTS_CHANGED, None, encode_body(RegisterReply((layout,))))
+            case PushQueueFree(connection, queues):
+                for first in range(0, len(queues), FREE_QUEUES_MAX):
+                    free = QueueFreeBody(queues[first : first + FREE_QUEUES_MAX])
+                    self._send(connection, RequestCode.QUEUE_FREE, None, encode_body(free))
+            case CloseConnection(connection, reason):
+                if (endpoint := self._endpoints.get(connection)) is not None:
+                    log_limited(log, "info", "connection.ended", peer=endpoint.peer, reason=reason)
+                    endpoint.abort(reason)
+            case StalePulls():
+                self._pulls.stale(effect)
+            case DrainFault(error):
+                raise error
+            case _:
+                assert_never(effect)
+
+    def _send_soon(self, connections: tuple[int, ...], code: RequestCode, fields: dict[str, Any] | None, body: bytes = b"") -> None:
+        """One send to each connection: these are the next steps."""
+        self._notices.extendleft(partial(self._send, connection, code, fields, body) for connection in reversed(connections))
+
+    def _send(self, connection: int, code: RequestCode, fields: dict[str, Any] | None, body: bytes) -> None:
+        if (endpoint := self._endpoints.get(connection)) is not None:
+            endpoint.oneway(code, fields, body)
+
+
+class LeaseTimer:
+    """Calls Coordination.tick when it is due: at most 1 s from the last time, so that no grace that begins in between ends unseen.
+
+    Never from the close of a connection: after this process stood still, what others sent meanwhile must be read before leases are judged.
+    """
+
+    def __init__(self, host: Host, coordination: Coordination) -> None:
+        self._clock = host.clock
+        self._coordination = coordination
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Timer(self._loop, self._tick, LATE_MS)
+
+    def start(self) -> None:
+        self._tick()
+
+    def _tick(self) -> None:
+        now_ms = self._clock.boot_ms()
+        due_ms = now_ms + TICK_MS_MAX
+        try:
+            due_ms = self._coordination.tick(now_ms)
+        finally:
+            # Whatever went wrong: without a next tick no session would ever end again.
+            self._alarm.set(self._loop.time() + max(1, due_ms - now_ms) / 1000)
+
+    def stop(self) -> None:
+        self._alarm.cancel()
+
+
+class StoreMaintenance:
+    """Snapshots and retention of the store. Both loops end by themselves after `stop`: a snapshot is never left half-way."""
+
+    def __init__(self, host: Host, store: Store, state: BrokerState) -> None:
+        self._clock = host.clock
+        self._store = store
+        self._state = state
+        self._stopping = asyncio.Event()
+        self._writable = True
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def keep_snapshots(self) -> None:
+        """Writes a snapshot whenever one is due."""
+        while await self._sleep(SNAPSHOT_CHECK_MS):
+            self._store.upkeep()
+            if self._store.snapshot_due(self._clock.monotonic_ms()):
+                await self.snapshot()
+
+    async def snapshot(self) -> None:
+        """The tables as of this turn, at the log's end as of this turn."""
+        await self._store.write_snapshot(self._state.plain())
+
+    async def keep_retention(self) -> None:
+        """Removes what is old, moves the groups that had not read it, watches the disk."""
+        while await self._sleep(RETENTION_MS):
+            now_ms = self._store.safe_now_ms()
+            moved = await self._store.retention(now_ms)
+            if moved:
+                await self._move_groups(moved)
+            await self._forget_sequences(now_ms)
+            if self._state.coordination.set_day(now_ms):
+                await self._forget_groups()
+            self._watch_disk()
+
+    async def _move_groups(self, moved: Sequence[tuple[str, int, int]]) -> None:
+        """`moved`: (topic, queue id, new minimum)."""
+        slices = Slices(MOVES_PER_SLICE)
+        for _ in self._state.coordination.retention_moved({(topic, queue_id): new_min for topic, queue_id, new_min in moved}):
+            await slices.item()
+
+    async def _forget_sequences(self, now_ms: int) -> None:
+        slices = Slices()
+        for _ in self._state.sequences.forget(now_ms=now_ms):
+            await slices.item()
+
+    async def _forget_groups(self) -> None:
+        """Once a day. Each group is looked at in its turn."""
+        coordination, slices = self._state.coordination, Slices()
+        for group in coordination.status.groups():
+            await slices.item()
+            queue_count = coordination.admin.forget(group) if coordination.admin.is_idle(group) else None
+            if queue_count is not None:
+                facts = {"group": group, "queues": queue_count, "idle_days": coordination.state.config.group_idle_days}
+                log.info("group.forgotten", **facts, why="no member and no commit for so long")
+                await asyncio.sleep(0)
+
+    async def keep_scrubbed(self) -> None:
+        """Compares the log with itself and with the consume queues, again and again."""
+        rest_ms = SCRUB_FIRST_MS
+        while await self._sleep(rest_ms):
+            await self._store.scrubber.run(self._stopping.is_set)
+            rest_ms = SCRUB_REST_MS
+
+    async def _sleep(self, for_ms: int) -> bool:
+        """False once the broker stops."""
+        try:
+            async with asyncio.timeout(for_ms / 1000):
+                await self._stopping.wait()
+        except TimeoutError:
+            return True
+        return False
+
+    def _watch_disk(self) -> None:
+        status = self._store.disk_status()
+        if status.writable == self._writable:
+            return
+        self._writable = status.writable
+        facts = {"free_bytes": status.free_bytes, "reserve_bytes": status.reserve_bytes}
+        if status.writable:
+            log.info("disk.recovered", **facts)
+        else:
+            log.error("disk.filled", **facts, effect="sends are refused, reads and commits go on")

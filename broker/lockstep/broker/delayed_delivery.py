@@ -1,0 +1,294 @@
+"""Delayed messages: they wait in a queue for each delay until their time has come. RocketMQ: ScheduleMessageService.
+
+A queue's messages have one delay and stand in the order in which they were stored, so that only the first one is looked at: nothing is
+kept in memory for the others, and nobody is woken while nothing is due. A message is due when its queue's delay has passed since it was
+stored, never earlier. That is counted by the boot clock: the clock that stamps records does not follow a wall clock that jumps and returns
+(runtime/steady_clock.py), and where it was set, forward or back, the store times of before are read as moved by as much
+(store/store_clock.py). There are no delays up to a time of day: the `TIMER_` properties of RocketMQ 5 are refused. Levels are the sender's
+words, and a start may bring another table of them: which queue has which delay never changes (protocol/delays.py), so pending messages keep
+their due times, and queues of delays that the table has no more are emptied like the others.
+
+    append ─▶ SCHEDULE_TOPIC_XXXX, queue of the level's delay ─▶ due ─▶ its own topic, with the queue's progress, in one write
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from lockstep.broker.message_copy import MessageCopy
+from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, StoreCorruptError
+from lockstep.broker.tables.delay_table import DelayTable
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.delays import delay_of, level_of, queue_of
+from lockstep.protocol.errors import (
+    BrokerError,
+    LocalProtocolError,
+    MessageIllegalError,
+    NoPermissionError,
+    RemoteProtocolError,
+    ServiceNotAvailableError,
+    SystemBusyError,
+)
+from lockstep.protocol.names import SCHEDULE_TOPIC, group_of_topic
+from lockstep.protocol.record import RecordView, split_records
+from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
+
+log = get_logger("broker")
+
+LOOK_MS = 1_000
+"""While messages wait the clock is looked at this often: it may be set."""
+AGAIN_MS = 1_000
+"""A queue that the store refused is tried again after this."""
+TRIES_MAX = 3
+"""Of a message at which an error occurs that no rule foresees."""
+LOSSES = {
+    ReadStatus.OFFSET_TOO_SMALL: "retention removed messages that still waited",
+    ReadStatus.LOST: "the log is damaged there: messages that still waited are lost",
+}
+"""Why what comes next is not there, and never will be."""
+TURN_COUNT = 100
+TURN_BYTES = 256 << 10
+"""Delivered of one queue in one loop turn."""
+
+
+class GroupTopics:
+    """The topics to which the broker itself adds messages: those of groups, `%RETRY%…` and `%DLQ%…`, and those of delayed messages."""
+
+    def __init__(self, topics: TopicTable, may_begin: Callable[[str], None] | None = None) -> None:
+        """`may_begin` raises ServiceNotAvailableError where the disk has no room for what is new."""
+        self._topics = topics
+        self._may_begin = may_begin
+
+    def create(self, topic: str) -> None:
+        """For a request: gives the topic a queue of this broker where it has none. ServiceNotAvailableError where the disk has no room for
+        a new topic, NoPermissionError where the cluster has too many (TopicTable.create, `beyond`).
+        """
+        if self._is_missing(topic):
+            if self._may_begin is not None:
+                self._may_begin(f"topic {topic}")
+            self._create(topic)
+
+    def _ready(self, topic: str) -> None:
+        """As `create`, for a message that was acknowledged and waits for the topic: also on a full disk, and ServiceNotAvailableError, so
+        that it waits on, where the cluster has too many topics.
+        """
+        if self._is_missing(topic):
+            try:
+                self._create(topic)
+            except NoPermissionError as error:
+                raise ServiceNotAvailableError(f"a delayed message waits: {error.remark}") from error
+
+    def _is_missing(self, topic: str) -> bool:
+        layout = self._topics.find(topic)
+        return layout is None or not self._topics.own_write_count(layout)
+
+    def _create(self, topic: str) -> None:
+        layout = self._topics.create_own(topic, 1, 1, beyond=True)
+        log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
+
+    def began(self, topic: str) -> int:
+        """The counter of the oldest queues in the layout in force; 0 where there is none."""
+        layout = self._topics.find(topic)
+        return 0 if layout is None else layout.began
+
+    def deleted_since(self, topic: str, began: int) -> bool:
+        """Whether the topic was deleted, and perhaps created again, since its layout began with `began`; no for 0.
+
+        Records of earlier versions have the layout's counter instead, which is not below it.
+        """
+        layout = self._topics.find(topic)
+        return began > 0 and (layout is None or layout.began > began)
+
+    def place(self, topic: str, queue_id: int) -> int | None:
+        """The queue of this broker that takes a delayed message for the topic; None: the topic does not exist any more."""
+        if group_of_topic(topic) is not None or self._topics.find(topic) is not None:
+            self._ready(topic)
+        layout = self._topics.find(topic)
+        count = 0 if layout is None else self._topics.own_write_count(layout)
+        return queue_id % count if count else None
+
+
+class DelayedDelivery:
+    """`run` delivers what is due until it is cancelled; `arrived` is told of each queue's new messages. The store has recovered by then."""
+
+    def __init__(self, store: Store, table: DelayTable, homes: GroupTopics, levels_ms: Sequence[int]) -> None:
+        self._store = store
+        self._table = table
+        self._homes = homes
+        self._levels_ms = levels_ms
+        self._due_ms = dict.fromkeys(store.queue_ids(SCHEDULE_TOPIC), 0)
+        """Queue id → when its first message is due, as Store.now_ms counts; a queue that is empty is left out."""
+        self._clock_sets = 0
+        """`Store.clock_sets` of then."""
+        self._unreadable: dict[int, int] = {}
+        """Queue id → offset that the disk did not read."""
+        self._failed: dict[int, tuple[int, int]] = {}
+        """Queue id → (offset, how often in a row an unforeseen error was met there)."""
+        self._wake = asyncio.Event()
+
+    def level_of(self, delay_ms: int) -> int:
+        """MessageIllegalError, with the table, where no level waits so long."""
+        return level_of(delay_ms, self._levels_ms)
+
+    def append(self, letter: MessageCopy, level: int) -> Appended:
+        """Stores a message that waits; a level above the last one counts as the last (RocketMQ)."""
+        level = min(level, len(self._levels_ms))
+        queue_id = queue_of(self._levels_ms[level - 1])
+        return store_letter(self._store, letter.waiting(level, queue_id, self._homes.began(letter.home)))
+
+    def arrived(self, queue_id: int) -> None:
+        """Messages of this queue may be read from now on."""
+        if queue_id not in self._due_ms:
+            self._due_ms[queue_id] = 0
+            self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            now_ms = self._store.now_ms()
+            if self._store.clock_sets != self._clock_sets:  # by the clock as it is now, what waits is due at another time
+                self._clock_sets = self._store.clock_sets
+                self._due_ms = dict.fromkeys(self._due_ms, 0)
+            for queue_id in [queue_id for queue_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
+                await self._deliver(queue_id)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Until the first message is due, or one arrives at an empty queue."""
+        due_ms = min(self._due_ms.values(), default=None)
+        if due_ms is None:
+            await self._wake.wait()
+            return
+        rest_ms = due_ms - self._store.now_ms()
+        if rest_ms <= 0:
+            await asyncio.sleep(0)
+            return
+        try:
+            async with asyncio.timeout(min(rest_ms, LOOK_MS) / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _deliver(self, queue_id: int) -> None:
+        """Delivers one turn's share of what is due in a queue.
+
+        An error that no rule foresees ends neither this nor the process: the store and the journal end the process themselves when they
+        can't be sure of their tables. It is logged with its traceback, and `_given_up` decides about its message.
+        """
+        offset = self._table.next(queue_id)
+        try:
+            result = await self._read(queue_id, offset)
+            if result is not None and result.status is not ReadStatus.FOUND:
+                self._pass_gap(queue_id, offset, result)
+                return
+            data = b"" if result is None else b"".join(result.parts)
+            places = split_records(data)
+        except Exception as error:  # one message: logged and counted by _given_up, as a request's is by dispatch.py
+            if self._given_up(queue_id, offset, error):
+                self._table.delivered(queue_id, offset + 1)
+            return
+        if result is None:
+            self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+            return
+        done = 0
+        for begin, _ in places:
+            try:
+                passed = self._pass_on_due(queue_id, offset + done, RecordView(data, begin))
+            except Exception as error:  # one message: as above
+                passed = self._given_up(queue_id, offset + done, error)
+            if not passed:
+                break
+            done += 1
+        if done:
+            self._table.delivered(queue_id, offset + done)
+
+    def _pass_gap(self, queue_id: int, offset: int, result: ReadResult) -> None:
+        """Goes on behind messages that are not there any more, or waits until there are some."""
+        if result.status not in LOSSES:
+            if self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] <= offset:  # else one has arrived while the disk was read
+                self._due_ms.pop(queue_id, None)
+            return
+        if result.next_offset <= offset:  # the queue's minimum has not moved yet
+            self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+            return
+        facts = {"delay_ms": delay_of(queue_id), "first": offset, "end": result.next_offset}
+        log_limited(log, "error", "delay.gap", **facts, why=LOSSES[result.status])
+        self._table.delivered(queue_id, result.next_offset)
+
+    def _pass_on_due(self, queue_id: int, offset: int, record: RecordView) -> bool:
+        """Delivers the message if it is due; whether it needs nothing more. `_due_ms` says when it is looked at again otherwise."""
+        self._due_ms[queue_id] = due_ms = self._store.stored_ms(record.physical_offset, record.store_ms) + delay_of(queue_id)
+        if due_ms > self._store.now_ms():
+            return False
+        if not self._pass_on(offset, record):
+            self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+            return False
+        return True
+
+    def _given_up(self, queue_id: int, offset: int, error: Exception) -> bool:
+        """Logs an unforeseen error at this message. True at the third one in a row: the message is passed over, and counts as lost.
+
+        False: it is tried again after AGAIN_MS; what has the same delay waits behind it.
+        """
+        tried, count = self._failed.get(queue_id, (offset, 0))
+        count = count + 1 if tried == offset else 1
+        self._failed[queue_id] = offset, count
+        given_up = count >= TRIES_MAX
+        then = "it is lost: no try has succeeded" if given_up else f"it is tried again in {AGAIN_MS} ms"
+        facts = {"delay_ms": delay_of(queue_id), "offset": offset, "try_count": count, "error": repr(error)}
+        log_limited(log, "error", "delay.failed", **facts, then=then, exc_info=error)
+        if given_up:
+            del self._failed[queue_id]
+            self._store.damage.add_lost(SCHEDULE_TOPIC, queue_id, offset, offset + 1)
+        self._due_ms[queue_id] = self._store.now_ms() + (0 if given_up else AGAIN_MS)
+        return given_up
+
+    async def _read(self, queue_id: int, offset: int) -> ReadResult | None:
+        """What comes next, alone where what comes behind it can't be read. None: not that either, which is told once.
+
+        As where it is pulled: who wants it is refused, the other queues are served.
+        """
+        why = ""
+        for count in (TURN_COUNT, 1):
+            try:
+                return await self._store.read_some(SCHEDULE_TOPIC, queue_id, offset, count, TURN_BYTES)
+            except (OSError, StoreCorruptError, SystemBusyError) as error:
+                why = str(error)
+        if self._unreadable.get(queue_id) != offset:
+            self._unreadable[queue_id] = offset
+            facts = {"delay_ms": delay_of(queue_id), "offset": offset, "error": why}
+            log_limited(
+                log, "error", "delay.unreadable", **facts, then=f"it is read again every {AGAIN_MS} ms; what has this delay waits behind it"
+            )
+        return None
+
+    def _pass_on(self, offset: int, record: RecordView) -> bool:
+        """False: not now. A message that can never be delivered is logged, counted as lost where it is damaged, and passed over."""
+        facts = {"queue_id": record.queue_id, "offset": offset}
+        try:
+            waiting = MessageCopy.of(record)
+            letter = waiting.delivered()
+            if self._homes.deleted_since(letter.home, waiting.home_began):
+                log_limited(log, "warning", "delay.homeless", topic=letter.home, **facts, why="its topic was deleted")
+                return True
+            queue_id = self._homes.place(letter.topic, letter.queue_id)
+            if queue_id is None:
+                log_limited(log, "warning", "delay.homeless", topic=letter.topic, **facts, why="its topic has no queue here any more")
+                return True
+            store_letter(self._store, letter.sent_to(letter.topic, queue_id))
+        except (BrokerError, LocalProtocolError, RemoteProtocolError) as error:
+            if isinstance(error, BrokerError) and error.retriable:
+                log_limited(log, "warning", "delay.refused", **facts, error=str(error))
+                return False
+            log_limited(log, "error", "delay.undeliverable", **facts, error=str(error))
+            self._store.damage.add_lost(SCHEDULE_TOPIC, record.queue_id, offset, offset + 1)
+        return True
+
+
+def store_letter(store: Store, letter: MessageCopy) -> Appended:
+    """The one way in which the broker stores a message of its own accord."""
+    try:
+        frame = letter.frame()
+    except LocalProtocolError as error:
+        raise MessageIllegalError(str(error)) from None
+    return store.append_frame(letter.topic, letter.queue_id, frame, 1, born_host=letter.born_host, trusted=True)

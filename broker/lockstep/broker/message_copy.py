@@ -1,0 +1,122 @@
+"""A stored message on its way to another queue: what of it stays, and how it is stored there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.ids import message_id_of
+from lockstep.protocol.names import SCHEDULE_TOPIC, check_topic
+from lockstep.protocol.properties import (
+    DELAY,
+    HOME_LAYOUT,
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_QUEUE,
+    OWN_PREFIX,
+    REAL_QID,
+    REAL_TOPIC,
+    REASON,
+    REASON_LENGTH_MAX,
+    RETRY_TOPIC,
+    decode_properties,
+    encode_properties,
+)
+from lockstep.protocol.record import RecordView, encode_record
+
+NUMBER_DIGITS_MAX = 20
+"""Of a 64-bit number."""
+_KEPT = {REASON, ORIGIN_QUEUE, HOME_LAYOUT}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCopy:
+    """A message without its place. `properties` are those that go with it: lockstep's own stay behind."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: Mapping[str, str]
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    reconsume_times: int
+
+    @classmethod
+    def of(cls, record: RecordView) -> "MessageCopy":
+        """Raises RemoteProtocolError when the properties are not UTF-8 or the topic is not ASCII."""
+        properties = {
+            name: value for name, value in decode_properties(record.properties).items() if not name.startswith(OWN_PREFIX) or name in _KEPT
+        }
+        try:
+            topic = record.topic.decode("ascii")
+        except UnicodeDecodeError:
+            raise RemoteProtocolError(f"topic {record.topic[:40]!r} is not ASCII") from None
+        facts = (record.flag, record.sys_flag, record.born_ms, record.born_host, record.reconsume_times)
+        return cls(topic, record.queue_id, record.body, properties, *facts)
+
+    def frame(self) -> bytes:
+        """The record, the broker's fields zero. LocalProtocolError where the properties are too long, which those of a message that was
+        taken from a sender never are (`sent_bytes`)."""
+        return encode_record(
+            self.topic.encode(),
+            self.queue_id,
+            self.body,
+            encode_properties(self.properties),
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            born_ms=self.born_ms,
+            reconsume_times=self.reconsume_times,
+        )
+
+    def sent_to(self, topic: str, queue_id: int) -> "MessageCopy":
+        return replace(self, topic=topic, queue_id=queue_id)
+
+    @property
+    def home(self) -> str:
+        """The topic to which it belongs: of a copy the one in which it lay at first."""
+        return self.properties.get(RETRY_TOPIC) or self.properties.get(REAL_TOPIC) or self.topic
+
+    def waiting(self, level: int, queue_id: int, home_began: int) -> "MessageCopy":
+        """As it waits in a queue of delays."""
+        place = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), HOME_LAYOUT: str(home_began)}
+        properties = {**self.properties, DELAY: str(level), **place}
+        return replace(self, topic=SCHEDULE_TOPIC, queue_id=queue_id, properties=properties)
+
+    def delivered(self) -> "MessageCopy":
+        """As it goes on when its time has come. RemoteProtocolError where it does not say where to."""
+        properties = {name: value for name, value in self.properties.items() if name not in (DELAY, HOME_LAYOUT)}
+        topic, queue_id = properties.pop(REAL_TOPIC, ""), stored_number(REAL_QID, properties.pop(REAL_QID, ""))
+        try:
+            check_topic(topic)
+        except LocalProtocolError as error:
+            raise RemoteProtocolError(f"property {REAL_TOPIC} of a delayed message: {error}") from None
+        return replace(self, topic=topic, queue_id=queue_id, properties=properties)
+
+    @property
+    def home_began(self) -> int:
+        """What `waiting` was given; 0 when it is not known. Raises RemoteProtocolError when the property is no number."""
+        return stored_number(HOME_LAYOUT, self.properties.get(HOME_LAYOUT, "0"))
+
+
+def stored_number(name: str, text: str) -> int:
+    """The value of a property that the broker has stored as a number. Raises RemoteProtocolError when it is none: it is damaged."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS_MAX):
+        raise RemoteProtocolError(f"property {name} is {text[:40]!r}: expected a number")
+    return int(text)
+
+
+def plain_words(reason: str) -> str:
+    """As it is kept: one line, not too long."""
+    return "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
+
+
+def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "") -> MessageCopy:
+    """What a group could not handle, as it is stored for a further try or for good. RocketMQ: SendMessageProcessor.consumerSendMsgBack."""
+    letter = MessageCopy.of(record)
+    properties = {name: value for name, value in letter.properties.items() if name not in (DELAY, REASON)}
+    if RETRY_TOPIC not in properties:
+        properties |= {RETRY_TOPIC: letter.topic, ORIGIN_QUEUE: str(letter.queue_id)}
+    properties.setdefault(ORIGIN_MESSAGE_ID, message_id_of(record.store_host, record.physical_offset))
+    if words := plain_words(reason):
+        properties[REASON] = words
+    return replace(letter, topic=topic, queue_id=queue_id, properties=properties, reconsume_times=letter.reconsume_times + 1)

@@ -1,0 +1,164 @@
+"""Steps of the clock that stamps records: when the record at a position was stored, by the clock as it is now.
+
+A record of the same boot as a step is moved by the step: the boot clock knows how long ago it was stored. Of a later boot only the sum of
+its steps counts: it is added where it is forward; where it is back, only to stamps later than the clock showed after the last of them.
+
+The list has at most STEPS_MAX steps. Above that one step is removed: records are moved to later times by that, never to earlier ones, and
+the step is taken whose removal moves them least. A step forward is added to the one behind it, a step back to the one before it:
+
+    steps at 10, 20, 30:    +300 −400 +1000    stamps below 10 are moved by +900, below 20 by +600, below 30 by +1000
+    without the first:           −100 +1000    stamps below 20 are moved by +900, below 30 by +1000
+    without the second:     −100      +1000    stamps below 10 are moved by +900, below 30 by +1000
+"""
+
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import groupby
+from typing import NamedTuple
+
+STEPS_MAX = 256
+"""Steps that are known one by one."""
+
+
+class ClockStep(NamedTuple):
+    """Records from `position` on are stamped by a clock that was set by `by_ms`, and then showed `after_ms`."""
+
+    position: int
+    by_ms: int
+    after_ms: int
+    since: int
+    """Records from here to `position` were stamped in the same boot: their age is exact. `position` when that is not known."""
+    late_ms: int = 0
+    """Where steps were removed between the step before and this one: records there count as stored too late by so much at most, and their
+    stamps fall by no more.
+    """
+
+
+class StampRange(NamedTuple):
+    """From the end of the stretch before to `end` stamps rise; where steps were removed they fall, by `fall_ms` at most."""
+
+    end: int
+    fall_ms: int
+
+
+RISING = (StampRange(sys.maxsize, 0),)
+"""All stamps rise."""
+
+
+class _Boot(NamedTuple):
+    since: int
+    by_ms: int
+    """Sum of its steps."""
+    after_ms: int
+    """What the clock showed after the last of them."""
+
+
+class ClockSteps:
+    """The steps of one log, in its order."""
+
+    __slots__ = ("_boots", "_fresh", "_places", "_positions", "kept")
+
+    def __init__(self, steps: Iterable[ClockStep] = ()) -> None:
+        self.kept: list[ClockStep] = []
+        self._fresh = False
+        """The three below are those of `kept`."""
+        self._positions: list[int] = []
+        self._places: list[tuple[int, int]] = []
+        """Of each step: (place of its boot among `_boots`, sum of it and those behind it in the same boot)."""
+        self._boots: list[_Boot] = []
+        for step in steps:
+            self.add(step)
+
+    def add(self, step: ClockStep) -> None:
+        self.kept.append(step)
+        if len(self.kept) > STEPS_MAX:
+            self._remove_one()
+        self._fresh = False
+
+    def forget(self, start: int) -> None:
+        """No record is below `start`: steps up to there concern none."""
+        self.kept = [step for step in self.kept if step.position > start]
+        self._fresh = False
+
+    def true_ms(self, position: int, stamp_ms: int) -> int:
+        if not self._fresh:
+            self._look_up()
+        index = bisect_right(self._positions, position)
+        if index == len(self._positions):
+            return stamp_ms
+        boot, behind_ms = self._places[index]
+        if self._boots[boot].since <= position:
+            stamp_ms += behind_ms
+            boot += 1
+        for at in range(boot, len(self._boots)):
+            _, by_ms, after_ms = self._boots[at]
+            if by_ms > 0 or stamp_ms > after_ms:
+                stamp_ms += by_ms
+        return stamp_ms
+
+    def stretches(self) -> list[StampRange]:
+        """They end where the clock was set back; the last one has no end."""
+        found: list[StampRange] = []
+        fall_ms = 0
+        for step in self.kept:
+            fall_ms = max(fall_ms, step.late_ms)
+            if step.by_ms < 0:
+                found.append(StampRange(step.position, fall_ms))
+                fall_ms = 0
+        return [*found, StampRange(sys.maxsize, fall_ms)]
+
+    def _look_up(self) -> None:
+        self._positions = [step.position for step in self.kept]
+        self._places, self._boots = [], []
+        for since, group in groupby(self.kept, lambda step: step.since):
+            steps = list(group)
+            left_ms = total_ms = sum(step.by_ms for step in steps)
+            for step in steps:
+                self._places.append((len(self._boots), left_ms))
+                left_ms -= step.by_ms
+            self._boots.append(_Boot(since, total_ms, steps[-1].after_ms))
+        self._fresh = True
+
+    def _remove_one(self) -> None:
+        """Never the newest: what is stored from now on is exact."""
+        steps = self.kept
+        self._look_up()
+        best: tuple[int, int] | None = None
+        before_ms = 0
+        for index in range(len(steps) - 1):
+            if (late_ms := self._late_without(index)) is not None:
+                if not self._has_one_before(index) and steps[index].by_ms < 0 and index:
+                    late_ms = max(late_ms, before_ms - steps[index].by_ms)
+                best = min(best or (late_ms, index), (late_ms, index))
+            before_ms = max(before_ms, steps[index].late_ms)
+        assert best is not None, "of three steps one can be removed"
+        self._remove(best[1])
+
+    def _remove(self, index: int) -> None:
+        steps, late_ms = self.kept, self._late_without(index)
+        assert late_ms is not None
+        step, following = steps[index], steps[index + 1]
+        if step.by_ms >= 0:
+            following = following._replace(by_ms=following.by_ms + step.by_ms)
+        elif self._has_one_before(index):
+            before = steps[index - 1]
+            steps[index - 1] = before._replace(by_ms=before.by_ms + step.by_ms, after_ms=step.after_ms)
+        else:  # what is before it is of earlier boots
+            steps[:index] = [each._replace(late_ms=each.late_ms - step.by_ms) for each in steps[:index]]
+        steps[index + 1] = following._replace(late_ms=late_ms)
+        del steps[index]
+
+    def _has_one_before(self, index: int) -> bool:
+        """Whether there is a step before this one in the same boot."""
+        return index > 0 and self.kept[index - 1].since == self.kept[index].since
+
+    def _late_without(self, index: int) -> int | None:
+        """How much too late records around this step would count as stored without it; None where some would count as stored too early."""
+        step, following = self.kept[index], self.kept[index + 1]
+        if step.by_ms < 0:
+            return max(step.late_ms - step.by_ms, following.late_ms)
+        (boot, _), (following_boot, _) = self._places[index : index + 2]
+        if boot != following_boot and (self._boots[boot].by_ms < 0 or self._boots[following_boot].by_ms < 0):
+            return None
+        return max(step.late_ms, step.by_ms + following.late_ms)

@@ -1,0 +1,100 @@
+"""What waits for the log: answers, readers' bounds, arrivals."""
+
+from collections import deque
+from collections.abc import Callable
+
+from lockstep.broker.store.consume_queue import ConsumeQueue
+from lockstep.runtime.daemon import call_apart
+
+Callback = Callable[[], None]
+CALLBACK_FAILED = "callback.failed"
+"""Logged where a callback raised: those that wait behind it are called all the same."""
+
+
+class _Turn:
+    """The appends of one loop turn. Confirmed once the log is, up to `position`."""
+
+    __slots__ = ("opened_us", "position", "queues", "waiters")
+
+    def __init__(self, position: int, queues: list[tuple[ConsumeQueue, int]], waiters: list[Callback], opened_us: int) -> None:
+        self.position = position
+        self.opened_us = opened_us
+        self.queues = queues
+        self.waiters = waiters
+
+
+class CommitWaiters:
+    """Loop turns in log order. A turn is open while it appends, pending while the log is not confirmed up to its end, then gone."""
+
+    def __init__(self) -> None:
+        self.touched: dict[ConsumeQueue, None] = {}
+        """Queues that the open turn appended to, in order."""
+        self._waiters: list[Callback] = []
+        self._written: list[Callback] = []
+        self._pending: deque[_Turn] = deque()
+        self.waiting_count = 0
+        """Callbacks that have not been called yet."""
+        self._closed = 0
+        """Where the last closed turn ended."""
+        self.on_arrival: Callable[[str, int], None] | None = None
+        self.on_confirmed: Callable[[int], None] | None = None
+        """Called with `opened_us` of each turn that appended messages, once its answers have left."""
+
+    def wait(self, callback: Callback, turn_is_open: bool) -> None:
+        """Calls back once everything appended so far is confirmed; at once where nothing is pending."""
+        if turn_is_open:
+            self._waiters.append(callback)
+        elif self._pending:
+            self._pending[-1].waiters.append(callback)
+        else:
+            callback()
+            return
+        self.waiting_count += 1
+
+    def wait_written(self, callback: Callback) -> None:
+        """Calls back when the open turn is written."""
+        self._written.append(callback)
+        self.waiting_count += 1
+
+    def close_turn(self, position: int, opened_us: int = 0) -> None:
+        """The open turn is written, up to `position`. It is pending also where nobody waits: a later answer may tell of what it changed."""
+        if self._written:
+            written, self._written = self._written, []
+            self.waiting_count -= len(written)
+            for callback in written:
+                call_apart(CALLBACK_FAILED, callback)
+        if self.touched or self._waiters or position > self._closed:
+            self._closed = position
+            self._pending.append(_Turn(position, [(queue, queue.next) for queue in self.touched], self._waiters, opened_us))
+            self.touched = {}
+            self._waiters = []
+
+    def confirm(self, position: int) -> None:
+        """The log is confirmed up to `position`: readers see more, then answers leave, then held pulls wake, once per queue."""
+        pending = self._pending
+        confirmed: list[_Turn] = []
+        while pending and pending[0].position <= position:
+            confirmed.append(pending.popleft())
+        if not confirmed:
+            return
+        arrived: dict[ConsumeQueue, None] = {}
+        for turn in confirmed:
+            for queue, following in turn.queues:
+                queue.visible = max(queue.visible, following)
+                arrived[queue] = None
+        for turn in confirmed:
+            self.waiting_count -= len(turn.waiters)
+            for waiter in turn.waiters:
+                call_apart(CALLBACK_FAILED, waiter)
+            if turn.queues and self.on_confirmed is not None:
+                call_apart(CALLBACK_FAILED, self.on_confirmed, turn.opened_us)
+        if self.on_arrival is not None:
+            for queue in arrived:
+                call_apart("arrival.failed", self.on_arrival, queue.topic, queue.queue_id)
+
+    def forget(self) -> None:
+        """The log failed: nothing that waits is answered any more."""
+        self._waiters = []
+        self._written = []
+        self._pending.clear()
+        self.touched = {}

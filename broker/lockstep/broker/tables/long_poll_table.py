@@ -1,0 +1,245 @@
+"""Held pulls: long polling that is woken by the arrival itself. RocketMQ: PullRequestHoldService, without its scan every 5 s.
+
+A pull is held under its topic and queue until the first of
+    arrival     messages of the queue have become visible
+    deadline    `now >= deadline_ms`
+    stale       its group's epoch of the queue rose above the one that it carries
+    gone        its connection closed
+    excess      a newer pull was held above one of the limits, and this one is the oldest (of those that count there)
+and is then out of the table: the caller answers it, or holds it again.
+
+Any number of pulls may be woken or due at once: they stay in the table until `woken` and `expired` take them out, so many at a time as the
+caller serves in one turn of its loop.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+HELD_PER_CONNECTION_MAX = 16_384
+"""Pulls of one connection held at a time: one a queue is the rule, and no topic has more queues at one broker."""
+HELD_MAX = 200_000
+"""Pulls held at a time, 1.0 to 1.4 KB each."""
+LONG_EXPRESSION_CHARS = 256
+"""A pull with a longer subscription expression of its own counts towards HELD_EXPRESSION_BYTES_MAX."""
+HELD_EXPRESSION_BYTES_MAX = 64 << 20
+"""Of such expressions in held pulls: with the shortest of them 262,144 pulls."""
+HELD_PER_GROUP_MAX = 1_024
+"""Pulls of one group held at a time at one queue: one of its owner is the rule, and classic clients may share a queue."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull(Generic[T]):
+    """One waiting pull; `item` is whatever the holder needs to answer it."""
+
+    item: T
+    connection_id: int
+    group: str
+    topic: str
+    queue_id: int
+    deadline_ms: int
+    expression_bytes: int = 0
+    """Memory of a long subscription expression that the pull carries."""
+    number: int = field(default=0, init=False)
+    """Of this stay in the table, from 1; 0: not held."""
+
+
+Key = tuple[str, int]
+"""(topic, queue id)"""
+Waiting = dict[int, HeldPull[T]]
+"""Number → pull, in the order of numbers."""
+
+
+class LongPollTable(Generic[T]):
+    """Held pulls by queue, by group and queue, by connection and by deadline."""
+
+    def __init__(
+        self,
+        *,
+        held_per_connection_max: int = HELD_PER_CONNECTION_MAX,
+        held_max: int = HELD_MAX,
+        held_per_group_max: int = HELD_PER_GROUP_MAX,
+    ) -> None:
+        self.held_max = held_max
+        self._held_per_connection_max = held_per_connection_max
+        self._held_per_group_max = held_per_group_max
+        self._number = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._all: OrderedDict[int, HeldPull[T]] = OrderedDict()
+        self._by_topic: dict[str, dict[int, Waiting[T]]] = {}
+        self._by_group: dict[tuple[str, str, int], Waiting[T]] = {}
+        self._by_connection: dict[int, Waiting[T]] = {}
+        self._long: OrderedDict[int, HeldPull[T]] = OrderedDict()
+        """Those with a long expression."""
+        self._long_bytes = 0
+        self._due: list[tuple[int, int, HeldPull[T]]] = []
+        self._woken: dict[Key, int] = {}
+        """Queue → the highest number that was held there when it was woken last."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def hold(self, pull: HeldPull[T]) -> bool:
+        """False where the connection already holds as many as it may: answer it now. Call `excess` behind it."""
+        assert not pull.number, "held twice"
+        mine = self._by_connection.setdefault(pull.connection_id, {})
+        if len(mine) >= self._held_per_connection_max:
+            return False
+        self._number += 1
+        pull.number = self._number
+        self._all[pull.number] = mine[pull.number] = pull
+        if pull.expression_bytes:
+            self._long[pull.number] = pull
+            self._long_bytes += pull.expression_bytes
+        self._by_topic.setdefault(pull.topic, {}).setdefault(pull.queue_id, {})[pull.number] = pull
+        self._by_group.setdefault((pull.group, pull.topic, pull.queue_id), {})[pull.number] = pull
+        heapq.heappush(self._due, (pull.deadline_ms, pull.number, pull))
+        return True
+
+    def excess(self, pull: HeldPull[T]) -> HeldPull[T] | None:
+        """Takes out the oldest pull above the limit of the group at its queue, or of all, after `pull` was held; None within the limits."""
+        of_group = self._by_group[pull.group, pull.topic, pull.queue_id]
+        if len(of_group) > self._held_per_group_max:
+            oldest = next(iter(of_group.values()))
+        elif len(self._all) > self.held_max:
+            oldest = next(iter(self._all.values()))
+        elif self._long_bytes > HELD_EXPRESSION_BYTES_MAX:
+            oldest = next(iter(self._long.values()))
+        else:
+            return None
+        self._removed([oldest])
+        return oldest
+
+    def wake(self, topic: str, queue_id: int) -> bool:
+        """Messages of the queue have become visible: who waits there now comes out of `woken`. False: none waits."""
+        if queue_id not in self._by_topic.get(topic, ()):
+            return False
+        self._woken[topic, queue_id] = self._number
+        return True
+
+    def wake_topic(self, topic: str) -> bool:
+        """As `wake`, for all queues of a topic: it was deleted or its layout changed."""
+        queues = self._by_topic.get(topic, {})
+        for queue_id in queues:
+            self.wake(topic, queue_id)
+        return bool(queues)
+
+    def woken(self, count: int) -> list[HeldPull[T]]:
+        """Takes out at most `count` pulls that were woken, queue by queue in the order of waking, first come first.
+
+        A queue with more of them goes to the end: one that is woken again and again does not keep the others from their turn.
+        """
+        taken: list[HeldPull[T]] = []
+        while self._woken and len(taken) < count:
+            topic, queue_id = key = next(iter(self._woken))
+            last = self._woken[key]
+            waiting = self._by_topic.get(topic, {}).get(queue_id, {})
+            found: list[HeldPull[T]] = []
+            for number, pull in waiting.items():
+                if number > last or len(taken) + len(found) >= count:
+                    break
+                found.append(pull)
+            del self._woken[key]
+            if len(taken) + len(found) >= count and len(found) < len(waiting):
+                self._woken[key] = last
+            taken += found
+        return self._removed(taken)
+
+    @property
+    def any_woken(self) -> bool:
+        """Whether `woken` may have more."""
+        return bool(self._woken)
+
+    def of_group(self, group: str, topic: str, queue_id: int) -> list[HeldPull[T]]:
+        """Takes out whom a group has waiting at a queue: its epoch rose, or its grant ended."""
+        return self._take(self._by_group.get((group, topic, queue_id)))
+
+    def of_connection(self, connection_id: int) -> list[HeldPull[T]]:
+        """Takes out what a closed connection left behind."""
+        return self._take(self._by_connection.get(connection_id))
+
+    def expired(self, now_ms: int, count: int) -> list[HeldPull[T]]:
+        """Takes out at most `count` whose deadline has come, earliest first."""
+        gone: list[HeldPull[T]] = []
+        while self._due and self._due[0][0] <= now_ms and len(gone) < count:
+            _, number, pull = heapq.heappop(self._due)
+            if pull.number == number:
+                gone.append(pull)
+        return self._removed(gone)
+
+    def everyone(self) -> list[HeldPull[T]]:
+        """Takes out all: the broker stops."""
+        return self._take(self._all)
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest deadline of a pull that is still held."""
+        while self._due and self._due[0][2].number != self._due[0][1]:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def _take(self, pulls: Waiting[T] | None) -> list[HeldPull[T]]:
+        return self._removed(list(pulls.values()) if pulls else [])
+
+    def _removed(self, taken: list[HeldPull[T]]) -> list[HeldPull[T]]:
+        """Takes the pulls out, and returns them. They leave `_all` in a last step that can't fail: after an error `clear` has every pull
+        that no caller was given.
+        """
+        numbers = [pull.number for pull in taken]
+        for pull in taken:
+            self._unlink(pull)
+        self._compact(len(self._all) - len(taken))
+        for number in numbers:
+            del self._all[number]
+        return taken
+
+    def clear(self) -> list[HeldPull[T]]:
+        """Takes out all without a look at the indices, which may be wrong after an error in another call, and begins them again."""
+        taken = list(self._all.values())
+        for pull in taken:
+            pull.number = 0
+        self._reset()
+        return taken
+
+    def _unlink(self, pull: HeldPull[T]) -> None:
+        number, queues = pull.number, self._by_topic[pull.topic]
+        if self._long.pop(number, None) is not None:
+            self._long_bytes -= pull.expression_bytes
+        _drop(queues, pull.queue_id, number)
+        if not queues:
+            del self._by_topic[pull.topic]
+        _drop(self._by_group, (pull.group, pull.topic, pull.queue_id), number)
+        _drop(self._by_connection, pull.connection_id, number)
+        pull.number = 0
+
+    def _compact(self, count: int) -> None:
+        """Most pulls are woken long before their deadline: the heap is cleared of them when the `count` that are left are a small part."""
+        if len(self._due) > 2 * count + 64:
+            self._due = [entry for entry in self._due if entry[2].number == entry[1]]
+            heapq.heapify(self._due)
+
+    def __iter__(self) -> Iterator[HeldPull[T]]:
+        return iter(self._all.values())
+
+
+def expression_bytes(expression: str | None) -> int:
+    """What a held pull's expression counts: 0 for a short one."""
+    if expression is None or len(expression) <= LONG_EXPRESSION_CHARS:
+        return 0
+    return len(expression) if expression.isascii() else 4 * len(expression)
+
+
+K = TypeVar("K")
+
+
+def _drop(waiting: dict[K, Waiting[T]], key: K, number: int) -> None:
+    """Takes one pull out of an index, and its place there when it was the last."""
+    pulls = waiting[key]
+    del pulls[number]
+    if not pulls:
+        del waiting[key]

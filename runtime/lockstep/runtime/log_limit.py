@@ -1,0 +1,95 @@
+"""Events that a peer can cause at will: at most 10 a second of each name are logged, then one line with how many were left out."""
+
+import asyncio
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from lockstep.runtime.log import Logger, get_logger
+
+log = get_logger("runtime.log")
+
+EVENTS_MAX = 10
+"""Of one name, in one period."""
+PERIOD_MS = 1_000
+
+
+class EventLimit:
+    """Counts events by name. A period begins with the first event of a name."""
+
+    __slots__ = ("_events_max", "_period_ms", "_periods")
+
+    def __init__(self, events_max: int = EVENTS_MAX, period_ms: int = PERIOD_MS) -> None:
+        self._events_max = events_max
+        self._period_ms = period_ms
+        self._periods: dict[str, tuple[int, int]] = {}
+        """Name → when its period began, events since then; in the order of their begin."""
+
+    def passes(self, event: str, now_ms: int) -> bool:
+        """Whether this event is one of the first of its period. Call `ended` before: it reports the period that this event may end."""
+        began_ms, count = self._periods.get(event, (now_ms, 0))
+        self._periods[event] = began_ms, count + 1
+        return count < self._events_max
+
+    def ended(self, now_ms: int) -> list[tuple[str, int]]:
+        """Forgets the periods that are over; (name, events left out) of those in which any was."""
+        over = [event for event, (began_ms, _) in self._periods.items() if now_ms >= began_ms + self._period_ms]
+        counts = [(event, self._periods.pop(event)[1] - self._events_max) for event in over]
+        return [(event, count) for event, count in counts if count > 0]
+
+    def due_ms(self) -> int | None:
+        """When the first period with an event left out ends; None: there is none."""
+        ends = [began_ms + self._period_ms for began_ms, count in self._periods.values() if count > self._events_max]
+        return min(ends, default=None)
+
+
+class _FloodLog:
+    """A Flood with the clock of the running loop."""
+
+    __slots__ = ("_armed", "_flood")
+
+    def __init__(self) -> None:
+        self._flood = EventLimit()
+        self._armed = False
+
+    def passes(self, event: str) -> bool:
+        now_ms = self._report()
+        passes = self._flood.passes(event, now_ms)
+        if not passes and not self._armed:
+            self._arm()
+        return passes
+
+    def _report(self) -> int:
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        for event, count in self._flood.ended(now_ms):
+            log.warning("events.left_out", left_out=event, count=count, period_ms=PERIOD_MS)
+        return now_ms
+
+    def _arm(self) -> None:
+        due_ms = self._flood.due_ms()
+        self._armed = due_ms is not None
+        if due_ms is not None:
+            asyncio.get_running_loop().call_at((due_ms + 1) / 1000, self._expired)
+
+    def _expired(self) -> None:
+        self._report()
+        self._arm()
+
+
+_logs: "WeakKeyDictionary[asyncio.AbstractEventLoop, _FloodLog]" = WeakKeyDictionary()
+
+
+def log_limited(logger: Logger, level: Literal["info", "warning", "error"], event: str, **facts: Any) -> None:
+    """Logs the event, unless 10 of its name were logged on the running loop within a second. Where no loop runs, none is left out."""
+    if _passes(event):
+        getattr(logger, level)(event, **facts)
+
+
+def _passes(event: str) -> bool:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    flood = _logs.get(loop)
+    if flood is None:
+        flood = _logs[loop] = _FloodLog()
+    return flood.passes(event)

@@ -1,0 +1,217 @@
+"""Taking a frame in: what is checked, what is patched, what is refused and how it is said."""
+
+import zlib
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.broker.store.append import ENTRY, STAMP, TopicField, tag_code, take_frame
+from lockstep.protocol.errors import MessageIllegalError
+from lockstep.protocol.properties import SEQUENCE_DIGITS
+from lockstep.protocol.record import RecordView, record_bounds, split_records
+from lockstep.protocol.sequence import STAMP_HEAD
+from lockstep.protocol.tags import tags_code
+from support.store_kit import record, sequenced
+
+STAMPED = STAMP.pack(b"\x7f\0\0\1\0\0\x1f\x90", 1_700_000_000_123, b"\x0a\0\0\2\0\0\x2a\x9f")
+
+
+def take(
+    frame: bytes,
+    count: int,
+    tail: bytearray | None = None,
+    *,
+    trusted: bool = False,
+    sequenced: bool = True,
+    position: int = 1000,
+    size_max: int = 5000,
+) -> bytearray:
+    return take_frame(
+        bytearray() if tail is None else tail,
+        frame,
+        count,
+        TopicField("orders"),
+        3,
+        queue_offset=40,
+        position=position,
+        stamp=STAMPED,
+        size_max=size_max,
+        trusted=trusted,
+        sequenced=sequenced,
+    )
+
+
+def good(body: bytes = b"hello", properties: bytes = b"", **fields: int) -> bytes:
+    return record(body, queue_id=3, properties=properties, **fields)
+
+
+def patched(frame: bytes, at: int, data: bytes) -> bytes:
+    return frame[:at] + data + frame[at + len(data) :]
+
+
+def test_every_record_gets_its_place_and_stamp_and_an_entry() -> None:
+    frame = good(b"a", b"TAGS\x01TagA\x02") + good(b"bb") + good(b"ccc", "KEYS\x01k\x02TAGS\x01中文".encode())
+    tail = bytearray(b"before")
+    entries = take(frame, 3, tail)
+    assert tail[:6] == b"before"
+    places = split_records(tail[6:])
+    for number, (start, _) in enumerate(places):
+        view = RecordView(tail[6:], start)
+        assert (view.queue_offset, view.physical_offset) == (40 + number, 1000 + start)
+        assert (view.born_host, view.store_ms, view.store_host) == (STAMPED[:8], 1_700_000_000_123, STAMPED[16:])
+        assert view.crc_holds()
+    found = [ENTRY.unpack_from(entries, 20 * i) for i in range(3)]
+    sizes = [end - start for start, end in places]
+    assert [size for _, size, _ in found] == sizes
+    assert [at for at, _, _ in found] == [1000, 1000 + sizes[0], 1000 + sizes[0] + sizes[1]]
+    assert [tag for _, _, tag in found] == [2598919, 0, 646394]
+
+
+@pytest.mark.parametrize(
+    ("frame", "count", "words"),
+    [
+        (good() + good()[:-1], 2, "record 1: size .* runs over the frame's end by 1 bytes"),
+        (good() + good(), 1, "more than the 1 records"),
+        (good(), 2, "holds 1 records and claims 2"),
+        (good() + patched(good(), 4, b"\xda\xa3\x20\xab"), 2, "record 1: magic 0xdaa320ab"),
+        (patched(good(), 0, pack(">i", 40)), 1, "record 0: size 40, expected 97 to 5000"),
+        (patched(good(), 0, pack(">i", -5)), 1, "record 0: size -5"),
+        (record(b"x", queue_id=4), 1, "record 0: queue id 4, the request names 3"),
+        (record(b"x", topic="bills!", queue_id=3), 1, "record 0: topic is not orders"),
+        (record(b"x", topic="order", queue_id=3), 1, "record 0: "),
+        (good() + patched(good(), 8, b"\0\0\0\1"), 2, "record 1: body CRC 0x00000001"),
+        (patched(good(), 20, pack(">q", 1)), 1, "record 0: queue offset, .* are the broker's"),
+        (patched(good(), 48, b"\x7f"), 1, "are the broker's"),
+        (patched(good(), 56, b"\0\0\0\0\0\0\0\1"), 1, "are the broker's"),
+        (patched(good(), 64, b"\x7f"), 1, "are the broker's"),
+        (good(reconsume_times=1), 1, "record 0: reconsume times"),
+        (patched(good(), 76, b"\0\0\0\0\0\0\0\1"), 1, "prepared transaction offset"),
+        (good(sys_flag=0x4), 1, "record 0: system flag 0x4"),
+        (good(sys_flag=0x8), 1, "system flag 0x8"),
+        (good(sys_flag=0x10), 1, "system flag 0x10"),
+        (good(sys_flag=0x80), 1, "system flag 0x80"),
+        (patched(good(), 84, pack(">i", -1)), 1, "record 0: body of 4294967295 bytes"),
+        (patched(good(), 84, pack(">i", 50)), 1, "record 0: body of 50 bytes"),
+        (patched(good(properties=b"A\x01b\x02"), len(good()) - 1, b"\x05"), 1, "record 0: its fields make"),
+        (good(b"x" * 5000), 1, "record 0: size 5097, expected 97 to 5000"),
+        (good(properties=b"DELAY\x013\x02"), 1, "record 0: property DELAY has no place"),
+        (good() + good(properties=b"A\x01b\x02TIMER_OUT_MS\x011\x02"), 2, r"record 1: property TIMER_\*"),
+        (good(properties=b"TRAN_MSG\x01true"), 1, "property TRAN_MSG"),
+        (good(properties=b"A\x01b\x02RETRY_TOPIC\x01x"), 1, "property RETRY_TOPIC"),
+        (good(properties=b"A\x01\xff\x02"), 1, "record 0: properties are not UTF-8"),
+        (good() + good(properties=b"A\x01b\0c\x02"), 2, "record 1: a byte 0"),
+        (good(properties=b"__LS_X\x011\x02"), 1, "__LS_SEQ belongs first"),
+        (good(properties=b"A\x01b\x02__LS_SEQ\x011\x02"), 1, "__LS_SEQ belongs first"),
+        (good(properties=b"__LS_SEQ\x01123\x02"), 1, "record 0: __LS_SEQ"),
+        (good() + good(b""), 2, r"record 1: body of 0 bytes, expected 1 to 4194304"),
+        (good() + good(properties=b"a\x01" + b"x" * 30_719), 2, r"record 1: properties of 30721 bytes, limit 30720"),
+        (b"\0" * 97, 1, "record 0: size 0"),
+        (b"\0" * 10, 1, "does not hold the 1 whole records"),
+    ],
+)
+def test_a_bad_frame_is_refused_by_record_and_rule_and_leaves_nothing(frame: bytes, count: int, words: str) -> None:
+    tail = bytearray(b"before")
+    with pytest.raises(MessageIllegalError, match=words):
+        take(frame, count, tail, size_max=5000 if len(frame) < 9_000 else 40_000)
+    assert tail == b"before"
+
+
+def test_a_body_has_at_most_4_mib_whatever_room_the_record_leaves() -> None:
+    limit = 4 << 20
+    tail = bytearray()
+    take(good(bytes(limit)), 1, tail, size_max=limit + 65536)
+    assert len(tail) == limit + 97
+    with pytest.raises(MessageIllegalError, match="record 1: body of 4194305 bytes, expected 1 to 4194304"):
+        take(good() + good(bytes(limit + 1)), 2, tail, size_max=limit + 65536)
+    assert len(tail) == limit + 97
+
+
+def test_what_senders_and_brokers_add_has_room_beside_the_longest_properties() -> None:
+    longest = b"a\x01" + b"x" * 30_718
+    named = longest + b"\x02UNIQ_KEY\x01" + b"A" * 32
+    take(good(properties=named), 1, size_max=40_000)
+    take(good(properties=named + b"\x02RETRY_TOPIC\x01" + b"t" * 127), 1, size_max=40_000, trusted=True)
+    with pytest.raises(MessageIllegalError, match="properties of 30721 bytes, limit 30720"):
+        take(good(properties=named + b"A"), 1, size_max=40_000)
+
+
+def test_names_of_the_broker_pass_in_its_own_records() -> None:
+    take(good(properties=b"DELAY\x013\x02", reconsume_times=2), 1, trusted=True)
+
+
+def test_a_reserved_name_within_a_value_or_a_longer_name_is_none() -> None:
+    take(good(properties=b"A\x01DELAY\x02XDELAY\x011\x02BTIMER_\x011") + good(b"\x02DELAY\x013\x02"), 2)
+
+
+def test_a_tag_in_another_name_is_no_tag() -> None:
+    assert tag_code(b"XTAGS\x01a\x02", 1) == 0
+    assert tag_code(b"XTAGS\x01a\x02TAGS\x01TagA", 1) == 2598919
+
+
+def test_the_sequence_must_count_the_frame() -> None:
+    frame, _ = sequenced([b"a", b"b"], first=0, previous_crc=0, queue_id=3)
+    take(frame, 2)
+    with pytest.raises(MessageIllegalError, match="counts 2 records, the frame has 3"):
+        take(frame + good(b"c"), 3)
+
+
+def test_a_frame_that_is_not_sequenced_carries_none_of_our_names() -> None:
+    """Nobody has compared such a stamp with the scope: recovery would take its wrong CRC for a torn frame, and end the log there."""
+    frame, _ = sequenced([b"a", b"b"], first=0, previous_crc=0, queue_id=3)
+    with pytest.raises(MessageIllegalError, match="record 0: property names beginning with __LS_ are lockstep's own"):
+        take(frame, 2, sequenced=False)
+    with pytest.raises(MessageIllegalError, match="record 1: property names beginning with __LS_"):
+        take(good() + good(properties=b"A\x01b\x02__LS_X\x011"), 2, sequenced=False)
+
+
+def test_a_large_body_is_taken_as_it_is() -> None:
+    body = bytes(range(256)) * 400
+    tail = bytearray()
+    take(good(body), 1, tail, size_max=1 << 20)
+    assert RecordView(tail).body == body
+
+
+@given(
+    bodies=st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=8),
+    tags=st.lists(st.text(st.characters(exclude_characters="\x00\x01\x02", exclude_categories=["Cs"]), min_size=1), min_size=8, max_size=8),
+)
+def test_entries_name_records_and_tags(bodies: list[bytes], tags: list[str]) -> None:
+    frame = b"".join(good(body, b"TAGS\x01" + tag.encode()) for body, tag in zip(bodies, tags, strict=False))
+    tail = bytearray()
+    entries = take(frame, len(bodies), tail, position=0)
+    for number, body in enumerate(bodies):
+        at, size, tag = ENTRY.unpack_from(entries, 20 * number)
+        assert RecordView(tail[at : at + size]).body == body
+        assert tag == tags_code(tags[number])
+
+
+@given(at=st.integers(0, 199), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_refused_or_changes_only_what_is_the_users(at: int, bit: int) -> None:
+    """Whatever comes in, nothing but MessageIllegalError comes out, and what is taken is well-formed."""
+    frame = good(b"first", b"A\x01b\x02") + good(b"second")
+    at %= len(frame)
+    damaged = patched(frame, at, bytes([frame[at] ^ 1 << bit]))
+    tail = bytearray()
+    try:
+        take(damaged, 2, tail)
+    except MessageIllegalError:
+        assert not tail
+    else:
+        views = [RecordView(tail, start) for start, _ in split_records(tail)]
+        assert [view.body for view in views] == [b"first", b"second"]
+        assert [view.body_crc for view in views] == [zlib.crc32(b"first") & 0x7FFFFFFF, zlib.crc32(b"second") & 0x7FFFFFFF]
+        assert [view.queue_offset for view in views] == [40, 41]
+
+
+def test_a_sequence_that_is_cut_short_or_goes_on_behind_its_digits_is_refused() -> None:
+    frame, _ = sequenced([b"a"], first=0, previous_crc=0, queue_id=3)
+    _, properties_at, end = record_bounds(frame)
+    stamp = frame[properties_at:end]
+    width = len(STAMP_HEAD) + SEQUENCE_DIGITS
+    take(good(properties=stamp[:width]), 1)
+    take(good(properties=stamp[:width] + b"\x02A\x01b"), 1)
+    for wrong in (stamp[: width - 1], stamp[:width] + b"0", stamp[:width] + b"\x01"):
+        with pytest.raises(MessageIllegalError, match="record 0: __LS_SEQ"):
+            take(good(properties=wrong), 1)

@@ -1,0 +1,186 @@
+"""What a broker does unasked: effects reach whom they are meant for, leases are called when due, nothing is left half-way."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.broker.background import FREE_QUEUES_MAX, SNAPSHOT_CHECK_MS, EffectRunner, LeaseTimer, StoreMaintenance
+from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.protocol.bodies import FreeQueue, ListVersion, QueueFreeBody
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode
+from support.broker_fakes import FakeClock, FakeHost
+from support.loops import FrozenLoop, LoopWatch
+
+
+class Endpoint:
+    def __init__(self) -> None:
+        self.peer = "p"
+        self.sent: list[tuple[int, object, bytes]] = []
+        self.aborted: str | None = None
+
+    def oneway(self, code: int, fields: object = None, body: bytes = b"") -> None:
+        self.sent.append((code, fields, body))
+
+    def abort(self, reason: str) -> None:
+        self.aborted = reason
+
+
+class Coordination:
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] | None = None
+        self.effects: list[Effect] = []
+        self.ticks: list[int] = []
+        self.due_in_ms = 1_000
+
+    def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[Effect]:
+        drained, self.effects = self.effects, []
+        return drained
+
+    def tick(self, now_ms: int) -> int:
+        self.ticks.append(now_ms)
+        return now_ms + self.due_in_ms
+
+
+class Pulls:
+    def __init__(self) -> None:
+        self.told: list[StalePulls] = []
+
+    def stale(self, effect: StalePulls) -> None:
+        self.told.append(effect)
+
+
+async def test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone() -> None:
+    coordination, pulls, one, two = Coordination(), Pulls(), Endpoint(), Endpoint()
+    EffectRunner(coordination, {1: one, 2: two}, pulls)  # type: ignore[arg-type, dict-item]
+    stale = StalePulls("g", "t", 0, 7)
+    free = (FreeQueue("g", "t", 0),)
+    coordination.effects = [
+        Notify("g", (1, 9), ListVersion(3, 4)),
+        PushQueueFree(2, free),
+        PushQueueFree(9, free),
+        CloseConnection(2, "why"),
+        CloseConnection(9, "why"),
+        stale,
+    ]
+    assert coordination.wake is not None
+    coordination.wake()
+    assert not one.sent, "in a turn of its own, after the state record"
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert one.sent == [(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g", "listTerm": 3, "listCounter": 4}, b"")]
+    ((code, _, body),) = two.sent
+    assert (code, decode_body(QueueFreeBody, body), two.aborted) == (RequestCode.QUEUE_FREE, QueueFreeBody(free), "why")
+    assert pulls.told == [stale]
+
+
+async def test_an_effect_that_fails_is_logged_and_the_others_are_carried_out(caplog: pytest.LogCaptureFixture) -> None:
+    coordination, pulls, one = Coordination(), Pulls(), Endpoint()
+    EffectRunner(coordination, {1: one}, pulls)  # type: ignore[arg-type, dict-item]
+    stale = StalePulls("g", "t", 0, 7)
+    coordination.effects = [Notify("g", (1,), None), stale, CloseConnection(1, "over")]  # type: ignore[arg-type]
+    assert coordination.wake is not None
+    coordination.wake()
+    await asyncio.sleep(0)
+    assert pulls.told == [stale]
+    assert one.aborted == "over"
+    assert [record.getMessage().split()[0] for record in caplog.records if record.exc_info] == ["effect.failed"]
+
+
+async def test_more_free_queues_than_a_frame_takes_are_told_in_several() -> None:
+    coordination, one = Coordination(), Endpoint()
+    effects = EffectRunner(coordination, {1: one}, Pulls())  # type: ignore[arg-type, dict-item]
+    free = tuple(FreeQueue("g", "t", queue_id) for queue_id in range(2 * FREE_QUEUES_MAX + 1))
+    coordination.effects = [PushQueueFree(1, free)]
+    effects.carry_out()
+    told = [decode_body(QueueFreeBody, body).queues for _, _, body in one.sent]
+    assert [len(queues) for queues in told] == [FREE_QUEUES_MAX, FREE_QUEUES_MAX, 1]
+    assert sum(told, ()) == free
+
+
+SLEPT_MS = 86_400_000
+
+
+class LoopClock(FakeClock):
+    """Goes with the loop; the machine was suspended for a day."""
+
+    def monotonic_ms(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1_000)
+
+    wall_ms = monotonic_ms
+
+    def boot_ms(self) -> int:
+        return self.monotonic_ms() + SLEPT_MS
+
+
+@pytest.mark.frozen_clock
+async def test_leases_are_called_when_they_are_due(frozen: FrozenLoop) -> None:
+    coordination = Coordination()
+    leases = LeaseTimer(FakeHost(LoopClock()), coordination)  # type: ignore[arg-type]
+    leases.start()
+    began = coordination.ticks[0]
+    assert began == LoopClock().boot_ms(), "the machine's sleep counts"
+    for due_in_ms in (1_000, 250, 1_000):
+        coordination.due_in_ms = due_in_ms
+        await frozen.advance(1)
+    leases.stop()
+    await frozen.advance(5)
+    assert [tick - began for tick in coordination.ticks] == [0, 1_000, 2_000, 2_250]
+
+
+@pytest.mark.frozen_clock
+async def test_a_tick_that_fails_is_not_the_last_one(frozen: FrozenLoop, loop_watch: LoopWatch) -> None:
+    coordination = Coordination()
+    leases = LeaseTimer(FakeHost(LoopClock()), coordination)  # type: ignore[arg-type]
+    leases.start()
+    tick, coordination.tick = coordination.tick, fail  # type: ignore[method-assign]
+    await frozen.advance(1)
+    coordination.tick = tick  # type: ignore[method-assign]
+    await frozen.advance(1)
+    leases.stop()
+    assert len(coordination.ticks) == 2
+    assert len(loop_watch.errors) == 1
+    loop_watch.errors.clear()
+
+
+def fail(now_ms: int) -> int:
+    raise RuntimeError(f"at {now_ms}")
+
+
+class Store:
+    def __init__(self) -> None:
+        self.due = False
+        self.written: list[object] = []
+        self.gate: asyncio.Event | None = None
+
+    def upkeep(self) -> None:
+        pass
+
+    def snapshot_due(self, now_ms: int) -> bool:
+        return self.due
+
+    async def write_snapshot(self, plain: object) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        self.written.append(plain)
+
+
+class State:
+    def plain(self) -> str:
+        return "tables"
+
+
+@pytest.mark.frozen_clock
+async def test_a_snapshot_is_written_when_due_and_finished_when_the_broker_stops(frozen: FrozenLoop) -> None:
+    store = Store()
+    keeper = StoreMaintenance(FakeHost(LoopClock()), store, State())  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(keeper.keep_snapshots())
+        await frozen.advance(5 * SNAPSHOT_CHECK_MS / 1_000)
+        assert store.written == []
+        store.due, store.gate = True, asyncio.Event()
+        await frozen.advance(SNAPSHOT_CHECK_MS / 1_000)
+        keeper.stop()
+        store.gate.set()
+    assert store.written == ["tables"]

@@ -1,0 +1,456 @@
+"""Delayed messages at the broker: what is due and when, what the entries say, what a refusal and a missing home do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.broker.delayed_delivery import AGAIN_MS, DelayedDelivery, GroupTopics
+from lockstep.broker.journal import Journal, decode_changes
+from lockstep.broker.message_copy import MessageCopy, failed_copy
+from lockstep.broker.store import ReadResult, ReadStatus, StoreCorruptError
+from lockstep.broker.tables.delay_table import DelayTable
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.delays import DELAY_MS_MAX, LEVELS_MS, delay_of, parse_levels, queue_of
+from lockstep.protocol.errors import LocalProtocolError, ServiceNotAvailableError
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record
+from lockstep.runtime.steady_clock import TRUST_MS
+from support.broker_fakes import FakeHost, FakeStore
+from support.delay_machine import Machine
+from support.store_kit import ASYNC, SimFiles, confirmed, host_of, open_store
+
+LEVELS = (100, 1_000, 60_000)
+FIRST = queue_of(LEVELS[0])
+
+
+class Clocked(FakeStore):
+    """Stamp what it takes, as the store does."""
+
+    def __init__(self, host: FakeHost) -> None:
+        super().__init__()
+        self.host = host
+
+    def now_ms(self) -> int:
+        return self.host.clock.now_ms
+
+    def append_frame(self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, **how: Any) -> Any:
+        if self.refuse is not None:
+            raise self.refuse
+        data = bytearray(frame)
+        PLACE.pack_into(data, 20, len(self.queues.get((topic, queue_id), [])), self.end)
+        HOSTS.pack_into(data, 48, how["born_host"], self.host.clock.now_ms, self.store_host)
+        return self.append(topic, queue_id, [bytes(data)], how["born_host"])
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.host = FakeHost()
+        self.store = Clocked(self.host)
+        self.journal = Journal()
+        self.table = DelayTable(self.journal)
+        self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
+        self.topics.create(TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
+        self.delays = self.service()
+
+    def service(self, levels_ms: tuple[int, ...] = LEVELS) -> DelayedDelivery:
+        """As a start makes it, with that start's table."""
+        self.levels_ms = levels_ms
+        return DelayedDelivery(cast(Any, self.store), self.table, GroupTopics(self.topics), levels_ms)
+
+    def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
+        record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)
+        self.delays.append(MessageCopy.of(RecordView(record)), level)
+        self.delays.arrived(queue_of(self.levels_ms[min(level, len(self.levels_ms)) - 1]))
+
+    async def look(self) -> None:
+        """What the running service does when it looks."""
+        for queue_id in [queue_id for queue_id, due_ms in self.delays._due_ms.items() if due_ms <= self.host.clock.now_ms]:
+            await self.delays._deliver(queue_id)
+
+    async def pass_ms(self, ms: int) -> None:
+        self.host.clock.now_ms += ms
+        await self.look()
+
+    def arrived(self, topic: str = "orders", queue_id: int = 2) -> list[bytes]:
+        return [RecordView(record).body for record, _ in self.store.queues.get((topic, queue_id), [])]
+
+
+async def test_a_message_is_due_at_its_store_time_plus_its_level_and_not_a_millisecond_before() -> None:
+    desk = Desk()
+    desk.put(b"x", 2)
+    await desk.look()
+    await desk.pass_ms(999)
+    assert desk.arrived() == []
+    await desk.pass_ms(1)
+    assert desk.arrived() == [b"x"]
+    await desk.pass_ms(10_000)
+    assert desk.arrived() == [b"x"], "once"
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreCorruptError("log position 0")])
+@pytest.mark.parametrize("cold", [False, True])
+async def test_what_the_disk_does_not_read_is_read_again_and_the_other_delays_go_on(error: Exception, cold: bool) -> None:
+    """swarm 963053: the broker ended, with exit code 1."""
+    desk = Desk()
+    desk.put(b"x", 2)
+    desk.put(b"y", 1)
+    desk.store.cold, desk.store.unreadable = cold, {(SCHEDULE_TOPIC, queue_of(LEVELS[1])): error}
+    await desk.pass_ms(1_000)
+    assert desk.arrived() == [b"y"]
+    await desk.pass_ms(AGAIN_MS)
+    assert desk.arrived() == [b"y"]
+    desk.store.unreadable = {}
+    await desk.pass_ms(AGAIN_MS)
+    assert desk.arrived() == [b"y", b"x"]
+
+
+async def test_what_stands_before_the_message_that_the_disk_does_not_read_goes_on_and_that_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk()
+    for body in (b"0", b"1", b"2"):
+        desk.put(body, 1)
+    desk.store.rotten[SCHEDULE_TOPIC, FIRST] = 2
+    await desk.pass_ms(100)
+    for _ in range(4):
+        await desk.pass_ms(AGAIN_MS)
+    assert desk.arrived() == [b"0", b"1"]
+    assert [record.getMessage().count("delay.unreadable") for record in caplog.records if "delay." in record.getMessage()] == [1]
+
+
+async def test_a_level_above_the_last_one_counts_as_the_last() -> None:
+    desk = Desk()
+    desk.put(b"x", 99)
+    await desk.pass_ms(59_999)
+    assert desk.arrived() == []
+    await desk.pass_ms(1)
+    assert desk.arrived() == [b"x"]
+
+
+async def test_a_wall_clock_that_is_set_back_makes_nothing_early() -> None:
+    desk = Desk()
+    desk.put(b"x", 2)
+    await desk.pass_ms(-5_000)
+    await desk.pass_ms(5_999)
+    assert desk.arrived() == []
+    await desk.pass_ms(1)
+    assert desk.arrived() == [b"x"]
+
+
+async def test_progress_is_written_with_what_it_is_about_and_a_restart_goes_on_behind_it() -> None:
+    desk = Desk()
+    for number in range(3):
+        desk.put(b"%d" % number, 1)
+    await desk.pass_ms(100)
+    (body,) = desk.journal.encode(1 << 20)
+    table = DelayTable(Journal())
+    for change in decode_changes(body):
+        table.apply(change)
+    assert table.next(FIRST) == 3
+    desk.table = DelayTable(Journal())
+    desk.table.restore(table.snapshot())
+    desk.delays = desk.service()
+    desk.put(b"3", 1)
+    await desk.pass_ms(100)
+    assert desk.arrived() == [b"0", b"1", b"2", b"3"]
+
+
+def layout(counter: int, *entries: tuple[int, int]) -> TopicLayout:
+    """Entries: (queues, counter)."""
+    return TopicLayout("orders", LayoutVersion(counter, 7), tuple(LayoutEntry("broker-a", count, count, began) for count, began in entries))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+async def test_a_topic_made_anew_gets_nothing_that_waited_for_the_one_before(copy: bool) -> None:
+    desk = Desk()
+    if copy:
+        record = RecordView(encode_record(b"orders", 2, b"old", b"", born_ms=1))
+        desk.delays.append(failed_copy(record, "%RETRY%g", 0), 1)
+        desk.delays.arrived(FIRST)
+    else:
+        desk.put(b"old", 1)
+    desk.topics.create(layout(2))
+    desk.topics.create(layout(3, (4, 3)))
+    desk.put(b"new", 1)
+    await desk.pass_ms(100)
+    assert (desk.arrived(), desk.arrived("%RETRY%g", 0)) == ([b"new"], [])
+
+
+async def test_a_topic_that_was_altered_meanwhile_gets_what_waited() -> None:
+    desk = Desk()
+    desk.put(b"x", 1)
+    desk.topics.create(layout(2, (4, 1), (2, 2)))
+    desk.topics.create(layout(3, (4, 1)))
+    await desk.pass_ms(100)
+    assert desk.arrived() == [b"x"]
+
+
+async def test_a_full_disk_stops_a_level_until_there_is_room_and_keeps_its_order() -> None:
+    desk = Desk()
+    desk.put(b"0", 1)
+    desk.put(b"1", 1)
+    desk.store.refuse = ServiceNotAvailableError("full")
+    await desk.pass_ms(100)
+    assert desk.table.next(FIRST + 1) == 0
+    desk.store.refuse = None
+    await desk.pass_ms(AGAIN_MS - 1)
+    assert desk.arrived() == []
+    await desk.pass_ms(1)
+    assert desk.arrived() == [b"0", b"1"]
+
+
+async def test_a_topic_that_is_gone_takes_its_messages_with_it_and_the_others_go_on() -> None:
+    desk = Desk()
+    desk.put(b"gone", 1, topic="doomed")
+    desk.put(b"here", 1)
+    await desk.pass_ms(100)
+    assert desk.arrived() == [b"here"]
+
+
+async def test_a_group_topic_is_made_where_a_message_needs_it() -> None:
+    desk = Desk()
+    desk.put(b"x", 1, topic="%RETRY%billing", queue_id=0)
+    await desk.pass_ms(100)
+    assert desk.arrived("%RETRY%billing", 0) == [b"x"]
+    layout = desk.topics.find("%RETRY%billing")
+    assert layout is not None
+    assert layout.write_count("broker-a") == 1
+
+
+async def test_one_that_arrives_while_the_disk_is_read_is_not_forgotten() -> None:
+    desk = Desk()
+    desk.put(b"0", 1)
+    await desk.pass_ms(100)
+    desk.store.cold = True
+    original = desk.store.read_cold
+
+    async def read_cold(*place: Any, **page: Any) -> Any:
+        found = await original(*place, **page)
+        if not desk.store.queues[SCHEDULE_TOPIC, FIRST][1:]:
+            desk.put(b"1", 1)
+        return found
+
+    desk.store.read_cold = read_cold  # type: ignore[method-assign]
+    await desk.look()
+    await desk.pass_ms(100)
+    await desk.look()
+    assert desk.arrived() == [b"0", b"1"]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2_000)), max_size=20))
+def test_whatever_comes_when_each_arrives_once_at_the_first_look_at_or_after_its_time(coming: list[tuple[int, int]]) -> None:
+    async def main() -> None:
+        desk = Desk()
+        due: dict[bytes, int] = {}
+        began = desk.host.clock.now_ms
+        for number, (level, wait_ms) in enumerate(coming):
+            desk.put(b"%d" % number, level)
+            due[b"%d" % number] = desk.host.clock.now_ms + LEVELS[level - 1]
+            await desk.pass_ms(wait_ms)
+            await desk.look()
+            assert set(desk.arrived()) == {body for body, at in due.items() if at <= desk.host.clock.now_ms}
+        desk.host.clock.now_ms = began + 200_000
+        await desk.look()
+        assert sorted(desk.arrived()) == sorted(due)
+
+    asyncio.run(main())
+
+
+TABLES = st.lists(st.sampled_from([1, 100, 1_000, 5_000, 60_000]), min_size=1, max_size=4, unique=True).map(tuple)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(TABLES, st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2_000)), max_size=6)), min_size=1, max_size=5))
+def test_whatever_table_each_start_brings_all_arrive_at_the_first_look_at_or_after_the_time_they_were_given(
+    starts: list[tuple[tuple[int, ...], list[tuple[int, int]]]],
+) -> None:
+    """Not earlier by a shorter time, not later behind those of a longer one, and not never: a start may bring a shorter table."""
+
+    async def main() -> None:
+        desk = Desk()
+        due: dict[bytes, int] = {}
+        for levels_ms, coming in starts:
+            desk.delays = desk.service(levels_ms)
+            for level, wait_ms in coming:
+                body, delay_ms = b"%d" % len(due), levels_ms[min(level, len(levels_ms)) - 1]
+                desk.put(body, level)
+                due[body] = desk.host.clock.now_ms + delay_ms
+                await desk.pass_ms(wait_ms)
+                await desk.look()
+                assert set(desk.arrived()) == {body for body, at in due.items() if at <= desk.host.clock.now_ms}
+        await desk.pass_ms(60_000)
+        await desk.look()
+        assert sorted(desk.arrived()) == sorted(due)
+
+    asyncio.run(main())
+
+
+@given(st.integers(1, DELAY_MS_MAX))
+def test_a_delay_has_one_queue_for_ever_and_those_of_rocketmqs_table_have_its_own(delay_ms: int) -> None:
+    assert delay_of(queue_of(delay_ms)) == delay_ms
+    assert 0 <= queue_of(delay_ms) < 1 << 31
+    assert [queue_of(ms) for ms in LEVELS_MS] == list(range(18))
+
+
+def test_a_queue_that_only_another_table_fills_waits_as_long_as_any() -> None:
+    assert [delay_of(queue_id) for queue_id in (17, 18, 1_000)] == [7_200_000] * 3
+
+
+def test_a_delay_without_a_queue_is_no_level() -> None:
+    assert parse_levels("24d") == (24 * 86_400_000,)
+    with pytest.raises(LocalProtocolError, match="delay level '25d': at most 24d"):
+        parse_levels("1s 25d")
+
+
+async def test_the_entries_hold_when_each_is_due_also_after_they_were_built_again() -> None:
+    """RocketMQ reads the delivery time there: one of 0 would be due at once."""
+    files = SimFiles()
+    store = await open_store(files, host=host_of(files), flush=ASYNC)
+    record = encode_record(SCHEDULE_TOPIC.encode(), FIRST, b"x", b"TAGS\x01paid", born_ms=1)
+    stored_ms = store.append_frame(SCHEDULE_TOPIC, FIRST, record, 1, born_host=bytes(8), trusted=True).store_timestamp
+    await confirmed(store)
+
+    def entry(of: Any) -> Any:
+        return of._queues.get((SCHEDULE_TOPIC, FIRST)).memory_entry(0)
+
+    first = entry(store)
+    assert first[2] == stored_ms + LEVELS[0]
+    await store.close(clean=False)
+    again = await open_store(files, host=host_of(files), flush=ASYNC)
+    assert entry(again) == first
+    await again.close()
+
+
+@asynccontextmanager
+async def running(desk: Desk) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(desk.delays.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def test_nobody_is_woken_while_nothing_waits() -> None:
+    desk = Desk()
+    async with running(desk):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        reads: list[object] = []
+        original = desk.store.read
+        desk.store.read = lambda *place, **page: reads.append(place) or original(*place, **page)  # type: ignore[method-assign, func-returns-value]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert reads == []
+        desk.put(b"x", 1)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(reads) == 1
+
+
+async def test_a_delay_counts_from_now_also_when_the_wall_clock_was_an_hour_ahead_for_seconds() -> None:
+    machine = Machine()
+    await machine.start()
+    await machine.put(3)
+    machine.clock.ahead_ms = 3_600_000
+    assert await machine.pass_ms(1_000) == 0, "nor does it make anything early"
+    await machine.put(3)
+    assert await machine.pass_ms(1_500) == 0
+    machine.clock.ahead_ms = 0
+    await machine.put(3)
+    assert await machine.pass_ms(57_499) == 0
+    assert await machine.pass_ms(1) == 1
+    assert await machine.pass_ms(2_500) == 3
+    await machine.store.close()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_was_stored_by_a_clock_that_is_set_back_waits_no_longer_than_its_delay(restarts: bool) -> None:
+    """The broker began while the clock was an hour ahead: it believed it, until the clock was right for five minutes."""
+    machine = Machine()
+    machine.clock.ahead_ms = 3_600_000
+    await machine.start()
+    machine.clock.ahead_ms = 0
+    await machine.pass_ms(TRUST_MS - 30_000)
+    await machine.put(3)
+    await machine.pass_ms(29_000)
+    await machine.put(1)
+    await machine.pass_ms(2_000)
+    await machine.put(1)
+    if restarts:
+        await machine.restart()
+    assert machine.store.now_ms() == machine.clock.now_ms
+    assert await machine.pass_ms(28_000) == 2
+    assert await machine.pass_ms(2_000) == 3
+    await machine.store.close()
+
+
+async def test_a_clock_that_is_behind_at_a_start_makes_nothing_early_when_it_is_set() -> None:
+    """A machine without a battery begins in 1970, and hears of the time seconds later."""
+    machine = Machine()
+    await machine.start()
+    await machine.put(3)
+    machine.clock.ahead_ms = -50 * 365 * 86_400_000
+    await machine.restart(boots=True)
+    await machine.pass_ms(20_000)
+    machine.clock.ahead_ms = 0
+    assert await machine.pass_ms(39_000) == 0
+    assert await machine.pass_ms(2_000) == 1
+    await machine.store.close()
+
+
+async def test_what_waits_for_a_topic_whose_layout_lost_gets_a_queue_of_this_broker() -> None:
+    """Another broker created the topic at the same time, and its layout won: this broker's queues held nothing yet."""
+    desk = Desk()
+    desk.put(b"x", 2)
+    desk.topics.adopt([TopicLayout("orders", LayoutVersion(1, 8), (LayoutEntry("broker-b", 4, 4, 1),))])
+    assert desk.topics.own_write_count(desk.topics.live("orders")) == 0
+    await desk.pass_ms(1_000)
+    assert desk.arrived(queue_id=0) == [b"x"]
+    assert desk.topics.live("orders").entries[-1] == LayoutEntry("broker-a", 1, 1, 2)
+
+
+async def test_a_retry_that_waits_gets_its_topic_also_where_no_more_are_allowed() -> None:
+    desk = Desk()
+    desk.topics.topics_max = 1
+    desk.put(b"x", 2, topic="%RETRY%g", queue_id=0)
+    await desk.pass_ms(1_000)
+    assert desk.arrived("%RETRY%g", 0) == [b"x"]
+
+
+async def test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    desk.put(b"x", 2, topic="%RETRY%g", queue_id=0)
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 1)
+    await desk.pass_ms(5_000)
+    assert desk.arrived("%RETRY%g", 0) == []
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 2)
+    await desk.pass_ms(AGAIN_MS)
+    assert desk.arrived("%RETRY%g", 0) == [b"x"]
+
+
+async def test_a_gap_that_ends_where_it_begins_is_looked_at_again_later_and_writes_no_progress() -> None:
+    """Counted: a run that goes on for 20 turns reads once."""
+    machine = Machine()
+    await machine.start()
+    await machine.put(1)
+    machine.clock.now_ms += 1_000
+    reads = 0
+
+    async def gone(topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
+        nonlocal reads
+        reads += 1
+        return ReadResult(ReadStatus.OFFSET_TOO_SMALL, offset, offset, offset + 1)
+
+    machine.store.read_some = gone  # type: ignore[method-assign]
+    await machine.look()
+    assert reads == 1
+    assert machine.table.next(FIRST) == 0
+    await machine.store.close()

@@ -1,0 +1,113 @@
+"""What of a stored message goes with its copies, and that there is room for it."""
+
+from collections.abc import Callable
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lockstep.admin.dead_letters import DeadLetter
+from lockstep.broker.message_copy import MessageCopy, failed_copy
+from lockstep.protocol.bodies import BrokerAddress
+from lockstep.protocol.message import decode_messages, encode_message
+from lockstep.protocol.properties import (
+    COPY_BYTES_MAX,
+    HOME_LAYOUT,
+    ORIGIN_QUEUE,
+    REASON,
+    REASON_LENGTH_MAX,
+    SENT_PROPERTIES_BYTES_MAX,
+    encode_properties,
+    sent_bytes,
+)
+from lockstep.protocol.record import HOSTS, PLACE, TOPIC_BYTES_MAX, RecordView, encode_record, pack_host
+from lockstep.protocol.sequence import FrameSequence
+
+SEQUENCE = FrameSequence("ab" * 16, 0, 1, 0, 1, True, 7).encode()
+
+
+def stored(topic: str = "orders", *, times: int = 0, **properties: str) -> RecordView:
+    """A record as it lies in the log."""
+    data = bytearray(encode_record(topic.encode(), 3, b"body", encode_properties(properties), flag=9, born_ms=1_000, reconsume_times=times))
+    PLACE.pack_into(data, 20, 41, 4_096)
+    HOSTS.pack_into(data, 48, pack_host("10.0.0.1:5"), 2_000, pack_host("127.0.0.1:10911"))
+    return RecordView(bytes(data))
+
+
+def test_a_delayed_message_arrives_as_it_was_sent() -> None:
+    letter = MessageCopy.of(stored(TAGS="paid", KEYS="a b"))
+    waiting = letter.waiting(5, 4, 3)
+    assert (waiting.topic, waiting.queue_id) == ("SCHEDULE_TOPIC_XXXX", 4)
+    assert (waiting.properties["DELAY"], waiting.properties[HOME_LAYOUT], waiting.home) == ("5", "3", "orders")
+    read = MessageCopy.of(RecordView(waiting.frame()))
+    arrived = read.delivered()
+    assert (arrived.topic, arrived.queue_id, arrived.properties) == ("orders", 3, {"TAGS": "paid", "KEYS": "a b"})
+    assert (arrived.body, arrived.flag, arrived.born_ms) == (b"body", 9, 1_000)
+
+
+def test_what_belongs_to_the_first_frame_does_not_go_with_a_copy() -> None:
+    """Recovery would take the copy for the frame of an idempotent producer."""
+    copy = failed_copy(stored(__LS_SEQ=SEQUENCE, TAGS="paid"), "%RETRY%g", 0)
+    assert "__LS_SEQ" not in copy.properties
+    assert copy.properties["TAGS"] == "paid"
+
+
+def test_a_failed_copy_counts_and_names_where_it_came_from_the_first_time() -> None:
+    first = failed_copy(stored(), "%RETRY%g", 0)
+    assert (first.topic, first.reconsume_times, first.properties["RETRY_TOPIC"]) == ("%RETRY%g", 1, "orders")
+    assert (first.properties[ORIGIN_QUEUE], first.home) == ("3", "orders")
+    origin = first.properties["ORIGIN_MESSAGE_ID"]
+    again = failed_copy(RecordView(first.waiting(3, 2, 1).delivered().frame()), "%DLQ%g", 0, "gave\x01up\n" + "x" * 999)
+    assert (again.reconsume_times, again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == (2, "orders", origin)
+    assert (again.properties[ORIGIN_QUEUE], again.home) == ("3", "orders")
+    assert again.properties[REASON].startswith("gave up x")
+    assert len(again.properties[REASON]) <= REASON_LENGTH_MAX
+
+
+GIVEN = ("UNIQ_KEY", "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "REAL_TOPIC", "REAL_QID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES")
+"""What a sender may give although a copy has it too."""
+LONGEST = "t" * TOPIC_BYTES_MAX
+COUNTER = (1 << 63) - 1
+BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)
+
+
+def waited(letter: MessageCopy) -> MessageCopy:
+    """After its delay."""
+    return MessageCopy.of(RecordView(letter.waiting(18, 17, COUNTER).frame())).delivered()
+
+
+def replayed(record: bytes) -> MessageCopy:
+    """Sent anew, as `dlq replay` does."""
+    (message,) = decode_messages(record, "broker-a")
+    again = DeadLetter(BROKER, message, 0, None, None, None).again()
+    return MessageCopy.of(RecordView(encode_message(again, 0, "A" * 32, 0)))
+
+
+STEPS: dict[str, Callable[[bytes], MessageCopy]] = {
+    "delayed": lambda record: waited(MessageCopy.of(RecordView(record))),
+    "sent back": lambda record: waited(failed_copy(RecordView(record), LONGEST, 0)),
+    "dead": lambda record: failed_copy(RecordView(record), LONGEST, 0, "\U0001f4a3" * 500),
+    "given up again": lambda record: MessageCopy.of(RecordView(record)),
+    "replayed": replayed,
+}
+
+
+@settings(max_examples=150)
+@given(
+    given=st.dictionaries(st.sampled_from(GIVEN), st.sampled_from(["1", "t" * 127, "t" * 200])),
+    key=st.booleans(),
+    steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=40),
+)
+@example(given={}, key=False, steps=["sent back"] * 16 + ["dead", "replayed", "delayed"])
+@example(given={}, key=True, steps=["dead", "sent back"] * 20)
+def test_a_message_that_was_taken_fits_with_everything_that_becomes_of_it(given: dict[str, str], key: bool, steps: list[str]) -> None:
+    """Its own part never grows, and what a copy needs beside it is there once, not once more each time."""
+    properties = {"__LS_SEQ": SEQUENCE, **given, **({"__SHARDINGKEY": "k"} if key else {}), "é": "x"}
+    properties["é"] += "x" * (SENT_PROPERTIES_BYTES_MAX - sent_bytes(encode_properties(properties)))
+    record = encode_record(LONGEST.encode(), (1 << 31) - 1, b"body", encode_properties(properties), born_ms=0)
+    sent = sent_bytes(RecordView(record).properties)
+    assert sent == SENT_PROPERTIES_BYTES_MAX
+    for step in steps:
+        copy = STEPS[step](record).frame()
+        assert len(copy) <= len(record) + COPY_BYTES_MAX
+        assert sent_bytes(RecordView(copy).properties) <= sent
+        record = copy

@@ -1,0 +1,440 @@
+"""The NameserverRegistration against real nameservers over loopback sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from lockstep.broker.nameserver_registration import (
+    ROUNDS_MAX,
+    BrokerCard,
+    NameserverRegistration,
+    RegistrationRefusedError,
+    RegistrationState,
+)
+from lockstep.broker.store.errors import StoreDiskError
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.nameserver.route_table import REFUSED_MAX
+from lockstep.protocol.bodies import RegisterReply
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.layouts import PART_LAYOUTS_MAX, LayoutTable
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import HELD, Dispatcher, Outcome, Request, handles
+from lockstep.runtime.host import Host
+from lockstep.runtime.link import connect
+from lockstep.runtime.server import Server
+from support.until import until
+
+HOST = Host.real()
+
+
+def layout(topic: str, counter: int = 1, broker: str = "broker-a") -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(counter, 7), (LayoutEntry(broker, 4, 4, counter),))
+
+
+class Broker:
+    """What a registrar needs of a broker: layouts, and who it is."""
+
+    def __init__(
+        self,
+        nameservers: Sequence[str],
+        *layouts: TopicLayout,
+        name: str = "broker-a",
+        store: str = "a" * 32,
+        term: int = 5,
+        port: int = 1,
+        topics_max: int = 1 << 20,
+    ) -> None:
+        self.table = LayoutTable(layouts)
+        self.tasks = Tasks()
+        self.adoptions = 0
+        card = BrokerCard(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"})
+        self.topics_max = topics_max
+        self.registrar = NameserverRegistration(
+            HOST, self.tasks, card, nameservers, layouts=self.table.all, adopt=self.adopt, full=lambda: self.full, period_ms=60_000
+        )
+
+    def adopt(self, layouts: Sequence[TopicLayout]) -> int:
+        self.adoptions += 1
+        return sum(self.table.adopt(one) for one in layouts if self.table.get(one.topic) is not None or not self.full)
+
+    @property
+    def full(self) -> bool:
+        return len(self.table) >= self.topics_max
+
+    async def stop(self) -> None:
+        await self.registrar.stop()
+        await self.tasks.cancel_all()
+
+
+@asynccontextmanager
+async def nameserver(port: int = 0) -> AsyncIterator[Nameserver]:
+    served = Nameserver(NameserverConfig(listen=(f"127.0.0.1:{port}",)), HOST)
+    await served.start()
+    try:
+        yield served
+    finally:
+        await served.stop()
+
+
+@asynccontextmanager
+async def running(broker: Broker) -> AsyncIterator[Broker]:
+    broker.registrar.start()
+    try:
+        async with asyncio.timeout(10):
+            yield broker
+    finally:
+        await broker.stop()
+
+
+async def standing(broker: Broker, address: str, wanted: RegistrationState) -> None:
+    await until(lambda: broker.registrar.standings()[address] is wanted)
+
+
+async def unused_address() -> str:
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    return f"127.0.0.1:{port}"
+
+
+async def test_a_broker_registers_with_every_nameserver() -> None:
+    async with nameserver() as one, nameserver() as other, running(Broker([one.address, other.address], layout("orders"))) as broker:
+        await broker.registrar.accepted()
+        for served in (one, other):
+            assert served.table.registered() == ("broker-a",)
+            assert served.table.layouts.get("orders") == layout("orders")
+        assert broker.registrar.standings() == {one.address: RegistrationState.ACCEPTED, other.address: RegistrationState.ACCEPTED}
+
+
+async def test_more_layouts_than_a_frame_holds_end_no_broker(caplog: pytest.LogCaptureFixture) -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
+        await broker.registrar.accepted()
+        broker.table.adopt(layout("orders", counter=2, broker="b" * (17 << 20)))
+        broker.registrar.changed()
+        await until(lambda: "registration.failed" in caplog.text)
+        broker.table.adopt(layout("orders", counter=3))
+        broker.registrar.changed()
+        await until(lambda: served.table.layouts.get("orders") == layout("orders", counter=3))
+        assert broker.tasks.failure is None
+
+
+async def test_layouts_that_the_broker_lacks_are_adopted_before_it_is_accepted_and_routed() -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
+        await first.registrar.accepted()
+        async with running(Broker([served.address], name="broker-b", store="b" * 32, port=2)) as second:
+            await second.registrar.accepted()
+            assert second.table.get("orders") == layout("orders")
+            assert [(b.name, b.registered) for b in served.table.brokers("internal")] == [("broker-a", True), ("broker-b", True)]
+
+
+async def test_a_layout_that_another_broker_brings_is_adopted_at_once() -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
+        await first.registrar.accepted()
+        async with running(Broker([served.address], layout("orders"), name="broker-b", store="b" * 32, port=2)) as second:
+            await second.registrar.accepted()
+            second.table.adopt(layout("orders", counter=2))
+            second.registrar.changed()
+            await until(lambda: first.table.get("orders") == layout("orders", counter=2))
+
+
+async def test_a_store_that_can_not_take_what_another_broker_brings_is_a_failure_of_this_broker(caplog: pytest.LogCaptureFixture) -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
+        await first.registrar.accepted()
+
+        def broken(_layouts: Sequence[TopicLayout]) -> None:
+            raise StoreDiskError("no space")
+
+        first.registrar.adopt = broken  # type: ignore[method-assign]
+        async with running(Broker([served.address], layout("orders", counter=2), name="broker-b", store="b" * 32, port=2)):
+            await until(lambda: first.tasks.failure is not None)
+        assert isinstance(first.tasks.failure, StoreDiskError)
+        assert "Exception in callback" not in caplog.text
+
+
+async def test_rubbish_from_a_nameserver_ends_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
+        await broker.registrar.accepted()
+        (speaker,) = served._processor._speakers.values()
+        speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=b"no layouts")
+        await until(lambda: served._processor._speakers and speaker not in served._processor._speakers.values())
+        await standing(broker, served.address, RegistrationState.ACCEPTED)
+        assert broker.tasks.failure is None
+
+
+async def test_what_one_nameserver_teaches_is_told_to_the_others() -> None:
+    known = layout("orders"), layout("bills", broker="broker-b")
+    async with nameserver() as one, nameserver() as other, running(Broker([one.address], *known)) as first:
+        await first.registrar.accepted()
+        async with running(Broker([one.address, other.address], name="broker-b", store="b" * 32, port=2)) as second:
+            await second.registrar.accepted()
+            await until(lambda: other.table.layouts.get("orders") is not None)
+            assert other.table.layouts.all() == one.table.layouts.all()
+
+
+async def test_a_taken_name_is_refused_at_the_start_with_exit_code_4() -> None:
+    async with nameserver() as served, running(Broker([served.address])) as first:
+        await first.registrar.accepted()
+        async with running(Broker([served.address], store="b" * 32, port=2)) as second:
+            with pytest.raises(RegistrationRefusedError) as refused:
+                await second.registrar.accepted()
+    assert refused.value.exit_code == 4
+    for word in (served.address, "10.0.0.1:10911", "10.0.0.2:10911"):
+        assert word in str(refused.value)
+
+
+async def test_one_refusal_outweighs_another_nameservers_acceptance() -> None:
+    async with nameserver() as empty, nameserver() as taken, running(Broker([taken.address])) as first:
+        await first.registrar.accepted()
+        async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
+            with pytest.raises(RegistrationRefusedError, match=taken.address):
+                await second.registrar.accepted()
+
+
+class SlowNameserver:
+    """Answers no registration before it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+
+    @handles(RequestCode.REGISTER_BROKER)
+    def register(self, request: Request) -> Outcome:
+        self.asked.append(request)
+        return HELD
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_a_nameserver_that_has_not_answered_yet_is_waited_for(refuses: bool) -> None:
+    slow = SlowNameserver()
+    server = Server(HOST, {"internal": ("127.0.0.1", 0)}, Dispatcher([slow]))
+    await server.start()
+    address = server.addresses["internal"]
+    async with nameserver() as quick, running(Broker([quick.address, address])) as broker:
+        accepted = broker.tasks.spawn(broker.registrar.accepted(), "accepted")
+        await standing(broker, quick.address, RegistrationState.ACCEPTED)
+        await until(lambda: len(slow.asked) == 1)
+        assert not accepted.done()
+        request = slow.asked[0]
+        code = ResponseCode.BROKER_NAME_TAKEN if refuses else ResponseCode.SUCCESS
+        request.endpoint.send(request.reply(body=RegisterReply(()), code=code, remark="taken"))
+        await asyncio.wait([accepted])
+        assert isinstance(accepted.exception(), RegistrationRefusedError) == refuses
+    await server.close()
+
+
+async def test_a_nameserver_that_never_answers_holds_the_start_up_for_its_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.broker.nameserver_registration.SETTLE_MS", 1)
+    server = Server(HOST, {"internal": ("127.0.0.1", 0)}, Dispatcher([SlowNameserver()]))
+    await server.start()
+    address = server.addresses["internal"]
+    async with nameserver() as quick, running(Broker([quick.address, address])) as broker:
+        await broker.registrar.accepted()
+        assert broker.registrar.standings() == {quick.address: RegistrationState.ACCEPTED, address: RegistrationState.PENDING}
+    await server.close()
+
+
+async def test_a_registrar_whose_tasks_are_cancelled_leaves_nothing_behind() -> None:
+    async with nameserver() as served:
+        broker = Broker([served.address])
+        broker.registrar.start()
+        await broker.registrar.accepted()
+        await broker.tasks.cancel_all()
+        await until(lambda: served.table.registered() == ())
+
+
+async def test_a_nameserver_that_is_down_keeps_nobody_from_serving() -> None:
+    down = await unused_address()
+    async with nameserver() as served, running(Broker([down, served.address])) as broker:
+        await broker.registrar.accepted()
+        assert broker.registrar.standings()[served.address] is RegistrationState.ACCEPTED
+        await standing(broker, down, RegistrationState.UNREACHABLE)
+
+
+async def test_a_broker_waits_for_its_first_nameserver_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    address = await unused_address()
+    async with running(Broker([address])) as broker:
+        await standing(broker, address, RegistrationState.UNREACHABLE)
+        accepted = broker.tasks.spawn(broker.registrar.accepted(), "accepted")
+        await until(lambda: "registration.awaited" in caplog.text)
+        async with nameserver(int(address.rpartition(":")[2])):
+            await accepted
+            assert broker.registrar.standings() == {address: RegistrationState.ACCEPTED}
+    warned = [record.getMessage() for record in caplog.records if record.name == "lockstep.broker" and record.levelname == "WARNING"]
+    assert [text.split()[0] for text in warned] == ["registration.changed", "registration.awaited"]
+    assert "connection refused" in warned[0]
+
+
+async def test_without_any_nameserver_a_broker_stands_alone() -> None:
+    async with running(Broker([])) as broker:
+        await broker.registrar.accepted()
+
+
+async def test_a_change_is_told_at_once() -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
+        await broker.registrar.accepted()
+        broker.table.adopt(layout("bills"))
+        broker.registrar.changed()
+        await until(lambda: served.table.layouts.get("bills") is not None)
+
+
+async def test_a_broker_registers_again_every_period_without_a_change() -> None:
+    async with nameserver() as served:
+        broker = Broker([served.address])
+        broker.registrar.period_ms = 1
+        async with running(broker):
+            await broker.registrar.accepted()
+            broker.table.adopt(layout("silently-added"))
+            await until(lambda: served.table.layouts.get("silently-added") is not None)
+
+
+async def test_a_nameserver_that_comes_back_empty_relearns_everything_from_one_broker() -> None:
+    async with nameserver() as served:
+        port = int(served.address.rpartition(":")[2])
+        broker = Broker([served.address], layout("orders"), layout("bills", broker="broker-b"))
+        broker.registrar.start()
+        await broker.registrar.accepted()
+    try:
+        async with asyncio.timeout(10), nameserver(port) as again:
+            await until(lambda: again.table.ready)
+            assert again.table.layouts.all() == (layout("bills", broker="broker-b"), layout("orders"))
+            assert again.table.registered() == ("broker-a",)
+    finally:
+        await broker.stop()
+
+
+async def test_a_refusal_while_serving_is_only_told_and_at_once() -> None:
+    async with nameserver() as served, running(Broker([served.address], term=5)) as first:
+        await first.registrar.accepted()
+        (connection,) = served._processor._speakers
+        served.table.connection_closed(connection)  # as after a partition
+        async with running(Broker([served.address], term=6, port=2)) as newer:
+            await newer.registrar.accepted()
+            first.registrar.changed()
+            await standing(first, served.address, RegistrationState.REFUSED)
+            assert first.tasks.failure is None
+            assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.2:10911", True)]
+
+
+async def test_stop_says_goodbye_before_the_connection_closes() -> None:
+    async with nameserver() as served, running(Broker([served.address])) as broker:
+        await broker.registrar.accepted()
+        await broker.registrar.stop()
+        assert served.table.registered() == ()
+
+
+async def test_a_refused_copy_of_the_store_leaves_without_a_word() -> None:
+    """Its goodbye would name the very store and term that the original is registered with."""
+    async with nameserver() as served, running(Broker([served.address], term=5)) as first:
+        await first.registrar.accepted()
+        async with running(Broker([served.address], term=5, port=2)) as copy:
+            with pytest.raises(RegistrationRefusedError, match="two copies of one store"):
+                await copy.registrar.accepted()
+        assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.1:10911", True)]
+
+
+async def test_layouts_that_do_not_stay_adopted_do_not_make_an_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
+        await first.registrar.accepted()
+        forgetful = Broker([served.address], name="broker-b", store="b" * 32, port=2)
+        registrations = 0
+        plain_word = forgetful.registrar.word
+
+        def word(*part: Any) -> tuple[dict[str, object], bytes]:
+            nonlocal registrations
+            registrations += 1
+            return plain_word(*part)
+
+        monkeypatch.setattr(forgetful.registrar, "word", word)
+
+        def adopt(_layouts: Sequence[TopicLayout]) -> int:
+            forgetful.adoptions += 1
+            return 0
+
+        forgetful.registrar.adopt = adopt
+        forgetful.registrar.layouts = tuple
+        async with running(forgetful):
+            await until(lambda: forgetful.adoptions > ROUNDS_MAX)
+            assert forgetful.registrar.standings() == {served.address: RegistrationState.LEARNING}
+        assert registrations == ROUNDS_MAX + 1
+        assert forgetful.adoptions == ROUNDS_MAX + 1
+
+
+async def test_a_broker_whose_predecessor_vanished_waits_for_the_challenge_and_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nameserver still has a connection to a machine that is gone; nobody answers there."""
+    monkeypatch.setattr("lockstep.nameserver.route_table.CHALLENGE_MS", 1)
+    monkeypatch.setattr("lockstep.broker.nameserver_registration.PENDING_FIRST_MS", 2)
+    async with nameserver() as served:
+        vanished = await connect(HOST, served.address, handler=lambda command, endpoint: None)
+        fields, body = Broker([served.address], term=5).registrar.word()
+        assert (await vanished.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=5_000)).code == ResponseCode.SUCCESS
+        async with running(Broker([served.address], term=6)) as again:
+            await again.registrar.accepted()
+            assert [(b.term, b.registered) for b in served.table.brokers("internal")] == [(6, True)]
+        await vanished.wait_closed()
+
+
+async def test_a_challenge_at_one_nameserver_is_waited_for_although_another_has_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.broker.nameserver_registration.SETTLE_MS", 1)
+    async with nameserver() as empty, nameserver() as taken, running(Broker([taken.address])) as first:
+        await first.registrar.accepted()
+        async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
+            await standing(second, taken.address, RegistrationState.CONTESTED)
+            with pytest.raises(RegistrationRefusedError, match=taken.address):
+                await second.registrar.accepted()
+
+
+async def test_more_layouts_than_one_body_holds_are_registered_and_learned_in_parts() -> None:
+    many = [layout(f"t-{number}") for number in range(PART_LAYOUTS_MAX + 1)]
+    async with nameserver() as served, running(Broker([served.address], *many)) as first:
+        await first.registrar.accepted()
+        assert len(served.table.layouts) == len(many)
+        async with running(Broker([served.address], name="broker-b", store="b" * 32, port=2)) as second:
+            await second.registrar.accepted()
+            assert len(second.table) == len(many)
+
+
+async def test_a_layout_that_the_nameserver_leaves_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = TopicLayout("wrong", LayoutVersion(1 << 54, 7), layout("orders").entries)
+    async with nameserver() as served, running(Broker([served.address], layout("orders"), wrong)) as broker:
+        await broker.registrar.accepted()
+        broker.table.adopt(layout("bills"))
+        broker.registrar.changed()
+        await until(lambda: served.table.layouts.get("bills") is not None)
+        told = [record for record in caplog.records if record.name == "lockstep.broker" and "layout.refused" in record.getMessage()]
+        assert len(told) == 1
+        assert "topic=wrong" in told[0].getMessage()
+
+
+async def test_a_broker_of_which_more_layouts_are_left_out_than_are_named_is_accepted_and_logs_their_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wrong = [TopicLayout(f"t-{number}", LayoutVersion(1 << 54, 7), ()) for number in range(REFUSED_MAX + 76)]
+    async with nameserver() as served, running(Broker([served.address], layout("orders"), *wrong)) as broker:
+        await broker.registrar.accepted()
+        assert served.table.layouts.all() == (layout("orders"),)
+        messages = [record.getMessage() for record in caplog.records if record.name == "lockstep.broker"]
+        assert len([each for each in messages if each.startswith("layouts.refused") and "count=1100" in each]) == 1
+
+
+async def test_a_broker_that_takes_no_more_topics_is_accepted_without_those_that_the_nameserver_has() -> None:
+    async with nameserver() as served, running(Broker([served.address], *(layout(f"t-{number}") for number in range(9)))) as first:
+        await first.registrar.accepted()
+        second = Broker([served.address], layout("own"), name="broker-b", store="b" * 32, port=2, topics_max=5)
+        async with running(second):
+            await second.registrar.accepted()
+            assert (len(second.table), second.adoptions) == (5, 1)
+            assert served.table.layouts.get("own") == layout("own")
+            first.table.adopt(layout("own", counter=2))
+            first.registrar.changed()
+            await until(lambda: second.table.get("own") == layout("own", counter=2))
+
+
+def test_an_address_that_is_none_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        Broker(["nowhere"])

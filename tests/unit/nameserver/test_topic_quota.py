@@ -1,0 +1,167 @@
+"""How many topics one broker may bring to a nameserver, and when they are forgotten."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.nameserver import topic_quota
+from lockstep.nameserver.route_table import FORGET_MS, Registration, RouteTable
+from lockstep.nameserver.topic_quota import SILENCE_MS
+from lockstep.protocol import layouts as protocol_layouts
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from support.counting import Steps
+
+ROOM = 24
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_quota, "LAYOUTS_MAX", ROOM)
+
+
+def layouts(prefix: str, count: int, counter: int = 1) -> tuple[TopicLayout, ...]:
+    return tuple(
+        TopicLayout(f"{prefix}-{number}", LayoutVersion(counter, 7), (LayoutEntry(prefix, 1, 1, counter),)) for number in range(count)
+    )
+
+
+def said(name: str, wanted: tuple[TopicLayout, ...] = (), *, part: int = 0, parts: int = 1, full: bool = False) -> Registration:
+    return Registration(name, "c", f"{name:0>32}", 1, {"internal": "10.0.0.1:1"}, wanted, None, None, part, parts, full)
+
+
+def topics(table: RouteTable) -> list[str]:
+    return [layout.topic for layout in table.layouts.all()]
+
+
+# ---------------------------------------------------------------------------------------------------------------------- shares
+
+
+def test_one_broker_brings_half_of_what_a_nameserver_keeps_and_what_it_lacks_is_named() -> None:
+    table = RouteTable()
+    change = table.register(said("one", layouts("one", ROOM)), 1, 0)
+    assert (len(change.adopted), len(change.refused), change.joined, change.routed) == (ROOM // 2, ROOM // 2, True, True)
+    assert "one-12" in change.refused[0].reason
+    assert "broker 'one'" in change.refused[0].reason
+
+
+@given(st.lists(st.integers(0, 2 * ROOM), max_size=12))
+def test_whatever_other_brokers_bring_the_next_may_bring_its_share(wanted: list[int]) -> None:
+    """Each leaves as much room as it takes."""
+    table = RouteTable()
+    for number, count in enumerate(wanted):
+        assert table.register(said(f"b-{number}", layouts(f"b-{number}", count)), number, 0).joined
+    free = ROOM - len(table.layouts)
+    assert free >= ROOM >> len(wanted)
+    honest = table.register(said("honest", layouts("honest", ROOM)), 99, 1)
+    assert len(honest.adopted) == (free + 1) // 2
+
+
+def test_what_a_broker_has_brought_stays_its_own_and_may_change_when_there_is_no_room() -> None:
+    table = RouteTable()
+    own = layouts("own", 2)
+    table.register(said("honest", own), 1, 0)
+    for number in range(ROOM):
+        table.register(said(f"b-{number}", layouts(f"b-{number}", ROOM)), 2, 1)
+    assert len(table.layouts) == ROOM
+    change = table.register(said("honest", layouts("own", 3, counter=2)), 1, 2)
+    assert (change.adopted, [each.topic for each in change.refused]) == (("own-0", "own-1"), ["own-2"])
+
+
+# ------------------------------------------------------------------------------------------------------------- topics are forgotten
+
+
+def test_what_a_forgotten_broker_alone_has_brought_is_forgotten() -> None:
+    table = RouteTable()
+    table.register(said("honest", layouts("own", 1)), 1, 0)
+    table.register(said("stranger", layouts("s", ROOM)), 2, 0)
+    table.connection_closed(2)
+    table.register(said("honest", layouts("own", 1)), 1, 1)
+    table.expire(10)
+    table.register(said("honest", layouts("own", 1)), 1, SILENCE_MS)
+    table.expire(9 + SILENCE_MS)
+    assert len(table.layouts) > 1
+    table.expire(10 + SILENCE_MS)
+    assert (topics(table), table.layouts.entry_count, table.layouts.user_topics()) == (["own-0"], 1, ("own-0",))
+    assert len(table.register(said("other", layouts("o", ROOM)), 3, 10 + SILENCE_MS).adopted) == ROOM // 2
+
+
+def test_parts_of_a_registration_that_never_ends_are_forgotten() -> None:
+    table = RouteTable()
+    table.register(said("stranger", layouts("s", 5), parts=2), 2, 0)
+    table.expire(0)
+    table.expire(SILENCE_MS)
+    assert topics(table) == []
+
+
+def test_a_topic_stays_as_long_as_another_broker_that_registers_has_it() -> None:
+    table = RouteTable()
+    table.register(said("first", layouts("t", 2)), 1, 0)
+    table.register(said("second", layouts("t", 1)), 2, 0)
+    table.connection_closed(1)
+    for now_ms in (0, FORGET_MS, FORGET_MS + SILENCE_MS - 1, FORGET_MS + SILENCE_MS):
+        table.register(said("second", layouts("t", 1)), 2, now_ms)
+        assert topics(table) == ["t-0", "t-1"]
+        table.expire(now_ms)
+    assert topics(table) == ["t-0"]
+
+
+def test_a_topic_of_a_broker_that_was_routed_stays_for_as_long_as_the_broker_is_remembered() -> None:
+    table = RouteTable()
+    table.register(said("first", layouts("t", 1)), 1, 0)
+    table.connection_closed(1)
+    table.expire(FORGET_MS - 1)
+    assert table.route("t-0", "internal", 0) is not None
+    table.expire(2 * FORGET_MS)
+    table.expire(2 * FORGET_MS + SILENCE_MS)
+    assert topics(table) == []
+
+
+def test_a_standstill_of_the_nameserver_forgets_no_topic() -> None:
+    table = RouteTable()
+    table.register(said("stranger", layouts("t", 1), parts=2), 1, 0)
+    table.expire(0)
+    table.stood_still(10 * SILENCE_MS, 10 * SILENCE_MS)
+    table.expire(10 * SILENCE_MS + SILENCE_MS - 1)
+    assert topics(table) == ["t-0"]
+    table.expire(11 * SILENCE_MS)
+    assert topics(table) == []
+
+
+def test_deletions_that_are_forgotten_make_room() -> None:
+    table = RouteTable()
+    deleted = tuple(layout.deletion for layout in layouts("t", ROOM // 2))
+    table.register(said("one", deleted), 1, 0)
+    assert table.forget_deletions(3) == ROOM // 2
+    assert len(table.register(said("one", layouts("u", ROOM // 2)), 1, 0).adopted) == ROOM // 2
+
+
+# ----------------------------------------------------------------------------------------------------- brokers that take no more
+
+
+def test_a_broker_that_takes_no_more_topics_is_routed_and_lacks_only_newer_layouts_of_its_own() -> None:
+    table = RouteTable()
+    table.register(said("other", (*layouts("a", 3), *layouts("own", 2, counter=2))), 1, 0)
+    learning = table.register(said("honest", layouts("own", 2)), 2, 0)
+    assert (len(learning.missing), learning.routed) == (5, False)
+    full = table.register(said("honest", layouts("own", 2), full=True), 2, 0)
+    assert (full.missing, full.routed) == (layouts("own", 2, counter=2), False)
+    assert table.register(said("honest", layouts("own", 2, counter=2), full=True), 2, 0).routed
+
+
+# ------------------------------------------------------------------------------------------------------------------------ work
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_an_answer_costs_depends_on_what_it_carries(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    monkeypatch.setattr(topic_quota, "LAYOUTS_MAX", 10_000)
+    monkeypatch.setattr(protocol_layouts, "PART_LAYOUTS_MAX", 4)
+
+    def lines(known: int) -> int:
+        table = RouteTable()
+        table.register(said("one", layouts("one", known)), 1, 0)
+        with Steps("lockstep/") as steps:
+            change = table.register(said("two", full=full), 2, 0)
+        assert len(change.missing) == (0 if full else 4)
+        return steps.count
+
+    assert lines(500) == lines(50)

@@ -1,0 +1,74 @@
+"""A peer writes at most ten lines a second into the log, whatever it sends."""
+
+import asyncio
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.runtime import log_limit
+from lockstep.runtime.daemon import new_event_loop
+from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import EVENTS_MAX, PERIOD_MS, EventLimit, log_limited
+from support.until import until
+
+
+def test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted() -> None:
+    table = EventLimit()
+    assert [table.passes("refused", 5) for _ in range(15)] == [True] * 10 + [False] * 5
+    assert table.passes("failed", 5), "each name is counted by itself"
+    assert table.due_ms() == 1_005
+    assert table.ended(1_004) == []
+    assert table.ended(1_005) == [("refused", 5)]
+    assert table.ended(9_999) == []
+    assert table.passes("refused", 1_005)
+    assert table.due_ms() is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400)), max_size=400))
+def test_every_event_is_passed_or_counted_and_no_second_has_more_than_two_periods_of_them(steps: list[tuple[str, int]]) -> None:
+    table, now_ms = EventLimit(), 0
+    happened, told, passed = dict.fromkeys("abc", 0), dict.fromkeys("abc", 0), list[tuple[str, int]]()
+    for event, later_ms in steps:
+        now_ms += later_ms
+        for name, count in table.ended(now_ms):
+            told[name] += count
+        happened[event] += 1
+        if table.passes(event, now_ms):
+            passed.append((event, now_ms))
+    for name, count in table.ended(now_ms + PERIOD_MS):
+        told[name] += count
+    for name in "abc":
+        times = [at for event, at in passed if event == name]
+        assert len(times) + told[name] == happened[name]
+        for begin in times:
+            assert len([at for at in times if begin <= at < begin + PERIOD_MS]) <= 2 * EVENTS_MAX
+
+
+@pytest.mark.parametrize("make", [new_event_loop, asyncio.new_event_loop], ids=["usual", "asyncio"])
+def test_what_was_left_out_is_logged_when_the_second_is_over_though_nothing_more_happens(
+    make: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        logger = get_logger("test")
+        for number in range(13):
+            log_limited(logger, "warning", "peer.odd", number=number)
+        await until(lambda: len(caplog.records) > EVENTS_MAX)
+
+    with asyncio.Runner(loop_factory=make) as runner:  # type: ignore[arg-type]
+        runner.run(main())
+    *lines, last = [record.getMessage() for record in caplog.records]
+    assert lines == [f"peer.odd number={number}" for number in range(10)]
+    assert last == "events.left_out left_out=peer.odd count=3 period_ms=1000"
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_a_loop_that_is_gone_leaves_nothing() -> None:
+    async def main() -> None:
+        log_limited(get_logger("test"), "info", "peer.odd")
+
+    before = len(log_limit._logs)
+    for _ in range(3):
+        asyncio.run(main())
+    assert len(log_limit._logs) <= before + 1

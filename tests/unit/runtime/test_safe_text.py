@@ -1,0 +1,117 @@
+"""Whatever a peer says, no control character, no ESC and no line break of it reaches a log line, an error or a terminal."""
+
+import io
+import json
+import logging
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lockstep.admin.options import complain
+from lockstep.admin.render import json_text, print_table, say
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.command import RESPONSE_FLAG, Command
+from lockstep.protocol.errors import broker_error
+from lockstep.protocol.frame import encode_frame
+from lockstep.runtime import log
+from lockstep.runtime.safe_text import printable
+from support.recorder import record
+
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
+EVIL = "no\r\n2026-01-01 [info] broker.started\x1b[2J\x9b31m\x00\x7f\u2028\u202e\u200b\ud800"
+remarks = st.text(st.characters(codec="utf-8")) | st.sampled_from([EVIL.replace("\ud800", ""), "plain words"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def clean(text: str) -> bool:
+    """One line of printable characters."""
+    return text.removesuffix("\n").isprintable()
+
+
+@given(st.text() | st.just(EVIL))
+def test_what_is_printable_stays_and_all_else_is_escaped_once(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert printable(shown) == shown
+    assert shown.encode() is not None
+    if text.isprintable():
+        assert shown == text
+
+
+async def heard(remark: str) -> Command:
+    """The response as the asker of an endpoint is given it."""
+    endpoint, _ = record(None)
+    asked = endpoint.request(11, timeout_ms=1_000)
+    endpoint.data_received(encode_frame(Command(ResponseCode.SYSTEM_ERROR, 1, RESPONSE_FLAG, remark=remark)))
+    answer = asked.result()
+    endpoint.abort("done")
+    return answer
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(remarks)
+async def test_no_remark_reaches_a_log_line_an_error_or_a_terminal_as_it_came(capsys: pytest.CaptureFixture[str], remark: str) -> None:
+    answer = await heard(remark)
+    error = broker_error(answer.code, answer.remark)
+    assert clean(str(error))
+    assert clean(error.remark)
+    complain(error)
+    assert clean(capsys.readouterr().err)
+
+
+@given(st.text() | st.just(EVIL))
+def test_no_text_in_a_fact_reaches_a_line_of_the_log_as_it_came(text: str) -> None:
+    terminal, plain, library = Terminal(), io.StringIO(), list[str]()
+    log.configure(stream=terminal)
+    log.get_logger("x").info("thing.happened", remark=text, several=[text])
+    (line, end) = terminal.getvalue().split("\n")
+    assert end == ""
+    for colour in ("\x1b[0m", "\x1b[1m", "\x1b[2m", *(f"\x1b[{number}m" for number in range(30, 38))):
+        line = line.replace(colour, "")
+    assert clean(line)
+    log.configure(stream=plain)
+    log.get_logger("x").info("thing.happened", remark=text)
+    assert json.loads(plain.getvalue())["remark"] == text
+    assert clean(plain.getvalue())
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            library.append(record.getMessage())
+
+    root, kept = logging.getLogger(log.ROOT), Kept()
+    root.addHandler(kept)
+    log.get_logger("x").info("thing.happened", remark=text)
+    root.removeHandler(kept)
+    assert library == [f"thing.happened remark={printable(text)}"]
+
+
+def test_the_message_of_an_error_in_a_traceback_has_no_control_characters() -> None:
+    terminal = Terminal()
+    log.configure(stream=terminal)
+    try:
+        raise ValueError(EVIL)
+    except ValueError as error:
+        log.get_logger("x").error("thing.failed", exc_info=error)
+    written = terminal.getvalue()
+    assert "ValueError: no" in written
+    assert not any(each in written for each in ("\x1b[2J", "\x9b", "\x00", "\r", "\u202e"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text() | st.just(EVIL))
+def test_no_text_reaches_the_terminal_of_a_command_as_it_came(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    say(f"broker {text} refused")
+    assert clean(capsys.readouterr().out)
+    complain(text)
+    assert clean(capsys.readouterr().err)
+    print_table(["what"], [(text,)])
+    assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
+    document = json_text({"remark": text}, indent=2)
+    assert all(line.isprintable() for line in document.split("\n"))
+    assert json.loads(document) == {"remark": text}
