@@ -31,10 +31,11 @@ from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import TopicLayout
 from lockstep.protocol.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, STORE_HOST_AT, STORE_TIMESTAMP_AT, pack_host
-from lockstep.runtime.dispatch import HELD, Dispatcher, Outcome, Request, handles
+from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Request
 from lockstep.runtime.server import Server
 
 T = TypeVar("T")
@@ -124,7 +125,7 @@ class FakeBroker:
         header: PullHeader = request.header
         queue = self.queues.get((header.topic, header.queue_id), [])
         if header.queue_offset >= len(queue):
-            return HELD
+            return NO_RESPONSE
         reply = PullReply(len(queue), 0, len(queue))
         return request.reply(reply, b"".join(queue[header.queue_offset :]))
 

@@ -18,12 +18,13 @@ from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.nameserver_registration import BrokerCard, NameserverRegistration, RegistrationRefusedError, RegistrationState
 from lockstep.broker.processors.client import ClientProcessor
-from lockstep.broker.processors.lock import START_LANE, LockProcessor
+from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.send import SendGate, SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
+from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.state import BrokerState
@@ -38,9 +39,10 @@ from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.config import ADMIN, INTERNAL
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import LANE_ITEMS_PER_TURN, Dispatcher, LaneLimits
+from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.limits import EndpointLimits
 from lockstep.runtime.log import announce, get_logger
 from lockstep.runtime.server import Server

@@ -27,12 +27,13 @@ from lockstep.protocol.layouts import in_parts
 from lockstep.protocol.names import check_broker_name, check_cluster_name
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import Request, handles
+from lockstep.runtime.dispatch import handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.link import parse_address
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.request import Request
 
 log = get_logger("lockstep.nameserver")
 

@@ -9,7 +9,7 @@ from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.tables.lock_table import FencingCounter, Key, Lock
 from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 from lockstep.protocol.bodies import LockResult, LockVerdict
-from lockstep.runtime.dispatch import Pending
+from lockstep.runtime.request import Pending
 from sweep.mutants.registry import Patches, mutant
 
 

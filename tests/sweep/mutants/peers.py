@@ -15,12 +15,14 @@ from lockstep.broker.store import Store
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.protocol.codec import plain
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
-from lockstep.runtime import admin_port, endpoint
+from lockstep.runtime import admin_port, dispatch, endpoint
 from lockstep.runtime.admin_port import AdminPort
 from lockstep.runtime.descriptors import Descriptors
-from lockstep.runtime.dispatch import Answering, Dispatcher, Request
+from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.lanes import Lane
 from lockstep.runtime.log_limit import EventLimit
+from lockstep.runtime.request import Request
 from lockstep.runtime.turn import Turn, TurnBudget
 from sweep.mutants.registry import Patches, mutant
 
@@ -38,7 +40,11 @@ ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 @mutant("swarm", aimed=f"{ONE_BUG}::test_a_pull_that_fails_leaves_the_other_pulls_of_its_turn_alone")
 def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
     """An error in one pull is that pull's answer; the others of the turn are served."""
-    patch.set(Answering, "__exit__", lambda self, kind, error, trace: False)
+
+    def raise_again(self: Request, error: Exception) -> None:
+        raise error
+
+    patch.set(Request, "fail", raise_again)
 
 
 @mutant("swarm", aimed=f"{ONE_BUG}::test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answered")
@@ -164,8 +170,13 @@ def the_admin_port_has_any_name(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{WAITING}::test_a_pull_that_waits_keeps_what_an_honest_one_keeps")
 def requests_keep_their_frame(patch: Patches) -> None:
     """A request that waits keeps the header and the body that its handler declares, and nothing else of its frame."""
-    init: Any = Request.__init__
-    patch.set(Request, "__init__", lambda self, command, endpoint, header, body: init(self, command, endpoint, header, body or command))
+    decode: Any = dispatch._Route.decode
+
+    def keep(self: Any, command: Any) -> tuple[Any, Any]:
+        header, body = decode(self, command)
+        return header, body or command
+
+    patch.set(dispatch._Route, "decode", keep)
 
 
 @mutant("swarm", aimed=f"{WAITING}::test_a_header_above_its_handlers_limit_is_refused_by_its_size")
@@ -179,13 +190,13 @@ def every_header_may_fill_its_frame(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{WAITING}::test_the_bytes_that_wait_in_a_lane_have_a_limit")
 def lanes_count_requests_alone(patch: Patches) -> None:
     """The bytes of the requests that wait in a lane have a limit, beside their number."""
-    enqueue: Any = Dispatcher._enqueue
+    add: Any = Lane.add
 
-    def unweighed(self: Dispatcher, lane: Any, request: Request, work: Any) -> None:
+    def unweighed(self: Lane, request: Request, work: Any) -> None:
         request.size = 0
-        enqueue(self, lane, request, work)
+        add(self, request, work)
 
-    patch.set(Dispatcher, "_enqueue", unweighed)
+    patch.set(Lane, "add", unweighed)
 
 
 @mutant("swarm", aimed=f"{FAULTS}::test_pulls_of_a_turn_that_fails_are_answered_and_the_next_turn_serves")

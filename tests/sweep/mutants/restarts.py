@@ -14,7 +14,7 @@ from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import Session, SessionTable
 from lockstep.protocol.bodies import LockResult
-from lockstep.runtime.dispatch import Pending
+from lockstep.runtime.request import Pending
 from sweep.mutants.registry import Patches, mutant
 
 

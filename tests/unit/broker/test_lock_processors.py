@@ -13,8 +13,9 @@ from lockstep.broker.coordination import CoordinationConfig
 from lockstep.broker.effects import CloseConnection, PushQueueFree
 from lockstep.broker.group_status import GroupStatusReader
 from lockstep.broker.processors.client import ClientProcessor
-from lockstep.broker.processors.lock import START_LANE, LockProcessor
+from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
+from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.tables.lock_table import Key
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
@@ -42,9 +43,10 @@ from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from lockstep.runtime.dispatch import LANE_ITEMS_PER_TURN, Dispatcher
+from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN
 from support.broker_fakes import FakeEndpoint, FakeHost
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, layout, ordered
 from support.until import until

@@ -32,8 +32,10 @@ from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.layouts import ENTRY_COUNT_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.sequence import FrameSequence
-from lockstep.runtime.dispatch import LANE_ITEMS_PER_TURN, Dispatcher, LaneLimits, Request
+from lockstep.runtime.dispatch import Dispatcher
+from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.metrics import SLICE_ITEMS
+from lockstep.runtime.request import Request
 from lockstep.runtime.turn import TurnBudget
 from lockstep.testing.simulation.disk import SimFiles
 from support.broker_fakes import FakeEndpoint, FakeHost

@@ -24,9 +24,10 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import PART_LAYOUTS_MAX, LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import HELD, Dispatcher, Outcome, Request, handles
+from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Request
 from lockstep.runtime.server import Server
 from support.until import until
 
@@ -206,7 +207,7 @@ class SlowNameserver:
     @handles(RequestCode.REGISTER_BROKER)
     def register(self, request: Request) -> Outcome:
         self.asked.append(request)
-        return HELD
+        return NO_RESPONSE
 
 
 @pytest.mark.parametrize("refuses", [True, False])
@@ -222,7 +223,7 @@ async def test_a_nameserver_that_has_not_answered_yet_is_waited_for(refuses: boo
         assert not accepted.done()
         request = slow.asked[0]
         code = ResponseCode.BROKER_NAME_TAKEN if refuses else ResponseCode.SUCCESS
-        request.endpoint.send(request.reply(body=RegisterReply(()), code=code, remark="taken"))
+        request.respond(request.reply(body=RegisterReply(()), code=code, remark="taken"))
         await asyncio.wait([accepted])
         assert isinstance(accepted.exception(), RegistrationRefusedError) == refuses
     await server.close()

@@ -22,11 +22,13 @@ from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, QueueHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.protocol.headers.routes import CreateTopicHeader
-from lockstep.runtime.dispatch import Dispatcher, Later, Outcome, Pending, Request
+from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.lanes import Lane
 from lockstep.runtime.link import connect
 from lockstep.runtime.log_limit import EventLimit
+from lockstep.runtime.request import Later, Pending, Request
 from support.until import until
 from support.whole_broker import LAYOUT, TOPIC, Client, dialled, frame, kill, running, settings
 
@@ -54,19 +56,34 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    """`ask`'s request fails alone: the one that is sent with it is answered."""
+    """`ask`'s request fails alone: it has one response, and the request that is sent with it has its own."""
     caplog.clear()
+    received = endpoint._outstanding.answers = Received()
     failing = ask()
     beside = endpoint.request(OTHER, timeout_ms=5_000)
     answer = await failing
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
     assert (await beside).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    await endpoint.request(OTHER, timeout_ms=5_000)
+    assert len(received.opaques) == len(set(received.opaques)) == 3
     assert tracebacks(caplog) == ["request.failed"]
 
 
-def replaced(dispatcher: Dispatcher, code: int, handler: Callable[[Request], Outcome]) -> None:
+class Received(dict[int, Any]):
+    """The requests of a connection that wait for a response, and the opaques of all responses that came, expected or not."""
+
+    def __init__(self) -> None:
+        self.opaques: list[int] = []
+
+    def pop(self, opaque: int, *default: Any) -> Any:
+        self.opaques.append(opaque)
+        return super().pop(opaque, *default)
+
+
+def replaced(dispatcher: Dispatcher, code: int, handler: Callable[[Request], object], lane: Lane | None = None) -> None:
     """`handler` instead of the code's own, for any header and body."""
-    dispatcher._routes[code] = dataclasses.replace(dispatcher._routes[code], handler=handler, header=None, body=None, lane=None)
+    mark = dataclasses.replace(dispatcher._routes[code].mark, header=None, body=None)
+    dispatcher._routes[code] = dataclasses.replace(dispatcher._routes[code], handler=handler, mark=mark, lane=lane)
 
 
 async def check_stages(
@@ -77,9 +94,9 @@ async def check_stages(
     def ask() -> "asyncio.Future[Command]":
         return endpoint.request(code, timeout_ms=5_000)
 
-    route = dispatcher._routes[code]
-    if route.lane is not None:
-        dispatcher._routes[code] = dataclasses.replace(route, handler=missing_later, header=None, body=None)
+    lane = dispatcher._routes[code].lane
+    if lane is not None:
+        replaced(dispatcher, code, missing_later, lane)
         await one_fails(ask, endpoint, caplog)
     replaced(dispatcher, code, missing)
     await one_fails(ask, endpoint, caplog)

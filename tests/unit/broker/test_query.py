@@ -18,7 +18,8 @@ from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
-from lockstep.runtime.dispatch import Dispatcher, LaneLimits
+from lockstep.runtime.dispatch import Dispatcher
+from lockstep.runtime.lanes import LaneLimits
 from support.broker_fakes import FakeEndpoint, FakeStore, request
 
 LAYOUT = TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 2, 2, 1), LayoutEntry("broker-b", 2, 2, 1)))

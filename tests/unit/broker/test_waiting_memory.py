@@ -15,8 +15,10 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.frame import FrameBuffer, encode_frame
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.send import SendBackHeader
-from lockstep.runtime.dispatch import Dispatcher, LaneLimits, Later, Outcome, Request, handles
+from lockstep.runtime.dispatch import Dispatcher, handles
+from lockstep.runtime.lanes import LaneLimits
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
+from lockstep.runtime.request import Later, Outcome, Request
 from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
 

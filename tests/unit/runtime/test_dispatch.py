@@ -19,18 +19,10 @@ from lockstep.protocol.errors import ConfigError, LocalProtocolError, RemoteProt
 from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
 from lockstep.runtime import dispatch
-from lockstep.runtime.dispatch import (
-    HELD,
-    Dispatcher,
-    LaneLimits,
-    Later,
-    Outcome,
-    Pending,
-    Request,
-    RetryLaterError,
-    handles,
-)
+from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.lanes import LaneLimits
+from lockstep.runtime.request import NO_RESPONSE, Later, Outcome, Pending, Request, RetryLaterError
 from lockstep.runtime.turn import TurnBudget
 from support.loops import turns
 from support.peers import dialled, serving
@@ -90,7 +82,7 @@ class Processor:
     @handles(RequestCode.PULL_MESSAGE)
     def kept(self, request: Request) -> Outcome:
         self.held.append(request)
-        return HELD
+        return NO_RESPONSE
 
     @handles(RequestCode.LOCK_BATCH_MQ)
     def fails(self, request: Request) -> Outcome:
@@ -201,7 +193,7 @@ async def test_held_is_answered_by_whoever_kept_it() -> None:
     opaque = bench.ask(RequestCode.PULL_MESSAGE)
     assert await bench.answers() == []
     (request,) = bench.processor.held
-    request.endpoint.send(request.reply(code=ResponseCode.PULL_NOT_FOUND))
+    request.respond(request.reply(code=ResponseCode.PULL_NOT_FOUND))
     answer = await bench.answer()
     assert (answer.opaque, answer.code) == (opaque, ResponseCode.PULL_NOT_FOUND)
 
@@ -422,7 +414,7 @@ def test_two_handlers_for_one_code_are_refused_by_name() -> None:
     class Other:
         @handles(RequestCode.GET_MAX_OFFSET)
         def again(self, request: Request) -> Outcome:
-            return HELD
+            return NO_RESPONSE
 
     with pytest.raises(ConfigError, match=r"GET_MAX_OFFSET \(30\) has two handlers: .*(Processor\.now|Other\.again)"):
         Dispatcher([Processor(), Other()], lanes=LANES)
@@ -432,17 +424,17 @@ def test_a_lane_and_its_handler_must_fit() -> None:
     class PlainInLane:
         @handles(1, lane="cold")
         def f(self, request: Request) -> Outcome:
-            return HELD
+            return NO_RESPONSE
 
     class AsyncWithout:
         @handles(1)
         async def f(self, request: Request) -> Outcome:
-            return HELD
+            return NO_RESPONSE
 
     class UnknownLane:
         @handles(1, lane="warm")
         async def f(self, request: Request) -> Outcome:
-            return HELD
+            return NO_RESPONSE
 
     for wrong in (PlainInLane(), AsyncWithout(), UnknownLane()):
         with pytest.raises(ConfigError, match=r"\.f"):

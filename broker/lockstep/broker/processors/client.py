@@ -9,12 +9,14 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
-from lockstep.runtime.dispatch import HELD, LANE_ITEMS_PER_TURN, Outcome, Request, handles
+from lockstep.runtime.dispatch import handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Request
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
@@ -55,7 +57,7 @@ class ClientProcessor:
                 facts = {"was": expressions(was), "now": expressions(now)}
                 facts |= {"effect": "it holds for all members now"}
                 log_limited(log, "warning", "subscription.overruled", group=entry.group, client=body.client_id, **facts)
-        return HELD if reply is None else request.reply(body=reply)
+        return NO_RESPONSE if reply is None else request.reply(body=reply)
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader)
     def unregister(self, request: Request) -> Outcome:
@@ -64,7 +66,7 @@ class ClientProcessor:
         if header.consumer_group is not None:
             now_ms = self._clock.boot_ms()
             if not self._coordination.membership.unregister(request.endpoint.id, header.client_id, header.consumer_group, now_ms):
-                return HELD
+                return NO_RESPONSE
         return request.reply()
 
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader)

@@ -1,7 +1,7 @@
 """QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET: progress without an epoch. RocketMQ: ConsumerManageProcessor.
 
-A query with a start policy comes from a session of a concurrent group: the broker resolves the policy and answers where to go on, under
-which generation. Any other query is RocketMQ's.
+A query with a start policy comes from a session of a concurrent group: the broker resolves the policy and returns the offset at which the
+group goes on, and its generation. Any other query is RocketMQ's.
 """
 
 from functools import partial
@@ -9,37 +9,41 @@ from typing import Protocol
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.lock_sync import OffsetsByTime, start_policy
-from lockstep.broker.processors.lock import START_LANE, TimeIndex, offsets_by_time
-from lockstep.protocol.bodies import LockItem, LockVerdict, ReconcileBody, StartPolicy
+from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
+from lockstep.protocol.bodies import LockItem, LockVerdict, ReconcileBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceNotAvailableError
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from lockstep.runtime.dispatch import HELD, Later, Outcome, Pending, Request, handles
+from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request
 
 
 class Queues(TimeIndex, Protocol):
     """What the store knows of queues that a group has not read yet."""
 
     def young_queue(self, topic: str, queue_id: int) -> bool:
-        """True while the queue's first message is still at hand: a group without an offset then begins at 0."""
+        """Return True while the queue's first message is one of the recent ones: a group without an offset then begins at 0."""
         ...
 
 
 class OffsetProcessor:
-    """How far a group is."""
+    """Handles queries and commits of progress by clients that hold no epoch."""
 
     def __init__(self, host: Host, coordination: Coordination, store: Queues) -> None:
         self._clock = host.clock
         self._coordination = coordination
         self._store = store
+        self._starts = StartOffsets(coordination, store)
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader)
     def query(self, request: Request) -> Outcome:
-        """ "Not found" and "could not tell" are different answers: the first one lets a client use its start policy."""
+        """Return the group's offset. QueryNotFoundError alone lets a client use its start policy, so no other failure may raise it."""
         header: QueryConsumerOffsetHeader = request.header
         if header.where is not None:
-            return self._query_session(request, header)
+            item = LockItem(header.consumer_group, header.topic, header.queue_id)
+            body = ReconcileBody((item,), (start_policy(header),))
+            return self._starts.resolve(request, body, partial(self._query_session, request, header))
         young = self._store.young_queue(header.topic, header.queue_id)
         offset = self._coordination.legacy.query_offset((header.consumer_group, header.topic, header.queue_id), young=young)
         if offset is None:
@@ -54,29 +58,13 @@ class OffsetProcessor:
         )
         return Pending(request.reply())
 
-    def _query_session(self, request: Request, header: QueryConsumerOffsetHeader) -> Outcome:
-        if self._times_needed(request, header):
-            return Later(START_LANE, partial(self._query_by_time, request, header))
-        return self._begin(request, header, {})
-
-    def _times_needed(self, request: Request, header: QueryConsumerOffsetHeader) -> tuple[StartPolicy, ...]:
-        """The start policy while the group has not begun in the topic, if it is by time."""
-        item = LockItem(header.consumer_group, header.topic, header.queue_id)
-        return self._coordination.lock_sync.times_needed(request.endpoint.id, ReconcileBody((item,), (start_policy(header),)))
-
-    def _begin(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> Outcome:
-        answer = self._coordination.lock_sync.query(request.endpoint.id, header, self._clock.boot_ms(), by_time)
-        if answer is None:
-            return HELD
-        if answer.verdict is LockVerdict.NOT_YOURS:
-            raise NotYoursError(answer.remark or f"{header.topic} queue {header.queue_id} is another member's by the list")
-        if answer.verdict is not LockVerdict.OK:
-            raise ServiceNotAvailableError(answer.remark or "")
-        reply = ProgressReply(answer.offset, answer.epoch, answer.since, answer.gap_first, answer.gap_end)
+    def _query_session(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> Outcome:
+        result = self._coordination.lock_sync.query(request.endpoint.id, header, self._clock.boot_ms(), by_time)
+        if result is None:
+            return NO_RESPONSE
+        if result.verdict is LockVerdict.NOT_YOURS:
+            raise NotYoursError(result.remark or f"{header.topic} queue {header.queue_id} is another member's by the list")
+        if result.verdict is not LockVerdict.OK:
+            raise ServiceNotAvailableError(result.remark or "")
+        reply = ProgressReply(result.offset, result.epoch, result.since, result.gap_first, result.gap_end)
         return Pending(request.reply(reply))
-
-    async def _query_by_time(self, request: Request, header: QueryConsumerOffsetHeader) -> Outcome:
-        by_time = await offsets_by_time(self._coordination, self._store, self._times_needed(request, header))
-        if request.endpoint.closed:
-            return HELD  # and forgotten: nothing may be recorded of this connection any more
-        return self._begin(request, header, by_time)

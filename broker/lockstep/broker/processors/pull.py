@@ -44,12 +44,13 @@ from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND,
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX, TagFilter
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import HELD, Outcome, Request, RetryLaterError, handles
+from lockstep.runtime.dispatch import handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Request, RetryLaterError
 from lockstep.runtime.turn import Turn
 
 log = get_logger("broker.pull")
@@ -164,12 +165,12 @@ class PullProcessor:
     def pull(self, request: Request) -> Outcome:
         header: PullHeader = request.header
         if request.is_oneway:
-            return HELD
+            return NO_RESPONSE
         pull = Pull(request)
         if header.sys_flag & SUSPEND and header.suspend_timeout_millis > 0:
             pull.deadline_ms = self._clock.monotonic_ms() + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
         self._serve_soon([pull])
-        return HELD
+        return NO_RESPONSE
 
     # ------------------------------------------------------------------------------------------------------------ what wakes
 
@@ -258,8 +259,10 @@ class PullProcessor:
             if self._turn_bytes >= TURN_BYTES_MAX:
                 break
             pull = found.popleft()
-            with pull.request.answering():
+            try:
                 self._serve(pull)
+            except Exception as error:
+                pull.request.fail(error)
         if found or self._holds.any_woken:
             self._turn.soon()
 
@@ -391,7 +394,7 @@ class PullProcessor:
     def _send(self, pull: Pull, code: ResponseCode, result: ReadResult | None = None, remark: str | None = None) -> None:
         request = pull.request
         if result is None:
-            request.endpoint.send(request.reply(code=code, remark=remark))
+            request.respond(request.reply(code=code, remark=remark))
             return
         answer = PullReply(result.next_offset, result.min_offset, result.max_offset)
         if pull.gap is not None:
@@ -400,9 +403,7 @@ class PullProcessor:
         if result.parts:
             self._turn_bytes += sum(map(len, result.parts))
             self._count(request.header, result)
-            request.endpoint.send_parts(command, result.parts)
-        else:
-            request.endpoint.send(command)
+        request.respond(command, result.parts)
 
     def _count(self, header: PullHeader, result: ReadResult) -> None:
         key = header.topic, header.consumer_group
@@ -444,27 +445,29 @@ class PullProcessor:
                 pull = waiting.popleft()
                 if waiting:
                     self._cold[endpoint] = waiting
-                await self._read_one_cold(pull)
+                try:
+                    await self._read_one_cold(pull)
+                except Exception as error:
+                    pull.request.fail(error)
         finally:
             self._cold_count -= 1
 
     async def _read_one_cold(self, pull: Pull) -> None:
         header: PullHeader = pull.request.header
-        with pull.request.answering():
-            if not self._takes(pull.request.endpoint):
-                self._block(pull)
-                return
-            count, size = page_of(header)
-            hashes = self._hashes(header)
-            try:
-                result = await self._store.read_cold(
-                    header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes
-                )
-            except (StoreError, OSError) as error:
-                raise _unreadable(pull, error) from error
-            # The epoch may have risen meanwhile, the connection may be gone.
-            if not pull.request.endpoint.closed and self._check(pull):
-                self._deliver(pull, result)
+        if not self._takes(pull.request.endpoint):
+            self._block(pull)
+            return
+        count, size = page_of(header)
+        hashes = self._hashes(header)
+        try:
+            result = await self._store.read_cold(
+                header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes
+            )
+        except (StoreError, OSError) as error:
+            raise _unreadable(pull, error) from error
+        # The epoch may have risen meanwhile, the connection may be closed.
+        if not pull.request.endpoint.closed and self._check(pull):
+            self._deliver(pull, result)
 
 
 def _unreadable(pull: Pull, error: StoreError | OSError) -> BrokerSystemError:

@@ -9,7 +9,8 @@ from lockstep.protocol.errors import BrokerSystemError, RemoteProtocolError
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader, SearchOffsetHeader, TopicHeader, ViewMessageHeader
 from lockstep.protocol.names import is_sendable_topic
 from lockstep.protocol.record import RecordView
-from lockstep.runtime.dispatch import Outcome, Request, handles
+from lockstep.runtime.dispatch import handles
+from lockstep.runtime.request import Outcome, Request
 
 QUERY_LANE = "query"
 """Searches may wait for the disk."""

@@ -43,9 +43,10 @@ from lockstep.protocol.properties import (
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, host_address, pack_host, record_bounds
 from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
-from lockstep.runtime.dispatch import Outcome, Pending, Request, RetryLaterError, Until, handles
+from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
+from lockstep.runtime.request import Outcome, Pending, Request, RetryLaterError, Until
 
 Body = bytes | bytearray | memoryview
 

@@ -24,8 +24,9 @@ from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader
 from lockstep.protocol.names import check_group, dlq_topic, is_sendable_topic, retry_topic
 from lockstep.protocol.properties import UNIQ_KEY, decode_properties
 from lockstep.protocol.record import RecordView
-from lockstep.runtime.dispatch import HELD, Outcome, Pending, Request, handles
+from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request
 
 SEND_BACK_LANE = "send-back"
 """The message may have to be read from the disk."""
@@ -72,7 +73,7 @@ class SendBackProcessor:
         check_group(header.consumer_group)
         result = await self._store.read_some(header.topic, header.queue_id, header.offset, 1, 1)
         if request.endpoint.closed:
-            return HELD
+            return NO_RESPONSE
         key = (header.consumer_group, header.topic, header.queue_id)
         done = self._coordination.lock_sync.dead_lettered(request.endpoint.id, key, header.epoch, header.offset)
         if done is None:

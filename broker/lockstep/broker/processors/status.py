@@ -6,9 +6,10 @@ from lockstep.broker.coordination import Coordination
 from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.clients import DeleteGroupHeader
-from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
+from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.request import Outcome, Pending, Request
 
 log = get_logger("broker")
 

@@ -13,9 +13,10 @@ from lockstep.protocol.errors import MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.headers.routes import CreateTopicHeader, ForgetDeletionsHeader, ForgetDeletionsReply
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import TopicLayout
-from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
+from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.request import Outcome, Pending, Request
 
 log = get_logger("broker")
 

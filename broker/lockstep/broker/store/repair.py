@@ -18,10 +18,10 @@ from lockstep.broker.store.rebuild import EntryRebuild, entry_of
 from lockstep.broker.store.scan import BadRecordError, LogScan, ReadAt, read_record
 from lockstep.protocol.record import RECORD_BYTES_MIN
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import RetryLaterError
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.request import RetryLaterError
 
 log = get_logger("broker")
 

@@ -1,0 +1,53 @@
+"""The offsets at which groups begin by a time, which LOCK and QUERY_CONSUMER_OFFSET of sessions need before they are handled.
+
+They may have to be read from the disk: once for each group and topic, whichever member is first.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.lock_sync import NO_TIMES, OffsetsByTime
+from lockstep.broker.tables.lock_table import Key
+from lockstep.protocol.bodies import ReconcileBody
+from lockstep.runtime.request import NO_RESPONSE, Later, Outcome, Request
+
+START_LANE = "start"
+"""The lane in which offsets by time are read from the disk."""
+
+
+class TimeIndex(Protocol):
+    """What a start policy by time needs of the store."""
+
+    async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
+
+
+class StartOffsets:
+    """Finds the offsets that a request's start policies by time name, then lets the request be handled."""
+
+    def __init__(self, coordination: Coordination, store: TimeIndex) -> None:
+        self._lock_sync = coordination.lock_sync
+        self._store = store
+
+    def resolve(self, request: Request, body: ReconcileBody, handle: Callable[[OffsetsByTime], Outcome]) -> Outcome:
+        """Return the outcome of `handle`: at once if `body` needs no offset by time, else from the lane, once they were found."""
+        if not self._lock_sync.times_needed(request.endpoint.id, body):
+            return handle(NO_TIMES)
+
+        async def find_and_handle() -> Outcome:
+            found = await self._find(request, body)
+            if request.endpoint.closed:
+                return NO_RESPONSE  # the connection's session may be over: nothing may be recorded for it
+            return handle(found)
+
+        return Later(START_LANE, find_and_handle)
+
+    async def _find(self, request: Request, body: ReconcileBody) -> dict[Key, int]:
+        """Return the offsets that are needed still: the group may have begun while the request waited in the lane."""
+        found: dict[Key, int] = {}
+        for policy in self._lock_sync.times_needed(request.endpoint.id, body):
+            assert policy.timestamp_ms is not None, "a policy by time names one"
+            for queue_id in self._lock_sync.own_queue_ids(policy.topic):
+                offset = await self._store.offset_by_time(policy.topic, queue_id, policy.timestamp_ms)
+                found[policy.group, policy.topic, queue_id] = offset
+        return found

@@ -1,0 +1,151 @@
+"""One request: how it is responded to, now or later, and the only mapping of errors to responses.
+
+A handler returns an `Outcome`, which the Dispatcher carries out:
+
+| outcome               | the response                                                                            |
+|-----------------------|-----------------------------------------------------------------------------------------|
+| Command               | is sent now                                                                             |
+| Pending(Command)      | is sent when the log is confirmed up to its present end (or as far as `until` requires) |
+| Later(lane, work)     | is the outcome of a coroutine that runs in a lane                                       |
+| NO_RESPONSE           | is sent later by the processor with `Request.respond`, or never                         |
+
+Whatever works on a request, its handler, its lane or a later callback, passes an Exception to `Request.fail`, which alone maps errors to
+responses. So an error ends this request and nothing else:
+
+| exception             | the response                                                                            |
+|-----------------------|-----------------------------------------------------------------------------------------|
+| BrokerError           | its code and remark                                                                     |
+| protocol error        | SYSTEM_ERROR with the text                                                              |
+| any other             | SYSTEM_ERROR with its type and text; logged with its traceback                          |
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.command import ONEWAY_FLAG, RETRY_AFTER_FIELD, Command, response
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, SystemBusyError
+from lockstep.protocol.fields import to_plain
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.pending_requests import code_name
+from lockstep.runtime.safe_text import printable
+
+log = get_logger("runtime.dispatch")
+
+
+class RetryLaterError(SystemBusyError):
+    """SYSTEM_BUSY with a hint when to retry, in the remark and as a field of the response."""
+
+    def __init__(self, reason: str, retry_after_ms: int) -> None:
+        super().__init__(f"{reason}; retry after {retry_after_ms} ms")
+        self.retry_after_ms = retry_after_ms
+
+
+class Request:
+    """One request and its only response.
+
+    A request may be kept for long: of its frame it keeps what its handler declares, and nothing else.
+    """
+
+    __slots__ = ("body", "code", "codec", "endpoint", "flag", "header", "is_done", "opaque", "size")
+
+    def __init__(self, command: Command, endpoint: Endpoint, header: Any = None, body: Any = b"") -> None:
+        self.code = command.code
+        self.opaque = command.opaque
+        self.flag = command.flag
+        self.codec = command.codec
+        self.size = command.header_bytes + len(command.body)
+        """Bytes of the frame's header and body."""
+        self.endpoint = endpoint
+        """The connection that sent the request."""
+        self.header = header
+        """The decoded header dataclass; None if the handler declares none."""
+        self.body = body
+        """The decoded body dataclass, or the raw bytes if the handler declares `bytes`; empty if it declares none."""
+        self.is_done = False
+        """Whether the response was sent."""
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the client expects no response."""
+        return bool(self.flag & ONEWAY_FLAG)
+
+    def reply(
+        self, header: object | None = None, body: object | None = None, code: int = ResponseCode.SUCCESS, remark: str | None = None
+    ) -> Command:
+        """Return the response for this request without sending it: `header` is a header dataclass, `body` bytes or a body dataclass."""
+        raw = b"" if body is None else body if isinstance(body, bytes | bytearray | memoryview) else encode_body(body)
+        return response(self.opaque, self.codec, code, remark, None if header is None else to_plain(header), raw)
+
+    def respond(self, command: Command, parts: Sequence[bytes | memoryview] = ()) -> None:
+        """Send the response; `parts` are a body that is not copied. Send nothing to a one-way request or a closed connection."""
+        if self.flag & ONEWAY_FLAG:
+            return
+        if parts:
+            self.endpoint.send_parts(command, parts)
+        else:
+            self.endpoint.send(command)
+        self.is_done = True
+
+    def respond_encoded(self, frame: bytes) -> None:
+        """Send a response that is encoded already. It can't be too large any more."""
+        self.endpoint.send_frame(frame)
+        self.is_done = True
+
+    def fail(self, error: Exception) -> None:
+        """Respond with what `error` means. An error that no rule foresees is logged with the connection, the request and the traceback.
+
+        After the response nothing more is sent.
+        """
+        if not isinstance(error, BrokerError | RemoteProtocolError | LocalProtocolError):
+            facts = {"code": code_name(self.code), "peer": self.endpoint.peer, "error": repr(error)}
+            log_limited(log, "error", "request.failed", **facts, exc_info=error)
+        if not self.is_done:
+            self.respond(self._error_response(error))
+
+    def _error_response(self, error: Exception) -> Command:
+        if isinstance(error, BrokerError):
+            fields = {RETRY_AFTER_FIELD: error.retry_after_ms} if isinstance(error, RetryLaterError) else None
+            return response(self.opaque, self.codec, error.wire_code, printable(error.remark), fields, b"")
+        foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
+        remark = printable(str(error) if foreseen else f"{type(error).__name__}: {error}")
+        return response(self.opaque, self.codec, ResponseCode.SYSTEM_ERROR, remark, None, b"")
+
+
+Until = Literal["written", "confirmed", "synced"]
+"""How far the log must be: with the operating system, as durable as the broker's flush mode requires, or on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A response that waits for the log."""
+
+    command: Command
+    until: Until = "confirmed"
+
+
+class NoResponse:
+    """The type of NO_RESPONSE."""
+
+    __slots__ = ()
+
+
+NO_RESPONSE: Final = NoResponse()
+"""The Dispatcher sends nothing: the processor keeps the request and responds later, or the connection is being closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The rest of the handler has to wait for something: it runs in a lane, and its outcome is that of the request."""
+
+    lane: str
+    work: "Work"
+    """Called when a worker of the lane is free; not at all if the connection is closed by then."""
+
+
+Outcome = Command | Pending | Later | NoResponse
+Work = Callable[[], Coroutine[Any, Any, Outcome]]
