@@ -179,10 +179,144 @@ def test_nothing_is_left_for_later(path: Path) -> None:
         assert not re.search(r"\b(TODO|FIXME|XXX)\b", line), f"{place(path)}:{number}"
 
 
-def test_invariants_name_tests_that_exist() -> None:
+# ------------------------------------------------------------------------------------------------------------------ citations
+
+
+TEXT_FOLDERS = ("docs", "examples", "scripts", "tests")
+INTERNAL_PAGES = ("architecture.md", "ordering.md", "store.md", "invariants.md", "wire.md", "CONTRIBUTING.md")
+"""Pages about the code: a bare file name there is one of ours. In others `billing.py` may be the reader's."""
+LAW = r"[BCDELNOPRST]\d{1,2}[a-c]?"
+NOT_LAWS = {"tests/unit/protocol/test_golden.py"}
+"""Files whose comments are full of hexadecimal digits."""
+
+
+def texts() -> list[Path]:
+    """The files that may cite a page, a rule or a law."""
+    folders = [ROOT / root for root in roots()] + [ROOT / folder for folder in TEXT_FOLDERS]
+    found = [path for folder in folders for pattern in ("*.py", "*.md") for path in sorted(folder.rglob(pattern))]
+    return found + sorted(ROOT.glob("*.md"))
+
+
+def pages() -> list[Path]:
+    """The documents, apart from the change log, which names what there was."""
+    return [path for path in texts() if path.suffix == ".md" and path.name != "CHANGELOG.md"]
+
+
+@cache
+def file_names() -> frozenset[str]:
+    """Every suffix, at a slash, of the path of a file: `store/store.py` is one of `broker/lockstep/broker/store/store.py`."""
+    names = set()
+    folders = [ROOT / root for root in roots()] + [ROOT / folder for folder in TEXT_FOLDERS] + [ROOT / ".github"]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()] + [
+        path for path in ROOT.iterdir() if path.is_file()
+    ]
+    for path in files:
+        parts = place(path).split("/")
+        short = [parts[0], *parts[3:]] if parts[1:2] == ["lockstep"] else parts  # broker/app.py
+        for each in (parts, short):
+            names |= {"/".join(each[begin:]) for begin in range(len(each))}
+    return frozenset(names)
+
+
+@cache
+def laws() -> frozenset[str]:
+    """The laws of docs/invariants.md."""
+    return frozenset(re.findall(rf"^\*\*({LAW})\*\* ", (ROOT / "docs" / "invariants.md").read_text(), re.MULTILINE))
+
+
+@cache
+def rules() -> frozenset[str]:
+    """The sections and rules of docs/ordering.md."""
+    return frozenset(re.findall(r"^###? (\d+(?:\.\d+)?)\.? ", (ROOT / "docs" / "ordering.md").read_text(), re.MULTILINE))
+
+
+def prose(path: Path) -> str:
+    """A document, or the docstrings and comments of a module."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return text
+    strings = [node.value.value for node in ast.walk(tree(path)) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    comments = [line.split("#", 1)[1] for line in text.splitlines() if "#" in line]
+    return "\n".join([*(value for value in strings if isinstance(value, str)), *comments])
+
+
+def missing_citations(text: str) -> set[str]:
+    """The pages, rules, decisions and laws that a text cites and that do not exist. Laws have to be given as prose (`prose`)."""
+    missing = {page for page in re.findall(r"[\w./-]*\w\.md\b", text) if page.removeprefix("./") not in file_names()}
+    for cited in re.findall(r"ordering\.md`? (\d[\d.]*(?:(?:, | and | to |-|–)\d[\d.]*)*)", text):
+        missing |= {f"ordering.md {rule}" for rule in re.findall(r"\d+(?:\.\d+)?", cited) if rule not in rules()}
+    numbers = {path.name[:4] for path in (ROOT / "docs" / "adr").glob("*.md")}
+    missing |= {f"ADR {number}" for number in re.findall(r"\bADR (\d+)", text) if number.zfill(4) not in numbers}
+    return missing
+
+
+def missing_laws(text: str) -> set[str]:
+    return set(re.findall(rf"(?<![\w`#$@.-]){LAW}(?![\w`]|\.\d)", text)) - laws()
+
+
+def test_every_page_rule_decision_and_law_that_is_cited_exists() -> None:
+    for path in texts():
+        text = path.read_text()
+        if path == Path(__file__) or not missing_citations(text) | missing_laws(text):
+            continue  # docstrings and comments are a part of the text
+        missing = missing_citations(prose(path)) | (set() if place(path) in NOT_LAWS else missing_laws(prose(path)))
+        assert not missing, f"{place(path)} cites what is not in the repository: {', '.join(sorted(missing))}"
+
+
+def test_a_wrong_citation_is_found() -> None:
+    assert missing_citations("rules: nowhere.md, docs/nowhere.md, ordering.md 3.1") == {"nowhere.md", "docs/nowhere.md"}
+    assert missing_citations("(ordering.md 2, 99, 3.99 to 4.98)") == {"ordering.md 99", "ordering.md 3.99", "ordering.md 4.98"}
+    assert missing_citations("see ADR 1 and ADR 999, docs/wire.md") == {"ADR 999"}
+    assert missing_laws("O1–O8, R4a, R10 and S9, O9: R4d") == {"S9", "O9"}
+
+
+def missing_names(path: Path) -> set[str]:
+    """Files, tests and modules of the repository that a document names and that do not exist."""
+    text = path.read_text()
+    missing = set()
+    for file, test in re.findall(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:::(\w+))?`", text):
+        if file.endswith("__init__.py"):
+            continue
+        if "/" in file or path.name in INTERNAL_PAGES or path.parent.name == "adr":
+            if file not in file_names():
+                missing.add(file)
+            elif test and f"def {test}(" not in (ROOT / file).read_text():
+                missing.add(f"{file}::{test}")
+    for file, names in re.findall(r"`((?:[\w-]+/)*[\w-]+\.py)`\s+\(((?:`[\w.]+`(?:,\s+)?)+)\)", text):
+        found = [each for each in sources() if place(each).endswith(f"/{file.partition('/')[2] or file}")]
+        missing |= {
+            f"{name} in {file}"
+            for name in re.findall(r"`([\w.]+)`", names)
+            if found and not any(re.search(rf"\b{part}\b", each.read_text()) for each in found for part in [name.rpartition(".")[2]])
+        }
+    modules = {module_of(each) for each in sources()}
+    for name in re.findall(rf"\blockstep\.(?:{'|'.join(roots())})(?:\.[a-z]\w*)*\b", text):
+        parent, _, last = name.rpartition(".")
+        source = next((each for each in sources() if module_of(each) == parent), None)
+        known = name in modules or any(each.startswith(f"{name}.") for each in modules)
+        if not known and (source is None or not re.search(rf"\b{last}\b", source.read_text())):
+            missing.add(name)
+    return missing
+
+
+@pytest.mark.parametrize("path", pages(), ids=place)
+def test_every_file_test_and_module_that_a_document_names_exists(path: Path) -> None:
+    missing = missing_names(path)
+    assert not missing, f"{place(path)} names what is not in the repository: {', '.join(sorted(missing))}"
+
+
+def test_a_wrong_name_in_a_document_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`broker/app.py`, `broker/nowhere.py`, `tests/test_tidy.py::test_nothing`, `mine.py`, lockstep.client.sync, lockstep.client.nowhere"
+    )
+    assert missing_names(page) == {"broker/nowhere.py", "tests/test_tidy.py::test_nothing", "lockstep.client.nowhere"}
+
+
+def test_every_law_names_tests_and_every_rule_of_ordering_is_cited_once_as_a_heading() -> None:
     text = (ROOT / "docs" / "invariants.md").read_text()
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
-    assert {f"O{n}" for n in range(1, 9)} <= set(re.findall(r"\bO[1-8]\b", text))
-    assert named
-    for file, test in named:
-        assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test} is named in docs/invariants.md and does not exist"
+    assert {f"O{n}" for n in range(1, 9)} | {f"R{n}" for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)} <= laws()
+    sections = re.split(rf"^\*\*(?={LAW}\*\* )", text, flags=re.MULTILINE)[1:]
+    assert all("`tests/" in section for section in sections), "a law without a test"
+    headings = re.findall(r"^###? (\d+(?:\.\d+)?)\.? ", (ROOT / "docs" / "ordering.md").read_text(), re.MULTILINE)
+    assert len(headings) == len(set(headings)), "a rule's number is used twice"
