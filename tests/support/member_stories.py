@@ -2,17 +2,21 @@
 
 from lockstep.protocol.codes import ResponseCode
 from support.stories import C1, Story
-from sweep.broadcast_events import (
+from sweep.events import (
+    Calm,
+    Fault,
     MemberAssigned,
     MemberCalled,
     MemberReturned,
     MemberStarted,
     MemberStopBegan,
     MemberStopped,
+    PauseBegan,
+    PauseEnded,
+    ProcessEnded,
+    PullReceived,
 )
-from sweep.events import Calm, Fault, PauseBegan, PauseEnded, ProcessEnded
 from sweep.history import CallResult, QueueKey
-from sweep.wire_events import PullReceived
 
 N = QueueKey("news", "broker-a", "orders", 0)
 AGAIN = ("C1", 13)

@@ -4,24 +4,24 @@ from typing import Any
 
 from lockstep.protocol.codes import ResponseCode
 from support.stories import C1, C2, B, Story
-from sweep.copy_events import ProgressAnswered
-from sweep.events import ProgressReset
-from sweep.hand_events import ResetSent
-from sweep.history import QueueKey
-from sweep.reader_events import (
+from sweep.events import (
     CommitFailed,
     Committed,
     DoneSaid,
     Polled,
+    ProgressAnswered,
+    ProgressReset,
+    PullReceived,
     QueueGiven,
     QueueTaken,
     QueueUnassigned,
     ReaderStarted,
     ReadingPaused,
     ReadingResumed,
+    ResetSent,
     Sought,
 )
-from sweep.wire_events import PullReceived
+from sweep.history import QueueKey
 
 R = QueueKey("readers", "broker-a", "orders", 0)
 Where = tuple[str, int]

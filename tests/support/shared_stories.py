@@ -3,7 +3,8 @@
 from typing import Any
 
 from support.stories import C1, LOG, B, P, Q, Story, epoch
-from sweep.copy_events import (
+from sweep.events import (
+    ConsumerStarted,
     CopyStored,
     DeadLetterAnswered,
     DeadLetterSent,
@@ -13,11 +14,11 @@ from sweep.copy_events import (
     Given,
     ProgressAnswered,
     SendBackAnswered,
+    SendBegan,
     SentBack,
     SharedCallBegan,
     SharedCallEnded,
 )
-from sweep.events import ConsumerStarted, SendBegan
 from sweep.history import CallResult, QueueKey
 
 M = QueueKey("mailing", "broker-a", "orders", 0)

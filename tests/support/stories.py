@@ -9,9 +9,10 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from sweep.checkers.violation import Violation
-from sweep.events import BrokerOpened, CallBegan, CallEnded, ReadingEnded, SendAcked, SendBegan, Stored
-from sweep.history import Answer, CallResult, Event, History, Outcome, QueueKey
-from sweep.wire_events import (
+from sweep.events import (
+    BrokerOpened,
+    CallBegan,
+    CallEnded,
     CommitAnswered,
     CommitReceived,
     CommitSent,
@@ -21,7 +22,12 @@ from sweep.wire_events import (
     GrantReceived,
     LockSent,
     ProofReceived,
+    ReadingEnded,
+    SendAcked,
+    SendBegan,
+    Stored,
 )
+from sweep.history import Answer, CallResult, Event, History, Outcome, QueueKey
 
 TERM = 100
 B, C1, C2, P = ("B", 1), ("C1", 11), ("C2", 12), ("P", 21)

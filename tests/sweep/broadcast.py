@@ -19,7 +19,8 @@ from lockstep.client import (
     QueueAssigned,
 )
 from lockstep.protocol.bodies import ConsumeFromWhere
-from sweep.broadcast_events import (
+from sweep.consumers import GroupRunner, ListenerError, call_takes_s
+from sweep.events import (
     MemberAssigned,
     MemberCalled,
     MemberReturned,
@@ -27,7 +28,6 @@ from sweep.broadcast_events import (
     MemberStopBegan,
     MemberStopped,
 )
-from sweep.consumers import GroupRunner, ListenerError, call_takes_s
 from sweep.history import CallResult, QueueKey
 from sweep.settings import TOPIC
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 
-from sweep.broadcast_events import MemberAssigned, MemberCalled, MemberReturned, MemberStarted, MemberStopped
 from sweep.checkers.pulls import went_back
-from sweep.events import ProcessEnded
+from sweep.events import MemberAssigned, MemberCalled, MemberReturned, MemberStarted, MemberStopped, ProcessEnded, PullReceived
 from sweep.history import CallResult, History, QueueKey
 from sweep.journal import LogTap
-from sweep.wire_events import PullReceived
 
 Count = Callable[[History, LogTap], int]
 Place = tuple[str, QueueKey]

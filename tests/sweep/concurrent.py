@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
 from sweep.consumers import GroupRunner, ListenerError, call_takes_s
-from sweep.copy_events import Given, SharedCallBegan, SharedCallEnded
+from sweep.events import Given, SharedCallBegan, SharedCallEnded
 from sweep.history import CallResult, QueueKey
 from sweep.settings import TOPIC
 

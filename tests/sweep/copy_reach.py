@@ -5,7 +5,8 @@ from collections.abc import Callable
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.names import DLQ_PREFIX
 from sweep.checkers import copies, delays
-from sweep.copy_events import (
+from sweep.events import (
+    ConsumerStarted,
     CopyStored,
     DeadLetterAnswered,
     DelayedWritten,
@@ -13,8 +14,8 @@ from sweep.copy_events import (
     SendBackAnswered,
     SharedCallBegan,
     SharedCallEnded,
+    Stored,
 )
-from sweep.events import ConsumerStarted, Stored
 from sweep.history import CallResult, History, QueueKey, Reached
 from sweep.journal import LogTap
 

@@ -6,7 +6,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.properties import DELAY, split_properties
 from sweep.compressed import plain
-from sweep.copy_events import (
+from sweep.events import (
     DeadLetterAnswered,
     DeadLetterSent,
     DelayedAnswered,

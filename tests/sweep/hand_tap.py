@@ -5,8 +5,7 @@ from collections.abc import Callable
 from lockstep.protocol.codec.plain import unpack_plain
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from sweep.events import ProgressReset
-from sweep.hand_events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent, LayoutSent, ResetSent
+from sweep.events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent, LayoutSent, ProgressReset, ResetSent
 from sweep.history import Event, History, QueueKey
 from sweep.wire_lines import Asked, Line, Peer
 

@@ -21,7 +21,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, To
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import call, connect
-from sweep.hand_events import FirstSendAcked
+from sweep.events import FirstSendAcked
 from sweep.history import QueueKey, Reached
 from sweep.services import BROKER_PORT, NAMESERVER_PORT, Main
 

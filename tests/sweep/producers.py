@@ -11,8 +11,7 @@ from lockstep.client.producer.config import Require
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from sweep.compressed import large
-from sweep.copy_events import DelayedAcked
-from sweep.events import SendAcked, SendBegan, SendFailed
+from sweep.events import DelayedAcked, SendAcked, SendBegan, SendFailed
 from sweep.history import Outcome, QueueKey
 from sweep.services import Main
 from sweep.settings import TOPIC

@@ -23,13 +23,12 @@ from lockstep.client import (
 )
 from lockstep.runtime.host import Host
 from sweep.consumers import BEGIN_LOOK_S
-from sweep.events import QueueGapSeen
-from sweep.history import QueueKey, Reached
-from sweep.reader_events import (
+from sweep.events import (
     CommitFailed,
     Committed,
     DoneSaid,
     Polled,
+    QueueGapSeen,
     QueueGiven,
     QueueTaken,
     QueueUnassigned,
@@ -39,6 +38,7 @@ from sweep.reader_events import (
     ReadingResumed,
     Sought,
 )
+from sweep.history import QueueKey, Reached
 from sweep.settings import READERS, TOPIC
 
 if TYPE_CHECKING:

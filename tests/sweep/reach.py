@@ -13,28 +13,27 @@ from sweep.events import (
     BrokerOpened,
     CallBegan,
     CallEnded,
+    ClassicLocked,
+    ClassicUnlocked,
+    CommitAnswered,
+    CommitSent,
     ConsumerStarted,
     ConsumerStopped,
     Fault,
-    PauseBegan,
-    ProcessEnded,
-    ProgressReset,
-    QueueGapSeen,
-    ServerFailed,
-)
-from sweep.hand_events import ClassicLocked, ClassicUnlocked
-from sweep.history import Answer, CallResult, History, QueueKey, Reached
-from sweep.journal import LogTap
-from sweep.reader_reach import READERS
-from sweep.wire_events import (
-    CommitAnswered,
-    CommitSent,
     FrameAnswered,
     GrantAnswered,
     LeaveSent,
+    PauseBegan,
+    ProcessEnded,
+    ProgressReset,
     QueueFreeSent,
+    QueueGapSeen,
+    ServerFailed,
     SessionBound,
 )
+from sweep.history import Answer, CallResult, History, QueueKey, Reached
+from sweep.journal import LogTap
+from sweep.reader_reach import READERS
 
 COUNTED_SEEDS_MIN = 1_000
 """A sweep of so many seeds reaches everything, or fails."""

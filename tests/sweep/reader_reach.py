@@ -3,21 +3,25 @@
 from collections.abc import Callable
 
 from sweep.compressed import LARGE_BYTES
-from sweep.copy_events import CopyStored, SharedCallBegan
-from sweep.events import CallBegan, ProcessEnded, ProgressReset, QueueGapSeen
-from sweep.hand_events import ResetSent
-from sweep.history import History, QueueKey, Reached
-from sweep.journal import LogTap
-from sweep.reader_events import (
+from sweep.events import (
+    CallBegan,
     CommitFailed,
     Committed,
+    CopyStored,
     Polled,
+    ProcessEnded,
+    ProgressReset,
+    QueueGapSeen,
     QueueGiven,
     QueueTaken,
     ReaderStarted,
     ReadingPaused,
+    ResetSent,
+    SharedCallBegan,
     Sought,
 )
+from sweep.history import History, QueueKey, Reached
+from sweep.journal import LogTap
 
 Count = Callable[[History, LogTap], int]
 

@@ -18,9 +18,7 @@ from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
 from lockstep.testing.simulation.process import EPOCH_S
-from sweep.copy_events import CopyStored
-from sweep.events import ReadingEnded, Stored
-from sweep.hand_events import LayoutInForce, LayoutsRead
+from sweep.events import CopyStored, LayoutInForce, LayoutsRead, ReadingEnded, Stored
 from sweep.history import Event, QueueKey
 from sweep.services import BROKER_PORT
 from sweep.settings import MAILING

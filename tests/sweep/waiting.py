@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from lockstep.broker.app import Broker
 from lockstep.protocol.delays import delay_of, format_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
-from sweep.copy_events import DelayedAcked
-from sweep.events import SendAcked, SendBegan, SendFailed
+from sweep.events import DelayedAcked, SendAcked, SendBegan, SendFailed
 from sweep.settings import MAILING, NEWS, READERS, TOPIC
 
 if TYPE_CHECKING:

@@ -13,9 +13,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from sweep.compressed import bodies_of, plain
 from sweep.copy_tap import CopyTap
-from sweep.hand_tap import HandTap
-from sweep.history import Answer, Event, History, QueueKey, Reached
-from sweep.wire_events import (
+from sweep.events import (
     CommitAnswered,
     CommitReceived,
     CommitSent,
@@ -33,6 +31,8 @@ from sweep.wire_events import (
     SessionBound,
     StaleReceived,
 )
+from sweep.hand_tap import HandTap
+from sweep.history import Answer, Event, History, QueueKey, Reached
 from sweep.wire_lines import Asked, Commit, Line, Peer
 
 _ANSWERS = {

@@ -11,17 +11,31 @@ async flush a power cut of a broker gives offsets to other messages: a member th
 it so, and then everything comes again.
 """
 
-from sweep.broadcast_events import MemberAssigned, MemberCalled, MemberReturned, MemberStarted, MemberStopBegan
 from sweep.checkers.delivery import RECOVERY_S
 from sweep.checkers.facts import Brokers
 from sweep.checkers.members import Repeats
 from sweep.checkers.messages import Messages
 from sweep.checkers.pulls import went_back
 from sweep.checkers.violation import Violation, who
-from sweep.copy_events import DeadLetterSent, ProgressAnswered, SentBack
-from sweep.events import Calm, ProcessEnded, QueueGapSeen, Stored
+from sweep.events import (
+    Calm,
+    CommitSent,
+    DeadLetterSent,
+    FrameWritten,
+    LockSent,
+    MemberAssigned,
+    MemberCalled,
+    MemberReturned,
+    MemberStarted,
+    MemberStopBegan,
+    ProcessEnded,
+    ProgressAnswered,
+    PullReceived,
+    QueueGapSeen,
+    SentBack,
+    Stored,
+)
 from sweep.history import CallResult, Event, History, QueueKey
-from sweep.wire_events import CommitSent, FrameWritten, LockSent, PullReceived
 
 DROPPED_SHARE = 0.95
 """Of a concurrent call's time limit: from then on its messages may be dropped, whether or not it ends."""

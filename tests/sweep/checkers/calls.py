@@ -16,9 +16,22 @@ from math import inf
 
 from sweep.checkers.facts import Clocks, Deletions, Held, Leases, holders
 from sweep.checkers.violation import Violation, who
-from sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, PauseBegan, PauseEnded, ProcessEnded
+from sweep.events import (
+    CallBegan,
+    CallEnded,
+    CommitSent,
+    ConsumerStarted,
+    ConsumerStopBegan,
+    GrantAnswered,
+    LeaveSent,
+    LockSent,
+    PauseBegan,
+    PauseEnded,
+    ProcessEnded,
+    ProofReceived,
+    StaleReceived,
+)
 from sweep.history import History, QueueKey
-from sweep.wire_events import CommitSent, GrantAnswered, LeaveSent, LockSent, ProofReceived, StaleReceived
 
 DRIFT = 0.05
 """A machine's clock is at most so fast."""

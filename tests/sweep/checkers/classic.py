@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from sweep.checkers.facts import Brokers, Clocks
 from sweep.checkers.violation import Violation, who
-from sweep.hand_events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent
+from sweep.events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent, CommitAnswered, GrantAnswered
 from sweep.history import Answer, History, QueueKey
-from sweep.wire_events import CommitAnswered, GrantAnswered
 
 LEASE_MS = 60_000
 LAPSED_MS = 62_500

@@ -14,17 +14,21 @@ from sweep.checkers.facts import Brokers, RisingMax
 from sweep.checkers.given import Letters
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, who
-from sweep.copy_events import (
+from sweep.events import (
+    Calm,
+    CommitAnswered,
+    CommitSent,
+    ConsumerStarted,
     ProgressAnswered,
+    ProgressReset,
+    ResetSent,
     SendBackAnswered,
     SentBack,
     SharedCallBegan,
     SharedCallEnded,
+    Stored,
 )
-from sweep.events import Calm, ConsumerStarted, ProgressReset, Stored
-from sweep.hand_events import ResetSent
 from sweep.history import Answer, History, QueueKey
-from sweep.wire_events import CommitAnswered, CommitSent
 
 
 def check(history: History) -> list[Violation]:

@@ -12,8 +12,7 @@ from lockstep.protocol.names import RETRY_PREFIX
 from sweep.checkers.facts import Brokers
 from sweep.checkers.given import Letters, SentBacks, Try
 from sweep.checkers.violation import Violation, who
-from sweep.copy_events import CopyStored, SentBack, SharedCallBegan
-from sweep.events import ConsumerStarted
+from sweep.events import ConsumerStarted, CopyStored, SentBack, SharedCallBegan
 from sweep.history import History
 
 

@@ -1,8 +1,7 @@
 """R9: a send ends by its deadline, which counts from the call, whatever it waits for."""
 
 from sweep.checkers.violation import Violation, who
-from sweep.copy_events import DelayedAcked
-from sweep.events import PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
+from sweep.events import DelayedAcked, PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
 from sweep.history import History
 
 UNKEYED_S, KEYED_S = 3.0, 30.0

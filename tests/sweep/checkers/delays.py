@@ -11,8 +11,7 @@ from sweep.checkers.facts import Brokers, Clocks
 from sweep.checkers.given import SentBacks, Walls
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation, who
-from sweep.copy_events import DelayedAcked, DelayedAnswered, DelayedWritten, SentBack, SharedCallBegan
-from sweep.events import CallBegan, Stored
+from sweep.events import CallBegan, DelayedAcked, DelayedAnswered, DelayedWritten, SentBack, SharedCallBegan, Stored
 from sweep.history import Event, History, QueueKey
 
 LATE_S = 20.0

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.messages import Messages, Passes, Place, first_offsets
 from sweep.checkers.violation import Violation
-from sweep.events import CallBegan, CallEnded, Calm, QueueGapSeen, SendAcked, Stored
+from sweep.events import CallBegan, CallEnded, Calm, CommitAnswered, GrantAnswered, QueueGapSeen, SendAcked, Stored
 from sweep.history import Answer, CallResult, History, QueueKey
-from sweep.wire_events import CommitAnswered, GrantAnswered
 
 RECOVERY_S = 90.0
 """R5: a classic lease of 60 s, a rebalance of 20 s, 10 s."""

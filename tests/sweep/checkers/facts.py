@@ -5,10 +5,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from sweep.events import BrokerOpened, ClockSet, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted
-from sweep.hand_events import LayoutSent
+from sweep.events import (
+    BrokerOpened,
+    ClockSet,
+    Fault,
+    GrantReceived,
+    LayoutSent,
+    PauseBegan,
+    PauseEnded,
+    PowerCut,
+    ProcessEnded,
+    ProcessStarted,
+    ProofReceived,
+)
 from sweep.history import Event, History, QueueKey
-from sweep.wire_events import GrantReceived, ProofReceived
 
 MARGIN_MS = 500
 """ordering.md 1.4: past proven + grace − 500 ms the client starts no new batch."""

@@ -13,11 +13,21 @@ from math import inf
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers
 from sweep.checkers.violation import Violation, who
-from sweep.copy_events import DeadLetterSent
-from sweep.events import BrokerOpened, Fault, ProgressReset, QueueGapSeen, ReadingEnded
-from sweep.hand_events import LayoutSent, ResetSent
+from sweep.events import (
+    BrokerOpened,
+    CommitAnswered,
+    CommitSent,
+    DeadLetterSent,
+    Fault,
+    GrantAnswered,
+    LayoutSent,
+    ProgressReset,
+    PullReceived,
+    QueueGapSeen,
+    ReadingEnded,
+    ResetSent,
+)
 from sweep.history import Answer, History, QueueKey
-from sweep.wire_events import CommitAnswered, CommitSent, GrantAnswered, PullReceived
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from math import inf
 
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from sweep.copy_events import CopyStored, Given, SentBack, SharedCallBegan, WallJumped
+from sweep.events import CopyStored, Given, SentBack, SharedCallBegan, WallJumped
 from sweep.history import History, QueueKey
 
 Try = tuple[str, str, bytes, int]

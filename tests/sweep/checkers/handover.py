@@ -21,10 +21,13 @@ from sweep.events import (
     BrokerOpened,
     CallBegan,
     CallEnded,
+    CommitSent,
     ConsumerStarted,
     ConsumerStopBegan,
     ConsumerStopped,
     Fault,
+    GrantReceived,
+    LeaveSent,
     PauseBegan,
     PauseEnded,
     PowerCut,
@@ -32,7 +35,6 @@ from sweep.events import (
     ProcessStarted,
 )
 from sweep.history import Event, History, QueueKey
-from sweep.wire_events import CommitSent, GrantReceived, LeaveSent
 
 CLEAN_S = 0.5
 SLACK_S = 1.0

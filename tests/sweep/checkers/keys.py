@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, who
-from sweep.events import CallBegan, CallEnded, SendAcked, SendBegan, Stored
+from sweep.events import CallBegan, CallEnded, CommitSent, FrameAnswered, FrameWritten, SendAcked, SendBegan, Stored
 from sweep.history import CallResult, History, QueueKey
-from sweep.wire_events import CommitSent, FrameAnswered, FrameWritten
 
 Layout = tuple[int, int]
 Chain = tuple[str, str, Layout]

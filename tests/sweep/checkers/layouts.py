@@ -10,8 +10,7 @@ the limit is low only in a world with one broker.
 
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.violation import Violation
-from sweep.events import SendAcked
-from sweep.hand_events import FirstSendAcked, LayoutInForce, LayoutsRead
+from sweep.events import FirstSendAcked, LayoutInForce, LayoutsRead, SendAcked
 from sweep.history import History
 
 

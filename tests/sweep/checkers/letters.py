@@ -12,10 +12,18 @@ from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers
 from sweep.checkers.given import Letters
 from sweep.checkers.violation import Violation
-from sweep.copy_events import CopyStored, DeadLetterAnswered, DeadLetterSent
-from sweep.events import CallBegan, CallEnded, ConsumerStarted
+from sweep.events import (
+    CallBegan,
+    CallEnded,
+    ConnectionCut,
+    ConsumerStarted,
+    CopyStored,
+    DeadLetterAnswered,
+    DeadLetterSent,
+    GrantAnswered,
+    SessionBound,
+)
 from sweep.history import History, QueueKey
-from sweep.wire_events import ConnectionCut, GrantAnswered, SessionBound
 
 TORN_S = 1.0
 CUT_SEEN_S = 0.5

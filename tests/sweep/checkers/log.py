@@ -11,10 +11,8 @@ from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation, who
-from sweep.events import BrokerOpened, CallBegan, SendAcked, SendBegan, Stored
-from sweep.hand_events import LayoutSent
+from sweep.events import BrokerOpened, CallBegan, FrameAnswered, FrameWritten, GrantAnswered, LayoutSent, SendAcked, SendBegan, Stored
 from sweep.history import History, QueueKey
-from sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered
 
 _STORED = (ResponseCode.SUCCESS, ResponseCode.DUPLICATE)
 

@@ -3,20 +3,25 @@
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from sweep.broadcast_events import (
+from sweep.checkers.facts import Brokers
+from sweep.checkers.pulls import went_back
+from sweep.checkers.violation import Violation, who
+from sweep.events import (
+    Calm,
+    Fault,
     MemberAssigned,
     MemberCalled,
     MemberReturned,
     MemberStarted,
     MemberStopBegan,
     MemberStopped,
+    PauseBegan,
+    PauseEnded,
+    ProcessEnded,
+    PullReceived,
+    QueueGapSeen,
 )
-from sweep.checkers.facts import Brokers
-from sweep.checkers.pulls import went_back
-from sweep.checkers.violation import Violation, who
-from sweep.events import Calm, Fault, PauseBegan, PauseEnded, ProcessEnded, QueueGapSeen
 from sweep.history import CallResult, History, QueueKey
-from sweep.wire_events import PullReceived
 
 WRITTEN_S = 1.1
 """The file has what was handled so long before: a second between two writes, by a clock that may be slow, and the write."""

@@ -7,21 +7,31 @@ from math import inf
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.names import DLQ_PREFIX
 from sweep.checkers.facts import Brokers
-from sweep.copy_events import CopyStored, DeadLetterAnswered, DeadLetterSent, DelayedAcked, SharedCallBegan
 from sweep.events import (
     CallBegan,
+    ClassicLocked,
     ConsumerStarted,
+    CopyStored,
+    DeadLetterAnswered,
+    DeadLetterSent,
+    DelayedAcked,
+    FrameAnswered,
+    FrameWritten,
+    GrantAnswered,
+    LockRefused,
+    Polled,
     ProgressReset,
+    PullReceived,
     QueueGapSeen,
+    ReaderStarted,
     ReadingEnded,
+    ResetSent,
     SendAcked,
     SendBegan,
+    SharedCallBegan,
     Stored,
 )
-from sweep.hand_events import ClassicLocked, ResetSent
 from sweep.history import Answer, History, QueueKey
-from sweep.reader_events import Polled, ReaderStarted
-from sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, LockRefused, PullReceived
 
 _TOLD = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
@@ -82,7 +92,7 @@ class Passes:
     """Which offsets a consumer may pass over without a good call: filtered by its subscription, reported as gone, or dead-lettered."""
 
     def __init__(self, history: History, messages: Messages) -> None:
-        self._messages = messages
+        self.messages = messages
         self._expressions: dict[tuple[int, str, str], set[str]] = {}
         """(process, group, topic) → tags; empty: everything is wanted."""
         self._gaps: dict[QueueKey, list[tuple[int, int]]] = {}
@@ -120,7 +130,7 @@ class Passes:
         """`t`: when it passed; inf: whether it may leave out what the final reading found."""
         wanted = self._expressions.get((process, queue.group, queue.topic))
         if wanted:
-            tags = self._messages.tags_at((queue.stored, offset), self._last_told(process, queue, t))
+            tags = self.messages.tags_at((queue.stored, offset), self._last_told(process, queue, t))
             if not tags or tags - wanted:
                 return True
         lettered = self._letters.get((queue, offset))

@@ -12,20 +12,22 @@ from math import inf
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers, Clocks, Deletions, Held, Leases
 from sweep.checkers.violation import Violation, who
-from sweep.events import BrokerOpened, Fault, ProcessEnded
-from sweep.hand_events import ClassicLocked
-from sweep.history import Answer, History, QueueKey
-from sweep.wire_events import (
+from sweep.events import (
+    BrokerOpened,
+    ClassicLocked,
     CommitAnswered,
     CommitSent,
+    Fault,
     GrantAnswered,
     GrantReceived,
     LockRefused,
     LockSent,
+    ProcessEnded,
     ProofReceived,
     PullReceived,
     StaleReceived,
 )
+from sweep.history import Answer, History, QueueKey
 
 SURELY = 0.9
 """Of a grace: clocks run up to a twentieth fast or slow."""

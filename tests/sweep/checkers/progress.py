@@ -6,11 +6,8 @@ what was answered before a LOCK was written must be known to that LOCK.
 
 from sweep.checkers.facts import Brokers, Deletions, Held, RisingMax, falls
 from sweep.checkers.violation import Violation, who
-from sweep.copy_events import ProgressAnswered
-from sweep.events import BrokerOpened, ProgressReset
-from sweep.hand_events import ResetSent
+from sweep.events import BrokerOpened, CommitAnswered, GrantAnswered, ProgressAnswered, ProgressReset, ResetSent
 from sweep.history import Answer, Event, History, QueueKey
-from sweep.wire_events import CommitAnswered, GrantAnswered
 
 
 def check(history: History) -> list[Violation]:

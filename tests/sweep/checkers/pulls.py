@@ -1,7 +1,7 @@
 """What a pull told its consumer."""
 
 from lockstep.protocol.codes import ResponseCode
-from sweep.wire_events import PullReceived
+from sweep.events import PullReceived
 
 
 def went_back(pull: PullReceived) -> bool:

@@ -5,9 +5,8 @@ from collections import Counter
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation
-from sweep.events import CallBegan, SendBegan, SendFailed, Stored
+from sweep.events import CallBegan, FrameWritten, SendBegan, SendFailed, Stored
 from sweep.history import History, Outcome, QueueKey
-from sweep.wire_events import FrameWritten
 
 
 def check(history: History) -> list[Violation]:

@@ -17,12 +17,21 @@ from lockstep.runtime.steady_clock import STEP_MS
 from sweep.checkers.facts import Brokers
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation, who
-from sweep.copy_events import ProgressAnswered
-from sweep.events import ConsumerStarted, Stored
-from sweep.hand_events import LayoutSent, ResetSent
+from sweep.events import (
+    CommitSent,
+    ConsumerStarted,
+    FrameAnswered,
+    FrameWritten,
+    GrantAnswered,
+    LayoutSent,
+    LockRefused,
+    LockSent,
+    ProgressAnswered,
+    ReaderStarted,
+    ResetSent,
+    Stored,
+)
 from sweep.history import Answer, History, QueueKey
-from sweep.reader_events import ReaderStarted
-from sweep.wire_events import CommitSent, FrameAnswered, FrameWritten, GrantAnswered, LockRefused, LockSent
 
 STORE_S = (STEP_MS + 22) / 1_000
 """Store times differ from the wall clock by up to STEP_MS, and by what it drifts between two looks (2 % of 1 s); whole milliseconds."""

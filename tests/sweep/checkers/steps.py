@@ -11,9 +11,8 @@ from sweep.checkers.account import Account
 from sweep.checkers.facts import Held, holders
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, who
-from sweep.events import CallBegan, CallEnded
+from sweep.events import CallBegan, CallEnded, CommitReceived, CommitSent
 from sweep.history import Answer, CallResult, History, QueueKey
-from sweep.wire_events import CommitReceived, CommitSent
 
 _DONE = (CallResult.SUCCESS, CallResult.COUNTED)
 

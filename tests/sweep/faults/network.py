@@ -1,9 +1,17 @@
 """Faults of the network, and of clocks."""
 
-from sweep.copy_events import DeadLetterAnswered, DelayedAnswered, ProgressAnswered, SendBackAnswered, WallJumped
+from sweep.events import (
+    CommitAnswered,
+    DeadLetterAnswered,
+    DelayedAnswered,
+    FrameAnswered,
+    GrantAnswered,
+    ProgressAnswered,
+    SendBackAnswered,
+    WallJumped,
+)
 from sweep.history import Event
 from sweep.storm import Storm
-from sweep.wire_events import CommitAnswered, FrameAnswered, GrantAnswered
 
 
 def partition(storm: Storm) -> None:

@@ -2,9 +2,9 @@
 
 from lockstep.testing.simulation import Process
 from sweep.consumer_process import consumer_main
+from sweep.events import SessionBound
 from sweep.settings import AUDIT, GROUP, MAILING, NEWS
 from sweep.storm import Storm
-from sweep.wire_events import SessionBound
 
 
 def kill_consumer(storm: Storm) -> None:

@@ -1,14 +1,13 @@
 """Several faults at once around the start of a broker, which separate faults seldom bring about together."""
 
 from lockstep.testing.simulation import SimFiles
-from sweep.copy_events import WallJumped
+from sweep.events import CommitAnswered, WallJumped
 from sweep.faults.brokers import ADMIN
 from sweep.history import Answer, Event
 from sweep.operators import OPERATOR, reset_twice_main
 from sweep.services import alter_main
 from sweep.settings import GROUP, TOPIC
 from sweep.storm import Storm
-from sweep.wire_events import CommitAnswered
 
 LOOK_S = 0.01
 LOOKS_MAX = 500

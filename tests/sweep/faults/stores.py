@@ -1,10 +1,10 @@
 """Faults that meet one operation on the files of a store, or lose what can be built again."""
 
+from sweep.events import FrameAnswered
 from sweep.faults.brokers import cut_at_operation
 from sweep.history import Event
 from sweep.services import STORE
 from sweep.storm import Storm
-from sweep.wire_events import FrameAnswered
 
 CONSUME_QUEUES = f"{STORE}/consumequeue/"
 PLACES = (

@@ -5,10 +5,8 @@ import pytest
 from support.member_stories import AGAIN, MemberStory, N
 from support.stories import C1, C2, B, Q
 from sweep.checkers.broadcast import check
-from sweep.copy_events import SentBack
-from sweep.events import PowerCut, ProcessEnded, QueueGapSeen
+from sweep.events import LockSent, PowerCut, ProcessEnded, QueueGapSeen, SentBack
 from sweep.history import CallResult
-from sweep.wire_events import LockSent
 
 ERROR, CANCELLED = CallResult.ERROR, CallResult.CANCELLED
 

@@ -4,8 +4,18 @@ import pytest
 
 from support.stories import C1, C2, Q, Story, epoch
 from sweep.checkers.calls import check, overlaps
-from sweep.events import ClockSet, ConsumerStarted, ConsumerStopBegan, PauseBegan, PauseEnded, ProcessEnded
-from sweep.wire_events import GrantAnswered, LeaveSent, LockSent, StaleReceived
+from sweep.events import (
+    ClockSet,
+    ConsumerStarted,
+    ConsumerStopBegan,
+    GrantAnswered,
+    LeaveSent,
+    LockSent,
+    PauseBegan,
+    PauseEnded,
+    ProcessEnded,
+    StaleReceived,
+)
 
 
 def two(c2_calls_at: float) -> Story:

@@ -6,10 +6,17 @@ from support.stories import B, Q, Story, epoch
 from sweep.checkers import ownership
 from sweep.checkers.classic import check
 from sweep.checkers.messages import first_offsets
-from sweep.events import BrokerOpened, PowerCut, ProcessEnded
-from sweep.hand_events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent
+from sweep.events import (
+    BrokerOpened,
+    ClassicLocked,
+    ClassicUnlocked,
+    ClassicUnlockSent,
+    CommitAnswered,
+    GrantAnswered,
+    PowerCut,
+    ProcessEnded,
+)
 from sweep.history import Answer
-from sweep.wire_events import CommitAnswered, GrantAnswered
 
 
 def lock(story: Story, t: float, who: str = "c1", *, granted: bool = True, process: int = 1) -> Story:

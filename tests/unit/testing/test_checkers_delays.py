@@ -7,8 +7,7 @@ from support.stories import C1, C2, LOG, TERM, B, P
 from sweep.checkers.delays import check, possible_duplicates
 from sweep.checkers.delivery import check as check_delivery
 from sweep.checkers.sends import check as check_sends
-from sweep.copy_events import DelayedWritten, WallJumped
-from sweep.events import BrokerOpened, Calm, ClockSet, ConsumerStarted, ProcessEnded
+from sweep.events import BrokerOpened, Calm, ClockSet, ConsumerStarted, DelayedWritten, ProcessEnded, WallJumped
 
 
 def story(flush: str = "async") -> SharedStory:

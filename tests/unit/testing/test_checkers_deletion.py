@@ -5,7 +5,7 @@ import pytest
 from support.stories import C2, Story
 from sweep.checkers import calls, log, ownership, progress
 from sweep.checkers.facts import Deletions
-from sweep.hand_events import LayoutSent
+from sweep.events import LayoutSent
 
 ADMIN = ("A", 31)
 

@@ -4,10 +4,19 @@ import pytest
 
 from support.stories import C1, B, Q, Story, epoch
 from sweep.checkers.delivery import check, recovery_s
-from sweep.copy_events import CopyStored, DeadLetterSent
-from sweep.events import BrokerOpened, Calm, ConsumerStarted, PowerCut, ProcessEnded, QueueGapSeen
+from sweep.events import (
+    BrokerOpened,
+    Calm,
+    CommitAnswered,
+    ConsumerStarted,
+    CopyStored,
+    DeadLetterSent,
+    GrantAnswered,
+    PowerCut,
+    ProcessEnded,
+    QueueGapSeen,
+)
 from sweep.history import CallResult, QueueKey
-from sweep.wire_events import CommitAnswered, GrantAnswered
 
 
 def story(*, calm_t: float = 5.0, expression: str = "*", begin: int = 0) -> Story:

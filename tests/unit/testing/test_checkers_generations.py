@@ -5,9 +5,19 @@ import pytest
 from support.stories import C1, C2, B, Story, epoch
 from sweep.checkers import delivery, keys, progress
 from sweep.checkers.generations import check
-from sweep.events import BrokerOpened, Calm, ConsumerStarted, PowerCut, ProcessEnded, ProgressReset, QueueGapSeen
-from sweep.hand_events import LayoutSent, ResetSent
-from sweep.wire_events import CommitSent, PullReceived
+from sweep.events import (
+    BrokerOpened,
+    Calm,
+    CommitSent,
+    ConsumerStarted,
+    LayoutSent,
+    PowerCut,
+    ProcessEnded,
+    ProgressReset,
+    PullReceived,
+    QueueGapSeen,
+    ResetSent,
+)
 
 ADMIN = ("A", 31)
 

@@ -10,13 +10,13 @@ from sweep.events import (
     ConsumerStopBegan,
     ConsumerStopped,
     Fault,
+    LeaveSent,
     PauseBegan,
     PowerCut,
     ProcessEnded,
     SendAcked,
     SendBegan,
 )
-from sweep.wire_events import LeaveSent
 
 
 def ready() -> Story:

@@ -4,7 +4,7 @@ import pytest
 
 from support.stories import Story
 from sweep.checkers import layouts
-from sweep.hand_events import FirstSendAcked, LayoutInForce, LayoutSent, LayoutsRead
+from sweep.events import FirstSendAcked, LayoutInForce, LayoutSent, LayoutsRead
 from sweep.history import QueueKey
 
 ADMIN = ("A", 31)

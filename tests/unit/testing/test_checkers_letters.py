@@ -7,9 +7,8 @@ from support.stories import C1, C2, B
 from sweep.checkers.delivery import check as check_delivery
 from sweep.checkers.letters import check
 from sweep.checkers.steps import check as check_steps
-from sweep.events import Calm, ProcessEnded
+from sweep.events import Calm, ConnectionCut, ProcessEnded, SessionBound
 from sweep.history import CallResult
-from sweep.wire_events import ConnectionCut, SessionBound
 
 
 def story(*, calls: int = 2) -> SharedStory:

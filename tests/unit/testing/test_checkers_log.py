@@ -7,6 +7,8 @@ from sweep.checkers.log import check
 from sweep.events import (
     BrokerOpened,
     Fault,
+    FrameAnswered,
+    FrameWritten,
     PauseBegan,
     PauseEnded,
     PowerCut,
@@ -16,7 +18,6 @@ from sweep.events import (
     SendBegan,
     Stored,
 )
-from sweep.wire_events import FrameAnswered, FrameWritten
 
 B2 = ("B", 2)
 OTHER = LOG._replace(queue=1)

@@ -5,9 +5,20 @@ import pytest
 from lockstep.protocol.codes import ResponseCode
 from support.stories import C1, C2, TERM, B, Q, Story, epoch
 from sweep.checkers.ownership import check
-from sweep.events import BrokerOpened, Fault, PowerCut, ProcessEnded, ProgressReset
+from sweep.events import (
+    BrokerOpened,
+    CommitSent,
+    Fault,
+    GrantReceived,
+    LockRefused,
+    LockSent,
+    PowerCut,
+    ProcessEnded,
+    ProgressReset,
+    PullReceived,
+    StaleReceived,
+)
 from sweep.history import Answer
-from sweep.wire_events import CommitSent, GrantReceived, LockRefused, LockSent, PullReceived, StaleReceived
 
 B2 = ("B", 2)
 

@@ -4,9 +4,8 @@ import pytest
 
 from support.stories import C1, C2, B, Story, epoch
 from sweep.checkers.progress import check
-from sweep.events import BrokerOpened, PowerCut, ProcessEnded, ProgressReset
+from sweep.events import BrokerOpened, GrantAnswered, PowerCut, ProcessEnded, ProgressReset
 from sweep.history import Answer
-from sweep.wire_events import GrantAnswered
 
 B2 = ("B", 2)
 

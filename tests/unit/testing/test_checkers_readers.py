@@ -8,10 +8,8 @@ from support.stories import C1, C2, LOG, B
 from sweep.checkers.concurrent import check as check_generations
 from sweep.checkers.progress import check as check_progress
 from sweep.checkers.readers import check
-from sweep.copy_events import ProgressAnswered
-from sweep.events import Calm, PowerCut, ProcessEnded, QueueGapSeen
+from sweep.events import Calm, CommitAnswered, CommitReceived, PowerCut, ProcessEnded, ProgressAnswered, PullReceived, QueueGapSeen
 from sweep.history import Answer
-from sweep.wire_events import CommitAnswered, CommitReceived, PullReceived
 
 
 def story(*, auto: bool = False) -> ReaderStory:

@@ -4,10 +4,8 @@ import pytest
 
 from support.stories import C2, LOG, P, Q, Story
 from sweep.checkers.sends import check
-from sweep.events import BrokerOpened, PowerCut, SendAcked, SendBegan, SendFailed
-from sweep.hand_events import LayoutSent
+from sweep.events import BrokerOpened, FrameWritten, LayoutSent, PowerCut, SendAcked, SendBegan, SendFailed
 from sweep.history import Outcome
-from sweep.wire_events import FrameWritten
 
 OTHER = LOG._replace(queue=1)
 

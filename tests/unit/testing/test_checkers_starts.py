@@ -5,11 +5,8 @@ import pytest
 from support.reader_stories import ReaderStory
 from support.stories import C1, C2, LOG, B, Q, Story
 from sweep.checkers.starts import check
-from sweep.events import BrokerOpened, ConsumerStarted, PowerCut, ProcessEnded
-from sweep.hand_events import LayoutSent
+from sweep.events import BrokerOpened, ConsumerStarted, LayoutSent, LockRefused, PowerCut, ProcessEnded, ReaderStarted
 from sweep.history import Answer
-from sweep.reader_events import ReaderStarted
-from sweep.wire_events import LockRefused
 
 
 def begins(where: str, offset: int, *, t: float = 2.5, since_t: float = 0.0, flush: str = "async") -> Story:

@@ -4,10 +4,8 @@ import pytest
 
 from support.stories import C1, C2, P, Story, epoch
 from sweep.checkers.steps import check
-from sweep.copy_events import Given, SharedCallBegan
-from sweep.events import ConsumerStarted, QueueGapSeen, SendBegan
+from sweep.events import CommitSent, ConsumerStarted, Given, PullReceived, QueueGapSeen, SendBegan, SharedCallBegan
 from sweep.history import CallResult, QueueKey
-from sweep.wire_events import CommitSent, PullReceived
 
 
 def test_a_new_epoch_begins_at_its_grants_offset_and_goes_on_in_steps_of_one() -> None:

@@ -9,9 +9,8 @@ from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.record import RecordView
 from sweep.compressed import LARGE_BYTES, LARGEST_BYTES, bodies_of, large, plain
-from sweep.copy_events import DelayedWritten
+from sweep.events import DelayedWritten, FrameWritten
 from sweep.history import Reached
-from sweep.wire_events import FrameWritten
 from unit.testing.test_wiretap import Wire
 
 ZLIB = 0x301

@@ -4,17 +4,18 @@ from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader, SendReply
-from sweep.copy_events import (
+from sweep.events import (
     DeadLetterAnswered,
     DeadLetterSent,
     DelayedAnswered,
     DelayedWritten,
+    FrameAnswered,
+    FrameWritten,
     ProgressAnswered,
     SendBackAnswered,
     SentBack,
 )
 from sweep.history import QueueKey, Reached
-from sweep.wire_events import FrameAnswered, FrameWritten
 from unit.testing.test_wiretap import SESSION, Wire
 
 STORED = QueueKey("", "broker-a", "orders", 1)

@@ -7,11 +7,9 @@ import pytest
 from support.member_stories import AGAIN, MemberStory
 from support.reader_stories import R, ReaderStory
 from support.stories import C1, Q, Story
-from sweep.events import BrokerOpened, ConsumerStarted, Fault, QueueGapSeen
+from sweep.events import BrokerOpened, ConsumerStarted, Fault, LeaveSent, QueueGapSeen, ReaderStarted, SessionBound
 from sweep.journal import LogTap
 from sweep.reach import REACH
-from sweep.reader_events import ReaderStarted
-from sweep.wire_events import LeaveSent, SessionBound
 
 
 @pytest.fixture

@@ -30,8 +30,7 @@ from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.record import encode_record
-from sweep.history import Answer, Event, History, QueueKey, Reached
-from sweep.wire_events import (
+from sweep.events import (
     CommitAnswered,
     CommitReceived,
     CommitSent,
@@ -49,6 +48,7 @@ from sweep.wire_events import (
     SessionBound,
     StaleReceived,
 )
+from sweep.history import Answer, Event, History, QueueKey, Reached
 from sweep.wiretap import Wiretap
 
 Q0 = QueueKey("billing", "broker-a", "orders", 0)
