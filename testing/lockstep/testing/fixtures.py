@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from lockstep.testing.plugin import CLOCK, CLUSTER, settings_of
+from lockstep.testing.marks import CLOCK, CLUSTER, settings_of
 
 if TYPE_CHECKING:
     from lockstep.testing.chaos import Chaos

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lockstep.testing.marks import CLOCK, CLUSTER, settings_of
+
 if TYPE_CHECKING:
     import asyncio
 
     from lockstep.testing.clock import TestClock
-    from lockstep.testing.cluster import TestCluster  # noqa: F401
 
 FIXTURES = ("lockstep_cluster", "lockstep_clock", "lockstep_chaos")
-CLOCK = pytest.StashKey["TestClock"]()
-CLUSTER = pytest.StashKey["TestCluster"]()
 HAPPENINGS_TOLD_MAX = 40
 ASYNCIO = "lockstep's fixtures need pytest-asyncio 1.5 or newer: pip install 'lockstep-mq[testing]'"
 
@@ -53,14 +52,6 @@ class _NoFixtures:
 
 
 # ------------------------------------------------------------------------------------------------------------------- collection
-
-
-def settings_of(node: pytest.Item) -> dict[str, Any]:
-    """The marker's arguments, those of the nearest one first."""
-    settings: dict[str, Any] = {}
-    for marker in node.iter_markers("lockstep"):
-        settings = {**marker.kwargs, **settings}
-    return settings
 
 
 def seeds_of(config: pytest.Config, settings: Mapping[str, Any]) -> range:

@@ -1,26 +1,26 @@
 """O5 and R5 of pull consumers, at the end: d and e of readers.py."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
-from typing import TYPE_CHECKING
 
 from sweep.checkers.delivery import RECOVERY_S, removed
-from sweep.checkers.messages import Messages
+from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation
-from sweep.copy_events import ProgressAnswered
-from sweep.events import Calm, QueueGapSeen, Stored
+from sweep.events import Calm, CommitAnswered, ProgressAnswered, QueueGapSeen, Stored
 from sweep.history import Answer, History, QueueKey
-from sweep.wire_events import CommitAnswered
-
-if TYPE_CHECKING:
-    from sweep.checkers.readers import Reading
 
 
-def skipped(history: History, groups: dict[str, str], reading: "Reading") -> list[Violation]:
-    """d: what is in the logs at the end, and what retention has taken."""
+def skipped(
+    history: History,
+    groups: dict[str, str],
+    passes: Passes,
+    polled: set[tuple[QueueKey, int, bytes]],
+    left_out: Callable[[QueueKey, int, bytes], bool],
+) -> list[Violation]:
+    """d: of the messages in the logs at the end, and of those that retention has removed."""
     if not history.of(Calm) or not history.of(Stored):
         return []
-    messages, begins = reading.messages, dict[QueueKey, int]()
+    messages, begins = passes.messages, dict[QueueKey, int]()
     for answer in history.of(ProgressAnswered):
         begins[answer.queue] = min(answer.offset, begins.get(answer.queue, answer.offset))
     gaps: dict[QueueKey, list[tuple[int, int]]] = {}
@@ -31,16 +31,16 @@ def skipped(history: History, groups: dict[str, str], reading: "Reading") -> lis
         for stored in history.of(Stored):
             queue, at = stored.queue._replace(group=group), stored.offset
             known = messages.acked.get(stored.body) or messages.delayed.get(stored.body)
-            if queue.topic != topic or known is None or at < begins.get(queue, 0) or (stored.queue, at, stored.body) in reading.polled:
+            if queue.topic != topic or known is None or at < begins.get(queue, 0) or (stored.queue, at, stored.body) in polled:
                 continue
-            if not (reading.passes.may_pass(queue, at, 0) or reading.left_out(queue, at, stored.body)):
+            if not (passes.may_pass(queue, at, 0) or left_out(queue, at, stored.body)):
                 text = f"{queue} offset {at}, {stored.body!r:.60} acknowledged at {known.t:.3f}: no poll has given it"
                 found.append(Violation("O5", stored.t, text))
         for acked in removed(history, messages):
             queue, at = acked.queue._replace(group=group), acked.offset
-            if at < begins.get(queue, inf) or (acked.queue, at, acked.body) in reading.polled or lies_in(at, gaps.get(queue, ())):
+            if at < begins.get(queue, inf) or (acked.queue, at, acked.body) in polled or lies_in(at, gaps.get(queue, ())):
                 continue
-            if not reading.left_out(queue, at, acked.body):
+            if not left_out(queue, at, acked.body):
                 text = f"{queue} offset {at}, {acked.body!r:.60}: removed, given by no poll and in no gap that was told"
                 found.append(Violation("O5", acked.t, text))
     return found

@@ -23,24 +23,27 @@ from sweep.checkers.account import Account
 from sweep.checkers.messages import Messages, Passes, tags_of
 from sweep.checkers.reader_ends import lies_in, recovered, skipped
 from sweep.checkers.violation import Violation, who
-from sweep.copy_events import ProgressAnswered
-from sweep.events import ProgressReset
-from sweep.hand_events import ResetSent
-from sweep.history import Answer, Event, History, QueueKey
-from sweep.reader_events import (
+from sweep.events import (
+    CommitAnswered,
     CommitFailed,
+    CommitReceived,
+    CommitSent,
     Committed,
     DoneSaid,
     Polled,
+    ProgressAnswered,
+    ProgressReset,
+    PullReceived,
     QueueGiven,
     QueueTaken,
     QueueUnassigned,
     ReaderStarted,
     ReadingPaused,
     ReadingResumed,
+    ResetSent,
     Sought,
 )
-from sweep.wire_events import CommitAnswered, CommitReceived, CommitSent, PullReceived
+from sweep.history import Answer, Event, History, QueueKey
 
 Known = dict[tuple[int, QueueKey], dict[int, int]]
 
@@ -50,7 +53,7 @@ def check(history: History) -> list[Violation]:
     if not groups:
         return []
     reading = Reading(history, groups)
-    return [*reading.run(), *skipped(history, groups, reading), *recovered(history, groups)]
+    return [*reading.run(), *skipped(history, groups, reading.passes, reading.polled, reading.left_out), *recovered(history, groups)]
 
 
 @dataclass(slots=True)

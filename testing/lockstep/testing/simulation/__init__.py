@@ -2,9 +2,9 @@
 
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
 from lockstep.testing.simulation.loop import LoopError, SimLoop, SimulationStuckError
-from lockstep.testing.simulation.network import Network, Tap
+from lockstep.testing.simulation.network import Network
 from lockstep.testing.simulation.process import Machine, Process
-from lockstep.testing.simulation.transport import Connection
+from lockstep.testing.simulation.transport import Connection, Tap
 
 __all__ = [
     "Connection",

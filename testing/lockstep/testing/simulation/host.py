@@ -1,16 +1,19 @@
-"""What product code is handed as its Host in the simulator: clocks that drift and jump, seeded dice, threads in virtual time."""
+"""The parts of a simulated Host: clocks that drift and jump, randomness with a seed, threads in virtual time."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.host import Calls, Host
-
-if TYPE_CHECKING:
-    from lockstep.testing.simulation.process import Machine, Process
 
 T = TypeVar("T")
+
+
+class Clocks(Protocol):
+    """The clocks of a machine, in seconds."""
+
+    def local_s(self) -> float: ...
+    def wall_s(self) -> float: ...
 
 
 class SimClock(Clock):
@@ -18,7 +21,7 @@ class SimClock(Clock):
 
     __slots__ = ("_machine",)
 
-    def __init__(self, machine: "Machine") -> None:
+    def __init__(self, machine: Clocks) -> None:
         self._machine = machine
 
     def monotonic_ms(self) -> int:
@@ -35,7 +38,7 @@ class SimClock(Clock):
 
 
 class SimRandom:
-    """The dice of one process: seeded by the universe, the machine, and which of its processes this is."""
+    """The randomness of one process: seeded by the universe, the machine, and which of its processes this is."""
 
     __slots__ = ("_random",)
 
@@ -53,30 +56,24 @@ class SimRandom:
 
 
 class SimThreads:
-    """Threads without threads: a job runs at one instant of virtual time, in the loop's own thread, when its delay is over.
+    """Simulates threads: a job runs at one instant of virtual time, in the loop's own thread, when its delay is over.
 
     It can't await, `asyncio.get_running_loop()` fails in it as in a thread, and a call that blocks (time.sleep) blocks the universe
-    without virtual time going on.
+    while virtual time does not pass.
     """
 
-    __slots__ = ("_process",)
+    __slots__ = ("_execute", "_start")
 
-    def __init__(self, process: "Process") -> None:
-        self._process = process
+    def __init__(self, execute: Callable[..., Awaitable[Any]], start: Callable[[Callable[[], None]], None]) -> None:
+        self._execute = execute
+        self._start = start
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        result: T = await self._process.loop.run_in_executor(None, function, *args)  # world: the universe's own
+        result: T = await self._execute(function, *args)
         return result
 
     def start_daemon(self, function: Callable[[], None], name: str) -> None:
-        process = self._process
-        process.loop.start_job(process, function, process.machine.listener_delay_s)
+        self._start(function)
 
     def close(self) -> None:
         pass
-
-
-def host_of(process: "Process", random: Random) -> Host:
-    """The Host of one process."""
-    machine = process.machine
-    return Host(SimClock(machine), SimRandom(random), machine.disk, SimThreads(process), machine.boot_id, process.number, "/home", Calls())

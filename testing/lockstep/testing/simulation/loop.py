@@ -178,10 +178,7 @@ class SimLoop(Scheduler):
             if server.process is process:
                 server.close()
         for end in list(process.transports):
-            if how == "power":
-                self.network.vanished(end)
-            else:
-                self.network.hang_up(end)
+            end.abandon(power=how == "power")
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **keywords: Any) -> "asyncio.Task[Any]":
         self._tasks += 1
@@ -253,21 +250,10 @@ class SimLoop(Scheduler):
 
     # --------------------------------------------------------------------------------------------------------------- network
 
-    def resolve(self, name: str | None) -> Machine:
-        """The machine of that address or name. OSError EHOSTUNREACH, or gaierror, where there is none."""
-        if name is None or name in LOOPBACK:
-            return self.current.machine
-        machine = self.machines.get(name)
-        if machine is None:
-            if name.replace(".", "").isdigit():
-                raise OSError(errno.EHOSTUNREACH, f"no machine {name} in the simulation")
-            raise socket.gaierror(socket.EAI_NONAME, f"no machine {name!r} in the simulation")
-        return machine
-
     async def getaddrinfo(  # type: ignore[override]
         self, host: str | None, port: int | None, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> list[tuple[Any, Any, int, str, tuple[str, int]]]:
-        name = "127.0.0.1" if host in LOOPBACK else self.resolve(host).name
+        name = "127.0.0.1" if host in LOOPBACK else self.network.resolve(host).name
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, port or 0))]
 
     async def create_server(  # type: ignore[override]
@@ -279,13 +265,13 @@ class SimLoop(Scheduler):
         machine = process.machine
         names = [host] if host is None or isinstance(host, str) else list(host)
         for name in names:
-            if name not in WILDCARDS and self.resolve(name) is not machine:
+            if name not in WILDCARDS and self.network.resolve(name) is not machine:
                 raise OSError(errno.EADDRNOTAVAIL, f"{name} is no address of {machine.name}")
         if not port:
             port = next(free for free in range(EPHEMERAL_FIRST, 65_536) if free not in machine.listeners)
         if port in machine.listeners:
             raise OSError(errno.EADDRINUSE, f"port {port} of {machine.name} is in use")
-        server = SimServer(process, protocol_factory, (names[0] or "0.0.0.0", port))
+        server = SimServer(self, process, protocol_factory, (names[0] or "0.0.0.0", port))
         if options.get("start_serving", True):
             await server.start_serving()
         return server

@@ -2,14 +2,12 @@
 
 import asyncio
 import errno
+import socket
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
 
-from lockstep.testing.simulation.transport import Connection, SimTransport
-
-if TYPE_CHECKING:
-    from lockstep.testing.simulation.loop import SimLoop
-    from lockstep.testing.simulation.process import Machine, Process
+from lockstep.testing.simulation.process import Machine
+from lockstep.testing.simulation.scheduler import Scheduler
+from lockstep.testing.simulation.transport import Connection, SimTransport, Tap
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -21,26 +19,6 @@ SYN_AGAIN_S = 1.0
 EPHEMERAL_FIRST = 32_768
 
 
-class Tap(Protocol):
-    """Is told everything that passes. `connection` counts from 1; `upstream` is from who dialled to who was dialled."""
-
-    def opened(self, connection: int, client: "Process", server: "Process", port: int) -> None:
-        """`client` has reached `port` of `server`, which may not have noticed yet."""
-        ...
-
-    def sent(self, connection: int, upstream: bool, data: bytes) -> None:
-        """An end has written `data`; it need not arrive."""
-        ...
-
-    def delivered(self, connection: int, upstream: bool, count: int) -> None:
-        """The next `count` bytes of what was sent that way are handed to the other end's protocol now."""
-        ...
-
-    def cut(self, connection: int) -> None:
-        """Both ends are gone: nothing more is delivered either way."""
-        ...
-
-
 def reset_error() -> ConnectionResetError:
     return ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
 
@@ -48,7 +26,7 @@ def reset_error() -> ConnectionResetError:
 class Network:
     """Every link, every connection. Machines are named by their addresses; all times are true seconds."""
 
-    def __init__(self, loop: "SimLoop") -> None:
+    def __init__(self, loop: Scheduler) -> None:
         self.loop = loop
         self.tap: Tap | None = None
         self.latency_s = 0.0005
@@ -244,13 +222,24 @@ class Network:
 
     # --------------------------------------------------------------------------------------------------------------- dialling
 
+    def resolve(self, name: str | None) -> Machine:
+        """Return the machine of that address or name. OSError EHOSTUNREACH, or gaierror, if there is none."""
+        if name is None or name in LOOPBACK:
+            return self.loop.current.machine
+        machine = self.loop.machines.get(name)
+        if machine is None:
+            if name.replace(".", "").isdigit():
+                raise OSError(errno.EHOSTUNREACH, f"no machine {name} in the simulation")
+            raise socket.gaierror(socket.EAI_NONAME, f"no machine {name!r} in the simulation")
+        return machine
+
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
         """As `create_connection`. OSError: EMFILE, ECONNREFUSED, or ETIMEDOUT where nothing answers for `connect_timeout_s`."""
         loop, process = self.loop, self.loop.current
         machine = process.machine
-        target = loop.resolve(host)
+        target = self.resolve(host)
         if machine.sockets_max is not None and machine.open_sockets() >= machine.sockets_max:
             raise OSError(errno.EMFILE, "too many open files")
         there, back = (machine.name, target.name), (target.name, machine.name)
@@ -276,7 +265,7 @@ class Network:
         connection.client.begin(protocol)
         return connection.client, protocol
 
-    def _accept(self, machine: "Machine", connection: Connection, accepts: Factory) -> None:
+    def _accept(self, machine: Machine, connection: Connection, accepts: Factory) -> None:
         """In the server's process: it takes the connection from the kernel's queue, when it has a descriptor for it."""
         if machine.sockets_max is not None and machine.open_sockets() > machine.sockets_max:
             self.loop.at(self.loop.now + SYN_AGAIN_S, self._accept, machine, connection, accepts, process=connection.server.process)

@@ -5,16 +5,13 @@ import contextvars
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from lockstep.runtime.host import Host
-from lockstep.testing.simulation.host import host_of
-
-if TYPE_CHECKING:
-    from lockstep.testing.simulation.disk import SimFiles
-    from lockstep.testing.simulation.loop import SimLoop
-    from lockstep.testing.simulation.transport import SimServer, SimTransport
+from lockstep.runtime.host import Calls, Host
+from lockstep.testing.simulation.disk import SimFiles
+from lockstep.testing.simulation.host import SimClock, SimRandom, SimThreads
 
 CURRENT: contextvars.ContextVar["Process"] = contextvars.ContextVar("lockstep_process")
 """The process whose code is running; unset in the world."""
@@ -22,10 +19,41 @@ EPOCH_S = 1_767_225_600
 """What wall clocks show when a universe begins: 2026-01-01 00:00 UTC."""
 
 
+class Timeline(Protocol):
+    """The loop, as machines and processes use it."""
+
+    seed: int
+    now: float
+
+    @property
+    def current(self) -> "Process": ...
+    def retime(self, machine: "Machine") -> None: ...
+    def stall(self, process: "Process", seconds: float) -> None: ...
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]": ...  # world: virtual
+    def start_job(self, process: "Process", function: Callable[[], object], delay_s: tuple[float, float]) -> None: ...
+
+
+class Listener(Protocol):
+    """A port that a process has opened."""
+
+    process: "Process"
+    accepts: Callable[[], asyncio.BaseProtocol] | None
+
+    def close(self) -> None: ...
+
+
+class Socket(Protocol):
+    """A process' end of a connection."""
+
+    def abandon(self, *, power: bool) -> None:
+        """The process is gone; `power`: its machine too."""
+        ...
+
+
 class Machine:
     """One computer: its address, its clocks, its disk, and the processes on it. Made by `SimLoop.machine`."""
 
-    def __init__(self, loop: "SimLoop", name: str, disk: "SimFiles", base_s: float) -> None:
+    def __init__(self, loop: Timeline, name: str, disk: SimFiles, base_s: float) -> None:
         self.loop = loop
         self.name = name
         """Its address: "10.0.0.11"."""
@@ -41,7 +69,7 @@ class Machine:
         """Wall clock minus the true time. Assign it to make the wall clock jump."""
         self.processes: dict[int, Process] = {}
         """Those that are alive, by number, oldest first."""
-        self.listeners: dict[int, SimServer] = {}
+        self.listeners: dict[int, Listener] = {}
         """Ports that are taken, by number."""
         self.sockets_max: int | None = None
         """Connections that it may have open; beyond it `connect` fails with EMFILE and who dials in waits unaccepted."""
@@ -122,7 +150,7 @@ class Machine:
 class Process:
     """One incarnation of a process: from `SimLoop.start` to its end."""
 
-    def __init__(self, loop: "SimLoop", machine: Machine, number: int) -> None:
+    def __init__(self, loop: Timeline, machine: Machine, number: int) -> None:
         self.loop = loop
         self.machine = machine
         self.number = number
@@ -144,7 +172,7 @@ class Process:
         """Whatever runs in it runs in a copy of this context."""
         self.tasks: weakref.WeakValueDictionary[int, asyncio.Task[Any]] = weakref.WeakValueDictionary()
         """By number, oldest first."""
-        self.transports: dict[SimTransport, None] = {}
+        self.transports: dict[Socket, None] = {}
         """Its ends of open connections, oldest first."""
         self.ready: deque[asyncio.Handle] = deque()
         self.late: list[asyncio.Handle] = []
@@ -154,7 +182,12 @@ class Process:
         self.context.run(CURRENT.set, self)
         machine.processes[number] = self
         machine.starts += 1
-        self.host: Host = host_of(self, Random(f"{loop.seed}/{machine.name}/{machine.starts}"))
+        random = SimRandom(Random(f"{loop.seed}/{machine.name}/{machine.starts}"))
+        threads = SimThreads(partial(loop.run_in_executor, None), self._start_thread)  # world: the universe's own
+        self.host = Host(SimClock(machine), random, machine.disk, threads, machine.boot_id, number, "/home", Calls())
+
+    def _start_thread(self, function: Callable[[], None]) -> None:
+        self.loop.start_job(self, function, self.machine.listener_delay_s)
 
     @property
     def held(self) -> bool:

@@ -5,11 +5,10 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from lockstep.testing.simulation.network import Network
-    from lockstep.testing.simulation.process import Process
+from lockstep.testing.simulation.process import Process
+from lockstep.testing.simulation.scheduler import Scheduler
 
 SOCKET_BYTES = 256 * 1024
 """What the kernels of both ends hold of one direction."""
@@ -21,14 +20,50 @@ WRITE_HIGH_BYTES = 64 * 1024
 Address = tuple[str, int]
 
 
+class Tap(Protocol):
+    """Is notified of everything on the network. `connection` counts from 1; `upstream` is from the client to the server."""
+
+    def opened(self, connection: int, client: Process, server: Process, port: int) -> None:
+        """`client` has reached `port` of `server`, which may not have noticed yet."""
+        ...
+
+    def sent(self, connection: int, upstream: bool, data: bytes) -> None:
+        """An end has written `data`; it need not arrive."""
+        ...
+
+    def delivered(self, connection: int, upstream: bool, count: int) -> None:
+        """The next `count` bytes that were sent in this direction are passed to the other end's protocol now."""
+        ...
+
+    def cut(self, connection: int) -> None:
+        """Both ends are gone: nothing more is delivered in either direction."""
+        ...
+
+
+class Medium(Protocol):
+    """The network, as the ends of connections use it."""
+
+    loop: Scheduler
+    tap: Tap | None
+    latency_s: float
+    chop: float
+
+    def is_blocked(self, source: str, target: str) -> bool: ...
+    def send(self, end: "SimTransport", segment: bytes | None) -> None: ...
+    def arrive(self, end: "SimTransport") -> None: ...
+    def nobody(self, end: "SimTransport") -> None: ...
+    def break_off(self, end: "SimTransport", *, told: bool) -> None: ...
+    def hang_up(self, end: "SimTransport") -> None: ...
+    def vanished(self, end: "SimTransport") -> None: ...
+    def ended(self, connection: "Connection") -> None: ...
+
+
 class Connection:
     """One TCP connection: who dialled, who was dialled."""
 
     __slots__ = ("client", "network", "number", "server", "silent")
 
-    def __init__(
-        self, network: "Network", number: int, client: "Process", server: "Process", client_name: Address, server_name: Address
-    ) -> None:
+    def __init__(self, network: Medium, number: int, client: Process, server: Process, client_name: Address, server_name: Address) -> None:
         self.network = network
         self.number = number
         self.silent = False
@@ -46,7 +81,7 @@ class SimTransport(asyncio.Transport):
 
     peer: "SimTransport"
 
-    def __init__(self, connection: Connection, process: "Process", own: Address, other: Address, *, upstream: bool) -> None:
+    def __init__(self, connection: Connection, process: Process, own: Address, other: Address, *, upstream: bool) -> None:
         super().__init__({"peername": other, "sockname": own})
         self.connection = connection
         self.process = process
@@ -215,6 +250,12 @@ class SimTransport(asyncio.Transport):
         if self.peer.lost:
             self._network.ended(self.connection)
 
+    def abandon(self, *, power: bool) -> None:
+        if power:
+            self._network.vanished(self)
+        else:
+            self._network.hang_up(self)
+
     # -------------------------------------------------------------------------------------------------------------- reading
 
     def _pump(self) -> None:
@@ -293,11 +334,14 @@ class SimSocket:
 class SimServer(asyncio.AbstractServer):
     """A port that a process has taken, and accepts on once it serves."""
 
-    def __init__(self, process: "Process", factory: Callable[[], asyncio.BaseProtocol], name: Address) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, process: Process, factory: Callable[[], asyncio.BaseProtocol], name: Address
+    ) -> None:
         self.process = process
         self.sockets: tuple[SimSocket, ...] = (SimSocket(name),)
         self.accepts: Callable[[], asyncio.BaseProtocol] | None = None
         """Makes the protocol of a new connection; None: who dials is refused."""
+        self._loop = loop
         self._factory = factory
         self._port = name[1]
         self._forever: asyncio.Future[None] | None = None
@@ -316,7 +360,7 @@ class SimServer(asyncio.AbstractServer):
         return self.accepts is not None
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self.process.loop
+        return self._loop
 
     async def start_serving(self) -> None:
         if self.sockets:
