@@ -12,10 +12,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from lockstep.client import LockstepError, Message, Outcome, Producer, SendError, TransportError
-from lockstep.client.producer.config import ProducerOptions
 from lockstep.protocol.errors import RouteNotReadyError
 from lockstep.runtime.log import configure
 
@@ -84,8 +84,10 @@ async def started(make_one: Callable[[], Producer]) -> Producer:
 async def main() -> None:
     options = parser().parse_args()
     configure("info")
-    terms: ProducerOptions = {"keyed_send_timeout_ms": options.timeout_ms, "compress_over_bytes": None}
-    producer = await started(lambda: Producer(options.group, nameserver=options.nameserver, **terms))
+    make = partial(
+        Producer, options.group, nameserver=options.nameserver, keyed_send_timeout_ms=options.timeout_ms, compress_over_bytes=None
+    )
+    producer = await started(make)
     teller = Teller(options, producer)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, teller.stopped.set)
     begin = asyncio.Event()

@@ -7,9 +7,8 @@ from lockstep.client.config import (
     ClientConfig,
 )
 from lockstep.client.consumer.config import (
-    Backoff,
     ConsumerConfig,
-    OrderedRetry,
+    PullConsumerConfig,
 )
 from lockstep.client.consumer.events import (
     ConsumerEvent,
@@ -39,14 +38,15 @@ from lockstep.client.consumer.listener import (
     OrderlyContext,
     OrderlyListener,
 )
-from lockstep.client.consumer.pull_config import (
-    PullConsumerConfig,
-)
 from lockstep.client.consumer.pull_consumer import (
     PullConsumer,
 )
 from lockstep.client.consumer.push_consumer import (
     PushConsumer,
+)
+from lockstep.client.consumer.retry import (
+    Backoff,
+    OrderedRetry,
 )
 from lockstep.client.errors import (
     BatchSendError,

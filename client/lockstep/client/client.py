@@ -1,12 +1,21 @@
 """The connections that producers and consumers of one process share."""
 
 import asyncio
-from typing import Unpack
+from dataclasses import dataclass, field
 
-from lockstep.client.config import DEFAULT_NAMESERVER, ClientConfig, ClientOptions, Nameserver, nameserver_addresses, takes_settings_of
+from lockstep.client.config import DEFAULT_NAMESERVER, ClientConfig, GroupArguments, Nameserver, nameserver_addresses
 from lockstep.client.instance import Instance
+from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.host import Host, running_host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientArguments(ClientConfig):
+    """The arguments of Client."""
+
+    nameserver: Nameserver = field(default=DEFAULT_NAMESERVER, kw_only=False)
+    host: Host | None = None
 
 
 class Client:
@@ -25,11 +34,11 @@ class Client:
         ConfigError: An address is invalid.
     """
 
-    @takes_settings_of(ClientConfig)
-    def __init__(self, nameserver: Nameserver = DEFAULT_NAMESERVER, *, host: Host | None = None, **options: Unpack[ClientOptions]) -> None:
-        self.addresses = nameserver_addresses(nameserver)
-        self.config = ClientConfig(**options)
-        self._host = host
+    @takes_arguments_of(ClientArguments)
+    def __init__(self, arguments: ClientArguments) -> None:
+        self.addresses = nameserver_addresses(arguments.nameserver)
+        self.config: ClientConfig = arguments
+        self._host = arguments.host
         self._instances: list[Instance] = []
 
     def __repr__(self) -> str:
@@ -51,14 +60,23 @@ class Client:
         return instance
 
 
-def client_of(client: Client | None, nameserver: Nameserver | None, host: Host | None) -> Client:
-    """Return the client that a producer or consumer was given, or one of its own.
+@dataclass(frozen=True, kw_only=True)
+class ConnectionArguments(GroupArguments):
+    """The arguments that say which connections a producer or consumer uses."""
 
-    Raises:
-        ConfigError: It was given a client and a nameserver, or an address is invalid.
-    """
-    if client is None:
-        return Client(DEFAULT_NAMESERVER if nameserver is None else nameserver, host=host)
-    if nameserver is not None or host is not None:
-        raise ConfigError(f"client={client!r} and nameserver={nameserver!r}: give one of them; a client has its nameserver already")
-    return client
+    client: Client | None = None
+    host: Host | None = None
+
+    def open_client(self) -> Client:
+        """Return the given client, or a new one.
+
+        Raises:
+            ConfigError: A client and a nameserver were given, or an address is invalid.
+        """
+        if self.client is None:
+            return Client(DEFAULT_NAMESERVER if self.nameserver is None else self.nameserver, host=self.host)
+        if self.nameserver is not None or self.host is not None:
+            raise ConfigError(
+                f"client={self.client!r} and nameserver={self.nameserver!r}: give one of them; a client has its nameserver already"
+            )
+        return self.client

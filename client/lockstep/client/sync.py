@@ -7,20 +7,26 @@ def view(request):
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Unpack
 
-from lockstep.client.config import Nameserver, takes_settings_of
+from lockstep.client.config import GroupArguments
 from lockstep.client.producer import producer as asynchronous
-from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require
+from lockstep.client.producer.config import ProducerConfig, Require
 from lockstep.client.producer.hooks import SendHook
 from lockstep.client.producer.result import SendResult
 from lockstep.client.producer.routing import Selector
+from lockstep.client.settings import settings_of, takes_arguments_of
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.loop_thread import LoopThread
 
 __all__ = ["Producer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerArguments(ProducerConfig, GroupArguments):
+    """The arguments of Producer."""
 
 
 class Producer:
@@ -35,20 +41,14 @@ class Producer:
     - gevent and eventlet turn threads into greenlets, which an event loop in a thread does not survive: not for their workers.
     """
 
-    @takes_settings_of(ProducerConfig)
-    def __init__(
-        self,
-        group: str,
-        *,
-        nameserver: Nameserver | None = None,
-        **options: Unpack[ProducerOptions],
-    ) -> None:
-        self.group = group
-        self.config = ProducerConfig(**options)
+    @takes_arguments_of(ProducerArguments)
+    def __init__(self, arguments: ProducerArguments) -> None:
+        self.group = group = arguments.group
+        self.config: ProducerConfig = arguments
         self._hooks: list[SendHook] = []
 
         def make() -> asynchronous.Producer:
-            producer = asynchronous.Producer(group, nameserver=nameserver, **options)
+            producer = asynchronous.Producer(group, nameserver=arguments.nameserver, **settings_of(arguments, ProducerConfig))
             for hook in self._hooks:
                 producer.add_hook(hook)
             return producer

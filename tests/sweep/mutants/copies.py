@@ -12,8 +12,8 @@ from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.client.consumer.concurrent_model import ConcurrentModel, ConcurrentRunner, Running
-from lockstep.client.consumer.config import OrderedRetry
 from lockstep.client.consumer.process_queue import ProcessQueue
+from lockstep.client.consumer.retry import OrderedRetry
 from lockstep.client.errors import QueueUnavailableError, SendTimeoutError
 from lockstep.client.producer.delayed import DelayedSend
 from lockstep.client.producer.result import SendResult

@@ -1,5 +1,7 @@
 """Settings of a broker: what can't be is refused by name, and what is told to others is what was meant."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +9,8 @@ from pydantic import ValidationError
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.coordination import CoordinationConfig
+from lockstep.broker.store import StoreConfig
 from lockstep.protocol.errors import ConfigError
 
 
@@ -60,3 +64,19 @@ def test_times_are_rocketmqs_for_classic_clients_and_the_designs_for_sessions() 
     times = BrokerConfig().coordination()
     assert (times.disconnect_grace_ms, times.session_timeout_ms) == (3_000, 20_000)
     assert (times.classic_lock_ms, times.classic_member_ms, times.classic_restart_ms) == (60_000, 120_000, 30_000)
+
+
+def test_the_options_in_operations_md_exist_and_have_the_defaults_that_it_says() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
+    named = re.findall(r"`--([a-z-]+)`(?: \||,) ([0-9][0-9,]*)", page)
+    assert len(named) >= 8
+    for option, default in named:
+        assert f"{BrokerConfig.model_fields[option.replace('-', '_')].default:,}" == default.rstrip(","), option
+
+
+def test_a_default_is_the_same_in_the_settings_and_in_the_parts_that_they_configure() -> None:
+    settings = BrokerConfig()
+    coordination = settings.coordination()
+    assert coordination == CoordinationConfig(broker_name=settings.name, limits=coordination.limits, features=coordination.features)
+    # A store that is used without a broker is not scrubbed.
+    assert settings.store_config() == StoreConfig(path=settings.store_path(), scrub_bytes_per_s=settings.scrub_kib_per_s << 10)

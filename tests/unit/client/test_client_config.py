@@ -1,15 +1,29 @@
 """Settings that can't be are refused by name."""
 
 import inspect
-from dataclasses import fields
-from typing import Unpack, get_type_hints
+import re
+from dataclasses import Field, fields
+from typing import Any
 
 import pytest
 
-from lockstep.client import Producer, PushConsumer
+from lockstep.client import (
+    Backoff,
+    Client,
+    ClientConfig,
+    ConsumerConfig,
+    LatencyFaults,
+    OrderedRetry,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PullConsumerConfig,
+    PushConsumer,
+)
 from lockstep.client.config import nameserver_addresses
-from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
-from lockstep.client.producer.config import ProducerConfig, ProducerOptions, check_terms
+from lockstep.client.producer.config import check_terms
+from lockstep.client.settings import Range
+from lockstep.client.sync import Producer as BlockingProducer
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 
 
@@ -52,22 +66,26 @@ def test_a_misspelt_durability_is_refused() -> None:
     check_terms(None, "written")
 
 
-SETTINGS = [(PushConsumer, ConsumerConfig, ConsumerOptions), (Producer, ProducerConfig, ProducerOptions)]
+CLIENTS = [
+    (PushConsumer, ConsumerConfig),
+    (PullConsumer, PullConsumerConfig),
+    (Producer, ProducerConfig),
+    (BlockingProducer, ProducerConfig),
+]
 
 
-@pytest.mark.parametrize(("user", "config", "options"), SETTINGS)
-def test_every_setting_is_in_the_signature_with_its_default_and_known_to_mypy(user: type, config: type, options: type) -> None:
+@pytest.mark.parametrize(("user", "config"), [*CLIENTS, (Client, ClientConfig)])
+def test_every_setting_is_in_the_signature_with_its_default(user: type, config: type) -> None:
     shown = inspect.signature(user).parameters
-    assert list(shown)[:2] == ["group", "nameserver"]
+    if user is not Client:
+        assert list(shown)[:2] == ["group", "nameserver"]
     for setting in fields(config):
         assert shown[setting.name].default == getattr(config(), setting.name)
-    assert get_type_hints(options) == get_type_hints(config)
-    assert inspect.unwrap(user.__init__).__annotations__["options"] == Unpack[options]  # type: ignore[misc, valid-type]
 
 
-@pytest.mark.parametrize(("user", "config", "options"), SETTINGS)
-def test_an_unknown_setting_names_the_class_that_was_called_and_what_was_meant(user: type, config: type, options: type) -> None:
-    name = next(iter(options.__annotations__))
+@pytest.mark.parametrize(("user", "config"), CLIENTS)
+def test_an_unknown_setting_names_the_class_that_was_called_and_what_was_meant(user: type, config: type) -> None:
+    name = fields(config)[0].name
     with pytest.raises(TypeError, match=rf"^{user.__name__}\(\) has no setting '{name}x': did you mean '{name}'\?$"):
         user("group", **{f"{name}x": 1})
     with pytest.raises(TypeError, match=f"has no setting 'qqq': known are nameserver.* {name}"):
@@ -80,7 +98,49 @@ def test_an_unknown_setting_names_the_class_that_was_called_and_what_was_meant(u
         Own("group", qqq=1)
 
 
-@pytest.mark.parametrize(("user", "config", "options"), SETTINGS)
-def test_an_address_without_a_port_is_refused_at_once(user: type, config: type, options: type) -> None:
+@pytest.mark.parametrize(("user", "config"), CLIENTS)
+def test_a_missing_or_surplus_argument_names_the_class_that_was_called(user: type, config: type) -> None:
+    with pytest.raises(TypeError, match=rf"^{user.__name__}\(\): missing a required argument: 'group'$"):
+        user()
+    with pytest.raises(TypeError, match=rf"^{user.__name__}\(\): too many positional arguments$"):
+        user("group", "127.0.0.1:9876")
+    with pytest.raises(TypeError, match=rf"^{user.__name__}\(\): multiple values for argument 'group'$"):
+        user("group", group="group")
+
+
+@pytest.mark.parametrize(("user", "config"), CLIENTS)
+def test_an_address_without_a_port_is_refused_at_once(user: type, config: type) -> None:
     with pytest.raises(ConfigError, match='nameserver address "localhost": expected HOST:PORT'):
         user("group", nameserver="localhost")
+
+
+@pytest.mark.parametrize("user", [PushConsumer, PullConsumer, Producer])
+def test_an_argument_of_another_type_is_refused_at_once(user: type) -> None:
+    with pytest.raises(ConfigError, match=r"^client is '127.0.0.1:9876': expected a Client or None$"):
+        user("group", client="127.0.0.1:9876")
+    with pytest.raises(ConfigError, match=r"^nameserver is 9876: expected "):
+        user("group", nameserver=9876)
+
+
+@pytest.mark.parametrize("config", [ClientConfig, ConsumerConfig, ProducerConfig, PullConsumerConfig, Backoff, OrderedRetry, LatencyFaults])
+def test_every_number_has_a_range_and_both_of_its_ends_are_accepted(config: type) -> None:
+    for setting in fields(config):
+        limits = declared_range(setting)
+        if limits is None:
+            assert setting.type not in (int, float)
+            continue
+        for number in (limits.low, limits.high):
+            if number is not None:
+                assert getattr(config(**{**BESIDE.get(setting.name, {}), setting.name: number}), setting.name) == number
+        for number in (limits.low - 1, None if limits.high is None else limits.high + 1):
+            if number is not None:
+                with pytest.raises(ConfigError, match=rf"^{setting.name} is {number}: expected .*{re.escape(str(limits))}"):
+                    config(**{setting.name: number})
+
+
+def declared_range(setting: "Field[Any]") -> Range | None:
+    return next((each for each in getattr(setting.type, "__metadata__", ()) if isinstance(each, Range)), None)
+
+
+BESIDE: dict[str, dict[str, object]] = {"max_ms": {"first_ms": 1}}
+"""Settings that another one at the end of its range needs."""

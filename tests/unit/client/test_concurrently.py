@@ -570,5 +570,5 @@ def test_bad_input_is_told_at_once() -> None:
     fine.concurrently(lambda messages, context: None)
     with pytest.raises(StateError, match="a listener already"):
         fine.orderly(lambda messages, context: None)
-    with pytest.raises(ConfigError, match="concurrency 0"):
+    with pytest.raises(ConfigError, match="concurrency is 0"):
         PushConsumer("g", nameserver="127.0.0.1:1", concurrency=0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.client.consumer.config import Backoff, ConsumerConfig, OrderedRetry, clamp_suspend_ms
+from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.listener import (
     STEPS,
     ConsumeConcurrentlyStatus,
@@ -20,6 +20,7 @@ from lockstep.client.consumer.listener import (
     read_concurrent_result,
     read_result,
 )
+from lockstep.client.consumer.retry import Backoff, OrderedRetry, clamp_suspend_ms
 from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
@@ -154,13 +155,13 @@ def test_back_off_doubles_from_a_second_to_half_a_minute() -> None:
 
 def test_unlimited_attempts_tell_at_3_and_each_doubling() -> None:
     retry = OrderedRetry()
-    assert [attempts for attempts in range(1, 50) if retry.tells(attempts)] == [3, 6, 12, 24, 48]
+    assert [attempts for attempts in range(1, 50) if retry.reports_blocked(attempts)] == [3, 6, 12, 24, 48]
     assert not retry.exhausted(1_000_000)
 
 
 def test_a_limit_tells_when_it_is_met() -> None:
     retry = OrderedRetry(max_attempts=2)
-    assert [retry.tells(attempts) for attempts in (1, 2, 3)] == [False, True, True]
+    assert [retry.reports_blocked(attempts) for attempts in (1, 2, 3)] == [False, True, True]
     assert [retry.exhausted(attempts) for attempts in (1, 2, 3)] == [False, True, True]
 
 

@@ -9,7 +9,6 @@ per message: an async listener is awaited in the queue's own task, which lets th
 
 import asyncio
 
-from lockstep.client.consumer.config import clamp_suspend_ms
 from lockstep.client.consumer.consume_model import HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
@@ -18,6 +17,7 @@ from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence
 from lockstep.client.consumer.listener_calls import ListenerCalls, Outcome, ends_the_consumer
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.client.consumer.retry import clamp_suspend_ms
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.send import DeadLetterHeader
@@ -263,7 +263,7 @@ class OrderedRunner:
             facts = {"attempts": attempts, "error": why}
             log.warning("call.failed", listener=ctx.listener_name, **self._place(batch), **facts, exc_info=self._traceback(offset, wrong))
         self._ownership.error = why[:REASON_LENGTH_MAX]
-        if retry.tells(attempts):
+        if retry.reports_blocked(attempts):
             log.warning("queue.blocked", group=ctx.group, **self._place(batch), attempts=attempts, error=why)
             ctx.report(QueueBlocked(self._queue.queue, offset, attempts, why))
         self._blocked = retry.blocks(attempts)

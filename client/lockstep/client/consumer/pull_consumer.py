@@ -9,21 +9,22 @@ the new place.
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Self, Unpack
+from dataclasses import dataclass
+from typing import Self
 
-from lockstep.client.client import Client, client_of
-from lockstep.client.config import Nameserver, takes_settings_of
+from lockstep.client.client import ConnectionArguments
 from lockstep.client.consumer.base_consumer import BaseConsumer
+from lockstep.client.consumer.config import PullConsumerConfig
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.health import ConsumerState
 from lockstep.client.consumer.joining import is_routed
 from lockstep.client.consumer.ownership import GrantPolicy
 from lockstep.client.consumer.poll_model import PollModel, PollRunner
-from lockstep.client.consumer.pull_config import PullConsumerConfig, PullConsumerOptions
 from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.client.features import CONSUMING_CONCURRENTLY
 from lockstep.client.instance import Instance
+from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.allocate import BY_HAND, word_of
 from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, QueueOffset, ResetBody, Subscription, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
@@ -34,13 +35,17 @@ from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, T
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
-from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
 COMMIT_WAIT_MS = 30_000
 """How long commit() waits for the brokers' answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullConsumerArguments(PullConsumerConfig, ConnectionArguments):
+    """The arguments of PullConsumer."""
 
 
 class PullConsumer(BaseConsumer):
@@ -50,18 +55,10 @@ class PullConsumer(BaseConsumer):
     LocalProtocolError for a bad group or topic name.
     """
 
-    @takes_settings_of(PullConsumerConfig)
-    def __init__(
-        self,
-        group: str,
-        *,
-        nameserver: Nameserver | None = None,
-        client: Client | None = None,
-        host: Host | None = None,
-        **options: Unpack[PullConsumerOptions],
-    ) -> None:
-        self.config = PullConsumerConfig(**options)
-        super().__init__(group, client_of(client, nameserver, host), self.config.consumer())
+    @takes_arguments_of(PullConsumerArguments)
+    def __init__(self, arguments: PullConsumerArguments) -> None:
+        self.config: PullConsumerConfig = arguments
+        super().__init__(arguments.group, arguments.open_client(), arguments.consumer())
         self._by_hand: dict[MessageQueue, None] = {}
         self._polls = PollModel()
         self._polling = False

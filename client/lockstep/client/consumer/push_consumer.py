@@ -1,13 +1,13 @@
 """The push consumer as users hold it: it calls a listener. RocketMQ: DefaultMQPushConsumer, RebalancePushImpl."""
 
-from typing import TypeVar, Unpack
+from dataclasses import dataclass
+from typing import TypeVar
 
-from lockstep.client.client import Client, client_of
-from lockstep.client.config import Nameserver, takes_settings_of
+from lockstep.client.client import ConnectionArguments
 from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.client.consumer.broadcast import LocalProgress
 from lockstep.client.consumer.concurrent_model import ConcurrentModel
-from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
+from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.consume_model import ConsumeModel
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.health import ConsumerState
@@ -30,6 +30,7 @@ from lockstep.client.features import (
     CONSUMING_IN_ORDER,
 )
 from lockstep.client.instance import Instance
+from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.allocate import BY_BROKER, may_order, word_of
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import (
@@ -38,13 +39,17 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.names import dlq_topic, retry_topic
 from lockstep.protocol.tags import TagFilter
-from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
 ListenerT = TypeVar("ListenerT", bound=OrderlyListener)
 ConcurrentT = TypeVar("ConcurrentT", bound=ConcurrentlyListener)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushConsumerArguments(ConsumerConfig, ConnectionArguments):
+    """The arguments of PushConsumer."""
 
 
 class PushConsumer(BaseConsumer):
@@ -56,18 +61,10 @@ class PushConsumer(BaseConsumer):
     range and for an address that is none, LocalProtocolError for a bad group or topic name.
     """
 
-    @takes_settings_of(ConsumerConfig)
-    def __init__(
-        self,
-        group: str,
-        *,
-        nameserver: Nameserver | None = None,
-        client: Client | None = None,
-        host: Host | None = None,
-        **options: Unpack[ConsumerOptions],
-    ) -> None:
-        self.config = ConsumerConfig(**options)
-        super().__init__(group, client_of(client, nameserver, host), self.config)
+    @takes_arguments_of(PushConsumerArguments)
+    def __init__(self, arguments: PushConsumerArguments) -> None:
+        self.config: ConsumerConfig = arguments
+        super().__init__(arguments.group, arguments.open_client(), arguments)
         self._listener: Listener | None = None
         self._is_concurrent = False
         self._call_hooks: list[ConsumeHook] = []

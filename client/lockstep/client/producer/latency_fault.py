@@ -1,44 +1,50 @@
-"""Latency fault tolerance: how fast brokers have answered, and which of them unkeyed sends leave out for a while. Pure.
+"""Latency fault tolerance: unkeyed sends avoid a broker that responded slowly, for a while. Pure.
 
-RocketMQ: MQFaultStrategy, LatencyFaultToleranceImpl (sendLatencyFaultEnable). Off by default, as there: then a frame that failed goes to
-another broker, and nothing else is remembered but that its queue failed.
+RocketMQ: MQFaultStrategy, LatencyFaultToleranceImpl (sendLatencyFaultEnable). Disabled by default, as in RocketMQ: then a frame that failed
+goes to another broker, and only the failure of its queue is remembered.
 
-    answered after (ms)    50   100   550   1,000   2,000   3,000   15,000
-    left out for (s)        0     0    30      60     120     180      600
+    response after (ms)    50   100   550   1,000   2,000   3,000   15,000
+    avoided for (s)         0     0    30      60     120     180      600
 
-One that failed counts as answered after 30 s. Where all are left out, the better half of them is used.
+A failure counts as a response after 30 s. If every broker is to be avoided, the better half of them is used.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
+from lockstep.client.settings import Range, check_settings
 from lockstep.protocol.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyFaults:
-    """The table. RocketMQ 5's: latencies_ms=(50, 100, 550, 1800, 3000, 5000, 15000), left_out_ms=(0, 0, 2000, 5000, 6000, 10000, 30000),
-    failed_ms=10000. ConfigError for one that does not rise."""
+    """How long unkeyed sends avoid a broker after a slow response, by its latency.
+
+    RocketMQ 5 has latencies_ms=(50, 100, 550, 1800, 3000, 5000, 15000), left_out_ms=(0, 0, 2000, 5000, 6000, 10000, 30000) and
+    failed_ms=10000.
+
+    Raises:
+        ConfigError: The rows differ in length, or a row has a negative number or decreases.
+    """
 
     latencies_ms: tuple[int, ...] = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
-    """RocketMQ: latencyMax."""
+    """Latencies in milliseconds, in increasing order. RocketMQ: latencyMax."""
     left_out_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-    """RocketMQ: notAvailableDuration."""
-    failed_ms: int = 30_000
-    """The latency that a failure counts as."""
+    """For each latency: how long a broker that took at least so long is avoided, in milliseconds. RocketMQ: notAvailableDuration."""
+    failed_ms: Annotated[int, Range(0)] = 30_000
+    """The latency that a failure counts as, in milliseconds."""
 
     def __post_init__(self) -> None:
-        numbers = (*self.latencies_ms, *self.left_out_ms, self.failed_ms)
+        check_settings(self)
         if not self.latencies_ms or len(self.latencies_ms) != len(self.left_out_ms):
             raise ConfigError(f"{len(self.latencies_ms)} latencies_ms and {len(self.left_out_ms)} left_out_ms: expected a time for each")
-        if any(type(number) is not int or number < 0 for number in numbers):
-            raise ConfigError(f"latencies_ms {self.latencies_ms}, left_out_ms {self.left_out_ms}, failed_ms {self.failed_ms}: from 0 on")
         for name, row in (("latencies_ms", self.latencies_ms), ("left_out_ms", self.left_out_ms)):
-            if list(row) != sorted(row):
-                raise ConfigError(f"{name} is {row}: expected numbers that do not fall")
+            if any(type(number) is not int or number < 0 for number in row) or list(row) != sorted(row):
+                raise ConfigError(f"{name} is {row}: expected integers of at least 0 that do not decrease")
 
     def left_out_for_ms(self, latency_ms: int) -> int:
-        """How long a broker that has answered after so long is left out."""
+        """Return how long a broker is avoided after a response that took this long, in milliseconds."""
         return max((out for bound, out in zip(self.latencies_ms, self.left_out_ms, strict=True) if latency_ms >= bound), default=0)
 
 

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Unpack
 
-from lockstep.client.client import Client, client_of
-from lockstep.client.config import Nameserver, takes_settings_of
+from lockstep.client.client import ConnectionArguments
 from lockstep.client.instance import ProducerHooks
 from lockstep.client.producer.batch import held_bytes_of
-from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
+from lockstep.client.producer.config import ProducerConfig, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
 from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.hooks import SendHook, Sending, begun, ended, send_watched
@@ -19,11 +18,19 @@ from lockstep.client.producer.sends import Sends, check_durable, not_running
 from lockstep.client.producer.sequencer import GivenId
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topics import Topics
+from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import Message
 from lockstep.protocol.names import check_group
 from lockstep.protocol.queue import MessageQueue
-from lockstep.runtime.host import Host
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerArguments(ProducerConfig, ConnectionArguments):
+    """The arguments of Producer."""
+
+    given_id: GivenId | None = None
+    """Give the frames of `send_records` the same sequences in every process that sends them."""
 
 
 class Producer:
@@ -38,22 +45,13 @@ class Producer:
     none, LocalProtocolError for a bad group name.
     """
 
-    @takes_settings_of(ProducerConfig)
-    def __init__(
-        self,
-        group: str,
-        *,
-        nameserver: Nameserver | None = None,
-        client: Client | None = None,
-        host: Host | None = None,
-        given_id: GivenId | None = None,
-        **options: Unpack[ProducerOptions],
-    ) -> None:
-        check_group(group)
-        self.group = group
-        self.config = ProducerConfig(**options)
-        self._client = client_of(client, nameserver, host)
-        self._given_id = given_id
+    @takes_arguments_of(ProducerArguments)
+    def __init__(self, arguments: ProducerArguments) -> None:
+        check_group(arguments.group)
+        self.group = arguments.group
+        self.config: ProducerConfig = arguments
+        self._client = arguments.open_client()
+        self._given_id = arguments.given_id
         self._starting = False
         self._closed = False
         self._hooks: tuple[SendHook, ...] = ()
