@@ -13,17 +13,17 @@ from lockstep.protocol.delays import DELAY_LEVELS, parse_levels
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.names import check_broker_name, check_cluster_name
-from lockstep.runtime.config import ADMIN, INTERNAL, Settings, parse_listen, parse_listeners, require_loopback_or_insecure
+from lockstep.runtime.config import INTERNAL, parse_listen
 from lockstep.runtime.descriptors import Budget
 from lockstep.runtime.link import parse_address
-from lockstep.runtime.server import CONNECTIONS_MAX
+from lockstep.runtime.server_settings import ServerSettings
 
 MIB = 1 << 20
 FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", "delays", "dead_letters", "durable_sends")
 """What HEART_BEAT's answer says that this broker can do."""
 
 
-class BrokerConfig(Settings):
+class BrokerConfig(ServerSettings):
     """A broker stores messages and says who may consume which queue."""
 
     name: str = Field(default="broker-a", description="Name of the broker: clients address it by it, and its store belongs to it.")
@@ -35,12 +35,6 @@ class BrokerConfig(Settings):
     )
     advertise: tuple[str, ...] = Field(
         default=(), description="[NAME=]HOST:PORT under which clients reach listener NAME, where that is not the address it listens on."
-    )
-    admin_listen: str | None = Field(
-        default=None, description="HOST:PORT of the admin port: /livez, /readyz, /metrics, /log-level. Unset: none. Port 0: any free one."
-    )
-    admin_host: tuple[str, ...] = Field(
-        default=(), description="Name by which the admin port may be asked (HTTP's Host), beside addresses and this machine's own name."
     )
     nameserver: str | None = Field(
         default=None, description="HOST:PORT;HOST:PORT of the nameservers; without one the broker stands alone and opens at once."
@@ -56,12 +50,6 @@ class BrokerConfig(Settings):
         le=65_536,
         description="Topics of the cluster; one more is refused. Those of groups (retry, dead letters) count, and are not refused.",
     )
-    connections_max: int = Field(
-        default=CONNECTIONS_MAX,
-        ge=1,
-        description="Connections at once; fewer where the limit of file descriptors (ulimit -n) is low.",
-    )
-    insecure: bool = Field(default=False, description="Listen beyond this machine although there is no authentication yet.")
     disconnect_grace_ms: int = Field(
         default=3_000, ge=1_000, le=600_000, description="How long a consumer whose connection closed keeps its queues."
     )
@@ -92,8 +80,6 @@ class BrokerConfig(Settings):
     scrub_kib_per_s: int = Field(
         default=128, ge=0, le=1 << 20, description="What the background scrub reads of the log in a second to find damage; 0: no scrub."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is logged, from this level on.")
-
     message_delay_level: str = Field(default=DELAY_LEVELS, description="How long the delay levels wait, level 1 first (RocketMQ's table).")
 
     @model_validator(mode="after")
@@ -102,7 +88,6 @@ class BrokerConfig(Settings):
             check_broker_name(self.name)
             check_cluster_name(self.cluster)
             listeners = self.listeners()
-            require_loopback_or_insecure({**listeners, **self.admin_listener()}, insecure=self.insecure)
             self.nameservers()
             advertised = self.advertised()
             self.delay_levels_ms()
@@ -113,14 +98,6 @@ class BrokerConfig(Settings):
         if unknown := sorted(set(advertised) - set(listeners)):
             raise ValueError(f"advertised listener {unknown[0]!r} is not listened on: known are {', '.join(listeners)}")
         return self
-
-    def listeners(self) -> dict[str, tuple[str, int]]:
-        """Listener name → (host, port) to bind."""
-        return parse_listeners(self.listen)
-
-    def admin_listener(self) -> dict[str, tuple[str, int]]:
-        """`admin` → (host, port); empty where there is no admin port."""
-        return {} if self.admin_listen is None else {ADMIN: parse_address(self.admin_listen)}
 
     def admin_hosts(self, own_name: str) -> tuple[str, ...]:
         """Names by which the admin port may be asked: the machine's own, the advertised ones, and those of the settings."""
