@@ -71,7 +71,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, host: InThisThread, answers: list[
         def close(self) -> None:
             host.now_ms = -1
 
-    monkeypatch.setattr(load_progress, "Kept", Scripted)
+    monkeypatch.setattr(load_progress, "CachedCluster", Scripted)
 
 
 def words(lines: list[str]) -> list[str]:

@@ -32,7 +32,7 @@ def the_start_of_the_log_is_not_recorded(patch: Patches) -> None:
     patch.set(StoreDirectory, "read_start", lambda self: None)
 
 
-@mutant("rot", aimed=f"{TESTS}/test_presence.py::test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone")
+@mutant("rot", aimed=f"{TESTS}/test_path_watch.py::test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone")
 def removed_files_are_synced_as_if_they_were_there(patch: Patches) -> None:
     """A sync is confirmed only while the paths of the log, the lock and the synced length still name the open files."""
     patch.set(PathWatch, "check", lambda self: None)

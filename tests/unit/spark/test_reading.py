@@ -66,7 +66,7 @@ class FakeQueue:
 
 
 def offsets(queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, start: int, end: int, **options: str) -> list[int]:
-    monkeypatch.setattr(reading, "Kept", lambda *_: queue)
+    monkeypatch.setattr(reading, "CachedCluster", lambda *_: queue)
     given = SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", "columns": "offset", **options})
     batches = read(given, "g", Reading(((Range(QUEUE, start, end), 0),)))
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
@@ -117,7 +117,7 @@ def test_a_pull_asks_for_as_much_as_the_options_say() -> None:
 
 def test_a_reader_that_has_enough_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = FakeQueue(0, 100)
-    monkeypatch.setattr(reading, "Kept", lambda *_: queue)
+    monkeypatch.setattr(reading, "CachedCluster", lambda *_: queue)
     rows = read(SourceOptions.parse({"nameserver": "h:1", "subscribe": "t"}), "g", Reading(((Range(QUEUE, 0, 100), 0),)))
     next(rows)
     rows.close()  # type: ignore[attr-defined]
@@ -127,7 +127,7 @@ def test_a_reader_that_has_enough_closes_its_connection(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("limit", "value"), [("BATCH_ROWS", 5), ("BATCH_BYTES", 5 * len(record(0)))])
 def test_pulls_are_gathered_until_a_batch_is_full(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
     queue = FakeQueue(0, 100)
-    monkeypatch.setattr(reading, "Kept", lambda *_: queue)
+    monkeypatch.setattr(reading, "CachedCluster", lambda *_: queue)
     monkeypatch.setattr(reading, limit, value)
     given = SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", "columns": "offset"})
     batches = [batch.column("offset").to_pylist() for batch in read(given, "g", Reading(((Range(QUEUE, 0, 14), 0),)))]

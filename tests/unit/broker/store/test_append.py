@@ -259,7 +259,7 @@ async def test_nothing_is_allocated_for_records_that_a_frame_can_not_hold() -> N
 
 
 async def test_store_time_does_not_fall_with_the_wall_clock() -> None:
-    """Until that has been behind for long: test_stamps.py."""
+    """Until that has been behind for long: test_store_clock.py."""
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host)
