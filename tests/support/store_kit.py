@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
+from lockstep.broker.store.scan import StoredRecord
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal
@@ -92,7 +93,7 @@ class Recorded:
 
     snapshots: list[object] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
-    frames: list[tuple[str, int, int, int, FrameSequence, int, int]] = field(default_factory=list)
+    frames: list[tuple[StoredRecord, FrameSequence]] = field(default_factory=list)
     on_state: Callable[[bytes], None] | None = None
 
     def snapshot(self, plain: object) -> None:
@@ -103,20 +104,11 @@ class Recorded:
         if self.on_state is not None:
             self.on_state(body)
 
-    def crc_before(self, topic: str, queue_id: int, sequence: FrameSequence, store_timestamp: int) -> int | None:
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
         return None
 
-    def frame(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        physical_offset: int,
-        sequence: FrameSequence,
-        record_count: int,
-        store_timestamp: int,
-    ) -> None:
-        self.frames.append((topic, queue_id, queue_offset, physical_offset, sequence, record_count, store_timestamp))
+    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
+        self.frames.append((first, sequence))
 
 
 def config(**settings: Any) -> StoreConfig:

@@ -11,6 +11,7 @@ from typing import Any
 from lockstep.broker.coordination import Coordination, CoordinationConfig
 from lockstep.broker.journal import Change, Journal, decode_changes
 from lockstep.broker.store import Store, StoreCorruptError
+from lockstep.broker.store.scan import StoredRecord
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFrame
@@ -116,19 +117,12 @@ class BrokerState:
                 "the right files into commitlog; nothing was changed"
             )
 
-    def crc_before(self, topic: str, queue_id: int, sequence: FrameSequence, store_timestamp: int) -> int | None:
-        scope = Scope(sequence.producer_id, sequence.partition, topic, queue_id)
-        return self.sequences.crc_before(scope, sequence, now_ms=store_timestamp)
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        return self.sequences.crc_before(_scope(first, sequence), sequence, now_ms=first.store_ms)
 
-    def frame(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        physical_offset: int,
-        sequence: FrameSequence,
-        record_count: int,
-        store_timestamp: int,
-    ) -> None:
-        scope = Scope(sequence.producer_id, sequence.partition, topic, queue_id)
-        self.sequences.record(scope, sequence, StoredFrame(queue_offset, physical_offset, store_timestamp))
+    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
+        self.sequences.record(_scope(first, sequence), sequence, StoredFrame(first.queue_offset, first.position, first.store_ms))
+
+
+def _scope(first: StoredRecord, sequence: FrameSequence) -> Scope:
+    return Scope(sequence.producer_id, sequence.partition, first.topic, first.queue_id)

@@ -4,16 +4,17 @@ from typing import Any
 
 from lockstep.broker.delayed_delivery import DelayedDelivery
 from lockstep.broker.processors import pull
-from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, recovery, scan, store, survey
+from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, scan, snapshot_choice, store, survey
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.path_watch import PathWatch
+from lockstep.broker.store.queue_recovery import QueueRecovery
 from lockstep.broker.store.reader import Check
-from lockstep.broker.store.recovery import Recoverer, SnapshotEvidence, borne_out
 from lockstep.broker.store.scrub import Scrub
 from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.snapshot import Snapshots, encode_parts
+from lockstep.broker.store.snapshot_choice import SnapshotEvidence, snapshot_evidence
 from lockstep.runtime.descriptors import SHORTAGE
 from sweep.mutants.registry import Patches, mutant
 
@@ -76,17 +77,17 @@ def a_snapshot_that_is_put_off_counts_its_queues_as_synced(patch: Patches) -> No
 def snapshots_that_are_to_be_removed_need_no_log(patch: Patches) -> None:
     """Retention keeps what a snapshot needs until its file is removed: a crash leaves no snapshot without its log."""
     patch.set(Snapshots, "needs_from", property(lambda self: min((needed for _, needed in self.kept), default=None)))
-    patch.set(recovery, "borne_out", lambda log, damage, snapshot: _passed_is_ahead(borne_out(log, damage, snapshot)))
+    patch.set(snapshot_choice, "snapshot_evidence", lambda *of: _passed_is_ahead(snapshot_evidence(*of)))
 
 
-def _passed_is_ahead(borne: SnapshotEvidence) -> SnapshotEvidence:
-    return SnapshotEvidence.AHEAD if borne is SnapshotEvidence.PASSED else borne
+def _passed_is_ahead(evidence: SnapshotEvidence) -> SnapshotEvidence:
+    return SnapshotEvidence.AHEAD if evidence is SnapshotEvidence.PASSED else evidence
 
 
 @mutant("files", aimed=f"{TESTS}/test_put_off.py::test_a_start_removes_a_snapshot_that_retention_has_passed_when_a_newer_one_fits")
 def an_old_snapshot_stops_the_start(patch: Patches) -> None:
     """A snapshot from before the beginning of the log is removed when a newer one fits, and stops no start."""
-    patch.set(recovery, "borne_out", lambda log, damage, snapshot: _passed_is_ahead(borne_out(log, damage, snapshot)))
+    patch.set(snapshot_choice, "snapshot_evidence", lambda *of: _passed_is_ahead(snapshot_evidence(*of)))
 
 
 @mutant("rot", aimed=f"{TESTS}/test_wrong_entries.py::test_an_entry_below_where_the_log_began_at_the_snapshot_hides_no_message")
@@ -151,16 +152,16 @@ def a_log_without_its_first_file_begins_later(patch: Patches) -> None:
 def losses_below_the_snapshot_are_not_looked_for(patch: Patches) -> None:
     """A start that goes on without something below its snapshot names the lost messages before it changes a file."""
 
-    async def unlooked(self: Any, snapshot: Any, wrong: Any) -> Any:
+    async def unlooked(self: Any, snapshot: Any, wrong: Any, breathe: Any) -> Any:
         return wrong, []
 
-    patch.set(Recoverer, "_look_below", unlooked)
+    patch.set(QueueRecovery, "compare_below", unlooked)
 
 
 @mutant("rot", aimed=f"{LOSSES}::test_check_finds_the_last_message_behind_the_snapshot_by_the_queues_entries")
 def the_offset_of_a_lost_last_message_is_given_again(patch: Patches) -> None:
     """A lost message behind which its queue has none keeps its offset too."""
-    patch.set(Recoverer, "_lost_ends", lambda self, sink, end: [])
+    patch.set(QueueRecovery, "add_lost_ends", lambda self, damaged, end: [])
 
 
 @mutant("rot", aimed=f"{LOSSES}::test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue")

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.store import commit_log, scan
+from lockstep.broker.store import commit_log, scan, snapshot_choice
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog, SyncPlan
 from lockstep.broker.store.commit_waiters import CommitWaiters
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.store.recovery import Recoverer, SnapshotEvidence
+from lockstep.broker.store.recovery import Recoverer
+from lockstep.broker.store.snapshot_choice import SnapshotEvidence
 from lockstep.broker.store.store import Store
 from lockstep.testing.simulation.disk import SimFiles
 from sweep.mutants.registry import Patches, mutant
@@ -87,7 +88,7 @@ def snapshot_before_sync(patch: Patches) -> None:
 @mutant("power", "disk", aimed="tests/unit/broker/store/test_snapshots.py::test_a_snapshot_ahead_of_the_log_is_ignored_and_goes")
 def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
     """A snapshot that the log does not bear out is removed."""
-    patch.set(Recoverer, "_borne_out", lambda self, snapshot: SnapshotEvidence.OUT)
+    patch.set(snapshot_choice, "snapshot_evidence", lambda log, damage, snapshot: SnapshotEvidence.FITS)
 
 
 @mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_torn_tail_is_cut_and_zero_again")

@@ -10,6 +10,7 @@ from lockstep.broker.background import StoreMaintenance
 from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, recovery, snapshot
+from lockstep.broker.tables.sequence_table import Scope, StoredFrame
 from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict, ReconcileBody, SyncBody, SyncItem
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
@@ -52,7 +53,8 @@ class Life:
         records = [encode_record(TOPIC.encode(), queue_id, body, b"TAGS\x01a", born_ms=1) for _ in range(count)]
         frame, sealed = seal(records, FrameSequence(producer, 0, 1, first, count, first == 0, 0), crc)
         appended = self.store.append_frame(TOPIC, queue_id, frame, count, born_host=BORN_HOST, sequenced=True)
-        self.state.frame(TOPIC, queue_id, appended.queue_offset, appended.physical_offset, sealed, count, appended.store_timestamp)
+        stored = StoredFrame(appended.queue_offset, appended.physical_offset, appended.store_timestamp)
+        self.state.sequences.record(Scope(producer, 0, TOPIC, queue_id), sealed, stored)
         self.scopes[producer, queue_id] = sealed
         return appended.physical_offset
 

@@ -13,10 +13,10 @@ from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError, misplaced
 from lockstep.broker.store.path_watch import PathWatch
-from lockstep.broker.store.recovery import SnapshotEvidence, borne_out
 from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, DamagedRange
 from lockstep.broker.store.scrub import QueueKey, Scrub
 from lockstep.broker.store.snapshot import Snapshot, Snapshots, recorded_start
+from lockstep.broker.store.snapshot_choice import SnapshotEvidence, snapshot_evidence
 from lockstep.broker.store.survey import LogSurvey, log_files
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.files import Files
@@ -209,15 +209,15 @@ class _Check:
             if snapshot is None:
                 self._report.add("snapshot", where, "is damaged: a start reads an older one and the log behind it")
                 continue
-            borne = borne_out(log, self._damage, snapshot)
-            if borne is SnapshotEvidence.OUT:
+            evidence = snapshot_evidence(log, self._damage, snapshot)
+            if evidence is SnapshotEvidence.FITS:
                 newest = newest or snapshot
-            elif position <= log.synced and borne in (SnapshotEvidence.DAMAGED, SnapshotEvidence.CHANGED):
-                self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {borne.value}")
+            elif position <= log.synced and evidence in (SnapshotEvidence.DAMAGED, SnapshotEvidence.CHANGED):
+                self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
                 self._damage.add_stretch(snapshot.last_record, position, "the record before a snapshot can't be read")
                 newest = newest or snapshot  # as a start with --cut-corrupt takes it
-            elif position <= log.synced and not (borne is SnapshotEvidence.PASSED and newest is not None):  # a start removes that
-                self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {borne.value}")
+            elif position <= log.synced and not (evidence is SnapshotEvidence.PASSED and newest is not None):  # a start removes that
+                self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
         return newest
 
     def _pass_removed(self, log_start: int) -> None:

@@ -8,6 +8,7 @@ consume queue whose size is LOST_SIZE: whoever reads there is told of the gap.
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.errors import StoreCorruptError
@@ -19,6 +20,22 @@ LOST_SIZE = -1
 def lost_entry(position: int) -> bytes:
     """The consume-queue entry of a message that was lost at or behind a log position."""
     return ENTRY.pack(position, LOST_SIZE, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDamage:
+    """The damage of the log that was on record at one time."""
+
+    stretches: dict[int, int]
+    state_from: int
+
+    @classmethod
+    def of(cls, table: "DamageTable") -> "KnownDamage":
+        return cls(dict(table.stretches), table.state_from)
+
+    def new_in(self, table: "DamageTable") -> list[int]:
+        """Return where the damaged ranges begin that the table has in addition, in log order."""
+        return [begin for begin, end in sorted(table.stretches.items()) if self.stretches.get(begin) != end]
 
 
 class DamageTable:

@@ -17,6 +17,11 @@ LostRow = tuple[str, int, int, int]
 """(topic, queue id, first offset, end)."""
 
 
+def message_count(lost: Iterable[LostRow]) -> int:
+    """Return the number of messages in these ranges."""
+    return sum(end - first for _, _, first, end in lost)
+
+
 class Losses:
     """The ScrubReport of that comparison. Puts what it finds into the table of damage."""
 

@@ -109,42 +109,32 @@ class Reader:
     def read(
         self, queue: ConsumeQueue | None, offset: int, max_count: int, max_bytes: int, hashes: frozenset[int] | None
     ) -> ReadResult | None:
-        """None where the disk would have to be waited for."""
-        outside = outside_bounds(queue, offset)
-        if outside is not None:
-            return outside
-        assert queue is not None
+        """Read from memory and the page cache; None if the disk would have to be waited for."""
         steps = self._steps(queue, offset, max_count, max_bytes, hashes)
-        try:
-            wanted = next(steps)
-            while True:
-                data = wanted.cached()
-                if data is None:
-                    steps.close()
-                    return None
-                wanted = steps.send(data)
-        except StopIteration as stop:
-            result: ReadResult = stop.value
-            return result
+        step = _advance(steps, None)
+        while not isinstance(step, ReadResult):
+            data = step.cached()
+            if data is None:
+                return None
+            step = _advance(steps, data)
+        return step
 
     async def read_waiting(
         self, queue: ConsumeQueue | None, offset: int, max_count: int, max_bytes: int, hashes: frozenset[int] | None
     ) -> ReadResult:
+        """Read as `read`, and wait for the disk in a worker thread."""
+        steps = self._steps(queue, offset, max_count, max_bytes, hashes)
+        step = _advance(steps, None)
+        while not isinstance(step, ReadResult):
+            data = step.cached()
+            step = _advance(steps, await step.wait(self._host) if data is None else data)
+        return step
+
+    def _steps(self, queue: ConsumeQueue | None, offset: int, max_count: int, max_bytes: int, hashes: frozenset[int] | None) -> Steps:
         outside = outside_bounds(queue, offset)
         if outside is not None:
             return outside
         assert queue is not None
-        steps = self._steps(queue, offset, max_count, max_bytes, hashes)
-        try:
-            wanted = next(steps)
-            while True:
-                data = wanted.cached()
-                wanted = steps.send(await wanted.wait(self._host) if data is None else data)
-        except StopIteration as stop:
-            result: ReadResult = stop.value
-            return result
-
-    def _steps(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, hashes: frozenset[int] | None) -> Steps:
         wanted = max_count if hashes is None else max(SCAN_ENTRY_COUNT_MIN, max_count)
         count = min(wanted, queue.visible - offset)
         trusted = queue.in_memory(offset)
@@ -224,6 +214,15 @@ class Reader:
                     continue
             fetches.append((position, size, [run]))
         return fetches
+
+
+def _advance(steps: Steps, data: bytes | None) -> QueueBytes | LogBytes | ReadResult:
+    """Send the bytes that `steps` asked for; return what it asks for next, or its result."""
+    try:
+        return next(steps) if data is None else steps.send(data)
+    except StopIteration as stop:
+        result: ReadResult = stop.value
+        return result
 
 
 class Check:

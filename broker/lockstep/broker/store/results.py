@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
-
-from lockstep.protocol.sequence import FrameSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,35 +78,3 @@ class DiskStatus:
     @property
     def writable(self) -> bool:
         return self.free_bytes >= self.reserve_bytes
-
-
-class Replay(Protocol):
-    """Takes the state back at start: the snapshot first, then what the log holds behind it, in log order.
-
-    `Store.drop_topic` may be called from `state`: what the topic had up to that record stays hidden.
-    """
-
-    def snapshot(self, plain: object) -> None:
-        """At most once, first: what `write_snapshot` was given."""
-        ...
-
-    def state(self, body: bytes) -> None:
-        """A state record."""
-        ...
-
-    def crc_before(self, topic: str, queue_id: int, sequence: FrameSequence, store_timestamp: int) -> int | None:
-        """The running CRC that the frame goes on from, by the frames and the snapshot told so far; None where nobody knows it."""
-        ...
-
-    def frame(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        physical_offset: int,
-        sequence: FrameSequence,
-        record_count: int,
-        store_timestamp: int,
-    ) -> None:
-        """A whole frame of an idempotent producer; the place and time are its first answer."""
-        ...

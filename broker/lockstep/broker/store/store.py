@@ -24,13 +24,15 @@ from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.store.errors import NoNextFileError, StoreDiskError, misplaced
 from lockstep.broker.store.flusher import Flusher
+from lockstep.broker.store.foreign_log import read_whole
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import MismatchError, Reader
-from lockstep.broker.store.recovery import LogState, Recoverer, RecoveryProgress, read_whole
+from lockstep.broker.store.recovery import Recoverer, RecoveryProgress
 from lockstep.broker.store.repair import QueueRepairs
-from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
+from lockstep.broker.store.replay import LogState, Replay
+from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered, recorded_start

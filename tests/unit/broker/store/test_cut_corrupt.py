@@ -133,7 +133,7 @@ async def test_a_damaged_record_takes_no_other_record_of_its_idempotent_frame_al
     store, _ = await recovered(files, recorded, cut_corrupt=True)
     told = await read_told(store)
     assert (told.lost, len(told.found)) == ([9], 14)
-    assert [frame[4].first for frame in recorded.frames] == [0, 5, 10], "its producer's repeat is still known as one"
+    assert [sequence.first for _, sequence in recorded.frames] == [0, 5, 10], "its producer's repeat is still known as one"
     await store.close()
 
 

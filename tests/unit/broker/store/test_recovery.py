@@ -186,7 +186,7 @@ async def test_a_half_idempotent_frame_is_cut_whole() -> None:
     recorded = Recorded()
     store, found = await recovered(files, recorded)
     assert found.end == len(first)
-    assert [frame[4] for frame in recorded.frames] == [sequence]
+    assert [replayed for _, replayed in recorded.frames] == [sequence]
     assert await everything(store) == [b"a", b"b"]
     await store.close()
 
@@ -219,7 +219,7 @@ async def test_a_frame_of_an_unknown_past_is_taken_as_it_is() -> None:
     await kill(store, files)
     recorded = Recorded()
     store, _ = await recovered(files, recorded)
-    assert [frame[4] for frame in recorded.frames] == [sequence]
+    assert [replayed for _, replayed in recorded.frames] == [sequence]
     await store.close()
 
 
