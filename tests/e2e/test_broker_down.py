@@ -82,7 +82,7 @@ async def test_with_the_only_broker_down_every_send_of_a_flood_ends_as_not_store
 
         assert isinstance((await one())[1], SendResult)
         await cluster.kill("broker-a")
-        await cluster.until("the producer has noticed", lambda: not producer._topics.open_ones["orders"].any_live)
+        await cluster.until("the producer has noticed", lambda: not producer._topics.open_topics["orders"].any_live)
         sending = []
         for _ in range(60):
             sending += [asyncio.ensure_future(one()) for _ in range(100)]

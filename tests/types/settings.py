@@ -5,7 +5,7 @@ A call that is refused has a comment for each checker, and a comment that is not
 
 from typing import assert_type
 
-from lockstep.client import Client, ConsumeFromWhere, LatencyFaults, OrderedRetry, Producer, PullConsumer, PushConsumer
+from lockstep.client import Client, ConsumeFromWhere, LatencyFaults, Message, OrderedRetry, Producer, PullConsumer, PushConsumer, SendResult
 from lockstep.client.sync import Producer as BlockingProducer
 
 
@@ -23,7 +23,9 @@ def accepted() -> None:
     assert_type(producer, Producer)
     assert_type(producer.config.send_timeout_ms, int)
     Producer(group="shop", nameserver="10.0.0.5:9876", auto_create_topics=False)
-    BlockingProducer("shop", nameserver="10.0.0.5:9876", send_timeout_ms=500)
+    blocking = BlockingProducer("shop", nameserver="10.0.0.5:9876", send_timeout_ms=500)
+    assert_type(blocking.send(Message("orders", b"paid"), timeout_ms=500), SendResult)
+    assert_type(blocking.send_batch([Message("orders", b"paid")]), list[SendResult])
     consumer = PushConsumer("billing", commit="each", retry=OrderedRetry(max_attempts=3), consume_from_where=ConsumeFromWhere.LAST_OFFSET)
     assert_type(consumer, PushConsumer)
     assert_type(PullConsumer("audit", poll_count=10).subscribe("orders"), PullConsumer)
@@ -38,6 +40,7 @@ def refused() -> None:
     Producer("shop", send_timeout_ms=0.5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Producer("shop", send_timeout_ms=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     BlockingProducer("shop", client=Client())  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    BlockingProducer("shop").send(Message("orders", b"paid"), timeout=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     PushConsumer("billing", commit="sometimes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     PushConsumer("billing", retry=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     PushConsumer("billing", poll_count=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -172,7 +172,7 @@ async def test_idle_queues_are_not_visited_when_their_broker_comes_and_goes() ->
 async def test_a_queue_costs_nothing_before_something_is_sent_to_it() -> None:
     async with fake_cluster("a", topics={"t": 5_000}) as cluster, producing(cluster) as producer:
         await producer.send(message(), queue=MessageQueue("t", "a", 17))
-        assert len(producer._topics.open_ones["t"]._by_queue) == 1
+        assert len(producer._topics.open_topics["t"]._by_queue) == 1
 
 
 async def test_a_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ async def test_what_is_in_flight_goes_on_when_another_broker_lacks_a_feature() -
         second.features = ()
         await second.start(ports[1])
         assert producer._topics is not None
-        await until(lambda: producer._topics is not None and not producer._topics.open_ones)
+        await until(lambda: producer._topics is not None and not producer._topics.open_topics)
         await first.start(ports[0])
         assert (await sending).queue_offset == 1
 

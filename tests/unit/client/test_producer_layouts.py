@@ -82,7 +82,7 @@ async def test_a_cancelled_batch_is_withdrawn_although_a_higher_layout_has_split
         batch = asyncio.ensure_future(producer.send_batch([message("withdrawn", sharding_key=f"k{n}") for n in range(8)]))
         await asyncio.sleep(0)
         producer._topics.layout_changed(layout)
-        senders = [producer._topics.open_ones["t"].of_queue(queue) for queue in layout.write_queues]
+        senders = [producer._topics.open_topics["t"].of_queue(queue) for queue in layout.write_queues]
         assert [len(sender._buffer.keyed) for sender in senders if sender is not None] == [2, 1]
         batch.cancel()
         await asyncio.wait([batch])

@@ -30,7 +30,7 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
     limits = {"in_flight_count_max": 64, "in_flight_bytes_max": 512 * 1024}
     config = ProducerConfig(**limits, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20, compress_over_bytes=None)
     async with one_queue(config) as (broker, producer):
-        (topic,) = producer._topics.open_ones.values()
+        (topic,) = producer._topics.open_topics.values()
         assert producer._shell is not None
         link = producer._shell.link(topic.of_key("k").queue.broker_name)
         assert link is not None

@@ -165,7 +165,7 @@ async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_am
         waiting.append(asyncio.ensure_future(producer.send_batch(keyed("2345678", "abcabck"))))
         waiting.append(asyncio.ensure_future(producer.send(message("9", sharding_key="b"))))
         await asyncio.sleep(0)
-        sender = producer._topics.open_ones["t"].of_key("k")
+        sender = producer._topics.open_topics["t"].of_key("k")
         assert [pending.count for pending in sender._buffer.keyed] == [1, 7, 1]
         held[0]()
         await asyncio.gather(*waiting)

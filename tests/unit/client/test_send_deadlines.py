@@ -83,7 +83,7 @@ async def the_link(cluster: FakeCluster, producer: Producer) -> None:
 
 async def a_nameserver_without_brokers(cluster: FakeCluster, producer: Producer) -> None:
     cluster.ready = False
-    producer._topics.open_ones.clear()
+    producer._topics.open_topics.clear()
     assert producer._shell is not None
     producer._shell.instance.routes._layouts.clear()
 

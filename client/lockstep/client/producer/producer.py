@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from lockstep.client.client import ConnectionArguments
-from lockstep.client.instance import ProducerHooks
 from lockstep.client.producer.batch import held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
@@ -59,7 +58,6 @@ class Producer:
         self._shell: ProducerShell | None = None
         self._topics: Topics | None = None
         self._sends: Sends | None = None
-        self._instance_hooks: ProducerHooks | None = None
 
     # ------------------------------------------------------------------------------------------------------------------ life
 
@@ -81,8 +79,6 @@ class Producer:
         self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
         self._topics = topics = Topics(self.group, shell)
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
-        self._instance_hooks = ProducerHooks(on_link=topics.link_changed, on_layout=topics.layout_changed)
-        instance.register_producer(self.group, self._instance_hooks)
 
     async def close(self) -> None:
         """Take no more sends, wait until those in flight have ended (each has its deadline), and leave.
@@ -101,8 +97,6 @@ class Producer:
             await self._limit.idle()
             await asyncio.sleep(0)  # one-way sends of this turn are written at its end
         finally:
-            if self._instance_hooks is not None:
-                shell.instance.unregister_producer(self._instance_hooks)
             shell.close()
             topics.fail_all()  # nothing is in flight unless this task was cancelled
             await shell.instance.close()
@@ -207,7 +201,7 @@ class Producer:
             if delay_level is not None or delay is not None:
                 result = await sends.delayed(message, delay_of(delay_level, delay), route, begun_ms, end_ms, require)
                 return result
-            topic = sends.open_ones.get(message.topic) or await sends.topic(message.topic, end_ms)
+            topic = sends.open_topics.get(message.topic) or await sends.open(message.topic, end_ms)
             machine = topic.next(begun_ms) if unkeyed else topic.machine_for(route, begun_ms)
             if require == "durable":
                 sends.check_durable(topic)
@@ -216,7 +210,7 @@ class Producer:
                 machine = await sends.enter_alone(topic, route, 1, held_bytes, begun_ms, end_ms)
             else:
                 limit.add(1, held_bytes)
-            pending, future = sends.hand_over(message, topic, route, machine, held_bytes, begun_ms, end_ms, require)
+            pending, future = sends.enqueue(message, topic, route, machine, held_bytes, begun_ms, end_ms, require)
             try:
                 result = await future
             except asyncio.CancelledError:

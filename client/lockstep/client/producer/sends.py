@@ -38,8 +38,8 @@ class Sends:
         self._group = group
         self._config = config
         self._compress_over = config.compress_over_bytes
-        self._topics = topics
-        self.open_ones = topics.open_ones
+        self.open = topics.open
+        self.open_topics = topics.open_topics
         self._limit = limit
         self._shell = shell
         self._clock = host.clock
@@ -57,7 +57,7 @@ class Sends:
         ((_, machine, _, _),) = await self._enter(partial(self._alone, topic, route), count, held_bytes, begun_ms, end_ms)
         return machine
 
-    def hand_over(
+    def enqueue(
         self,
         message: Message,
         topic: TopicMachine,
@@ -73,14 +73,8 @@ class Sends:
         message_id = self._ids.next(born_ms)
         record = encode_message(message, machine.queue.queue_id, message_id, born_ms, None, self._compress_over)
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        half_ms = (begun_ms + end_ms) // 2
-        if route is UNKEYED:
-            pending = PendingSend(record, None, message_id, held_bytes, future, end_ms, half_ms)
-        else:
-            version = None if route.pick is None else topic.layout.version
-            pending = PendingSend(record, None, message_id, held_bytes, future, end_ms, half_ms, route.keys, version, route.pick)
-        if require != "stored":
-            pending.durable = DURABLE[require]
+        pending = _pending(topic, route, record, None, message_id, held_bytes, future, begun_ms, end_ms)
+        pending.durable = DURABLE[require]
         self._shell.add(topic, machine, pending)
         return pending, future
 
@@ -92,7 +86,7 @@ class Sends:
         future.cancel()
 
     async def delayed(self, message: Message, delay: Delay, route: Route, begun_ms: int, end_ms: int, require: Require) -> SendResult:
-        topic, held_bytes = await self.topic(message.topic, end_ms), held_bytes_of(message)
+        topic, held_bytes = await self.open(message.topic, end_ms), held_bytes_of(message)
         if require == "durable":
             self.check_durable(topic)
         await self._enter(partial(self._alone, topic, route), 1, held_bytes, begun_ms, end_ms, ordered=False)
@@ -117,7 +111,7 @@ class Sends:
         begun_ms = self._clock.monotonic_ms()
         division = Division(messages, selector, queue)
         end_ms = self.end_ms(begun_ms, timeout_ms, keyed=division.keyed)
-        topics = {name: await self.topic(name, end_ms) for name in division.topics}
+        topics = {name: await self.open(name, end_ms) for name in division.topics}
         batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
         if batch.durable:
             for topic in topics.values():
@@ -143,7 +137,7 @@ class Sends:
         check_records(records, sizes)
         begun_ms, route = self._clock.monotonic_ms(), Route((QUEUE_WIDE,), None, queue)
         end_ms = self.end_ms(begun_ms, timeout_ms, keyed=True)
-        topic = await self.topic(queue.topic, end_ms)
+        topic = await self.open(queue.topic, end_ms)
         machine = topic.machine_for(route, begun_ms)
         try:
             machine = await self.enter_alone(topic, route, len(sizes), len(records), begun_ms, end_ms)
@@ -151,7 +145,7 @@ class Sends:
             machine.end_given()
             raise
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        pending = self._pending(topic, route, ALONE, records, sizes, "", len(records), future, begun_ms, end_ms)
+        pending = _pending(topic, route, records, sizes, "", len(records), future, begun_ms, end_ms)
         pending.alone = True
         self._shell.add(topic, machine, pending)
         try:
@@ -163,7 +157,7 @@ class Sends:
 
     async def oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
         begun_ms, route = self._clock.monotonic_ms(), route_of(message, selector, queue)
-        topic = await self.topic(message.topic, self.end_ms(begun_ms, None, keyed=False))
+        topic = await self.open(message.topic, self.end_ms(begun_ms, None, keyed=False))
         machine = topic.machine_for(route, begun_ms)
         link = self._shell.link(machine.queue.broker_name)
         if link is None:
@@ -187,10 +181,6 @@ class Sends:
     def end_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
         """Return the deadline (monotonic ms) of a send that was called at `begun_ms`."""
         return begun_ms + (timeout_ms or (self._config.keyed_send_timeout_ms if keyed else self._config.send_timeout_ms))
-
-    async def topic(self, name: str, end_ms: int) -> TopicMachine:
-        """Return the topic's machine. Raises what keeps the topic from being opened; SendTimeoutError at the deadline."""
-        return self.open_ones.get(name) or await self._topics.open(name, end_ms)
 
     def check_durable(self, topic: TopicMachine) -> None:
         """Raise RequestCodeNotSupportedError if a broker of the topic can't answer when the disk has a message."""
@@ -257,28 +247,9 @@ class Sends:
         records = [encode_message(message, queue_id, id_, born_ms, None, over) for message, id_ in zip(own, ids, strict=True)]
         held_bytes = sum([held_bytes_of(message) for message in own])
         sizes = list(map(len, records))
-        pending = self._pending(topic, route, places, b"".join(records), sizes, ids, held_bytes, batch, begun_ms, end_ms)
+        pending = _pending(topic, route, b"".join(records), sizes, ids, held_bytes, batch, begun_ms, end_ms, places)
         pending.durable = batch.durable
         return pending
-
-    def _pending(
-        self,
-        topic: TopicMachine,
-        route: Route,
-        places: Sequence[int],
-        data: bytes,
-        sizes: list[int] | None,
-        ids: str | list[str],
-        held_bytes: int,
-        waiter: Waiter,
-        begun_ms: int,
-        end_ms: int,
-    ) -> PendingSend:
-        half_ms = (begun_ms + end_ms) // 2
-        if route is UNKEYED:
-            return PendingSend(data, sizes, ids, held_bytes, waiter, end_ms, half_ms, (), None, None, places)
-        version = None if route.pick is None else topic.layout.version
-        return PendingSend(data, sizes, ids, held_bytes, waiter, end_ms, half_ms, route.keys, version, route.pick, places)
 
     def _too_late(self, route: Route, machine: QueueMachine) -> SendError:
         """What a send raises that waited for the in-flight limit until its deadline, or until too little time was left for a response."""
@@ -289,6 +260,24 @@ class Sends:
         if route is UNKEYED:
             return SendTimeoutError(queue.topic, Outcome.NOT_STORED, why)
         return QueueUnavailableError(queue, Outcome.NOT_STORED, why)
+
+
+def _pending(
+    topic: TopicMachine,
+    route: Route,
+    data: bytes,
+    sizes: list[int] | None,
+    ids: str | list[str],
+    held_bytes: int,
+    waiter: Waiter,
+    begun_ms: int,
+    end_ms: int,
+    places: Sequence[int] = (),
+) -> PendingSend:
+    """Return a send as its queue takes it: half of its time is over between `begun_ms` and `end_ms`."""
+    pick = route.pick
+    version = None if pick is None else topic.layout.version
+    return PendingSend(data, sizes, ids, held_bytes, waiter, end_ms, (begun_ms + end_ms) // 2, route.keys, version, pick, places)
 
 
 def check_records(records: bytes, sizes: list[int]) -> None:

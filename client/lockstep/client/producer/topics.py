@@ -5,6 +5,7 @@ import asyncio
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, SendTimeoutError
 from lockstep.client.features import SENDING, check_brokers
+from lockstep.client.instance import ProducerHooks
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.topics import create_topic
@@ -52,24 +53,26 @@ class _Opening:
 class Topics:
     """Opened at their first send; they hear of links and layouts from then on."""
 
-    __slots__ = ("_closed", "_group", "_leaving", "_opening", "_shell", "_tasks", "open_ones")
+    __slots__ = ("_closed", "_group", "_hooks", "_leaving", "_opening", "_shell", "_tasks", "open_topics")
 
     def __init__(self, group: str, shell: ProducerShell) -> None:
         self._group = group
         self._shell = shell
         self._closed = False
-        self.open_ones: dict[str, TopicMachine] = {}
+        self.open_topics: dict[str, TopicMachine] = {}
         """By name. Read directly where a send finds its topic."""
         self._leaving: list[TopicMachine] = []
         """No send gets these any more. What is in flight there goes on, so they hear of links and layouts."""
         self._opening: dict[str, _Opening] = {}
         self._tasks = Tasks()
+        self._hooks = ProducerHooks(on_link=self.link_changed, on_layout=self.layout_changed)
+        shell.instance.register_producer(group, self._hooks)
 
     def shut(self) -> None:
         """The producer closes: no send gets a topic any more. What is in flight goes on."""
         self._closed = True
-        self._leaving += self.open_ones.values()
-        self.open_ones.clear()
+        self._leaving += self.open_topics.values()
+        self.open_topics.clear()
 
     async def close(self) -> None:
         """Stop looking for routes: sends that wait for one raise StateError."""
@@ -82,6 +85,7 @@ class Topics:
 
     def fail_all(self) -> None:
         """Nothing is written any more: fail what is in flight. What waits at the in-flight limit fails as it is admitted."""
+        self._shell.instance.unregister_producer(self._hooks)
         leaving, self._leaving = self._leaving, []
         for topic in leaving:
             self._shell.fail_all(topic, self._closed_error())
@@ -92,7 +96,7 @@ class Topics:
         Raises StateError when the producer is closed, SendTimeoutError at the deadline (monotonic ms), and what keeps the topic from being
         opened.
         """
-        while (topic := self.open_ones.get(name)) is None:
+        while (topic := self.open_topics.get(name)) is None:
             if self._closed:
                 raise self._closed_error()
             opening = self._opening.get(name)
@@ -113,7 +117,7 @@ class Topics:
                 raise TopicNotExistError(f"topic {name} has no writable queue: see `lockstep topic show {name}`")
             check_brokers(self._shell.instance, layout, SENDING)
             if not self._closed:
-                self.open_ones[name] = self._shell.open(layout)
+                self.open_topics[name] = self._shell.open(layout)
         except LockstepError as caught:
             error = caught
         finally:
@@ -125,7 +129,7 @@ class Topics:
         for waiter in () if opening is None else opening.waiters:
             if waiter.done():
                 continue
-            if name in self.open_ones:
+            if name in self.open_topics:
                 waiter.opened.set_result(None)
             else:
                 waiter.opened.set_exception(error)
@@ -154,12 +158,12 @@ class Topics:
         return await create_topic(shell.instance, name, shell.config.topic_queue_count, auto=True)
 
     def link_changed(self, link: BrokerLink) -> None:
-        for topic in [*self.open_ones.values(), *self._leaving]:
+        for topic in [*self.open_topics.values(), *self._leaving]:
             if not self._shell.link_changed(topic, link):
                 self._leave(topic)
 
     def layout_changed(self, layout: TopicLayout) -> None:
-        for topic in [*self.open_ones.values(), *self._leaving]:
+        for topic in [*self.open_topics.values(), *self._leaving]:
             if topic.layout.topic == layout.topic and topic.deletion is None:
                 if not layout.write_total:
                     self._leave(topic)
@@ -168,6 +172,6 @@ class Topics:
     def _leave(self, topic: TopicMachine) -> None:
         """The next send to the topic opens it again."""
         name = topic.layout.topic
-        if self.open_ones.get(name) is topic:
-            del self.open_ones[name]
+        if self.open_topics.get(name) is topic:
+            del self.open_topics[name]
             self._leaving = [topic, *(other for other in self._leaving if not other.idle)]
