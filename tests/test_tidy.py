@@ -320,3 +320,11 @@ def test_every_law_names_tests_and_every_rule_of_ordering_is_cited_once_as_a_hea
     assert all("`tests/" in section for section in sections), "a law without a test"
     headings = re.findall(r"^###? (\d+(?:\.\d+)?)\.? ", (ROOT / "docs" / "ordering.md").read_text(), re.MULTILINE)
     assert len(headings) == len(set(headings)), "a rule's number is used twice"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "adr").glob("*.md")), ids=place)
+def test_a_decision_record_has_decision_context_and_consequence(path: Path) -> None:
+    text = path.read_text()
+    assert re.match(rf"# {int(path.name[:4])}\. ", text), "its title begins with its number"
+    for part in ("Decision", "Context", "Consequence"):
+        assert re.search(rf"^(#+ |- |)\**{part}s?\b", text, re.MULTILINE), f"{place(path)} has no {part}"
