@@ -1,6 +1,6 @@
-# `server`, the last target and so the default: the command `lockstep`, for brokers, nameservers and the tools.
-# `spark`: the load generator and the pipeline that verifies it, by spark-submit.
-# Both run as a user of their own; brokers keep their logs below /data.
+# `server`, the last target and so the default, runs the command `lockstep`: brokers, nameservers and tools.
+# `spark` runs the load generator and the pipeline that verifies its rows, by spark-submit.
+# Both run as a user without privileges; brokers keep their logs below /data.
 FROM python:3.11-slim AS wheel
 COPY . /src
 RUN pip wheel --quiet --no-cache-dir --no-deps --wheel-dir /wheel /src

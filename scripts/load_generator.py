@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loads test traffic into a topic: `spark-submit scripts/load_generator.py --help`. See docs/spark.md."""
+"""Load test traffic into a topic: `spark-submit scripts/load_generator.py --help`. See docs/spark.md."""
 
 import sys
 

@@ -1,4 +1,4 @@
-# Sourced by the other scripts: makes .venv and puts the project with the extra $1 into it, unless it is there already.
+# Sourced by the other scripts: makes .venv and installs the project with the extra $1 into it, unless that is done already.
 # Needs Python 3.11 or newer and its venv module, nothing else.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -11,7 +11,7 @@ command -v "$python" >/dev/null 2>&1 || fail "python3 is missing: install the pa
     fail "$("$python" --version 2>&1) is too old: lockstep needs Python 3.11 or newer. Name another one with PYTHON=/path/to/python3."
 "$python" -c 'import venv, ensurepip' 2>/dev/null || fail "Python's venv module is missing: install the package python3-venv, then run this again."
 
-# Whether there is a Java that Spark runs on.
+# Returns whether there is a Java on which Spark runs.
 found_java() {
     local java="${JAVA_HOME:+$JAVA_HOME/bin/}java" told
     command -v "$java" >/dev/null 2>&1 && told="$("$java" -version 2>&1)" && [[ "$told" =~ version\ \"([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 17 ]
@@ -27,7 +27,7 @@ install_project() {
         "$python" -m venv "$root/.venv" ||
             fail "$python -m venv failed, see above: install the package python3-venv, then run this again."
     }
-    echo "installing lockstep-mq[$extra] and what it needs …" >&2
+    echo "installing lockstep-mq[$extra] and its dependencies …" >&2
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$extra]"
     touch "$stamp"
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves what the load generator sent is there, once and in order: `spark-submit scripts/verify_load.py --help`. See docs/spark.md."""
+"""Verify that all rows of a load are stored, once and in order: `spark-submit scripts/verify_load.py --help`. See docs/spark.md."""
 
 import sys
 

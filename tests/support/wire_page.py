@@ -46,7 +46,7 @@ def name(cls: type | None) -> str:
 
 
 def render() -> str:
-    lines = [BEGIN, "", "| code | request | header fields | body | answer's fields | answer's body |", "|---|---|---|---|---|---|"]
+    lines = [BEGIN, "", "| code | request | header fields | body | response's fields | response's body |", "|---|---|---|---|---|---|"]
     for code in RequestCode:
         header, body = REQUESTS[code]
         reply_header, reply_body = REPLIES.get(code, (None, None))
