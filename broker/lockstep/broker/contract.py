@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from enum import Enum
 
-from lockstep.protocol.allocate import may_order
+from lockstep.protocol.allocate import is_allowed_when_ordered
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
@@ -19,7 +19,7 @@ DIFFERENCES_MAX = 16
 """Differences of two contracts that a refusal names."""
 SUBSCRIPTION_BYTES_MAX = 512 << 10
 """Topics and expressions of one group together: a contract is one change of the state, which must fit the smallest log file, 1 MiB."""
-WORD_LENGTH_MAX = 255
+SPEC_LENGTH_MAX = 255
 """Bytes of an expression's type, of a strategy, of an order, of a retry policy: as in a group's name."""
 
 
@@ -49,9 +49,9 @@ def _check(offered: ConsumerGroup) -> None:
             f"group {offered.group}: {count} subscriptions, expected each topic once and at most {TOPICS_PER_GROUP_MAX}"
         )
     for word in (offered.allocate, offered.order_by, offered.retry, *(each.expression_type for each in offered.subscriptions)):
-        if (length := len(word.encode("utf-8", "surrogatepass"))) > WORD_LENGTH_MAX:
-            raise LocalProtocolError(f"group {offered.group}: {word[:40]!r}… has {length} bytes: at most {WORD_LENGTH_MAX}")
-    if offered.ordered and not may_order(offered.allocate):
+        if (length := len(word.encode("utf-8", "surrogatepass"))) > SPEC_LENGTH_MAX:
+            raise LocalProtocolError(f"group {offered.group}: {word[:40]!r}… has {length} bytes: at most {SPEC_LENGTH_MAX}")
+    if offered.ordered and not is_allowed_when_ordered(offered.allocate):
         raise LocalProtocolError(f"group {offered.group} is ordered: its members could differ about a queue by allocate {offered.allocate}")
     for each in offered.subscriptions:
         check_topic(each.topic)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from lockstep.protocol.bodies import DataVersion, NameserverStanding, RefusedLayout, RegisterBody, RegisterReply
+from lockstep.protocol.bodies import DataVersion, NameserverState, RefusedLayout, RegisterBody, RegisterReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -145,9 +145,9 @@ class NameserverRegistration:
             RegistrationState.UNREACHABLE,
         }
 
-    def told(self) -> tuple[NameserverStanding, ...]:
+    def told(self) -> tuple[NameserverState, ...]:
         """As `standings`, with the words of a refusal."""
-        return tuple(NameserverStanding(peer.address, peer.standing.value, peer.remark) for peer in self._peers)
+        return tuple(NameserverState(peer.address, peer.standing.value, peer.remark) for peer in self._peers)
 
     async def accepted(self) -> None:
         """Return when one nameserver has accepted this broker and none has refused it; raises RegistrationRefusedError.

@@ -1,19 +1,20 @@
-"""Which member owns which queue: one pure function, run by both ends. RocketMQ: AllocateMessageQueueStrategy.
+"""Assign queues to the members of a group. Pure functions that clients and brokers share. RocketMQ: AllocateMessageQueueStrategy.
 
     name                 RocketMQ's           rule
-    by_broker                                 queue number g (its place in the layout) → members[g mod n] of THAT broker's list
-    average              AVG                  a run of consecutive queues each, the first (queues mod n) members one more
+    by_broker                                 queue number g (its index in the layout) → members[g mod n] of the list of the queue's broker
+    average              AVG                  consecutive queues for each member; the first (queues mod n) members get one more
     average_by_circle    AVG_BY_CIRCLE        the i-th member has queues i, i+n, i+2n …
-    consistent_hash      CONSISTENT_HASH      ten places of each member on a ring of MD5; a queue goes to the next one clockwise
-    machine_room         MACHINE_ROOM         of the brokers ROOM@NAME in the given rooms: a run each, what is left over one by one
-    machine_room_nearby  MACHINE_ROOM_NEARBY  a room's queues among the members of that room, those of a room without any among all
-    config               CONFIG               the queues that this member was given, whoever else is there
+    consistent_hash      CONSISTENT_HASH      ten points per member on a ring of MD5 hashes; a queue goes to the next point clockwise
+    machine_room         MACHINE_ROOM         of the brokers ROOM@NAME in the given rooms: consecutive queues each, the remainder one by one
+    machine_room_nearby  MACHINE_ROOM_NEARBY  a room's queues go to the members of that room, or to all members if the room has none
+    config               CONFIG               the queues that the member is configured with, independent of the other members
 
-Members are sorted; all but by_broker sort the readable queues as RocketMQ does (topic, broker name, queue id) and use one broker's list
-for all of them. With equal lists, and a layout in that order, by_broker equals average_by_circle.
+Members are sorted. All strategies but by_broker sort the readable queues as RocketMQ does (topic, broker name, queue id) and use one
+broker's member list for all of them. With equal lists, and a layout in that order, by_broker equals average_by_circle.
 
-An ordered group may use what follows from list, layout and contract alone, so that no two members can differ about a queue: not `config`,
-which each member says for itself, and not `machine_room_nearby`, whose rooms are answered by functions of the user's.
+An ordered group may use only strategies that depend on nothing but the member list, the layout and the contract, so that no two members
+can disagree about the owner of a queue. `config` is excluded because each member declares its own queues, `machine_room_nearby` because
+its rooms are computed by the user's functions.
 """
 
 from bisect import bisect_left
@@ -33,50 +34,70 @@ CONSISTENT_HASH = "consistent_hash"
 MACHINE_ROOM = "machine_room"
 MACHINE_ROOM_NEARBY = "machine_room_nearby"
 CONFIG = "config"
-BY_HAND = "by_hand"
-"""In a contract: the members take queues by themselves (PullConsumer.assign), nobody deals."""
+MANUAL = "by_hand"
+"""In a contract: members assign queues to themselves (PullConsumer.assign); no strategy runs."""
 
 STRATEGIES = (BY_BROKER, AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH)
-"""Those that are a name and nothing more."""
+"""Strategies that a name specifies completely."""
 ROCKETMQ_NAMES = {"AVG": AVERAGE, "AVG_BY_CIRCLE": AVERAGE_BY_CIRCLE, "CONSISTENT_HASH": CONSISTENT_HASH}
-NOT_IN_ORDER = frozenset({CONFIG, MACHINE_ROOM_NEARBY, BY_HAND})
-"""What ordered groups may not use."""
+NOT_FOR_ORDERED = frozenset({CONFIG, MACHINE_ROOM_NEARBY, MANUAL})
+"""Strategies that ordered groups may not use."""
 
-RING_PLACES = 10
-"""Of each member on the ring. RocketMQ: AllocateMessageQueueConsistentHash.virtualNodeCnt."""
-WORD_LENGTH_MAX = 255
-"""Characters of a strategy in a contract."""
+RING_POINTS = 10
+"""Points of each member on the ring. RocketMQ: AllocateMessageQueueConsistentHash.virtualNodeCnt."""
+SPEC_LENGTH_MAX = 255
+"""The maximum number of characters of a strategy in a contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """The queues of this member, for good: nobody checks that each queue is somebody's. RocketMQ: AllocateMessageQueueByConfig."""
+    """Assigns a fixed set of queues to this member. RocketMQ: AllocateMessageQueueByConfig.
+
+    Nothing checks that the members together cover all queues, or that they don't overlap.
+
+    Args:
+        queues: The queues of this member. Those that the topic's layout does not have are ignored.
+    """
 
     queues: tuple[MessageQueue, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ByMachineRoom:
-    """Only the queues of brokers named ROOM@NAME, in these rooms. RocketMQ: AllocateMessageQueueByMachineRoom.
+    """Assigns the queues of the brokers named ROOM@NAME in the given rooms. RocketMQ: AllocateMessageQueueByMachineRoom.
 
-    The rooms are part of the group's contract: with different ones, queues would be nobody's.
+    The rooms are part of the group's contract: if members had different rooms, some queues would have no owner.
+
+    Args:
+        rooms: The names of the rooms.
+
+    Raises:
+        ConfigError: If `rooms` is empty, has more than 255 characters in total, or a name contains a blank, comma, colon or @.
     """
 
     rooms: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not self.rooms or len(word_of(self)) > WORD_LENGTH_MAX or any(not room or set(room) & set("@,: ") for room in self.rooms):
+        if not self.rooms or len(strategy_spec(self)) > SPEC_LENGTH_MAX or any(not room or set(room) & set("@,: ") for room in self.rooms):
             raise ConfigError(
-                f"rooms {self.rooms!r}: expected one or more names, {WORD_LENGTH_MAX} characters in all, without blanks , : and @"
+                f"rooms {self.rooms!r}: expected one or more names, {SPEC_LENGTH_MAX} characters in all, without blanks , : and @"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """Each room's queues to the members of that room, by `within`. RocketMQ: AllocateMachineRoomNearby.
+    """Assigns the queues of a room to the members of that room. RocketMQ: AllocateMachineRoomNearby.
 
-    `room_of_queue` (say, by its broker) and `room_of_member` (by its client id, `ip@pid#…`) answer a room's name, the same at every member:
-    they must depend on nothing but their argument. An empty one, or an error, and the member keeps what it has.
+    Both functions must return the same room on every member, so they may depend on nothing but their argument. If one raises an error or
+    returns an empty name, the member keeps its current queues.
+
+    Args:
+        room_of_queue: Returns the room of a queue, for example derived from its broker's name.
+        room_of_member: Returns the room of a client id (`ip@pid#…`).
+        within: The strategy inside a room: `average`, `average_by_circle` or `consistent_hash`.
+
+    Raises:
+        ConfigError: If `within` is another strategy.
     """
 
     room_of_queue: Callable[[MessageQueue], str]
@@ -93,7 +114,10 @@ Strategy = str | ByConfig | ByMachineRoom | MachineRoomNearby
 
 
 def check_strategy(strategy: Strategy) -> Strategy:
-    """The strategy under our name for it. ConfigError for one that does not exist, or that a name alone does not say."""
+    """Return the strategy under lockstep's name for it.
+
+    Raises ConfigError for an unknown strategy, and for a name that needs parameters.
+    """
     if not isinstance(strategy, str):
         if isinstance(strategy, ByConfig | ByMachineRoom | MachineRoomNearby):
             return strategy
@@ -101,14 +125,14 @@ def check_strategy(strategy: Strategy) -> Strategy:
     name = ROCKETMQ_NAMES.get(strategy, strategy)
     if name in STRATEGIES:
         return name
-    fuller = {CONFIG: "ByConfig((queue, …))", MACHINE_ROOM: "ByMachineRoom((room, …))", MACHINE_ROOM_NEARBY: "MachineRoomNearby(…)"}
-    if name.lower() in fuller:
-        raise ConfigError(f"allocate {strategy!r}: its name does not say all; use allocate={fuller[name.lower()]}")
-    raise ConfigError(f"allocate {strategy!r}: expected one of {', '.join((*STRATEGIES, *fuller.values()))}")
+    parameterized = {CONFIG: "ByConfig((queue, …))", MACHINE_ROOM: "ByMachineRoom((room, …))", MACHINE_ROOM_NEARBY: "MachineRoomNearby(…)"}
+    if name.lower() in parameterized:
+        raise ConfigError(f"allocate {strategy!r}: needs parameters: pass allocate={parameterized[name.lower()]}")
+    raise ConfigError(f"allocate {strategy!r}: expected one of {', '.join((*STRATEGIES, *parameterized.values()))}")
 
 
-def word_of(strategy: Strategy) -> str:
-    """What a contract says of it: members must agree on that."""
+def strategy_spec(strategy: Strategy) -> str:
+    """Return the strategy as it is recorded in a contract: the part on which the members must agree."""
     match strategy:
         case ByConfig():
             return CONFIG
@@ -120,15 +144,15 @@ def word_of(strategy: Strategy) -> str:
             return strategy
 
 
-def may_order(word: str) -> bool:
-    """Whether an ordered group may have it. `word` as in a contract."""
-    return word.partition(":")[0] not in NOT_IN_ORDER
+def is_allowed_when_ordered(spec: str) -> bool:
+    """Return whether an ordered group may use the strategy, given as in a contract."""
+    return spec.partition(":")[0] not in NOT_FOR_ORDERED
 
 
 def allocate(strategy: Strategy, broker_name: str | None, layout: TopicLayout, members: Sequence[str], me: str) -> tuple[MessageQueue, ...]:
-    """The queues that belong to `me` by this member list: those of one broker, or (None) of all. Not a member → none.
+    """Return the queues that the member list assigns to `me`: those of one broker, or of all brokers if `broker_name` is None.
 
-    Raises LocalProtocolError for a strategy that does not exist, and where a user's function of it fails.
+    Return no queues if `me` is not in the list. Raise LocalProtocolError for an unknown strategy, or if one of the user's functions fails.
     """
     if isinstance(strategy, ByConfig):
         mine = [queue for queue in dict.fromkeys(strategy.queues) if queue in layout.number_of]
@@ -142,20 +166,20 @@ def allocate(strategy: Strategy, broker_name: str | None, layout: TopicLayout, m
 
 
 def owner_of(layout: TopicLayout, queue: MessageQueue, members: Sequence[str], strategy: str = BY_BROKER) -> str | None:
-    """The member to whom the list gives the queue; None where there is no member or the layout has no such readable queue."""
+    """Return the member to which the list assigns the queue. Return None without members, or if the layout has no such readable queue."""
     if strategy != BY_BROKER:
-        return next((owner for dealt, owner in _owners(strategy, layout, members) if dealt == queue), None)
+        return next((owner for candidate, owner in _owners(strategy, layout, members) if candidate == queue), None)
     number = layout.number_of.get(queue)
     ordered = _ordered(tuple(members))
     return None if number is None or not ordered else ordered[number % len(ordered)]
 
 
-Dealt = Iterable[tuple[MessageQueue, str]]
-"""One pair at a time: who looks for one member's queues does not keep everybody's."""
+Assignments = Iterable[tuple[MessageQueue, str]]
+"""Assignments, one pair at a time: a caller that looks for one member's queues does not keep those of all members."""
 T = TypeVar("T")
 
 
-def _owners(strategy: str | ByMachineRoom | MachineRoomNearby, layout: TopicLayout, members: Sequence[str]) -> Dealt:
+def _owners(strategy: str | ByMachineRoom | MachineRoomNearby, layout: TopicLayout, members: Sequence[str]) -> Assignments:
     if isinstance(strategy, str) and strategy not in STRATEGIES:
         raise LocalProtocolError(f"allocation strategy {strategy!r} does not exist: expected one of {', '.join(STRATEGIES)}")
     ordered = _ordered(tuple(members))
@@ -172,55 +196,57 @@ def _owners(strategy: str | ByMachineRoom | MachineRoomNearby, layout: TopicLayo
         case MachineRoomNearby():
             return _nearby(strategy, queues, ordered)
         case _:
-            return _DEAL[strategy](queues, layout.read_total, ordered)
+            return _ASSIGN[strategy](queues, layout.read_total, ordered)
 
 
-def _average(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Dealt:
+def _average(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Assignments:
     size, rest = divmod(count, len(members))
     runs = (member for index, member in enumerate(members) for _ in range(size + (index < rest)))
     return zip(queues, runs, strict=True)
 
 
-def _circle(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Dealt:
+def _circle(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Assignments:
     return ((queue, members[number % len(members)]) for number, queue in enumerate(queues))
 
 
-def _by_ring(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Dealt:
-    places, owners = _ring(members)
+def _by_ring(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Assignments:
+    points, owners = _ring(members)
     for queue in queues:
         text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
-        yield queue, owners[bisect_left(places, _hash(text)) % len(owners)]
+        yield queue, owners[bisect_left(points, _hash(text)) % len(owners)]
 
 
-_DEAL: dict[str, Callable[[Iterable[MessageQueue], int, tuple[str, ...]], Dealt]] = {
+_ASSIGN: dict[str, Callable[[Iterable[MessageQueue], int, tuple[str, ...]], Assignments]] = {
     AVERAGE: _average,
     AVERAGE_BY_CIRCLE: _circle,
     CONSISTENT_HASH: _by_ring,
 }
 
 
-def _by_machine_room(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Dealt:
+def _by_machine_room(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Assignments:
     size = count // len(members)
-    dealt = size * len(members)
-    return ((queue, members[number // size if number < dealt else number - dealt]) for number, queue in enumerate(queues))
+    even = size * len(members)
+    return ((queue, members[number // size if number < even else number - even]) for number, queue in enumerate(queues))
 
 
-def _nearby(strategy: MachineRoomNearby, queues: Iterable[MessageQueue], members: tuple[str, ...]) -> Dealt:
+def _nearby(strategy: MachineRoomNearby, queues: Iterable[MessageQueue], members: tuple[str, ...]) -> Assignments:
     by_room: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         by_room.setdefault(_room(strategy.room_of_queue, queue), []).append(queue)
-    there: dict[str, list[str]] = {}
+    members_by_room: dict[str, list[str]] = {}
     for member in members:
-        there.setdefault(_room(strategy.room_of_member, member), []).append(member)
-    deal = _DEAL[strategy.within]
-    return [pair for room in sorted(by_room) for pair in deal(by_room[room], len(by_room[room]), tuple(there.get(room, members)))]
+        members_by_room.setdefault(_room(strategy.room_of_member, member), []).append(member)
+    assign = _ASSIGN[strategy.within]
+    return [
+        pair for room in sorted(by_room) for pair in assign(by_room[room], len(by_room[room]), tuple(members_by_room.get(room, members)))
+    ]
 
 
 def _room(of: Callable[[T], str], what: T) -> str:
     try:
         room = of(what)
-    except Exception as error:  # listener: a user's function
-        raise LocalProtocolError(f"the room of {what} is not known: {type(error).__name__}: {error}") from error
+    except Exception as error:  # user's function
+        raise LocalProtocolError(f"can't get the room of {what}: {type(error).__name__}: {error}") from error
     if not isinstance(room, str) or not room:
         raise LocalProtocolError(f"the room of {what} is {room!r}: expected a name")
     return room
@@ -233,17 +259,17 @@ def _room_in_name(broker_name: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _ordered(members: tuple[str, ...]) -> tuple[str, ...]:
-    """A broker asks for queue after queue with one list."""
+    """Return the members sorted, cached: a broker calls this for queue after queue with the same list."""
     return tuple(sorted(set(members)))
 
 
 @lru_cache(maxsize=64)
 def _ring(members: tuple[str, ...]) -> tuple[list[int], list[str]]:
-    """Places on the ring, rising, and whose each is. RocketMQ: ConsistentHashRouter."""
-    places = {_hash(f"{member}-{number}"): member for member in members for number in range(RING_PLACES)}
-    return sorted(places), [places[at] for at in sorted(places)]
+    """Return the points on the ring in ascending order and the owner of each. RocketMQ: ConsistentHashRouter."""
+    owner_at = {_hash(f"{member}-{number}"): member for member in members for number in range(RING_POINTS)}
+    return sorted(owner_at), [owner_at[point] for point in sorted(owner_at)]
 
 
 def _hash(text: str) -> int:
-    """The first four bytes of the MD5. RocketMQ: ConsistentHashRouter.MD5Hash."""
+    """Return the first four bytes of the MD5. RocketMQ: ConsistentHashRouter.MD5Hash."""
     return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4], "big")

@@ -1,4 +1,4 @@
-"""Structured bodies, natively msgpack maps (codec/msgpack_body.py): heartbeats, routes, locks, sync, status."""
+"""Structured bodies, natively msgpack maps (codec/msgpack_body.py): heartbeats, locks, routes, status."""
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -9,8 +9,10 @@ from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 
 class MessageModel(Enum):
-    """How the members of a group share its messages. CLUSTERING: each queue has one owner. BROADCASTING: every member consumes
-    everything."""
+    """How the members of a group share its messages.
+
+    CLUSTERING: each queue has one owner. BROADCASTING: every member consumes every message.
+    """
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
@@ -22,7 +24,7 @@ class ConsumeType(Enum):
 
 
 class ConsumeFromWhere(Enum):
-    """Where a group without progress begins. RocketMQ: ConsumeFromWhere."""
+    """The position at which a group without progress starts. RocketMQ: ConsumeFromWhere."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -31,7 +33,7 @@ class ConsumeFromWhere(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of a group. RocketMQ: SubscriptionData. The broker derives the tag hashes from the expression itself."""
+    """One topic of a group's contract. RocketMQ: SubscriptionData. The broker computes the tag hashes from the expression."""
 
     topic: str
     expression: str = field(default="*", metadata={"wire": "subString"})
@@ -41,7 +43,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """What one client says of one group in HEART_BEAT; everything but `sub_version` is the group's contract. RocketMQ: ConsumerData."""
+    """What a client declares about one group in HEART_BEAT. All fields but `sub_version` are the group's contract. RocketMQ: ConsumerData."""
 
     group: str = field(metadata={"wire": "groupName"})
     subscriptions: tuple[Subscription, ...] = field(metadata={"wire": "subscriptionDataSet"})
@@ -51,19 +53,20 @@ class ConsumerGroup:
     consume_timestamp_ms: int | None = None
     ordered: bool = False
     allocate: str = "by_broker"
-    """A strategy's word (allocate.py: word_of). "by_broker" is ruled by each broker's own list, the others by one list for all queues."""
+    """A strategy as allocate.py: strategy_spec writes it. `by_broker` uses each broker's own member list, the others use one list for all
+    queues."""
     order_by: str = "queue"
     retry: str = field(default="", metadata={"wire": "retryPolicy"})
-    """What becomes of a failed call, in words: brokers compare it and tell it, nobody reads it."""
+    """The policy for failed calls, as text: brokers compare and report it, and do not parse it."""
 
     @property
     def broadcasting(self) -> bool:
-        """Each member consumes every queue, and keeps its progress itself."""
+        """Whether each member consumes every queue and stores its own progress."""
         return self.message_model is MessageModel.BROADCASTING
 
     @property
     def locks(self) -> bool:
-        """A queue has one owner at a time, by a lock at its broker."""
+        """Whether a queue has one owner at a time, guarded by a lock at its broker."""
         return self.ordered and not self.broadcasting
 
 
@@ -74,20 +77,20 @@ class ProducerGroup:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatBody:
-    """HEART_BEAT (34). A client whose heartbeat carries no session is *classic* and is served by RocketMQ's own rules."""
+    """HEART_BEAT (34). A client whose heartbeat has no session is a *classic* client and is served by RocketMQ's rules."""
 
     client_id: str = field(metadata={"wire": "clientID"})
     consumers: tuple[ConsumerGroup, ...] = field(default=(), metadata={"wire": "consumerDataSet"})
     producers: tuple[ProducerGroup, ...] = field(default=(), metadata={"wire": "producerDataSet"})
     session: str | None = None
-    """32 hex digits, random per client start."""
+    """32 hex digits, random for each start of the client."""
     connection: int = 0
-    """Rises with each connect of this session to this broker: the session is bound to the connection with the highest."""
+    """Increases with each connect of this session to this broker: the session is bound to the connection with the highest number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListVersion:
-    """Version of a group's member list: (term of the broker, counter). Compared as a pair."""
+    """The version of a group's member list: (term of the broker, counter), compared as a pair."""
 
     term: int
     counter: int
@@ -102,23 +105,24 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class MemberList:
-    """The members whom one broker lists for a group, sorted. Answer to GET_CONSUMER_LIST_BY_GROUP (38) and part of HEART_BEAT's."""
+    """The members that one broker lists for a group, sorted. The response to GET_CONSUMER_LIST_BY_GROUP (38) and part of HEART_BEAT's."""
 
     members: tuple[str, ...] = field(metadata={"wire": "consumerIdList"})
     version: ListVersion | None = None
     classic: bool = False
-    """A classic member is present: RocketMQ's allocation rule is in force."""
+    """Whether the group has a classic member, so that RocketMQ's allocation rule applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """One group in HEART_BEAT's answer."""
+    """One group in the response to HEART_BEAT."""
 
     list: MemberList
     since: dict[str, int]
-    """Topic → layout counter at which the group's start policy was resolved: a queue added by a later counter starts at 0."""
+    """Topic → the layout counter at which the group's start policy was resolved: a queue that a later layout adds starts at 0."""
     last_decides: bool = False
-    """`subscription_policy` classic: the subscription with the highest version counts for all, so members raise theirs as RocketMQ's do."""
+    """Whether `subscription_policy` is classic: the subscription with the highest version applies to all members, so they raise theirs as
+    RocketMQ's do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,53 +140,54 @@ class HeartbeatReply:
 
 
 class LockVerdict(IntEnum):
-    """How one item of LOCK or SYNC was answered."""
+    """The result of one item of LOCK or SYNC."""
 
     OK = 0
     STALE = 1
-    """The epoch is not the current one: drop the queue and what was prefetched."""
+    """The epoch is not the current one: drop the queue and its prefetched messages."""
     NOT_YOURS = 2
-    """The broker's list gives the queue to another member."""
+    """The broker's member list assigns the queue to another member."""
     HELD = 3
-    """Yours by the list, but another session still holds it: QUEUE_FREE comes."""
+    """The member list assigns the queue to this member, but another session still holds it. Wait for QUEUE_FREE."""
     REFUSED = 4
-    """The value can't be: an offset beyond the end, an unknown queue or topic, no contract. `remark` says which."""
+    """The value is invalid: an offset beyond the end, an unknown queue or topic, no contract. `remark` has the reason."""
     WAIT = 5
-    """Nobody is granted the queue now: the broker holds after an assumed loss, a recorded holder has the grace, groups begin in too many
-    queues at once, or this LOCK asks for more starts by time than are looked up at once. QUEUE_FREE comes."""
+    """The broker grants the queue to no member now. Wait for QUEUE_FREE. The reasons: the broker waits after a possible loss of locks, a
+    recorded holder has the grace period, groups start in too many queues at once, or this LOCK asks for more starts by time than the
+    broker looks up at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockItem:
-    """One queue that the client holds (with its epoch) or wants (without)."""
+    """One queue that the client holds (with its epoch) or requests (without)."""
 
     group: str
     topic: str
     queue_id: int
     epoch: int | None = None
     offset: int | None = None
-    """Finished work to commit with a renewal: next offset to consume."""
+    """Progress to commit with a renewal: the next offset to consume."""
     attempts: int = 0
     """Failed calls of the batch that begins at `offset`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartPolicy:
-    """Where a group without progress begins in a topic; the first LOCK of a group for a topic carries it."""
+    """The position at which a group without progress starts in a topic; the group's first LOCK for a topic carries it."""
 
     group: str
     topic: str
     where: ConsumeFromWhere
     timestamp_ms: int | None = None
     since: int | None = None
-    """The lowest `since` that the client has heard from any broker."""
+    """The lowest `since` that the client has received from any broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileBody:
-    """LOCK_BATCH_MQ (41) of a client with a session: everything it holds or wants at this broker, over all its groups.
+    """LOCK_BATCH_MQ (41) of a client with a session: all queues that it holds or requests at this broker, over all its groups.
 
-    What the session holds and the list does not name with its current epoch is freed, or acquired anew if wanted.
+    Queues that the session holds, but that are missing here or have another epoch, are released, and acquired again if requested.
     """
 
     items: tuple[LockItem, ...]
@@ -191,7 +196,7 @@ class ReconcileBody:
 
 @dataclass(frozen=True, slots=True)
 class LockResult:
-    """One queue's answer, in the order of the request's items."""
+    """The result of one queue, in the order of the request's items."""
 
     group: str
     topic: str
@@ -199,7 +204,7 @@ class LockResult:
     verdict: LockVerdict
     epoch: int = 0
     offset: int = 0
-    """Committed offset: where the first pull begins."""
+    """The committed offset, at which the first pull begins."""
     attempts: int = 0
     generation: int = 0
     since: int = 0
@@ -219,7 +224,7 @@ class ReconcileReply:
 
 @dataclass(frozen=True, slots=True)
 class QueueRef:
-    """A queue as classic bodies name it. RocketMQ: MessageQueue."""
+    """A queue as in the bodies of classic clients. RocketMQ: MessageQueue."""
 
     topic: str
     broker_name: str
@@ -240,14 +245,14 @@ class LockBatchBody:
 
 @dataclass(frozen=True, slots=True)
 class LockBatchReply:
-    """The queues now held by the asking client."""
+    """The queues that the requesting client holds now."""
 
     lock_ok_mq_set: tuple[QueueRef, ...] = field(metadata={"wire": "lockOKMQSet"})
 
 
 @dataclass(frozen=True, slots=True)
 class SyncItem:
-    """Commit and/or release of one queue. `offset` None: a release without an offset, which only fences the listener."""
+    """Commits or releases one queue, or both. Without `offset` it is a release that only fences the listener."""
 
     group: str
     topic: str
@@ -258,19 +263,19 @@ class SyncItem:
     attempts: int = 0
     release: bool = False
     error: str | None = None
-    """Why the last of the `attempts` calls failed, for people: at most REASON_LENGTH_MAX characters are kept."""
+    """Why the last of the `attempts` calls failed, for operators. At most REASON_LENGTH_MAX characters are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncBody:
-    """SYNC (30001). Without items: proof of life, answered at once."""
+    """SYNC (30001). Without items it only proves that the client is alive, and the broker responds at once."""
 
     items: tuple[SyncItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """One item's answer, in the order of the request's items; names the epoch it is about."""
+    """The result of one item, in the order of the request's items, with the epoch to which it applies."""
 
     verdict: LockVerdict
     epoch: int | None = None
@@ -281,7 +286,7 @@ class SyncResult:
 class SyncReply:
     items: tuple[SyncResult, ...]
     versions: dict[str, ListVersion]
-    """Every group of this session → version of its member list: heals a lost notice."""
+    """Every group of this session → version of its member list. It makes up for a lost notification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +298,7 @@ class FreeQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueFreeBody:
-    """QUEUE_FREE (30002), broker → client, one-way: LOCK now, these are yours by the list and free."""
+    """QUEUE_FREE (30002), broker → client, one-way: the client should send LOCK, because these queues are assigned to it and free."""
 
     queues: tuple[FreeQueue, ...]
 
@@ -312,20 +317,20 @@ class RegisterBody:
     """REGISTER_BROKER (103)."""
 
     listeners: dict[str, str]
-    """Listener name → advertised host:port; `internal` is always there."""
+    """Listener name → advertised host:port. `internal` is always included."""
     layouts: tuple[TopicLayout, ...]
-    """The layouts that the broker stores (of the whole cluster): all, or in a registration of several parts those of this part."""
+    """The layouts that the broker stores, for the whole cluster. If the registration has several parts, those of this part."""
     data_version: DataVersion
     part: int = 0
     parts: int = 1
-    """A registration has as many requests, sent one after the other on one connection. It counts with the last one."""
+    """The number of requests of this registration, sent one after the other on one connection. It takes effect with the last one."""
     full: bool = False
-    """The broker takes no more topics: the answer carries only newer layouts of topics that it has."""
+    """Whether the broker accepts no more topics. The response then has only newer layouts of topics that the broker already has."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedLayout:
-    """A layout that the nameserver has left out of a registration."""
+    """A layout that the nameserver left out of a registration."""
 
     topic: str
     reason: str
@@ -333,15 +338,19 @@ class RefusedLayout:
 
 @dataclass(frozen=True, slots=True)
 class RegisterReply:
-    """REGISTER_BROKER's answer. In LAYOUTS_CHANGED (30008): what another broker has brought (to brokers), or a broker has (to members)."""
+    """The response to REGISTER_BROKER.
+
+    Also the body of LAYOUTS_CHANGED (30008): the layouts that another broker registered (sent to brokers), or that a broker has (sent to
+    members).
+    """
 
     layouts: tuple[TopicLayout, ...]
-    """Layouts of which the broker sent none or a lower one, at most 4,096 of them; it adopts them and registers again. Empty in the answer
-    to any part but the last."""
+    """Layouts that the broker did not send, or sent in a lower version, at most 4,096. The broker adopts them and registers again. Empty in
+    the response to any part but the last."""
     refused: tuple[RefusedLayout, ...] = ()
-    """Layouts of this request that were left out, the first 1,024 of a registration. The registration counts all the same."""
+    """Layouts of this request that were left out, at most the first 1,024 of a registration. The registration is valid nevertheless."""
     refused_more: int = 0
-    """How many layouts of this request were left out and are not named."""
+    """How many more layouts of this request were left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,15 +358,15 @@ class BrokerAddress:
     name: str
     cluster: str
     address: str
-    """host:port of the listener on which the nameserver was asked, else `internal`."""
+    """host:port of the listener on which the nameserver received the request, or of `internal` if the broker has no such listener."""
     registered: bool
-    """False: the last address known of a broker that is not registered now."""
+    """False for the last known address of a broker that is not registered now."""
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """GET_ROUTEINFO_BY_TOPIC (105): the whole layout plus the addresses known now. RocketMQ: TopicRouteData."""
+    """GET_ROUTEINFO_BY_TOPIC (105): the whole layout and the addresses known now. RocketMQ: TopicRouteData."""
 
     layout: TopicLayout
     brokers: tuple[BrokerAddress, ...]
@@ -372,7 +381,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicList:
-    """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206): without deleted and system topics."""
+    """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), without deleted and system topics."""
 
     topics: tuple[str, ...] = field(metadata={"wire": "topicList"})
 
@@ -389,7 +398,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicOffsets:
-    """TOPIC_OFFSETS (30004): bounds of all the topic's queues at this broker."""
+    """TOPIC_OFFSETS (30004): the bounds of all queues of the topic at this broker."""
 
     queues: tuple[OffsetRange, ...]
 
@@ -399,52 +408,52 @@ class QueueStatus:
     topic: str
     queue_id: int
     owner: str | None
-    """Client id; None: free."""
+    """Client id, or None if the queue is free."""
     epoch: int
     generation: int
     committed_offset: int
-    """−1: the group has no progress here."""
+    """−1 if the group has no progress here."""
     max_offset: int
     attempts: int
     committed_ago_ms: int | None
     classic_lease_left_ms: int | None
     """Only for a classic holder; a session's lock lives as long as the session."""
     failing_ms: int | None = None
-    """How long ago this broker process was first told of a failed call at the committed offset; None: of none."""
+    """How long ago the first failed call at the committed offset was reported to this broker process; None if none was."""
     error: str | None = None
-    """Why the last one failed."""
+    """Why the last call failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
     client_id: str
     session: str | None
-    """The first 8 hex digits: the whole is a secret. None: classic."""
+    """The first 8 hex digits: the whole session id is a secret. None for a classic client."""
     address: str
     connected: bool
     heard_ago_ms: int
     subscriptions: tuple[Subscription, ...] | None = None
-    """Its own, where the contract has others (`subscription_policy` classic, classic clients). None: the contract's, as far as is known
-    since the broker's start."""
+    """The member's subscriptions if they differ from the contract's (`subscription_policy` classic, classic clients). None if they are the
+    contract's, as far as the broker knows since its start."""
 
 
 class SubscriptionPolicy(Enum):
-    """What becomes of a member whose subscriptions are not those of the group."""
+    """How a broker treats a member whose subscriptions differ from the group's."""
 
     STRICT = "strict"
-    """It is refused, both sides named."""
+    """Refuse the member; the error shows both sides."""
     CLASSIC = "classic"
-    """RocketMQ: the member that came last decides for all; the others' messages are lost to them."""
+    """As RocketMQ: the latest member's subscriptions apply to all; the other members lose messages that only they subscribed to."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), asked for and answered. RocketMQ: SubscriptionGroupConfig. Outlives its members."""
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), request and response. RocketMQ: SubscriptionGroupConfig. The settings outlive the members."""
 
     group: str = field(metadata={"wire": "groupName"})
     subscription_policy: SubscriptionPolicy = SubscriptionPolicy.STRICT
     consume_enable: bool = True
-    """False: nobody of the group is given messages; who pulls is told NO_PERMISSION."""
+    """False: no member of the group receives messages; a pull fails with NO_PERMISSION."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,14 +464,14 @@ class GroupStatus:
     members: tuple[MemberStatus, ...]
     queues: tuple[QueueStatus, ...]
     settings: GroupSettings | None = None
-    """None: nobody has set any."""
+    """None if no settings were stored."""
     overruled_count: int = 0
-    """Since the start: members whose subscriptions replaced other ones (`subscription_policy` classic)."""
+    """Since the broker's start: members whose subscriptions replaced others (`subscription_policy` classic)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatusReply:
-    """GROUP_STATUS (30005): `groups` holds every group's name where none was asked for, else `status` is there."""
+    """GROUP_STATUS (30005). `groups` has the names of all groups if the request named none; otherwise `status` is set."""
 
     groups: tuple[str, ...]
     status: GroupStatus | None = None
@@ -473,67 +482,68 @@ class QueueOffset:
     queue_id: int
     offset: int
     generation: int | None = None
-    """Of a reset that is a member's going back: what it knows; where another one is in force it is refused. None: whatever it is."""
+    """In a reset by a member that seeks: the generation that the member knows. The reset is refused if another generation is in force.
+    None: reset whatever the generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetBody:
-    """RESET_OFFSETS (30007): a group goes on elsewhere, running or not. Each queue gets a new generation, and its grant ends."""
+    """RESET_OFFSETS (30007): moves a group to other offsets, running or not. Each queue gets a new generation, which ends its grant."""
 
     group: str
     topic: str
     queues: tuple[QueueOffset, ...]
-    """Next offset to consume, within what the queue holds; queues that are not named stay as they are."""
+    """The next offset to consume, within the bounds of the queue. Queues that are not listed stay unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetReply:
     queues: tuple[QueueOffset, ...]
-    """Where the group was, in the order of the request; −1: it had no progress."""
+    """The group's progress before the reset, in the order of the request; −1 if it had none."""
 
 
 @dataclass(frozen=True, slots=True)
-class NameserverStanding:
-    """How a nameserver stands to a broker, as the broker sees it."""
+class NameserverState:
+    """The state of a broker's registration with one nameserver, as the broker sees it."""
 
     address: str
-    standing: str
-    """pending, unreachable, learning, accepted, refused"""
+    state: str = field(metadata={"wire": "standing"})
+    """pending, unreachable, learning, contested, accepted or refused."""
     remark: str = ""
-    """Of a refusal."""
+    """The reason of a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """GET_BROKER_RUNTIME_INFO (28): what a broker says of itself."""
+    """GET_BROKER_RUNTIME_INFO (28): the status of a broker."""
 
     broker_name: str
     cluster: str
     store_id: str
-    """The first 8 hex digits: the whole is a proof of identity at nameservers."""
+    """The first 8 hex digits: the whole store id proves the broker's identity to nameservers."""
     term: int
     listeners: dict[str, str]
-    """Listener name → the address that others are told."""
+    """Listener name → the advertised address."""
     wall_ms: int
-    """Its clock, ms since 1970."""
+    """The broker's clock, ms since 1970."""
     up_ms: int
-    """Since its port opened."""
+    """Time since its port opened."""
     log_bytes: int
     disk_total_bytes: int
     disk_free_bytes: int
     disk_reserve_bytes: int
-    """Sends are refused where less would be free."""
-    nameservers: tuple[NameserverStanding, ...]
+    """The broker refuses a send that would leave less free space."""
+    nameservers: tuple[NameserverState, ...]
     descriptor_limit: int | None = None
-    """File descriptors that its process may have."""
+    """The limit of file descriptors of its process."""
     damaged_messages: int = 0
-    """Stored and lost to damage of the log; consumers are told of the gaps."""
+    """Messages that were stored and lost to damage of the log. Consumers are notified of the gaps."""
     damaged_bytes: int = 0
-    """Of the log in which no good record was found."""
+    """Bytes of the log in which no valid record was found."""
     topics_deleted: int = 0
-    """Deleted topics that it remembers."""
+    """Deleted topics that the broker remembers."""
     topics_deleted_max: int = 0
-    """How many it may remember; 0: an earlier version, which does not say."""
+    """How many deleted topics it may remember; 0 from an earlier version, which does not report it."""
 
 
 @dataclass(frozen=True, slots=True)

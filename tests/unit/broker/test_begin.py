@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.broker.effects import PushQueueFree
-from lockstep.protocol.allocate import BY_HAND
+from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,
@@ -159,7 +159,7 @@ def test_dead_lettering_needs_the_epoch_and_happens_once() -> None:
 
 def test_members_by_hand_begin_in_any_queue_of_any_topic_and_commit_under_its_generation() -> None:
     bench = Bench()
-    a, b = (Client(bench, name, ordered(GROUP, ordered=False, allocate=BY_HAND, subscriptions=())) for name in "ab")
+    a, b = (Client(bench, name, ordered(GROUP, ordered=False, allocate=MANUAL, subscriptions=())) for name in "ab")
     for client in (a, b):
         client.connect()
     one, same, other = granted(a, 0), granted(b, 0), granted(b, 1)

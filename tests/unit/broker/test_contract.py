@@ -3,7 +3,7 @@ from dataclasses import replace
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from lockstep.broker.contract import SUBSCRIPTION_BYTES_MAX, TOPICS_PER_GROUP_MAX, WORD_LENGTH_MAX, contract_of, differences
+from lockstep.broker.contract import SUBSCRIPTION_BYTES_MAX, TOPICS_PER_GROUP_MAX, SPEC_LENGTH_MAX, contract_of, differences
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, ConsumeType, MessageModel, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.fields import to_plain
@@ -63,9 +63,9 @@ FULL = SUBSCRIPTION_BYTES_MAX // EXPRESSION_LENGTH_MAX
         (wide(FULL, EXPRESSION_LENGTH_MAX - 5), wide(FULL, EXPRESSION_LENGTH_MAX - 4)),
         (wide(1, 1, TOPIC_BYTES_MAX), wide(1, 1, TOPIC_BYTES_MAX + 1)),
         (ordered(group="g" * GROUP_BYTES_MAX), ordered(group="g" * (GROUP_BYTES_MAX + 1))),
-        (ordered(allocate="a" * WORD_LENGTH_MAX), ordered(allocate="a" * (WORD_LENGTH_MAX + 1))),
-        (ordered(order_by="a" * WORD_LENGTH_MAX), ordered(order_by="a" * (WORD_LENGTH_MAX + 1))),
-        (ordered(retry="a" * WORD_LENGTH_MAX), ordered(retry="a" * (WORD_LENGTH_MAX + 1))),
+        (ordered(allocate="a" * SPEC_LENGTH_MAX), ordered(allocate="a" * (SPEC_LENGTH_MAX + 1))),
+        (ordered(order_by="a" * SPEC_LENGTH_MAX), ordered(order_by="a" * (SPEC_LENGTH_MAX + 1))),
+        (ordered(retry="a" * SPEC_LENGTH_MAX), ordered(retry="a" * (SPEC_LENGTH_MAX + 1))),
         (ConsumerGroup("g", (Subscription("t", "x", "S" * 255),)), ConsumerGroup("g", (Subscription("t", "x", "S" * 256),))),
         (ConsumerGroup("g", (Subscription("t", "x", "é" * 127),)), ConsumerGroup("g", (Subscription("t", "x", "é" * 128),))),
         (
@@ -86,7 +86,7 @@ def test_the_largest_contract_is_a_change_that_fits_the_smallest_log_file() -> N
     """A change is never split; one that fits no file would end the broker."""
     topics = TOPICS_PER_GROUP_MAX
     largest = wide(topics, SUBSCRIPTION_BYTES_MAX // topics - TOPIC_BYTES_MAX, TOPIC_BYTES_MAX)
-    word = "é" * (WORD_LENGTH_MAX // 2)
+    word = "é" * (SPEC_LENGTH_MAX // 2)
     typed = tuple(replace(each, expression_type=word) for each in largest.subscriptions)
     largest = replace(largest, subscriptions=typed, allocate=word, order_by=word, retry=word)
     contract_of(largest)

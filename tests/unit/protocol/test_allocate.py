@@ -8,7 +8,7 @@ from lockstep.protocol.allocate import (
     AVERAGE,
     AVERAGE_BY_CIRCLE,
     BY_BROKER,
-    BY_HAND,
+    MANUAL,
     CONSISTENT_HASH,
     STRATEGIES,
     ByConfig,
@@ -17,9 +17,9 @@ from lockstep.protocol.allocate import (
     Strategy,
     allocate,
     check_strategy,
-    may_order,
+    is_allowed_when_ordered,
     owner_of,
-    word_of,
+    strategy_spec,
 )
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
@@ -276,13 +276,13 @@ def test_nearby_and_machine_room_give_no_queue_twice(layout: TopicLayout, member
 def test_a_contract_names_the_strategy_and_ordered_groups_have_what_list_and_layout_decide(
     asked: Strategy, word: str, ordered: bool
 ) -> None:
-    assert word_of(asked if asked == BY_HAND else check_strategy(asked)) == word
-    assert may_order(word) is ordered
+    assert strategy_spec(asked if asked == MANUAL else check_strategy(asked)) == word
+    assert is_allowed_when_ordered(word) is ordered
 
 
 @pytest.mark.parametrize("name", ["CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "machine_room"])
 def test_a_strategy_that_needs_more_than_its_name_says_so(name: str) -> None:
-    with pytest.raises(ConfigError, match="its name does not say all"):
+    with pytest.raises(ConfigError, match="needs parameters: pass allocate="):
         check_strategy(name)
 
 

@@ -25,7 +25,7 @@ from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.client.features import CONSUMING_CONCURRENTLY
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
-from lockstep.protocol.allocate import BY_HAND, word_of
+from lockstep.protocol.allocate import MANUAL, strategy_spec
 from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, QueueOffset, ResetBody, Subscription, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -146,7 +146,7 @@ class PullConsumer(BaseConsumer):
             consume_type=ConsumeType.CONSUME_ACTIVELY,
             consume_from_where=self.config.consume_from_where,
             consume_timestamp_ms=self.config.consume_timestamp_ms,
-            allocate=word_of(self._settings.allocate) if self._expressions else BY_HAND,
+            allocate=strategy_spec(self._settings.allocate) if self._expressions else MANUAL,
             retry="none: the caller decides",
         )
 

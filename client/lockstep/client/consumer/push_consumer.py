@@ -31,7 +31,7 @@ from lockstep.client.features import (
 )
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
-from lockstep.protocol.allocate import BY_BROKER, may_order, word_of
+from lockstep.protocol.allocate import BY_BROKER, is_allowed_when_ordered, strategy_spec
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import (
     ConfigError,
@@ -79,7 +79,7 @@ class PushConsumer(BaseConsumer):
         """
         if self.config.retry.on_exhausted == "dlq":
             dlq_topic(self.group)
-        if not self.config.broadcasting and not may_order(word := word_of(self.config.allocate)):
+        if not self.config.broadcasting and not is_allowed_when_ordered(word := strategy_spec(self.config.allocate)):
             raise ConfigError(
                 f'{self.group} can\'t be ordered: its members could differ about a queue by allocate "{word}"; use another one'
             )
@@ -173,7 +173,7 @@ class PushConsumer(BaseConsumer):
             consume_from_where=self.config.consume_from_where,
             consume_timestamp_ms=self.config.consume_timestamp_ms,
             ordered=not self._is_concurrent,
-            allocate=BY_BROKER if self.config.broadcasting else word_of(self.config.allocate),
+            allocate=BY_BROKER if self.config.broadcasting else strategy_spec(self.config.allocate),
             retry=self._retry_policy(),
         )
 
