@@ -15,7 +15,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
-from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
@@ -68,7 +68,7 @@ class Stream:
 
     def frame(self, count: int) -> tuple[dict[str, object], bytes]:
         records = [encode_record(b"t", 0, b"%d" % (self.next + i), b"", born_ms=1) for i in range(count)]
-        data, s = seal(records, FrameSequence(PRODUCER, 0, 1, self.next, count, self.next == 0, 0), self.crc)
+        data, s = seal_frame(records, FrameSequence(PRODUCER, 0, 1, self.next, count, self.next == 0, 0), self.crc)
         self.next, self.crc = s.next, s.crc
         header = SendRecordsHeader("t", 0, count, None, None, PRODUCER, 0, 1, s.first, s.first_known, s.crc)
         return to_plain(header), data

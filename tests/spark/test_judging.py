@@ -93,14 +93,14 @@ def test_a_row_in_another_queue_is_misplaced(landed: tuple[Any, Manifest]) -> No
 
 
 def test_corrupt_rows_are_not_lost_besides(landed: tuple[Any, Manifest]) -> None:
-    findings = judged(landed, lambda rows: rows.withColumn("crc_holds", F.col("crc_holds") & ~is_(3, 10, 11)))
+    findings = judged(landed, lambda rows: rows.withColumn("crc_matches", F.col("crc_matches") & ~is_(3, 10, 11)))
     assert counts(findings) == {"corrupt": 2}
 
 
 @pytest.mark.parametrize("seq", [None, 1 << 40])
 def test_a_corrupt_row_that_says_what_nobody_sent_is_corrupt_and_its_own_is_lost(landed: tuple[Any, Manifest], seq: int | None) -> None:
     said = F.when(is_(3, 10), F.lit(seq)).otherwise(F.col("seq")).cast("bigint")
-    changed = {"crc_holds": F.col("crc_holds") & ~is_(3, 10), "seq": said}
+    changed = {"crc_matches": F.col("crc_matches") & ~is_(3, 10), "seq": said}
     assert counts(judged(landed, lambda rows: rows.withColumns(changed))) == {"lost": 1, "corrupt": 1}
 
 
@@ -156,7 +156,7 @@ def test_a_queue_of_which_nothing_was_read_is_a_gap(landed: tuple[Any, Manifest]
 def test_faults_together_are_counted_each_for_itself(landed: tuple[Any, Manifest]) -> None:
     def faulty(rows: Any) -> Any:
         again = rows.where(is_(9, 1, 2, 3, 4, 5)).withColumn("offset", F.col("offset") + 100_000)
-        return rows.where(~is_(7, 20, 21, 22)).unionByName(again).withColumn("crc_holds", F.col("crc_holds") & ~is_(1, 1))
+        return rows.where(~is_(7, 20, 21, 22)).unionByName(again).withColumn("crc_matches", F.col("crc_matches") & ~is_(1, 1))
 
     assert counts(judged(landed, faulty)) == {"lost": 3, "repeated": 5, "corrupt": 1}
 

@@ -116,7 +116,7 @@ def test_values_have_the_size_that_was_asked_for_however_large(spark: Any) -> No
     for size in (100, 262_176, 300_000):
         manifest = replace(MANIFEST, keys=4, size=(size, size), order="none")
         rows = to_send(numbered(spark, manifest, 1), manifest).select(F.length("value").alias("bytes"), *sent_columns())
-        assert {(row.bytes, row.crc_holds) for row in rows.collect()} == {(size, True)}
+        assert {(row.bytes, row.crc_matches) for row in rows.collect()} == {(size, True)}
 
 
 def test_no_two_keys_have_one_name(spark: Any) -> None:
@@ -127,4 +127,4 @@ def test_no_two_keys_have_one_name(spark: Any) -> None:
 @pytest.mark.parametrize("length", [100, 30, 15, 0])
 def test_of_any_bytes_it_is_told_what_they_say(spark: Any, length: int) -> None:
     (row,) = spark.createDataFrame([(bytearray(b"\xff" * length),)], "value binary").select(*sent_columns()).collect()
-    assert (row.seq, row.born_us, row.crc_holds) == (None, None, False)
+    assert (row.seq, row.born_us, row.crc_matches) == (None, None, False)

@@ -7,7 +7,7 @@ from lockstep.broker.journal import Journal
 from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.delays import queue_of
+from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
@@ -46,7 +46,7 @@ class Machine:
         record = encode_record(b"orders", 2, body, b"", born_ms=1)
         self.delays.append(MessageCopy.of(RecordView(record)), level)
         await confirmed(self.store)
-        self.delays.arrived(queue_of(LEVELS[level - 1]))
+        self.delays.arrived(delay_queue_id(LEVELS[level - 1]))
 
     async def pass_ms(self, ms: int, step_ms: int = 1_000) -> int:
         """Looks every second, as the running service does; how many messages have arrived."""

@@ -34,7 +34,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
-from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
@@ -135,7 +135,7 @@ class Stream:
         self._before = self.next, self.crc
         count, first = len(bodies), self.next == 0
         records = [encode_record(self.topic.encode(), self.queue_id, body, b"", born_ms=1) for body in bodies]
-        data, sealed = seal(records, FrameSequence(self.producer_id, 0, 1, self.next, count, first, 0), self.crc)
+        data, sealed = seal_frame(records, FrameSequence(self.producer_id, 0, 1, self.next, count, first, 0), self.crc)
         header = SendRecordsHeader(self.topic, self.queue_id, count, None, None, self.producer_id, 0, 1, self.next, first, sealed.crc)
         self.next, self.crc = sealed.next, sealed.crc
         return header, data

@@ -10,7 +10,7 @@ from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Sto
 from lockstep.broker.store.scan import StoredRecord
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import SimFiles
 
@@ -156,7 +156,7 @@ def append(store: Store, *bodies: bytes, topic: str = "orders", queue_id: int = 
 def sequenced(bodies: list[bytes], *, first: int, previous_crc: int, epoch: int = 1, **place: Any) -> tuple[bytes, FrameSequence]:
     """An idempotent frame and its sequence."""
     sequence = FrameSequence("ab" * 16, 0, epoch, first, len(bodies), False, 0)
-    return seal([record(body, **place) for body in bodies], sequence, previous_crc)
+    return seal_frame([record(body, **place) for body in bodies], sequence, previous_crc)
 
 
 async def confirmed(store: Store) -> None:

@@ -237,7 +237,7 @@ async def read_all(store: Store, key: Key) -> dict[int, bytes]:
         for number, (start, _) in enumerate(split_records(data)):
             view = RecordView(data, start)
             assert view.queue_offset == offset + number
-            assert view.crc_holds()
+            assert view.crc_matches()
             found[view.queue_offset] = view.body
         assert result.next_offset > offset
         offset = result.next_offset

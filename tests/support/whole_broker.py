@@ -30,7 +30,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
-from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
@@ -94,7 +94,7 @@ class Client:
 def frame(first: int, count: int, *, crc: int = 0, queue_id: int = 0, body: bytes = b"m") -> tuple[SendRecordsHeader, bytes, int]:
     """(header, body, running CRC) of an idempotent frame."""
     records = [encode_record(TOPIC.encode(), queue_id, body + b"%d" % (first + i), b"TAGS\x01a", born_ms=1) for i in range(count)]
-    data, sealed = seal(records, FrameSequence(PRODUCER, 0, 1, first, count, first == 0, 0), crc)
+    data, sealed = seal_frame(records, FrameSequence(PRODUCER, 0, 1, first, count, first == 0, 0), crc)
     header = SendRecordsHeader(TOPIC, queue_id, count, None, None, PRODUCER, 0, 1, first, first == 0, sealed.crc)
     return header, data, sealed.crc
 

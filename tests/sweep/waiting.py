@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lockstep.broker.app import Broker
-from lockstep.protocol.delays import delay_of, format_ms
+from lockstep.protocol.delays import format_delay, queue_delay_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from sweep.events import DelayedAcked, SendAcked, SendBegan, SendFailed
 from sweep.settings import MAILING, NEWS, READERS, TOPIC
@@ -81,5 +81,5 @@ def _not_delivered(broker: Broker) -> list[str]:
     for queue_id in store.queue_ids(SCHEDULE_TOPIC):
         end, at = store.bounds(SCHEDULE_TOPIC, queue_id)[1], delays.next(queue_id)
         if at < end:
-            found.append(f"{name}: what waits {format_ms(delay_of(queue_id))} is at {at} of {end}")
+            found.append(f"{name}: what waits {format_delay(queue_delay_ms(queue_id))} is at {at} of {end}")
     return found

@@ -138,16 +138,16 @@ COPIES_STEP = "delete neither store; run only the one that clients have used las
 def _standings(where: str, status: BrokerStatus) -> Iterable[Finding]:
     for each in status.nameservers:
         what = f"{where} at nameserver {each.address}"
-        if each.state == "refused":
+        if each.standing == "refused":
             copies = "the same store" in each.remark
             step = COPIES_STEP if copies else "stop the other broker of that name, or give this one another name and a store of its own"
             yield Finding("one broker a name", what, f"was refused: {each.remark}", step)
-        elif each.state == "contested":
+        elif each.standing == "contested":
             step = "wait: the nameserver asks the broker that is registered under this name, and decides within seconds"
             yield Finding("one broker a name", what, f"is contested: {each.remark}", step)
-        elif each.state != "accepted":
+        elif each.standing != "accepted":
             yield Finding(
-                "broker registered", what, f"is {each.state}", "start that nameserver, or leave it out of the broker's --nameserver"
+                "broker registered", what, f"is {each.standing}", "start that nameserver, or leave it out of the broker's --nameserver"
             )
         else:
             yield Finding("broker registered", what)

@@ -32,7 +32,7 @@ from lockstep.broker.store import Recovery, Store
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
 from lockstep.protocol.bodies import BrokerStatus
 from lockstep.protocol.command import Command
-from lockstep.protocol.delays import format_ms
+from lockstep.protocol.delays import format_delay
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.ids import store_host_of
 from lockstep.protocol.names import SCHEDULE_TOPIC
@@ -116,7 +116,7 @@ class Broker:
         """Returns when the ports are open. StoreError (exit 3, 5, 6), IdentityError and RegistrationRefusedError (exit 4), ConfigError."""
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
-        if too_long := [format_ms(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= config.retention_hours * 3_600_000]:
+        if too_long := [format_delay(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= config.retention_hours * 3_600_000]:
             why = "retention may remove what waits so long before it is due"
             log.warning("delay.outlives_retention", delays=too_long, retention_hours=config.retention_hours, why=why)
         if self.admin_port is not None:

@@ -8,7 +8,7 @@ from lockstep.protocol.allocate import is_allowed_when_ordered
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
-from lockstep.protocol.tags import check_expression, tags_of
+from lockstep.protocol.tags import check_expression, parse_tags
 
 TOPICS_PER_GROUP_MAX = 1_024
 TOPICS_PER_CLIENT_MAX = 1_024
@@ -85,7 +85,7 @@ def _subscription_differences(here: ConsumerGroup, asked: ConsumerGroup) -> list
 def _subscription(each: Subscription) -> Subscription:
     expression = each.expression.strip() or "*"
     if each.expression_type == "TAG" and expression != "*":
-        expression = " || ".join(sorted(tags_of(expression)))
+        expression = " || ".join(sorted(parse_tags(expression)))
     return replace(each, expression=expression, sub_version=0)
 
 

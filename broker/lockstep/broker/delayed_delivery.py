@@ -18,7 +18,7 @@ from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, StoreCorruptError
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.delays import delay_of, level_of, queue_of
+from lockstep.protocol.delays import delay_queue_id, find_delay_level, queue_delay_ms
 from lockstep.protocol.errors import (
     BrokerError,
     LocalProtocolError,
@@ -126,14 +126,14 @@ class DelayedDelivery:
         """Queue id → (offset, how often in a row an unforeseen error was met there)."""
         self._wake = asyncio.Event()
 
-    def level_of(self, delay_ms: int) -> int:
+    def find_delay_level(self, delay_ms: int) -> int:
         """MessageIllegalError, with the table, where no level waits so long."""
-        return level_of(delay_ms, self._levels_ms)
+        return find_delay_level(delay_ms, self._levels_ms)
 
     def append(self, letter: MessageCopy, level: int) -> Appended:
         """Stores a message that waits; a level above the last one counts as the last (RocketMQ)."""
         level = min(level, len(self._levels_ms))
-        queue_id = queue_of(self._levels_ms[level - 1])
+        queue_id = delay_queue_id(self._levels_ms[level - 1])
         return store_letter(self._store, letter.waiting(level, queue_id, self._homes.began(letter.home)))
 
     def arrived(self, queue_id: int) -> None:
@@ -211,13 +211,13 @@ class DelayedDelivery:
         if result.next_offset <= offset:  # the queue's minimum has not moved yet
             self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
             return
-        facts = {"delay_ms": delay_of(queue_id), "first": offset, "end": result.next_offset}
+        facts = {"delay_ms": queue_delay_ms(queue_id), "first": offset, "end": result.next_offset}
         log_limited(log, "error", "delay.gap", **facts, why=LOSSES[result.status])
         self._table.delivered(queue_id, result.next_offset)
 
     def _pass_on_due(self, queue_id: int, offset: int, record: RecordView) -> bool:
         """Delivers the message if it is due; whether it needs nothing more. `_due_ms` says when it is looked at again otherwise."""
-        self._due_ms[queue_id] = due_ms = self._store.stored_ms(record.physical_offset, record.store_ms) + delay_of(queue_id)
+        self._due_ms[queue_id] = due_ms = self._store.stored_ms(record.physical_offset, record.store_ms) + queue_delay_ms(queue_id)
         if due_ms > self._store.now_ms():
             return False
         if not self._pass_on(offset, record):
@@ -235,7 +235,7 @@ class DelayedDelivery:
         self._failed[queue_id] = offset, count
         given_up = count >= TRIES_MAX
         then = "it is lost: no try has succeeded" if given_up else f"it is tried again in {AGAIN_MS} ms"
-        facts = {"delay_ms": delay_of(queue_id), "offset": offset, "try_count": count, "error": repr(error)}
+        facts = {"delay_ms": queue_delay_ms(queue_id), "offset": offset, "try_count": count, "error": repr(error)}
         log_limited(log, "error", "delay.failed", **facts, then=then, exc_info=error)
         if given_up:
             del self._failed[queue_id]
@@ -256,7 +256,7 @@ class DelayedDelivery:
                 why = str(error)
         if self._unreadable.get(queue_id) != offset:
             self._unreadable[queue_id] = offset
-            facts = {"delay_ms": delay_of(queue_id), "offset": offset, "error": why}
+            facts = {"delay_ms": queue_delay_ms(queue_id), "offset": offset, "error": why}
             log_limited(
                 log, "error", "delay.unreadable", **facts, then=f"it is read again every {AGAIN_MS} ms; what has this delay waits behind it"
             )

@@ -156,7 +156,7 @@ class Membership:
         connected = [client_id for client_id in others if self._connected(group, client_id)]
         text = f"group {group.name} has another contract at {state.config.broker_name}: {'; '.join(differences(here, asked))}. "
         text += f"Members: {', '.join(others[:8]) or 'none'}{' …' if len(others) > 8 else ''}. Stop them, or use their settings"
-        return SubscriptionConflictError(text if connected else text + SubscriptionConflictError.PASSING)
+        return SubscriptionConflictError(text if connected else text + SubscriptionConflictError.TEMPORARY)
 
     def _connected(self, group: Group, client_id: str) -> bool:
         session_id = group.members[client_id]

@@ -8,7 +8,7 @@ from lockstep.protocol.ids import message_id_of
 from lockstep.protocol.names import SCHEDULE_TOPIC, check_topic
 from lockstep.protocol.properties import (
     DELAY,
-    HOME_LAYOUT,
+    ORIGIN_LAYOUT,
     ORIGIN_MESSAGE_ID,
     ORIGIN_QUEUE,
     OWN_PREFIX,
@@ -24,7 +24,7 @@ from lockstep.protocol.record import RecordView, encode_record
 
 NUMBER_DIGITS_MAX = 20
 """Of a 64-bit number."""
-_KEPT = {REASON, ORIGIN_QUEUE, HOME_LAYOUT}
+_KEPT = {REASON, ORIGIN_QUEUE, ORIGIN_LAYOUT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,13 @@ class MessageCopy:
 
     def waiting(self, level: int, queue_id: int, home_began: int) -> "MessageCopy":
         """As it waits in a queue of delays."""
-        place = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), HOME_LAYOUT: str(home_began)}
+        place = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), ORIGIN_LAYOUT: str(home_began)}
         properties = {**self.properties, DELAY: str(level), **place}
         return replace(self, topic=SCHEDULE_TOPIC, queue_id=queue_id, properties=properties)
 
     def delivered(self) -> "MessageCopy":
         """As it goes on when its time has come. RemoteProtocolError where it does not say where to."""
-        properties = {name: value for name, value in self.properties.items() if name not in (DELAY, HOME_LAYOUT)}
+        properties = {name: value for name, value in self.properties.items() if name not in (DELAY, ORIGIN_LAYOUT)}
         topic, queue_id = properties.pop(REAL_TOPIC, ""), stored_number(REAL_QID, properties.pop(REAL_QID, ""))
         try:
             check_topic(topic)
@@ -95,7 +95,7 @@ class MessageCopy:
     @property
     def home_began(self) -> int:
         """What `waiting` was given; 0 when it is not known. Raises RemoteProtocolError when the property is no number."""
-        return stored_number(HOME_LAYOUT, self.properties.get(HOME_LAYOUT, "0"))
+        return stored_number(ORIGIN_LAYOUT, self.properties.get(ORIGIN_LAYOUT, "0"))
 
 
 def stored_number(name: str, text: str) -> int:

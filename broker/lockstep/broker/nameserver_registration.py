@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from lockstep.protocol.bodies import DataVersion, NameserverState, RefusedLayout, RegisterBody, RegisterReply
+from lockstep.protocol.bodies import DataVersion, NameserverStanding, RefusedLayout, RegisterBody, RegisterReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, TransportError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
-from lockstep.protocol.layouts import in_parts
+from lockstep.protocol.layouts import split_layouts
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
@@ -145,9 +145,9 @@ class NameserverRegistration:
             RegistrationState.UNREACHABLE,
         }
 
-    def told(self) -> tuple[NameserverState, ...]:
+    def told(self) -> tuple[NameserverStanding, ...]:
         """As `standings`, with the words of a refusal."""
-        return tuple(NameserverState(peer.address, peer.standing.value, peer.remark) for peer in self._peers)
+        return tuple(NameserverStanding(peer.address, peer.standing.value, peer.remark) for peer in self._peers)
 
     async def accepted(self) -> None:
         """Return when one nameserver has accepted this broker and none has refused it; raises RegistrationRefusedError.
@@ -265,7 +265,7 @@ class _Nameserver:
         """All parts, each when the one before it was taken."""
         pending_count, self._pending_count = self._pending_count, 0
         try:
-            parts = in_parts(self._registrar.layouts())
+            parts = split_layouts(self._registrar.layouts())
             refused: list[RefusedLayout] = []
             refused_more = 0
             missing: Sequence[TopicLayout] = ()

@@ -372,7 +372,7 @@ class Instance:
         named = self._named(link)
         if isinstance(error, SubscriptionConflictError | NoPermissionError | ServiceNotAvailableError):
             guilty = [consumer for consumer in named if _is_about(error, consumer)] or named
-            if not isinstance(error, SubscriptionConflictError) or error.passing:
+            if not isinstance(error, SubscriptionConflictError) or error.temporary:
                 for consumer in guilty:
                     consumer.waits[link.name] = self.host.clock.monotonic_ms() + CONFLICT_PAUSE_MS
                 return bool(guilty)

@@ -23,7 +23,7 @@ from lockstep.protocol.headers.routes import (
     RegisterBrokerHeader,
     UnregisterBrokerHeader,
 )
-from lockstep.protocol.layouts import in_parts
+from lockstep.protocol.layouts import split_layouts
 from lockstep.protocol.names import check_broker_name, check_cluster_name
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import Tasks
@@ -149,7 +149,7 @@ class RouteProcessor:
         layouts = tuple(layout for topic in topics if (layout := self._table.layouts.get(topic)) is not None)
         if not layouts:
             return
-        for part in in_parts(layouts):
+        for part in split_layouts(layouts):
             body = encode_body(RegisterReply(tuple(part)))
             for speaker in self._speakers.values():
                 if speaker is not source:

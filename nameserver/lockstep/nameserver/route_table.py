@@ -48,7 +48,7 @@ from lockstep.protocol.errors import (
     RemoteProtocolError,
     ServiceNotAvailableError,
 )
-from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, each_part, is_higher
+from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, is_higher, iter_layout_parts
 from lockstep.protocol.names import TOPIC_BYTES_MAX
 from lockstep.protocol.queue import TopicLayout
 
@@ -216,7 +216,7 @@ class RouteTable:
             self._arriving[connection] = arriving
             routed = known is not None and known.routed
             return RouteChange((), adopted, False, routed, None, refused, refused_more)
-        missing = tuple(next(each_part(self._missing(arriving.theirs, full=said.full))))
+        missing = tuple(next(iter_layout_parts(self._missing(arriving.theirs, full=said.full))))
         joined = known is None or known.connection is None or not known.said.same_start(said)
         superseded = known.connection if known is not None and known.connection != connection else None
         routed = (known is not None and known.routed and not joined) or not missing
@@ -399,7 +399,7 @@ class RouteTable:
         registered = self._registered()
         for layout in said.layouts:
             ours = self.layouts.get(layout.topic)
-            if self.layouts.wants(layout):
+            if self.layouts.is_newer(layout):
                 try:
                     self._check_layout(layout, said.name)
                 except LocalProtocolError as error:

@@ -1,1 +1,1 @@
-"""The words that nameserver, broker and client share: frames, codes, headers, bodies, records. Pure: bytes in, values out."""
+"""The wire protocol that nameserver, broker and client share: frames, codes, headers, bodies, records. Pure: bytes in, values out."""

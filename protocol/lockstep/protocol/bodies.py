@@ -43,7 +43,10 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """What a client declares about one group in HEART_BEAT. All fields but `sub_version` are the group's contract. RocketMQ: ConsumerData."""
+    """What a client declares about one group in HEART_BEAT. RocketMQ: ConsumerData.
+
+    All fields but `sub_version` are the group's contract.
+    """
 
     group: str = field(metadata={"wire": "groupName"})
     subscriptions: tuple[Subscription, ...] = field(metadata={"wire": "subscriptionDataSet"})
@@ -448,7 +451,7 @@ class SubscriptionPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), request and response. RocketMQ: SubscriptionGroupConfig. The settings outlive the members."""
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), request and response. They outlive the members. RocketMQ: SubscriptionGroupConfig."""
 
     group: str = field(metadata={"wire": "groupName"})
     subscription_policy: SubscriptionPolicy = SubscriptionPolicy.STRICT
@@ -503,11 +506,11 @@ class ResetReply:
 
 
 @dataclass(frozen=True, slots=True)
-class NameserverState:
+class NameserverStanding:
     """The state of a broker's registration with one nameserver, as the broker sees it."""
 
     address: str
-    state: str = field(metadata={"wire": "standing"})
+    standing: str
     """pending, unreachable, learning, contested, accepted or refused."""
     remark: str = ""
     """The reason of a refusal."""
@@ -533,7 +536,7 @@ class BrokerStatus:
     disk_free_bytes: int
     disk_reserve_bytes: int
     """The broker refuses a send that would leave less free space."""
-    nameservers: tuple[NameserverState, ...]
+    nameservers: tuple[NameserverStanding, ...]
     descriptor_limit: int | None = None
     """The limit of file descriptors of its process."""
     damaged_messages: int = 0

@@ -1,10 +1,11 @@
-"""Request and response codes. RocketMQ's numbers where RocketMQ has the code; our own start at 30001 (requests) and 30101 (responses)."""
+"""Request and response codes. RocketMQ's numbers if RocketMQ has the code; lockstep's own start at 30001 (requests) and 30101
+(responses)."""
 
 from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. RocketMQ: RequestCode."""
+    """The operation that a request asks for. RocketMQ: RequestCode."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -42,7 +43,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. RocketMQ: ResponseCode, RemotingSysResponseCode."""
+    """The result of a request. RocketMQ: ResponseCode, RemotingSysResponseCode."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

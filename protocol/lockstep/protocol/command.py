@@ -1,4 +1,4 @@
-"""One frame's content. RocketMQ: RemotingCommand."""
+"""The content of one frame. RocketMQ: RemotingCommand."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,15 +6,16 @@ from typing import Any
 from lockstep.protocol.codes import ResponseCode
 
 MSGPACK = 0x4D
-"""Serialize type of the native header."""
+"""The serialize type of the native header."""
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 NATIVE_VERSION = 409
 """RocketMQ's version ordinal that native frames carry (4.9.8)."""
 REMARK_LENGTH_MAX = 4_096
-"""Characters of an answer's remark. What a refusal quotes came from the peer: whole, and twice, it may not fit a header any more."""
+"""The maximum number of characters of a response's remark. An error may quote the peer's text, even twice, which could exceed the size
+of a header."""
 RETRY_AFTER_FIELD = "retryAfterMs"
-"""Field of a SYSTEM_BUSY response: when to try again."""
+"""The field of a SYSTEM_BUSY response with the time, in ms, after which to retry."""
 
 
 @dataclass(slots=True)
@@ -29,9 +30,9 @@ class Command:
     fields: dict[str, Any] = field(default_factory=dict)
     body: bytes | bytearray | memoryview = b""
     codec: int = MSGPACK
-    """Serialize type byte: a reply is encoded in its request's."""
+    """The serialize type byte. A response uses that of its request."""
     header_bytes: int = field(default=0, compare=False, repr=False)
-    """Length of the encoded header with which it came in."""
+    """The encoded length of the header of a received command."""
 
     @property
     def is_response(self) -> bool:
@@ -48,14 +49,14 @@ class Command:
         fields: dict[str, Any] | None = None,
         body: bytes | bytearray | memoryview = b"",
     ) -> "Command":
-        """The response to this request: same opaque, same codec. A remark is cut to REMARK_LENGTH_MAX."""
+        """Return the response to this request, with its opaque and codec. The remark is cut to REMARK_LENGTH_MAX."""
         return response(self.opaque, self.codec, code, remark, fields, body)
 
 
 def response(
     opaque: int, codec: int, code: int, remark: str | None, fields: dict[str, Any] | None, body: bytes | bytearray | memoryview
 ) -> Command:
-    """The response to the request with this opaque and codec. A remark is cut to REMARK_LENGTH_MAX."""
+    """Return the response to the request with this opaque and codec. The remark is cut to REMARK_LENGTH_MAX."""
     if remark is not None and len(remark) > REMARK_LENGTH_MAX:
         remark = remark[: REMARK_LENGTH_MAX - 1] + "…"
     return Command(code, opaque, RESPONSE_FLAG, NATIVE_VERSION, remark, fields or {}, body, codec)

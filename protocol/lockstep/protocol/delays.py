@@ -1,4 +1,4 @@
-"""Delay levels: level n waits for the n-th time of a table. RocketMQ: MessageStoreConfig.messageDelayLevel."""
+"""Delay levels: the delay of level n is the n-th time of a table. RocketMQ: MessageStoreConfig.messageDelayLevel."""
 
 import re
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's table: level 1 is 1 s, level 18 is 2 h."""
 FIRST_RETRY_LEVEL = 3
-"""The n-th retry waits for level n + 2: the first one 10 s, the 16th 2 h."""
+"""The n-th retry has level n + 2: the first one waits 10 s, the 16th 2 h."""
 RETRIES_MAX = 16
 """Retries of a concurrent group's message before it is dead-lettered. RocketMQ: maxReconsumeTimes."""
 
-OTHER_QUEUES_AT = 1_000
-"""Queues of delays that RocketMQ's table has not: this + the delay in ms."""
-DELAY_MS_MAX = (1 << 31) - 1 - OTHER_QUEUES_AT
+CUSTOM_QUEUE_ID_BASE = 1_000
+"""The queue id of a delay that RocketMQ's table does not have: this number + the delay in ms."""
+DELAY_MS_MAX = (1 << 31) - 1 - CUSTOM_QUEUE_ID_BASE
 """A queue id is an int32."""
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -23,7 +23,7 @@ _TIME = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """A table in milliseconds, level 1 first. LocalProtocolError says which time can't be read."""
+    """Return a table of delays in milliseconds, level 1 first. Raise LocalProtocolError, naming the invalid time."""
     found = []
     for word in text.split():
         match = _TIME.fullmatch(word)
@@ -43,41 +43,41 @@ def parse_levels(text: str) -> tuple[int, ...]:
 LEVELS_MS = parse_levels(DELAY_LEVELS)
 
 
-def queue_of(delay_ms: int) -> int:
-    """The queue in which messages with this delay wait, whatever the level of a broker's table: a queue has one delay for ever.
+def delay_queue_id(delay_ms: int) -> int:
+    """Return the id of the delay queue for this delay, whatever its level in a broker's table: the delay of a queue never changes.
 
     A delay of RocketMQ's table has the queue that RocketMQ gives it, level − 1.
     """
-    return LEVELS_MS.index(delay_ms) if delay_ms in LEVELS_MS else OTHER_QUEUES_AT + delay_ms
+    return LEVELS_MS.index(delay_ms) if delay_ms in LEVELS_MS else CUSTOM_QUEUE_ID_BASE + delay_ms
 
 
-def delay_of(queue_id: int) -> int:
-    """How long messages in this queue wait, ms; of a queue that nobody here fills, RocketMQ's longest."""
-    if queue_id > OTHER_QUEUES_AT:
-        return queue_id - OTHER_QUEUES_AT
+def queue_delay_ms(queue_id: int) -> int:
+    """Return the delay of messages in this delay queue, in ms. For a queue that lockstep does not fill, return RocketMQ's longest."""
+    if queue_id > CUSTOM_QUEUE_ID_BASE:
+        return queue_id - CUSTOM_QUEUE_ID_BASE
     return LEVELS_MS[min(queue_id, len(LEVELS_MS) - 1)]
 
 
-def format_ms(delay_ms: int) -> str:
-    """As a table of levels says it: in the largest unit, days apart, that it is a whole number of."""
+def format_delay(delay_ms: int) -> str:
+    """Format a delay as a table of levels writes it: as a whole number of the largest unit possible, except days."""
     unit, unit_ms = next((unit, unit_ms) for unit, unit_ms in _UNITS_DOWN if delay_ms % unit_ms == 0)
     return f"{delay_ms // unit_ms}{unit}"
 
 
-def level_of(delay_ms: int, levels_ms: Sequence[int]) -> int:
-    """The level that waits exactly so long. MessageIllegalError names the levels that there are."""
+def find_delay_level(delay_ms: int, levels_ms: Sequence[int]) -> int:
+    """Return the level with exactly this delay. Raise MessageIllegalError, which lists the levels, if there is none."""
     if delay_ms not in levels_ms:
-        levels = " ".join(map(format_ms, levels_ms))
-        raise MessageIllegalError(f"a delay of {format_ms(delay_ms)} is no delay level of this broker: choose one of {levels}")
+        levels = " ".join(map(format_delay, levels_ms))
+        raise MessageIllegalError(f"a delay of {format_delay(delay_ms)} is not a delay level of this broker: choose one of {levels}")
     return levels_ms.index(delay_ms) + 1
 
 
-def failed_times(count: int) -> str:
-    """Why a message was dead-lettered whose retries are used up, in words."""
+def exhausted_reason(count: int) -> str:
+    """Return the reason for dead-lettering a message that has no retries left."""
     return "failed once" if count == 1 else f"failed {count} times"
 
 
-def check_level(level: int) -> None:
-    """LocalProtocolError for what is no level of RocketMQ's table."""
+def check_delay_level(level: int) -> None:
+    """Raise LocalProtocolError unless `level` is a level of RocketMQ's table."""
     if type(level) is not int or not 1 <= level <= len(LEVELS_MS):
         raise LocalProtocolError(f"delay_level {level!r}: expected 1 … {len(LEVELS_MS)}, which wait {DELAY_LEVELS}")

@@ -1,12 +1,12 @@
-"""One error tree. A message says what, which, the limit or expectation, and the next step.
+"""All errors, as one tree. A message names the problem, the value, the limit or expectation, and the next step.
 
 LockstepError
     ConfigError            a setting is unknown, missing or out of range
-    LocalProtocolError     this side was about to break the protocol (bad argument, bad name, too large)
+    LocalProtocolError     the caller asked this side to break the protocol (bad argument, bad name, too large)
     RemoteProtocolError    the other side broke the protocol (bad frame, bad header, bad body)
-    TransportError         no answer: refused, closed, timed out
+    TransportError         no response: refused, closed, timed out
         RequestTimeoutError
-    BrokerError            an answer that refuses; one class per response code
+    BrokerError            an error response; one class per response code
     StoreError             the log on disk
     StateError             called at the wrong time (not started, closed)
 """
@@ -17,7 +17,7 @@ from lockstep.protocol.codes import ResponseCode
 
 
 class LockstepError(Exception):
-    """The root of every error that lockstep raises."""
+    """The base class of every error that lockstep raises."""
 
 
 class ConfigError(LockstepError):
@@ -25,7 +25,7 @@ class ConfigError(LockstepError):
 
 
 class LocalProtocolError(LockstepError, ValueError):
-    """This side was asked to send something that the protocol does not allow."""
+    """The call would send something that the protocol does not allow."""
 
 
 class RemoteProtocolError(LockstepError):
@@ -33,29 +33,37 @@ class RemoteProtocolError(LockstepError):
 
 
 class TransportError(LockstepError, ConnectionError):
-    """The request has no answer: connection refused, closed or lost. Whether it was carried out is unknown once it was written."""
+    """The connection was refused, closed or lost before a response came.
+
+    If the request was written, it is unknown whether it was executed.
+    """
 
 
 class RequestTimeoutError(TransportError, TimeoutError):
-    """The answer did not come in time. Whether the request was carried out is unknown."""
+    """The response did not arrive in time. It is unknown whether the request was executed."""
 
 
 class StoreError(LockstepError):
-    """The log on disk can't be used as asked."""
+    """The log on disk can't be used as requested."""
 
 
 class StateError(LockstepError, RuntimeError):
-    """Called at the wrong time: not started yet, or closed already."""
+    """A method was called at the wrong time: before the start or after the close."""
 
 
 class BrokerError(LockstepError):
-    """A nameserver or broker refused. `code` is the wire's number, `remark` the other side's words."""
+    """A nameserver or broker responded with an error.
+
+    Args:
+        remark: The reason that the other side gave.
+        wire_code: The response code, if it has no class of its own. Otherwise it is the `code` of the class.
+    """
 
     code: ClassVar[ResponseCode] = ResponseCode.SYSTEM_ERROR
     retriable: ClassVar[bool] = False
-    """The same request may succeed later, here or at another broker."""
+    """Whether the same request may succeed later, here or at another broker."""
     refresh_route: ClassVar[bool] = False
-    """The refusal says that the caller's route is old."""
+    """Whether the error means that the caller's route is outdated."""
 
     def __init__(self, remark: str = "", *, wire_code: int | None = None) -> None:
         self.remark = remark
@@ -64,77 +72,77 @@ class BrokerError(LockstepError):
 
 
 class BrokerSystemError(BrokerError):
-    """SYSTEM_ERROR: the handler failed, or a RocketMQ rule answers so."""
+    """SYSTEM_ERROR: the request handler failed, or a rule of RocketMQ responds so."""
 
     retriable = True
 
 
 class SystemBusyError(BrokerError):
-    """SYSTEM_BUSY: the broker has too much to do just now."""
+    """SYSTEM_BUSY: the broker is overloaded now."""
 
     code = ResponseCode.SYSTEM_BUSY
     retriable = True
 
 
 class RequestCodeNotSupportedError(BrokerError):
-    """REQUEST_CODE_NOT_SUPPORTED: the broker or nameserver lacks this request, or a feature that it needs."""
+    """REQUEST_CODE_NOT_SUPPORTED: the broker or nameserver does not support this request, or a feature that it needs."""
 
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 class FlushDiskTimeoutError(BrokerError):
-    """Stored, but not confirmed on disk in time."""
+    """FLUSH_DISK_TIMEOUT: the message is stored, but was not confirmed on disk in time."""
 
     code = ResponseCode.FLUSH_DISK_TIMEOUT
 
 
 class MessageIllegalError(BrokerError):
-    """MESSAGE_ILLEGAL: a message, or what is asked with it, breaks a limit or a rule of the broker."""
+    """MESSAGE_ILLEGAL: a message, or an option of the request, violates a limit or rule of the broker."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
 
 
 class ServiceNotAvailableError(BrokerError):
-    """Disk full, shutting down, or not started."""
+    """SERVICE_NOT_AVAILABLE: the broker's disk is full, or it is shutting down or not started."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
     retriable = True
 
 
 class NoPermissionError(BrokerError):
-    """NO_PERMISSION: the broker forbids it, or its limits leave no room for it."""
+    """NO_PERMISSION: the broker forbids the operation, or its limits don't allow it."""
 
     code = ResponseCode.NO_PERMISSION
 
 
 class TopicNotExistError(BrokerError):
-    """TOPIC_NOT_EXIST: there is no such topic, or it was deleted."""
+    """TOPIC_NOT_EXIST: the topic does not exist or was deleted."""
 
     code = ResponseCode.TOPIC_NOT_EXIST
     refresh_route = True
 
 
 class QueryNotFoundError(BrokerError):
-    """QUERY_NOT_FOUND: there is nothing at the place that was asked for."""
+    """QUERY_NOT_FOUND: the position of the request has no data."""
 
     code = ResponseCode.QUERY_NOT_FOUND
 
 
 class SubscriptionParseError(BrokerError):
-    """SUBSCRIPTION_PARSE_FAILED: a subscription's expression is not valid."""
+    """SUBSCRIPTION_PARSE_FAILED: the expression of a subscription is invalid."""
 
     code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
 class SubscriptionNotExistError(BrokerError):
-    """SUBSCRIPTION_NOT_EXIST: the broker does not know the group's subscription before its next heartbeat."""
+    """SUBSCRIPTION_NOT_EXIST: the broker does not know the group's subscription until its next heartbeat."""
 
     code = ResponseCode.SUBSCRIPTION_NOT_EXIST
     retriable = True
 
 
 class SubscriptionNotLatestError(BrokerError):
-    """SUBSCRIPTION_NOT_LATEST: the broker knows an older subscription of the group before its next heartbeat."""
+    """SUBSCRIPTION_NOT_LATEST: the broker has an older subscription of the group until its next heartbeat."""
 
     code = ResponseCode.SUBSCRIPTION_NOT_LATEST
     retriable = True
@@ -147,32 +155,32 @@ class SubscriptionGroupNotExistError(BrokerError):
 
 
 class StaleEpochError(BrokerError):
-    """The epoch is not the queue's current one: drop the queue and what was prefetched."""
+    """STALE_EPOCH: the epoch is not the queue's current one. Drop the queue and its prefetched messages."""
 
     code = ResponseCode.STALE_EPOCH
 
 
 class NotYoursError(BrokerError):
-    """The broker's member list gives the queue to another member."""
+    """NOT_YOURS: the broker's member list assigns the queue to another member."""
 
     code = ResponseCode.NOT_YOURS
 
 
 class SubscriptionConflictError(BrokerError):
-    """The group's members already agreed on another contract; the remark names both sides, field by field."""
+    """SUBSCRIPTION_CONFLICT: the group's members already agreed on another contract. The remark shows both sides, field by field."""
 
     code = ResponseCode.SUBSCRIPTION_CONFLICT
-    PASSING: ClassVar[str] = " (passing: nobody who stands by it is connected)"
-    """How the remark ends while the other side is only in its grace, draining, or expected back after a start."""
+    TEMPORARY: ClassVar[str] = " (temporary: no member with that contract is connected)"
+    """The end of the remark while the other side is only in its grace period, draining, or expected back after a start."""
 
     @property
-    def passing(self) -> bool:
-        """Trying again may succeed without anybody's doing."""
-        return self.remark.endswith(self.PASSING)
+    def temporary(self) -> bool:
+        """Whether a retry may succeed without intervention."""
+        return self.remark.endswith(self.TEMPORARY)
 
 
 class LayoutStaleError(BrokerError):
-    """A keyed send carried an older layout than the broker's."""
+    """LAYOUT_STALE: a keyed send carried an older layout than the broker's."""
 
     code = ResponseCode.LAYOUT_STALE
     retriable = True
@@ -180,25 +188,25 @@ class LayoutStaleError(BrokerError):
 
 
 class OutOfSequenceError(BrokerError):
-    """The frame straddles the next sequence or leaves a gap."""
+    """OUT_OF_SEQUENCE: the frame straddles the next sequence or leaves a gap."""
 
     code = ResponseCode.OUT_OF_SEQUENCE
 
 
 class DuplicateFrameError(BrokerError):
-    """The frame lies wholly below the next sequence: it is stored already, the offset is no longer known."""
+    """DUPLICATE: the whole frame is below the next sequence, so it is stored already. Its offset is no longer known."""
 
     code = ResponseCode.DUPLICATE
 
 
 class NonDeterministicRetryError(BrokerError):
-    """A retried frame carries other bytes than the first one did."""
+    """NON_DETERMINISTIC_RETRY: a retried frame has other bytes than the first attempt."""
 
     code = ResponseCode.NON_DETERMINISTIC_RETRY
 
 
 class RouteNotReadyError(BrokerError):
-    """The nameserver has started and no broker has registered yet: ask another one or use the cache."""
+    """ROUTE_NOT_READY: the nameserver has started and no broker has registered yet. Ask another nameserver or use the cached route."""
 
     code = ResponseCode.ROUTE_NOT_READY
     retriable = True
@@ -213,19 +221,19 @@ class NotLeaderError(BrokerError):
 
 
 class DuplicateClientIdError(BrokerError):
-    """A living session already has this client id."""
+    """DUPLICATE_CLIENT_ID: a live session already has this client id."""
 
     code = ResponseCode.DUPLICATE_CLIENT_ID
 
 
 class BrokerNameTakenError(BrokerError):
-    """A live broker has this name, or this store was accepted with a later term."""
+    """BROKER_NAME_TAKEN: a live broker has this name, or this store was accepted with a later term."""
 
     code = ResponseCode.BROKER_NAME_TAKEN
 
 
 class RegistrationPendingError(BrokerError):
-    """The name is registered, and the nameserver asks that broker whether it is still there: register again in a second."""
+    """REGISTRATION_PENDING: the name is registered, and the nameserver checks whether that broker is alive. Register again in a second."""
 
     code = ResponseCode.REGISTRATION_PENDING
     retriable = True
@@ -239,6 +247,6 @@ BY_CODE: dict[int, type[BrokerError]] = {int(cls.code): cls for cls in _leaves(B
 
 
 def broker_error(code: int, remark: str | None) -> BrokerError:
-    """The error for a response code; a code without a class of its own gives BrokerError with `wire_code` set."""
+    """Return the error for a response code. A code without a class gives a BrokerError with `wire_code` set."""
     cls = BY_CODE.get(code)
     return BrokerError(remark or "", wire_code=code) if cls is None else cls(remark or "")

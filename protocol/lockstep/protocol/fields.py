@@ -1,8 +1,8 @@
-"""Frozen dataclasses ↔ plain values (maps, lists, ints, strings, bytes): one converter for header fields and structured bodies.
+"""Convert frozen dataclasses to plain values (maps, lists, ints, strings, bytes) and back, for header fields and structured bodies.
 
-A field travels under its name in camelCase, or under `field(metadata={"wire": "clientID"})`. None is left out. Maps are written sorted
-by name, so that equal values give equal bytes. Unknown names are ignored (a later version may send more). A missing or mistyped value
-raises RemoteProtocolError naming class, field and what was expected.
+A field has its name in camelCase on the wire, or the name of `field(metadata={"wire": "clientID"})`. None is omitted. Maps are written
+sorted by name, so that equal values give equal bytes. Unknown names are ignored, since a later version may send more. A missing or
+mistyped value raises RemoteProtocolError with the class, the field and the expected type.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ _MISSING = object()
 
 
 def to_plain(value: object) -> dict[str, Any]:
-    """A dataclass as a map of wire names to plain values."""
+    """Return a dataclass as a map of wire names to plain values."""
     kind: Any = type(value)
     return cast(dict[str, Any], _encoder(kind)(value))
 
 
 def from_plain(cls: type[T], plain: object) -> T:
-    """The dataclass `cls` from a map of wire names; raises RemoteProtocolError where it does not fit."""
+    """Return the dataclass `cls` from a map of wire names. Raise RemoteProtocolError if the map does not match it."""
     kind: Any = cls
     return cast(T, _decoder(kind)(plain))
 
@@ -47,7 +47,7 @@ def _identity(value: Any) -> Any:
 
 
 def _fail(where: str, expected: str, got: object) -> RemoteProtocolError:
-    """`got` may be deep or large, so only short scalars are shown."""
+    """Return the error. `got` may be deep or large, so only short scalars are shown."""
     shown = ""
     if isinstance(got, str | bytes):
         shown = f" {got[:60]!r}"
@@ -60,7 +60,7 @@ def _fail(where: str, expected: str, got: object) -> RemoteProtocolError:
 def _encoder(kind: Any) -> Convert:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        inner = _encoder(_some(args))
+        inner = _encoder(_not_none(args))
         return _identity if inner is _identity else (lambda value: None if value is None else inner(value))
     if origin is tuple:
         inner = _encoder(args[0])
@@ -90,7 +90,7 @@ def _dataclass_encoder(cls: type) -> Convert:
     return encode
 
 
-def _some(args: tuple[Any, ...]) -> Any:
+def _not_none(args: tuple[Any, ...]) -> Any:
     (kind,) = [arg for arg in args if arg is not type(None)]
     return kind
 
@@ -100,7 +100,7 @@ def _decoder(kind: Any, where: str = "") -> Convert:
     where = where or getattr(kind, "__name__", str(kind))
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        inner = _decoder(_some(args), where)
+        inner = _decoder(_not_none(args), where)
         return lambda value: None if value is None else inner(value)
     if origin is tuple:
         return _list_decoder(_decoder(args[0], where), where)
@@ -154,10 +154,10 @@ def _enum_decoder(kind: type[enum.Enum], where: str) -> Convert:
 
 
 def _exact(kind: Any) -> Any:
-    """The type of which a value may be taken as it is, without a call: a scalar's own, also where None is allowed."""
+    """Return the type whose values need no conversion call: a scalar, also if None is allowed. Otherwise return None."""
     args = typing.get_args(kind)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kind = _some(args)
+        kind = _not_none(args)
     return kind if kind in (str, int, bool, bytes, float) else None
 
 

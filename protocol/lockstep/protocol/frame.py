@@ -1,13 +1,13 @@
 """One frame on the wire. RocketMQ: NettyDecoder, NettyEncoder, RemotingCommand.
 
     0   4   length          = 4 + header length + body length; does not count itself
-    4   1   serialize type  0x4D ('M') msgpack (codec/__init__.py lists what is known)
+    4   1   serialize type  0x4D ('M') msgpack (codec/__init__.py lists the known types)
     5   3   header length   unsigned
     8   H   header
     8+H B   body
 
-The whole frame (length word included) may have `frame_bytes_max` bytes, the header `header_bytes_max`. Both are checked before a byte of
-them is waited for, and nothing is ever allocated from a length: the buffer grows with what has come.
+The whole frame, including the length field, may have `frame_bytes_max` bytes, the header `header_bytes_max`. Both are checked before the
+first byte of them arrives, and memory is never allocated by a claimed length: the buffer grows with the received bytes.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ FRAME_BYTES_MAX = 16 * 1024 * 1024
 """RocketMQ: com.rocketmq.remoting.frameMaxLength."""
 HEADER_BYTES_MAX = 256 * 1024
 BODY_BYTES_MAX = 4 * 1024 * 1024
-"""The largest message body. A larger one gets a readable refusal, not a closed connection. RocketMQ: maxMessageSize."""
+"""The maximum size of a message body. A larger one gets an error response instead of a closed connection. RocketMQ: maxMessageSize."""
 
 _PREFIX = Struct(">iI")
 _LENGTH = Struct(">i")
@@ -29,10 +29,10 @@ _PREFIX_BYTES = 8
 
 
 class FrameBuffer:
-    """Bytes in, commands out: any split of the bytes gives the same commands, in time linear in the bytes.
+    """Decodes a stream of bytes into commands. The commands don't depend on how the bytes are split; the time is linear in the bytes.
 
-    `next` raises RemoteProtocolError at the first frame that can't be; from then on the buffer is dead: it drops what is fed and raises
-    the same error again. The stream has no way back, so the connection is to be closed.
+    `next` raises RemoteProtocolError at the first invalid frame. From then on the buffer ignores new data and raises the same error again:
+    the stream can't be resynchronized, so the caller closes the connection.
     """
 
     __slots__ = ("_data", "_error", "_frame_bytes_max", "_header_bytes_max", "_position")
@@ -46,11 +46,11 @@ class FrameBuffer:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that were fed and are not yet part of a command."""
+        """The number of received bytes that are not yet part of a command."""
         return len(self._data) - self._position
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Adds what has arrived. The caller may reuse `data` at once."""
+        """Append received data. The caller may reuse `data` at once."""
         if self._error is not None:
             return
         kept = self._data
@@ -58,7 +58,7 @@ class FrameBuffer:
         if position == len(kept):
             self._data = data if type(data) is bytes else bytes(data)
         elif type(kept) is bytearray:
-            # Cutting at the front moves no bytes; CPython shrinks the block when less than half is used.
+            # Deleting the front of a bytearray moves no bytes; CPython shrinks the block when less than half is used.
             if position:
                 del kept[:position]
             kept += data
@@ -69,7 +69,7 @@ class FrameBuffer:
         self._position = 0
 
     def next(self) -> Command | None:
-        """The next whole command, or None until more bytes come. Raises RemoteProtocolError."""
+        """Return the next complete command, or None until more bytes arrive. Raise RemoteProtocolError if the frame is invalid."""
         data = self._data
         start = self._position
         available = len(data) - start
@@ -118,13 +118,14 @@ class FrameBuffer:
 
 
 def encode_frame(command: Command) -> bytes:
-    """The whole frame. Raises LocalProtocolError where it would be larger than a peer accepts."""
+    """Return the whole frame. Raise LocalProtocolError if it would exceed the size that a peer accepts."""
     header = CODECS[command.codec].encode(command)
     return b"".join((_prefix(command, len(header), len(command.body)), header, command.body))
 
 
 def encode_frame_parts(command: Command, body_parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """The frame as a list: its head, then `body_parts` as they are (for writelines: bodies are not copied). `command.body` is not sent."""
+    """Return the frame as a list: its head, then `body_parts` unchanged, so that writelines copies no bodies. `command.body` is not
+    sent."""
     header = CODECS[command.codec].encode(command)
     return [_prefix(command, len(header), sum(map(len, body_parts))) + header, *body_parts]
 

@@ -3,10 +3,10 @@
     offsetMsgId   store host IPv4 4, port 4, physical offset 8                       → 32 hex digits, upper case
     UNIQ_KEY      prefix 10 (IPv4 4, pid 2, random 4), ms of the month 4, counter 2  → 32 hex digits, upper case
 
-A UNIQ_KEY is opaque to everyone but RocketMQ's tools, which read the time from it.
+A UNIQ_KEY is opaque to all programs but RocketMQ's tools, which read the time from it.
 
-A broker that advertises an IPv4 address stores that as its store host, as RocketMQ does. One that advertises anything else (a DNS name,
-IPv6) stores a host that stands for its store: an address of 240.0.0.0/4, which is reserved and belongs to no machine (ADR 16).
+A broker that advertises an IPv4 address stores that address as its store host, as RocketMQ does. A broker that advertises anything else
+(a DNS name, IPv6) stores a host derived from its store id: an address of 240.0.0.0/4, which is reserved and never assigned (ADR 16).
 """
 
 from datetime import UTC, datetime, timedelta
@@ -20,38 +20,38 @@ UNIQUE_PREFIX_BYTES = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET_ID = Struct(">8sq")
 RESERVED_FIRST, RESERVED_COUNT = 240, 15
-"""First bytes of the reserved addresses, without 255: 255.255.255.255 is the broadcast address."""
+"""The first bytes of the reserved addresses, without 255: 255.255.255.255 is the broadcast address."""
 
 
 def store_host_of(address: str, store_id: str) -> bytes:
-    """The 8 bytes that a broker stores as its store host: the address that it advertises, else what stands for its store."""
+    """Return the 8 bytes that a broker stores as its store host: its advertised address, or else an address derived from its store id."""
     try:
         return pack_host(address)
     except LocalProtocolError:
         digest = sha256(store_id.encode()).digest()
         ip = bytes((RESERVED_FIRST + digest[0] % RESERVED_COUNT,)) + digest[1:4]
-        return ip + bytes(2) + digest[4:6]  # a port above 65,535 would make the whole message unreadable to RocketMQ's Java clients
+        return ip + bytes(2) + digest[4:6]  # a port above 65,535 would make the whole message unreadable for RocketMQ's Java clients
 
 
-def names_a_store(host: str) -> bool:
-    """Whether a store host ("ip:port") stands for a store: there is no such address."""
+def is_derived_store_host(host: str) -> bool:
+    """Return whether a store host ("ip:port") is derived from a store id, so that it is not an address."""
     return int(host.partition(".")[0]) >= RESERVED_FIRST
 
 
 def offset_message_id(host: str, physical_offset: int) -> str:
-    """The id of the record at `physical_offset` of the broker whose store host is `host` ("ip:port")."""
+    """Return the id of the record at `physical_offset` of the broker with the store host `host` ("ip:port")."""
     return message_id_of(pack_host(host), physical_offset)
 
 
 def message_id_of(host: bytes, physical_offset: int) -> str:
-    """`offset_message_id` of a store host in its 8 stored bytes."""
+    """Return `offset_message_id` for a store host in its 8 stored bytes."""
     return _OFFSET_ID.pack(host, physical_offset).hex().upper()
 
 
 def parse_offset_message_id(message_id: str) -> tuple[str, int]:
-    """(store host "ip:port", physical offset). Raises LocalProtocolError for a text that is no offsetMsgId with an IPv4 host.
+    """Return (store host "ip:port", physical offset). Raise LocalProtocolError unless the text is an offsetMsgId with an IPv4 host.
 
-    A UNIQ_KEY has the same shape: its host and offset are then meaningless.
+    A UNIQ_KEY has the same form: its host and offset are then meaningless.
     """
     try:
         raw = bytes.fromhex(message_id)
@@ -64,7 +64,8 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
 
 
 class UniqueKeys:
-    """Gives UNIQ_KEYs that never repeat within one prefix: (ms, counter) only rises, and each month changes the prefix's last 4 bytes."""
+    """Generates UNIQ_KEYs that never repeat within one prefix: (ms, counter) only rises, and the prefix's last 4 bytes change each
+    month."""
 
     __slots__ = ("_counter", "_head", "_month", "_month_end_ms", "_month_start_ms", "_ms", "_prefix")
 
@@ -73,16 +74,16 @@ class UniqueKeys:
             raise LocalProtocolError(f"a unique-key prefix has {UNIQUE_PREFIX_BYTES} bytes, not {len(prefix)}")
         self._prefix = prefix
         self._month = ""
-        """The prefix's digits of this month."""
+        """The digits of the prefix in this month."""
         self._head = ""
-        """Those and the digits of this ms."""
+        """The digits of the prefix and of this ms."""
         self._counter = -1
         self._month_start_ms = 0
         self._month_end_ms = 0
         self._enter(0)
 
     def next(self, now_ms: int) -> str:
-        """A new key; `now_ms` is wall time, and may stand still or fall."""
+        """Return a new key. `now_ms` is wall time, and may stop or go back."""
         if now_ms > self._ms:
             self._enter(now_ms)
         self._counter += 1
@@ -91,8 +92,8 @@ class UniqueKeys:
             self._enter(self._ms + 1)
         return f"{self._head}{self._counter:04X}"
 
-    def many(self, now_ms: int, count: int) -> list[str]:
-        """`count` new keys, as `next` would give them."""
+    def next_many(self, now_ms: int, count: int) -> list[str]:
+        """Return `count` new keys, the same as from `next`."""
         if now_ms > self._ms:
             self._enter(now_ms)
         first = self._counter + 1

@@ -1,4 +1,4 @@
-"""The layouts that one process knows: the highest version of each topic. Used by nameserver and broker."""
+"""Layouts known to one process: the highest version of each topic. Used by nameserver and broker."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,31 +8,31 @@ from lockstep.protocol.names import check_broker_name, check_topic, is_sendable_
 from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, TopicLayout
 
 QUEUES_PER_BROKER_MAX = 16_384
-"""One consumer may then hold them all with one pull each (the broker holds as many pulls of a connection)."""
+"""One consumer can hold all of them with one pull each, since the broker holds that many pulls of a connection."""
 QUEUES_MAX = 65_536
-"""Of one topic, over all brokers."""
+"""The maximum number of queues of one topic, over all brokers."""
 ENTRY_COUNT_MAX = 1_024
-"""Brokers, or later additions to them, in one layout: 40 KB of it."""
+"""The maximum number of entries (brokers, or later additions to them) in one layout: 40 KB of it."""
 ENTRIES_MAX = 1 << 20
-"""Entries of all layouts together, for 16,384 topics on 64 brokers: 170 bytes each in memory, twice as much with the longest names.
-Brokers create no topic beyond them, nameservers take none."""
+"""The maximum number of entries of all layouts, for 16,384 topics on 64 brokers: 170 bytes each in memory, twice as much with the
+longest names. Above it brokers create no topics and nameservers accept none."""
 COUNTER_MAX = 1 << 53
-"""What every JSON reader holds exactly."""
+"""The largest integer that every JSON reader represents exactly."""
 PART_LAYOUTS_MAX = 4_096
-"""Layouts of one body: a registration, its answer or a notice that has more of them is sent in parts."""
+"""The maximum number of layouts of one body: longer registrations, responses and notifications are sent in parts."""
 PART_ENTRIES_MAX = 8_192
-"""Entries of one body, so that it stays below 2 MiB also with the longest broker names."""
+"""The maximum number of entries of one body, which keeps it below 2 MiB even with the longest broker names."""
 
 Rank = tuple[int, int, tuple[tuple[str, int, int, int], ...]]
 
 
 def _rank(layout: TopicLayout) -> Rank:
-    """What makes `adopt` a join: the version pair, and, should two writers ever draw the same 32 bits, the entries."""
+    """Return the key that makes `adopt` a join: the version, and the entries in case two writers draw the same 32 bits."""
     return layout.version.counter, layout.version.writer, tuple(map(_entry, layout.entries))
 
 
 def is_higher(layout: TopicLayout, known: TopicLayout) -> bool:
-    """Whether the layout wins against one that is known of its topic."""
+    """Return whether the layout supersedes `known`, a layout of the same topic."""
     return _rank(layout) > _rank(known)
 
 
@@ -41,10 +41,10 @@ def _entry(entry: LayoutEntry) -> tuple[str, int, int, int]:
 
 
 def check_layout(layout: TopicLayout) -> None:
-    """Raises LocalProtocolError, naming the topic and the limit, for a layout that no broker and no nameserver accepts."""
+    """Raise LocalProtocolError, naming the topic and the limit, for a layout that no broker or nameserver accepts."""
     check_topic(layout.topic)
     if not is_sendable_topic(layout.topic):
-        raise LocalProtocolError(f"topic {layout.topic}: brokers write it themselves, it has no layout")
+        raise LocalProtocolError(f"topic {layout.topic}: only brokers write to it, so it has no layout")
     version = layout.version
     if not (1 <= version.counter <= COUNTER_MAX and 0 <= version.writer <= WRITER_MAX):
         raise LocalProtocolError(
@@ -69,13 +69,13 @@ def check_layout(layout: TopicLayout) -> None:
         raise LocalProtocolError(f"topic {layout.topic}: {total} queues over all brokers, {QUEUES_MAX} allowed")
 
 
-def in_parts(layouts: Iterable[TopicLayout]) -> list[Sequence[TopicLayout]]:
-    """The layouts in bodies of at most 4,096 layouts and 8,192 entries; one empty part where there are none."""
-    return list(each_part(layouts))
+def split_layouts(layouts: Iterable[TopicLayout]) -> list[Sequence[TopicLayout]]:
+    """Split the layouts into bodies of at most 4,096 layouts and 8,192 entries. Without layouts, return one empty part."""
+    return list(iter_layout_parts(layouts))
 
 
-def each_part(layouts: Iterable[TopicLayout]) -> Iterator[Sequence[TopicLayout]]:
-    """As `in_parts`, one part at a time: the layouts behind it are not asked for before the next one."""
+def iter_layout_parts(layouts: Iterable[TopicLayout]) -> Iterator[Sequence[TopicLayout]]:
+    """Yield the parts of `split_layouts` one at a time: the layouts of a part are consumed only when the part is requested."""
     part: list[TopicLayout] = []
     entry_count = 0
     for layout in layouts:
@@ -88,9 +88,9 @@ def each_part(layouts: Iterable[TopicLayout]) -> Iterator[Sequence[TopicLayout]]
 
 
 class LayoutTable:
-    """Topic → the highest layout heard.
+    """Maps each topic to the highest layout received.
 
-    Adopting is commutative, associative and idempotent: tables that heard the same layouts hold the same layouts.
+    `adopt` is commutative, associative and idempotent: tables that received the same layouts in any order are equal.
     """
 
     __slots__ = ("_layouts", "_topics", "_user_topics", "entry_count", "live_count")
@@ -98,27 +98,27 @@ class LayoutTable:
     def __init__(self, layouts: Iterable[TopicLayout] = ()) -> None:
         self._layouts: dict[str, TopicLayout] = {}
         self.live_count = 0
-        """Topics that have queues."""
+        """The number of topics that have queues."""
         self.entry_count = 0
-        """Entries of all layouts together."""
+        """The number of entries of all layouts."""
         self._topics: list[str] = []
-        """Of `_layouts`, sorted."""
+        """The topics of `_layouts`, sorted."""
         self._user_topics: list[str] = []
-        """Of `user_topics`."""
+        """The topics of `user_topics`, sorted."""
         for layout in layouts:
             self.adopt(layout)
 
     def __len__(self) -> int:
         return len(self._layouts)
 
-    def wants(self, layout: TopicLayout) -> bool:
-        """Whether the layout is higher than the one known. Equal → False."""
+    def is_newer(self, layout: TopicLayout) -> bool:
+        """Return whether the layout is higher than the one known; False if equal."""
         known = self._layouts.get(layout.topic)
         return known is None or (known is not layout and is_higher(layout, known))
 
     def adopt(self, layout: TopicLayout) -> bool:
-        """Takes the layout if it is higher than the one known; True if it was taken."""
-        if not self.wants(layout):
+        """Store the layout if it is higher than the one known. Return whether it was stored."""
+        if not self.is_newer(layout):
             return False
         known = self._layouts.get(layout.topic)
         more = (not layout.deleted) - (known is not None and not known.deleted)
@@ -135,21 +135,22 @@ class LayoutTable:
         return True
 
     def more_entries(self, layout: TopicLayout) -> int:
-        """By how much `entry_count` grows when the layout takes the place of the one known of its topic; negative where it has fewer."""
+        """Return by how much `entry_count` would grow if the layout replaced the known one of its topic; negative if it has fewer
+        entries."""
         known = self._layouts.get(layout.topic)
         return len(layout.entries) - (0 if known is None else len(known.entries))
 
     @property
     def deleted_count(self) -> int:
-        """Deleted topics."""
+        """The number of deleted topics."""
         return len(self._layouts) - self.live_count
 
     def deletions(self, counter_max: int) -> list[str]:
-        """The deleted topics whose deletion has at most this counter."""
+        """Return the deleted topics whose deletion has at most this counter."""
         return [topic for topic, layout in self._layouts.items() if layout.deleted and layout.version.counter <= counter_max]
 
     def forget(self, topics: Sequence[str]) -> None:
-        """Removes the layouts of these topics, as if they had never been adopted."""
+        """Remove the layouts of these topics, as if they had never been adopted."""
         if not topics:
             return
         for topic in topics:
@@ -160,23 +161,24 @@ class LayoutTable:
         self._user_topics = [topic for topic in self._user_topics if topic in self._layouts]
 
     def get(self, topic: str) -> TopicLayout | None:
-        """The layout known, also of a deleted topic (`deleted`: it has no queues)."""
+        """Return the known layout, also of a deleted topic (`deleted`: it has no queues)."""
         return self._layouts.get(topic)
 
     def all(self) -> tuple[TopicLayout, ...]:
-        """Every layout, deleted ones too, by topic."""
+        """Return all layouts, sorted by topic, including those of deleted topics."""
         return tuple(map(self._layouts.__getitem__, self._topics))
 
     def newer_than(self, sent: Iterable[TopicLayout]) -> tuple[TopicLayout, ...]:
-        """Every layout that the sender of `sent` lacks or has in a lower version, by topic: what the answer to a registration carries."""
+        """Return every layout that the sender of `sent` lacks or has in a lower version, sorted by topic, for the response to a
+        registration."""
         theirs = LayoutTable(sent)
         return tuple(layout for layout in self.all() if theirs.adopt(layout))
 
     @property
     def user_count(self) -> int:
-        """How many `user_topics` has."""
+        """The number of `user_topics`."""
         return len(self._user_topics)
 
     def user_topics(self) -> tuple[str, ...]:
-        """The topics that have queues, sorted, without the brokers' own."""
+        """Return the topics that have queues, sorted, without system topics."""
         return tuple(self._user_topics)

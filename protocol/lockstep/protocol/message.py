@@ -1,4 +1,4 @@
-"""What a user sends (Message) and what a listener gets (MessageExt). RocketMQ: Message, MessageExt, MessageDecoder."""
+"""Messages: Message, which a user sends, and MessageExt, which a consumer receives. RocketMQ: Message, MessageExt, MessageDecoder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ _SHARDING_KEY_HEAD = f"{SHARDING_KEY}\x01".encode()
 
 
 class _Draft:
-    """A message while it is made: may be written to, which costs half of what `object.__setattr__` does. Then it becomes a Message."""
+    """A mutable message under construction. Assigning to it costs half of `object.__setattr__`; then it becomes a Message."""
 
     __slots__ = ("body", "flag", "keys", "properties", "sharding_key", "stored_properties", "stored_topic", "tags", "topic")
 
@@ -62,22 +62,22 @@ class _Draft:
 @final
 @dataclass(frozen=True, init=False)
 class Message(_Draft):
-    """A message to send. It is immutable, and checked when it is made.
+    """A message to send. It is immutable and checked when it is created.
 
     Args:
         topic: The topic to send to.
         body: 1 byte to 4 MiB.
         tags: One tag, by which consumers can filter.
         keys: For finding the message later: a str, which is split at blanks, or several str without blanks.
-        properties: The user's own; reserved names are refused.
-        sharding_key: Messages of a topic with the same key go to the same queue, and are consumed in the order in which they were sent.
-            None: any queue will do.
-        flag: An int32 that the broker stores and nothing reads.
+        properties: The user's properties; reserved names are rejected.
+        sharding_key: Messages of a topic with the same key go to the same queue and are consumed in the order in which they were sent.
+            None: the producer may choose any queue.
+        flag: An int32 that the broker stores and lockstep does not interpret.
 
     Tags, keys, properties and sharding key have at most 30,720 bytes together, as stored.
 
     Raises:
-        LocalProtocolError: One of these is not as described; the error names it.
+        LocalProtocolError: If an argument is not as described; the error names it.
     """
 
     __slots__ = ()
@@ -92,7 +92,7 @@ class Message(_Draft):
     stored_topic: bytes = field(repr=False, compare=False)
     """The topic as it is stored."""
     stored_properties: bytes = field(repr=False, compare=False)
-    """User's properties, TAGS, KEYS and the sharding key as they are stored."""
+    """The user's properties, TAGS, KEYS and the sharding key as they are stored."""
 
     def __new__(
         cls,
@@ -113,7 +113,7 @@ class Message(_Draft):
         if not 0 < len(body) <= BODY_BYTES_MAX:
             raise _body_size(len(body))
         if type(flag) is not int or not -_INT32 <= flag < _INT32:
-            raise LocalProtocolError(f"flag {flag!r} is no int32")
+            raise LocalProtocolError(f"flag {flag!r} is not an int32")
         stored_properties = b"" if sharding_key is None else _stored_sharding_key(sharding_key)
         if tags is not None or keys or properties:
             keys = tuple(keys.split()) if isinstance(keys, str) else tuple(keys)
@@ -136,13 +136,23 @@ class Message(_Draft):
         return made
 
     def __init_subclass__(cls) -> Never:
-        raise TypeError("Message has no subclasses: give what is yours as properties")
+        raise TypeError("Message can't be subclassed: use properties for additional data")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _made_again, (self.topic, self.body, self._options())
+        return _rebuild, (self.topic, self.body, self._options())
 
     def with_properties(self, properties: Mapping[str, str]) -> "Message":
-        """Returns the same message with these properties besides its own. Raises LocalProtocolError as `Message` does."""
+        """Return a copy of the message with additional properties.
+
+        Args:
+            properties: The properties to add; they replace those of the same name.
+
+        Returns:
+            The new message.
+
+        Raises:
+            LocalProtocolError: As `Message` does.
+        """
         return Message(self.topic, self.body, **self._options() | {"properties": {**self.properties, **properties}})
 
     def _options(self) -> dict[str, Any]:
@@ -155,22 +165,22 @@ class Message(_Draft):
         }
 
 
-def _made_again(topic: str, body: bytes, options: dict[str, Any]) -> Message:
-    """A copied or unpickled message."""
+def _rebuild(topic: str, body: bytes, options: dict[str, Any]) -> Message:
+    """Create a message that is copied or unpickled."""
     return Message(topic, body, **options)
 
 
 @lru_cache(maxsize=4096)
 def topic_bytes(topic: str) -> bytes:
-    """The topic as it is stored. Raises LocalProtocolError for what is no topic's name, and for topics that only the broker writes."""
+    """Return the topic as it is stored. Raise LocalProtocolError if it is not a topic's name, or if only the broker writes to it."""
     check_topic(topic)
     if not is_sendable_topic(topic):
-        raise LocalProtocolError(f"topic {topic!r} is the broker's own: nobody may send to it")
+        raise LocalProtocolError(f"topic {topic!r} is the broker's own: clients can't send to it")
     return topic.encode()
 
 
 def _stored_properties(tags: str | None, keys: tuple[str, ...], properties: Mapping[str, str], sharding_key: bytes) -> bytes:
-    """All of them as they are stored, `sharding_key` as it is stored by itself."""
+    """Return all properties as they are stored. `sharding_key` is in its stored form already."""
     check_user_properties(properties)
     stored = dict(properties)
     if tags is not None:
@@ -190,7 +200,7 @@ def _stored_properties(tags: str | None, keys: tuple[str, ...], properties: Mapp
 
 
 def check_tag(tag: str) -> None:
-    """Raises LocalProtocolError for a tag that no subscription could name."""
+    """Raise LocalProtocolError for a tag to which no subscription could match."""
     check_text("tag", tag)
     if tag != tag.strip() or "||" in tag or tag == "*":
         raise LocalProtocolError(f"tag {tag[:40]!r} could not be subscribed to: no blanks around it, no `||`, not `*`")
@@ -204,9 +214,9 @@ def encode_message(
     extra: Mapping[str, str] | None = None,
     compress_over: int | None = None,
 ) -> bytes:
-    """Returns the record that a client sends: the broker's fields are zero. `extra` properties (lockstep's own) come first.
+    """Return the record that a client sends: the broker's fields are zero. `extra` properties (lockstep's own) come first.
 
-    A body of `compress_over` bytes or more is compressed (None: none is).
+    A body of `compress_over` bytes or more is compressed. None disables compression.
     """
     properties = _UNIQ_KEY_HEAD + unique_key.encode()
     if message.stored_properties:
@@ -227,7 +237,7 @@ def _stored_sharding_key(sharding_key: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _cached_sharding_key(sharding_key: str) -> bytes:
-    """The key as it is stored when there are no other properties. Raises LocalProtocolError."""
+    """Return the key as it is stored without other properties. Raise LocalProtocolError if it is invalid."""
     check_text("sharding_key", sharding_key)
     stored = _SHARDING_KEY_HEAD + sharding_key.encode()
     check_sent_bytes(len(stored))
@@ -247,14 +257,15 @@ def _body_size(size: int) -> LocalProtocolError:
     return LocalProtocolError(f"the message body has {size} bytes, over max value, MAX: {BODY_BYTES_MAX}")
 
 
-UNPACKED_KEPT_BYTES = 64 * 1024
-"""Decompressed bodies of this size and above are not kept in their messages."""
+BODY_CACHE_BYTES_MAX = 64 * 1024
+"""Decompressed bodies of this size and above are not cached in their messages."""
 
 
 class MessageExt:
-    """A message as it was stored. Fields are read from the pulled bytes when they are first asked for; only `body` can raise then.
+    """A message as it was stored.
 
-    It keeps the bytes of its whole pull alive; `body` is a copy of its own.
+    Fields are decoded from the pulled bytes when they are first read; only `body` can raise then. A message keeps the bytes of its whole
+    pull in memory; `body` is a copy.
     """
 
     __slots__ = ("_body", "_data", "_end", "_properties", "_properties_at", "_start", "_topic_at", "broker_name", "queue_offset")
@@ -262,7 +273,7 @@ class MessageExt:
     broker_name: str
     """The broker that stored it."""
     queue_offset: int
-    """Its place in its queue: dense, from 0."""
+    """The position in its queue: without gaps, from 0."""
     _data: bytes
     _start: int
     _topic_at: int
@@ -273,35 +284,38 @@ class MessageExt:
 
     @property
     def topic(self) -> str:
-        """The topic that it was sent to; of a retry the original one."""
+        """The topic to which the message was sent. For a retry it is the original topic."""
         stored = self.stored_topic
         return self.all_properties.get(RETRY_TOPIC, stored) if stored.startswith(RETRY_PREFIX) else stored
 
     @property
     def stored_topic(self) -> str:
-        """The topic of the queue that it was read from."""
+        """The topic of the queue from which the message was read."""
         return str(self._data[self._topic_at : self._properties_at - 2], "utf-8", "replace")
 
     @property
     def body(self) -> bytes:
-        """What was sent. RemoteProtocolError where it is stored compressed and can't be decompressed, or to more than 4 MiB.
+        """The body as it was sent, decompressed if necessary.
 
-        It is kept for the next call. A compressed body of UNPACKED_KEPT_BYTES or more is not, and is decompressed again by each call:
-        it may be a thousand times as large as what is stored, and what a consumer holds is limited by the stored bytes.
+        It is cached, except a compressed body of BODY_CACHE_BYTES_MAX or more, which each call decompresses again: it may be a thousand
+        times as large as its stored bytes, by which the memory of a consumer is limited.
+
+        Raises:
+            RemoteProtocolError: If the body is stored compressed and can't be decompressed, or exceeds 4 MiB decompressed.
         """
         body = self._body
         if body is None:
             data, start = self._data, self._start
             if data[start + SYS_FLAG_AT + 3] & SYS_COMPRESSED:  # the flag is in the last of its four bytes
-                body = self._unpacked()
-                if len(body) >= UNPACKED_KEPT_BYTES:
+                body = self._decompressed()
+                if len(body) >= BODY_CACHE_BYTES_MAX:
                     return body
             else:
                 body = data[start + BODY_AT : self._topic_at - 1]
             self._body = body
         return body
 
-    def _unpacked(self) -> bytes:
+    def _decompressed(self) -> bytes:
         try:
             return decompress_body(self.stored_body, self.sys_flag)
         except RemoteProtocolError as error:
@@ -309,22 +323,22 @@ class MessageExt:
 
     @property
     def stored_body(self) -> bytes:
-        """The body's bytes as they are stored: compressed where `sys_flag` says so. A copy."""
+        """A copy of the stored bytes of the body, which are compressed if `sys_flag` says so."""
         return self._data[self._start + BODY_AT : self._topic_at - 1]
 
     @property
     def body_bytes(self) -> int:
-        """The size of `stored_body`, without copying it."""
+        """The size of `stored_body` in bytes, without copying it."""
         return self._topic_at - 1 - self._start - BODY_AT
 
     @property
     def record_bytes(self) -> int:
-        """Size of the whole stored record."""
+        """The size of the whole stored record in bytes."""
         return self._end - self._start
 
     @property
     def all_properties(self) -> Mapping[str, str]:
-        """Every stored property, lockstep's own too."""
+        """All stored properties, including lockstep's own."""
         properties = self._properties
         if properties is None:
             properties = self._properties = split_properties(str(self._data[self._properties_at : self._end], "utf-8", "replace"))
@@ -332,7 +346,7 @@ class MessageExt:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The stored properties (TAGS, KEYS and UNIQ_KEY among them, as in RocketMQ) without lockstep's own. A new dict."""
+        """The stored properties without lockstep's own, as a new dict. As in RocketMQ, TAGS, KEYS and UNIQ_KEY are included."""
         return {name: value for name, value in self.all_properties.items() if not name.startswith(OWN_PREFIX)}
 
     @property
@@ -349,12 +363,12 @@ class MessageExt:
 
     @property
     def message_id(self) -> str:
-        """The id that the producer gave (UNIQ_KEY), else `offset_message_id`. RocketMQ: msgId."""
+        """The id that the producer gave (UNIQ_KEY), or else `offset_message_id`. RocketMQ: msgId."""
         return self.all_properties.get(UNIQ_KEY) or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """Store host and log offset in hex: unique in the cluster. RocketMQ: offsetMsgId."""
+        """Store host and log offset in hex, unique in the cluster. RocketMQ: offsetMsgId."""
         host = self._data[self._start + STORE_HOST_AT : self._start + STORE_HOST_AT + 8]
         return message_id_of(host, self.physical_offset)
 
@@ -364,7 +378,7 @@ class MessageExt:
 
     @property
     def physical_offset(self) -> int:
-        """Where the record stands in its broker's log."""
+        """The offset of the record in its broker's log, in bytes."""
         return self._int64(PHYSICAL_OFFSET_AT)
 
     @property
@@ -381,27 +395,27 @@ class MessageExt:
 
     @property
     def born_ms(self) -> int:
-        """When the producer made it, by its own clock: ms since 1970."""
+        """When the producer created the message, by its own clock: ms since 1970."""
         return self._int64(BORN_TIMESTAMP_AT)
 
     @property
     def stored_ms(self) -> int:
-        """When the broker stored it: ms since 1970; never falls within a queue."""
+        """When the broker stored the message: ms since 1970. It never decreases within a queue."""
         return self._int64(STORE_TIMESTAMP_AT)
 
     @property
     def born_at(self) -> datetime:
-        """`born_ms` as an aware datetime (UTC), held to the years 1970 … 9999."""
+        """`born_ms` as an aware datetime (UTC), limited to the years 1970 … 9999."""
         return _instant(self.born_ms)
 
     @property
     def stored_at(self) -> datetime:
-        """`stored_ms` as an aware datetime (UTC), held to the years 1970 … 9999."""
+        """`stored_ms` as an aware datetime (UTC), limited to the years 1970 … 9999."""
         return _instant(self.stored_ms)
 
     def __repr__(self) -> str:
-        place = f"{self.topic}@{self.broker_name}:{self.queue_id} offset {self.queue_offset}"
-        return f"MessageExt({place}, {self.body_bytes} bytes, {self.message_id})"
+        position = f"{self.topic}@{self.broker_name}:{self.queue_id} offset {self.queue_offset}"
+        return f"MessageExt({position}, {self.body_bytes} bytes, {self.message_id})"
 
     def _int32(self, at: int) -> int:
         value: int = INT32.unpack_from(self._data, self._start + at)[0]
@@ -416,32 +430,33 @@ def _instant(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=min(max(ms, 0), _YEAR_9999_MS))
 
 
-_GLANCE = Struct(">II12xq56xi")
-"""Bytes 0 … 88, only total size, magic, queue offset and body length."""
+_CHECKED_FIELDS = Struct(">II12xq56xi")
+"""Bytes 0 … 88, but only total size, magic, queue offset and body length."""
 
 
 def decode_messages(data: bytes, broker_name: str) -> list[MessageExt]:
-    """The messages of a pull's body. Every length is checked here, so that nothing raises later; the rest is read on demand.
+    """Return the messages in the body of a pull response.
 
-    Raises RemoteProtocolError where the bytes are not whole records of v1.
+    Every length is checked here, so that no later access raises; the other fields are decoded on demand. Raises RemoteProtocolError unless
+    the bytes are whole records of v1.
     """
     messages: list[MessageExt] = []
     append = messages.append
-    glance = _GLANCE.unpack_from
+    unpack = _CHECKED_FIELDS.unpack_from
     new = MessageExt.__new__
     start = 0
     data_bytes = len(data)
     while start < data_bytes:
         if data_bytes - start < RECORD_BYTES_MIN:
             raise RemoteProtocolError(f"record at {start}: {data_bytes - start} bytes are left, a record has at least {RECORD_BYTES_MIN}")
-        size, magic, queue_offset, body_bytes = glance(data, start)
+        size, magic, queue_offset, body_bytes = unpack(data, start)
         end = start + size
         topic_at = start + 89 + body_bytes
         if magic != MAGIC or body_bytes < 0 or end > data_bytes or topic_at + 2 > end:
-            raise _broken(data, start)
+            raise _record_error(data, start)
         properties_at = topic_at + 2 + data[topic_at - 1]
         if properties_at > end or (data[properties_at - 2] << 8 | data[properties_at - 1]) != end - properties_at:
-            raise _broken(data, start)
+            raise _record_error(data, start)
         message = new(MessageExt)
         message._data = data
         message._start = start
@@ -457,8 +472,8 @@ def decode_messages(data: bytes, broker_name: str) -> list[MessageExt]:
     return messages
 
 
-def _broken(data: bytes, start: int) -> RemoteProtocolError:
-    """What is wrong with the record that `decode_messages` refused."""
+def _record_error(data: bytes, start: int) -> RemoteProtocolError:
+    """Return the error for the record that `decode_messages` rejected."""
     magic = int.from_bytes(data[start + 4 : start + 8], "big")
     if magic != MAGIC:
         return RemoteProtocolError(f"record at {start}: magic {magic:08X}, expected {MAGIC:08X}")

@@ -4,7 +4,7 @@ name         length          characters
 topic        1 … 127 bytes   % | a-z A-Z 0-9 _ -
 group        1 … 255 bytes   % | a-z A-Z 0-9 _ -
 client id    1 … 255 bytes   printable ASCII without blanks
-broker name  1 … 127 bytes   a-z A-Z 0-9 . _ -   (a cluster's, too); a broker's may be ROOM@NAME (allocate.py: machine_room)
+broker name  1 … 127 bytes   a-z A-Z 0-9 . _ -   (also of a cluster); a broker name may be ROOM@NAME (allocate.py: machine_room)
 """
 
 import re
@@ -12,15 +12,15 @@ import re
 from lockstep.protocol.errors import LocalProtocolError
 
 TOPIC_BYTES_MAX = 127
-"""The stored record's topic length is a signed byte."""
+"""The stored record has the topic length in a signed byte."""
 GROUP_BYTES_MAX = 255
 CLIENT_ID_BYTES_MAX = 255
 BROKER_NAME_BYTES_MAX = 127
 
 STATE_TOPIC = "LOCKSTEP_SYS_STATE"
-"""The broker's own state records. Clients may neither send to it nor pull it, and it is in no topic list."""
+"""The topic of the broker's own state records. Clients may neither send to it nor pull from it, and no topic list has it."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-"""Where delayed messages wait, a queue for each level. RocketMQ: TopicValidator.RMQ_SYS_SCHEDULE_TOPIC."""
+"""The topic of pending delayed messages, with a queue for each delay. RocketMQ: TopicValidator.RMQ_SYS_SCHEDULE_TOPIC."""
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
@@ -37,9 +37,9 @@ NOT_SENDABLE = frozenset(
         STATE_TOPIC,
     }
 )
-"""Topics that only the broker writes. RocketMQ: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET."""
+"""Topics to which only the broker writes. RocketMQ: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET."""
 SYSTEM_TOPICS = NOT_SENDABLE | {AUTO_CREATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
-"""Topics that nobody may create. RocketMQ: TopicValidator.SYSTEM_TOPIC_SET."""
+"""Topics that clients may not create. RocketMQ: TopicValidator.SYSTEM_TOPIC_SET."""
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _CLUSTER = re.compile(r"[a-zA-Z0-9._-]+")
@@ -48,30 +48,30 @@ _CLIENT = re.compile(r"[!-~]+")
 
 
 def is_system_topic(topic: str) -> bool:
-    """True for topics that users may not create: RocketMQ's own, `rmq_sys_…`, and lockstep's state topic."""
+    """Return True for topics that users may not create: RocketMQ's own, `rmq_sys_…`, and lockstep's state topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
 def is_sendable_topic(topic: str) -> bool:
-    """False for the topics that only a broker writes: clients can't send to them or pull them, and they have no layout.
+    """Return False for topics to which only a broker writes: clients can't send to them or pull them, and they have no layout.
 
-    RocketMQ's brokers take a client's message to `rmq_sys_…` topics too (their own timers and logs); ours don't.
+    RocketMQ's brokers also accept a client's message to `rmq_sys_…` topics (their own timers and logs); lockstep's don't.
     """
     return topic not in NOT_SENDABLE and not topic.startswith(SYSTEM_PREFIXES)
 
 
 def retry_topic(group: str) -> str:
-    """Where a concurrent group's failed messages come again. LocalProtocolError where the group's name leaves no room for it."""
+    """Return the retry topic of a concurrent group. Raise LocalProtocolError if the group's name is too long for the prefix."""
     return _topic_of(RETRY_PREFIX, group)
 
 
 def dlq_topic(group: str) -> str:
-    """Where a group's messages go that are given up. LocalProtocolError where the group's name leaves no room for it."""
+    """Return the dead letter topic of a group. Raise LocalProtocolError if the group's name is too long for the prefix."""
     return _topic_of(DLQ_PREFIX, group)
 
 
 def group_of_topic(topic: str) -> str | None:
-    """The group for which a broker creates this retry or dead letter topic; None: the topic is of another kind."""
+    """Return the group of a retry or dead letter topic, or None if the topic is of another kind."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if topic.startswith(prefix):
             return topic.removeprefix(prefix)
@@ -89,27 +89,27 @@ def _topic_of(prefix: str, group: str) -> str:
 
 
 def check_topic(topic: str) -> None:
-    """Raises LocalProtocolError unless `topic` is a topic's name (system topics are names too)."""
+    """Raise LocalProtocolError unless `topic` is a topic's name (system topics included)."""
     _check("topic", topic, _TOPIC, TOPIC_BYTES_MAX, "% | a-z A-Z 0-9 _ -")
 
 
 def check_group(group: str) -> None:
-    """Raises LocalProtocolError unless `group` is the name of a producer or consumer group."""
+    """Raise LocalProtocolError unless `group` is the name of a producer or consumer group."""
     _check("group", group, _TOPIC, GROUP_BYTES_MAX, "% | a-z A-Z 0-9 _ -")
 
 
 def check_client_id(client_id: str) -> None:
-    """Raises LocalProtocolError unless `client_id` may name a client."""
+    """Raise LocalProtocolError unless `client_id` is a valid client id."""
     _check("client id", client_id, _CLIENT, CLIENT_ID_BYTES_MAX, "printable ASCII without blanks")
 
 
 def check_broker_name(name: str) -> None:
-    """Raises LocalProtocolError unless `name` may name a broker."""
+    """Raise LocalProtocolError unless `name` is a valid broker name."""
     _check("broker name", name, _BROKER, BROKER_NAME_BYTES_MAX, "a-z A-Z 0-9 . _ -, and one @ between a room and a name")
 
 
 def check_cluster_name(name: str) -> None:
-    """Raises LocalProtocolError unless `name` may name a cluster."""
+    """Raise LocalProtocolError unless `name` is a valid cluster name."""
     _check("cluster name", name, _CLUSTER, BROKER_NAME_BYTES_MAX, "a-z A-Z 0-9 . _ -")
 
 

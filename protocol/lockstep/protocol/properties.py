@@ -1,7 +1,7 @@
 """A message's properties: `name 0x01 value 0x02 name 0x01 value`. RocketMQ: MessageDecoder.messageProperties2String, MessageConst.
 
-Nothing is escaped, so names and values may not hold 0x01 or 0x02. The last 0x02 is written by some RocketMQ releases and not by others:
-both are read; we write none, as 4.9.8.
+Nothing is escaped, so names and values may not contain 0x01 or 0x02. Some RocketMQ releases write a trailing 0x02 and others don't:
+lockstep reads both and writes none, as 4.9.8.
 """
 
 from collections.abc import Mapping
@@ -27,24 +27,24 @@ TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 OWN_PREFIX = "__LS_"
-"""lockstep's own: refused from users, hidden in MessageExt.properties."""
+"""The prefix of lockstep's own properties: users can't set them, and MessageExt.properties hides them."""
 LS_SEQ = "__LS_SEQ"
-"""The frame's place in an idempotent producer's stream (sequence.py)."""
+"""The position of a frame in an idempotent producer's stream (sequence.py)."""
 SEQUENCE_DIGITS = 87
-"""Of its value, always."""
+"""The fixed length of its value."""
 REASON = f"{OWN_PREFIX}REASON"
-"""Why a message was dead-lettered, in words."""
+"""The reason why a message was dead-lettered, as text."""
 REASON_LENGTH_MAX = 200
-"""Characters of it."""
+"""The maximum number of characters of the reason."""
 ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"
-"""Of a copy: the queue in which the message lay at first."""
-HOME_LAYOUT = f"{OWN_PREFIX}LAYOUT"
-"""Of a message that waits: `TopicLayout.began` of its topic then, by which a later creation of the topic is told apart."""
+"""In a copy: the queue id of the original message."""
+ORIGIN_LAYOUT = f"{OWN_PREFIX}LAYOUT"
+"""In a delayed message: `TopicLayout.began` of its topic at the time of the send, which distinguishes a topic that was created again."""
 
 SENT_PROPERTIES_BYTES_MAX = 30 << 10
-"""What a sender may fill of a record's 32,767 bytes of properties: `sent_bytes`. The rest is for what its copies need."""
+"""How many of the 32,767 bytes of a record's properties a sender may use (see `sent_bytes`). The rest is reserved for its copies."""
 _NUMBER, _LONG, _ID = 10, 20, 32
-_ROOM = {
+_RESERVED_BYTES = {
     name.encode(): value_bytes
     for name, value_bytes in {
         UNIQ_KEY: _ID,
@@ -57,14 +57,14 @@ _ROOM = {
         MAX_RECONSUME_TIMES: _NUMBER,
         LS_SEQ: SEQUENCE_DIGITS,
         ORIGIN_QUEUE: _NUMBER,
-        HOME_LAYOUT: _LONG,
+        ORIGIN_LAYOUT: _LONG,
         REASON: 4 * REASON_LENGTH_MAX,
     }.items()
 }
-"""Name → bytes of its longest value: what senders, brokers and copies add to a message by themselves."""
-assert SENT_PROPERTIES_BYTES_MAX + sum(len(name) + value_bytes + 2 for name, value_bytes in _ROOM.items()) <= PROPERTIES_BYTES_MAX
-COPY_BYTES_MAX = PROPERTIES_BYTES_MAX - SENT_PROPERTIES_BYTES_MAX + TOPIC_BYTES_MAX
-"""By how much a copy's record may be larger than the message's."""
+"""Name → the length in bytes of its longest value, for properties that producers, brokers and copies add to a message."""
+assert SENT_PROPERTIES_BYTES_MAX + sum(len(name) + value_bytes + 2 for name, value_bytes in _RESERVED_BYTES.items()) <= PROPERTIES_BYTES_MAX
+COPY_GROWTH_BYTES_MAX = PROPERTIES_BYTES_MAX - SENT_PROPERTIES_BYTES_MAX + TOPIC_BYTES_MAX
+"""By how much the record of a copy may be larger than the message's."""
 
 NAME_END = "\x01"
 VALUE_END = "\x02"
@@ -80,18 +80,19 @@ RESERVED = frozenset(
     "POP_CK POP_CK_OFFSET 1ST_POP_TIME INNER_NUM INNER_BASE DUP_INFO EXTEND_UNIQ_INFO TRACE_CONTEXT __BORNHOST BORN_TIMESTAMP "
     "__CRC32# DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID SHARDING_KEY".split()
 )
-"""Names that a user may not set: RocketMQ or lockstep gives them a meaning. RocketMQ: MessageConst.STRING_HASH_SET."""
+"""Names that a user may not set, because RocketMQ or lockstep gives them a meaning. RocketMQ: MessageConst.STRING_HASH_SET."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The stored form, in the mapping's order. Says nothing about reserved names: see `check_user_properties`."""
+    """Return the stored form, in the order of the mapping. Reserved names are not checked: see `check_user_properties`."""
     return VALUE_END.join([f"{name}{NAME_END}{value}" for name, value in properties.items()]).encode()
 
 
 def decode_properties(data: bytes | bytearray | memoryview | str) -> dict[str, str]:
-    """The properties by name, both trailing forms. A pair without name or value is dropped, as RocketMQ does; of two the last one wins.
+    """Return the properties by name, with or without a trailing 0x02.
 
-    Raises RemoteProtocolError for bytes that are not UTF-8.
+    A pair without name or value is dropped, as RocketMQ does; of two pairs with one name the last one counts. Raises RemoteProtocolError
+    for bytes that are not UTF-8.
     """
     if isinstance(data, str):
         text = data
@@ -104,7 +105,7 @@ def decode_properties(data: bytes | bytearray | memoryview | str) -> dict[str, s
 
 
 def split_properties(text: str) -> dict[str, str]:
-    """`decode_properties` of a text; raises nothing."""
+    """Decode like `decode_properties`, from a text. It raises nothing."""
     properties = {}
     for pair in text.split(VALUE_END):
         name, _, value = pair.partition(NAME_END)
@@ -114,29 +115,29 @@ def split_properties(text: str) -> dict[str, str]:
 
 
 def sent_bytes(properties: bytes) -> int:
-    """How much of stored properties counts for SENT_PROPERTIES_BYTES_MAX: all but what has room kept for it.
+    """Return how many bytes of stored properties count for SENT_PROPERTIES_BYTES_MAX: all but those with reserved space.
 
-    A copy of a message, and a copy of that, never has more: what fits once always fits.
+    A copy of a message, and a copy of that, never has more: properties that fit once always fit.
     """
     count = 0
     for pair in properties.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")
-        room = _ROOM.get(name)
-        if room is not None:
-            count += max(0, len(value) - room)
+        reserved = _RESERVED_BYTES.get(name)
+        if reserved is not None:
+            count += max(0, len(value) - reserved)
         elif pair:
             count += len(pair) + 1
     return max(0, count - 1)
 
 
 def check_sent_bytes(size: int, what: str = "properties, tags, keys and sharding key") -> None:
-    """Raises LocalProtocolError where `size` bytes of a sender's are too many."""
+    """Raise LocalProtocolError if `size`, the bytes that a sender uses, exceeds the limit."""
     if size > SENT_PROPERTIES_BYTES_MAX:
         raise LocalProtocolError(f"{what} have {size} bytes: at most {SENT_PROPERTIES_BYTES_MAX}; put large values into the body")
 
 
 def check_user_properties(properties: Mapping[str, str]) -> None:
-    """Raises LocalProtocolError for reserved names, empty names or values, 0x01 or 0x02, and text that is not Unicode."""
+    """Raise LocalProtocolError for reserved names, empty names or values, 0x01 or 0x02, and text that is not Unicode."""
     for name, value in properties.items():
         check_text("property name", name)
         check_text(f"property {name!r}", value)
@@ -145,7 +146,7 @@ def check_user_properties(properties: Mapping[str, str]) -> None:
 
 
 def check_text(what: str, text: object) -> None:
-    """Raises LocalProtocolError unless `text` can stand in a property: a str, not empty, Unicode, without 0x01 and 0x02."""
+    """Raise LocalProtocolError unless `text` is valid in a property: a str, not empty, Unicode, without 0x01 and 0x02."""
     if not isinstance(text, str):
         raise LocalProtocolError(f"{what} is a {type(text).__name__}: expected str")
     if not text:

@@ -1,4 +1,4 @@
-"""Queues and the layouts that order them (ordering.md 9)."""
+"""Queues, and the layouts that order them (docs/ordering.md)."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,13 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue: (topic, broker name, queue id). Sorted by topic, then broker, then id. RocketMQ: MessageQueue."""
+    """One queue: (topic, broker name, queue id). Sorts by topic, then broker, then id. RocketMQ: MessageQueue.
+
+    Args:
+        topic: The topic's name.
+        broker_name: The name of the broker that stores the queue.
+        queue_id: The number of the queue at that broker, from 0.
+    """
 
     topic: str
     broker_name: str
@@ -20,23 +26,24 @@ class MessageQueue:
 
 
 WRITER_MAX = (1 << 32) - 1
-"""The writer of a deletion that an operator asked for: of the layouts with one counter the deletion is the highest."""
+"""The writer of a deletion that an operator requested, so that the deletion is the highest of the layouts with its counter."""
 BEGAN_FIRST_DELETIONS_MAX = 3
-"""A deletion with at most this counter is the first one of its topic: the lowest counter of a second one is 4 (created, deleted, created
-again, deleted). So all layouts before it have `began` 1.
+"""A deletion with at most this counter is the first one of its topic, because the lowest counter of a second one is 4 (created, deleted,
+created again, deleted). So all layouts before it have `began` 1.
 
-After it was forgotten, a creation has `began` 1 too, also beside a layout of the deleted topic. Not so beside a creation by a broker that
-knew the deletion and was away while it was forgotten: that one has a higher `began`, and counts as the later one."""
+After brokers have forgotten a deletion, a new creation has `began` 1 too, as a layout of the deleted topic does. A creation by a broker
+that knew the deletion, and was away while it was forgotten, has a higher `began` and counts as the later one.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LayoutVersion:
-    """Which of two layouts is newer: compared as a pair, so that two writers of one counter still have one winner."""
+    """Decides which of two layouts is newer. Compared as a pair, so that two writers of one counter still have one winner."""
 
     counter: int
-    """1 at creation, +1 at each change."""
+    """1 at creation, increased by 1 with each change."""
     writer: int
-    """32 random bits of who wrote it."""
+    """32 random bits that identify the writer."""
 
     @property
     def successor(self) -> "LayoutVersion":
@@ -46,9 +53,9 @@ class LayoutVersion:
 
 @dataclass(frozen=True, slots=True)
 class LayoutEntry:
-    """Some queues of one broker, added in layout `counter`. A broker may have several entries; its queue ids continue through them.
+    """Some queues of one broker, added in layout `counter`. A broker may have several entries; queue ids continue from one to the next.
 
-    An entry without queues is a marker: in layout `counter` an operator took queues of this broker away.
+    An entry without queues is a marker: in layout `counter` an operator removed queues of this broker.
     """
 
     broker_name: str
@@ -58,27 +65,27 @@ class LayoutEntry:
 
     @property
     def id_count(self) -> int:
-        """How many queue ids the entry covers."""
+        """The number of queue ids that the entry covers."""
         return max(self.write_queue_count, self.read_queue_count)
 
     @property
     def is_marker(self) -> bool:
-        """Whether it records a removal instead of queues."""
+        """Whether the entry records a removal instead of queues."""
         return not self.id_count
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _QueueRange:
     """Consecutive readable queues of one broker."""
 
     first_id: int
     count: int
     number: int
-    """The queue number of the first one."""
+    """The queue number of the first queue."""
 
 
 class _QueueNumbers(Mapping[MessageQueue, int]):
-    """Readable queue → queue number g, by arithmetic over the layout's entries: no queue is built for a lookup."""
+    """Maps each readable queue to its queue number g, computed from the layout's entries: a lookup builds no queues."""
 
     __slots__ = ("_layout",)
 
@@ -86,11 +93,11 @@ class _QueueNumbers(Mapping[MessageQueue, int]):
         self._layout = layout
 
     def __getitem__(self, queue: MessageQueue) -> int:
-        runs = self._layout.runs.get(queue.broker_name, ()) if queue.topic == self._layout.topic else ()
-        place = bisect_right(runs, queue.queue_id, key=lambda run: run.first_id) - 1
-        if place < 0 or queue.queue_id >= runs[place].first_id + runs[place].count:
+        ranges = self._layout.queue_ranges.get(queue.broker_name, ()) if queue.topic == self._layout.topic else ()
+        index = bisect_right(ranges, queue.queue_id, key=lambda each: each.first_id) - 1
+        if index < 0 or queue.queue_id >= ranges[index].first_id + ranges[index].count:
             raise KeyError(queue)
-        return runs[place].number + queue.queue_id - runs[place].first_id
+        return ranges[index].number + queue.queue_id - ranges[index].first_id
 
     def __iter__(self) -> Iterator[MessageQueue]:
         return self._layout.each_read_queue()
@@ -101,12 +108,12 @@ class _QueueNumbers(Mapping[MessageQueue, int]):
 
 @dataclass(frozen=True)
 class TopicLayout:
-    """The whole layout of a topic: an ordered list of queues by broker name, whether or not those brokers live.
+    """The whole layout of a topic: an ordered list of queues by broker name, whether or not those brokers are alive.
 
-    Queue number g is the position in `read_queues`. A deleted topic is a layout without entries and a higher counter.
+    Queue number g is the index in `read_queues`. A deleted topic is a layout without entries and with a higher counter.
 
-    A layout may have 65,536 queues over all brokers. `read_queues` and `write_queues` build all of them and keep them: code that needs the
-    queues of one broker, a count or a number uses `queues_of`, the counts and `number_of`, which cost memory by entries.
+    A layout may have 65,536 queues over all brokers. `read_queues` and `write_queues` build all of them and cache them. Code that needs the
+    queues of one broker, a count or a number uses `queues_of`, the counts and `number_of`, whose memory depends on the number of entries.
     """
 
     topic: str
@@ -120,140 +127,143 @@ class TopicLayout:
     @property
     def deletion(self) -> "TopicLayout":
         """The layout that deletes the topic."""
-        return self.deletion_to(self.version.counter + 1)
+        return self.deletion_up_to(self.version.counter + 1)
 
-    def deletion_to(self, began: int) -> "TopicLayout":
-        """The next layout, which deletes the topic, but no creation of it that began after `began`."""
+    def deletion_up_to(self, began: int) -> "TopicLayout":
+        """Return the next layout, which deletes the topic, except a creation of it with `began` above the argument."""
         counter = self.version.counter + 1
         spared = counter - began
         return TopicLayout(self.topic, LayoutVersion(counter, WRITER_MAX - (spared if spared <= WRITER_MAX else 0)), ())
 
     @property
-    def deletes_to(self) -> int:
-        """Of a deletion: the highest `began` of layouts that it deletes.
+    def deletes_up_to(self) -> int:
+        """For a deletion: the highest `began` of the layouts that it deletes.
 
-        It is the counter of the deletion that an operator asked for. A broker that knows that one repeats it with a higher counter when it
-        meets a layout of the deleted topic that has a higher one; its writer is lower by how much the counter has grown. So a creation in
-        between, which the broker has not heard of, is spared. A deletion of an earlier version has 32 random bits as writer: they are
-        lower by more than the whole counter, unless by a chance of counter / 2^32.
+        It is the counter of the deletion that an operator requested. A broker that knows that deletion repeats it with a higher counter
+        when it
+        receives a layout of the deleted topic with a higher one; the writer is then lower by the increase of the counter. This spares a
+        creation
+        in between of which the broker does not know. A deletion of an earlier version has 32 random bits as writer: they are lower by more
+        than
+        the whole counter, except with a probability of counter / 2^32.
         """
         spared = WRITER_MAX - self.version.writer
         return self.version.counter - (spared if spared < self.version.counter else 0)
 
     @property
     def began(self) -> int:
-        """The counter of its oldest queues; 0 without any.
+        """The counter of the topic's oldest queues; 0 without queues.
 
-        The same in all layouts of a topic until it is deleted, since every change keeps the first queue of a broker, and higher in those
-        after it is created again.
+        It is the same in all layouts of a topic until the topic is deleted, since every change keeps the first queue of a broker, and it is
+        higher after the topic is created again.
         """
         return min((entry.counter for entry in self.entries), default=0)
 
     @cached_property
     def read_queues(self) -> tuple[MessageQueue, ...]:
-        """Every readable queue in layout order; the index is the queue number g that `allocate` deals out."""
+        """All readable queues in layout order. The index is the queue number g that `allocate` uses."""
         return self._queues(write=False)
 
     @cached_property
     def write_queues(self) -> tuple[MessageQueue, ...]:
-        """Every writable queue in layout order; a keyed send picks crc32(key) mod len(write_queues) of them."""
+        """All writable queues in layout order. A keyed send chooses index crc32(key) mod len(write_queues)."""
         return self._queues(write=True)
 
     @property
     def number_of(self) -> _QueueNumbers:
-        """Queue → queue number g (its position in `read_queues`)."""
+        """Queue → queue number g (its index in `read_queues`)."""
         return _QueueNumbers(self)
 
     @cached_property
-    def runs(self) -> dict[str, list[_Run]]:
-        """Broker name → its readable queues, by rising queue id."""
-        runs: dict[str, list[_Run]] = {}
+    def queue_ranges(self) -> dict[str, list[_QueueRange]]:
+        """Broker name → its readable queues, by ascending queue id."""
+        ranges: dict[str, list[_QueueRange]] = {}
         next_id: dict[str, int] = {}
         number = 0
         for entry in self.entries:
             first = next_id.get(entry.broker_name, 0)
             if entry.read_queue_count:
-                runs.setdefault(entry.broker_name, []).append(_Run(first, entry.read_queue_count, number))
+                ranges.setdefault(entry.broker_name, []).append(_QueueRange(first, entry.read_queue_count, number))
             number += entry.read_queue_count
             next_id[entry.broker_name] = first + entry.id_count
-        return runs
+        return ranges
 
     @cached_property
-    def _run_ends(self) -> dict[str, list[int]]:
-        """Broker name → of each of its runs, the place in `queues_of` behind its last queue."""
-        return {name: list(accumulate(run.count for run in runs)) for name, runs in self.runs.items()}
+    def _range_ends(self) -> dict[str, list[int]]:
+        """Broker name → for each of its ranges, the end (exclusive) of the range as an index in `queues_of`."""
+        return {name: list(accumulate(each.count for each in ranges)) for name, ranges in self.queue_ranges.items()}
 
     @property
     def read_brokers(self) -> tuple[str, ...]:
         """The brokers that have readable queues, in layout order."""
-        return tuple(self.runs)
+        return tuple(self.queue_ranges)
 
     @property
     def read_total(self) -> int:
-        """Readable queues of all brokers."""
+        """The number of readable queues of all brokers."""
         return sum(entry.read_queue_count for entry in self.entries)
 
     @property
     def write_total(self) -> int:
-        """Writable queues of all brokers."""
+        """The number of writable queues of all brokers."""
         return sum(entry.write_queue_count for entry in self.entries)
 
     def queues_of(self, broker_name: str) -> list[MessageQueue]:
-        """The readable queues of one broker, in layout order."""
+        """Return the readable queues of one broker, in layout order."""
         return [
-            MessageQueue(self.topic, broker_name, run.first_id + place)
-            for run in self.runs.get(broker_name, ())
-            for place in range(run.count)
+            MessageQueue(self.topic, broker_name, each.first_id + index)
+            for each in self.queue_ranges.get(broker_name, ())
+            for index in range(each.count)
         ]
 
-    def queue_id_at(self, broker_name: str, place: int) -> int | None:
-        """The id of the readable queue of one broker that has this place in `queues_of`; None: it has fewer."""
-        ends = self._run_ends.get(broker_name, [])
-        number = bisect_right(ends, place)
+    def queue_id_at(self, broker_name: str, index: int) -> int | None:
+        """Return the id of the readable queue with this index in `queues_of`, or None if the broker has fewer."""
+        ends = self._range_ends.get(broker_name, [])
+        number = bisect_right(ends, index)
         if number == len(ends):
             return None
-        run = self.runs[broker_name][number]
-        return run.first_id + run.count - (ends[number] - place)
+        found = self.queue_ranges[broker_name][number]
+        return found.first_id + found.count - (ends[number] - index)
 
     def each_read_queue(self, *, by_name: bool = False) -> Iterator[MessageQueue]:
-        """Every readable queue, one at a time: in layout order, or sorted (`by_name`)."""
+        """Yield all readable queues, in layout order or sorted (`by_name`)."""
         if by_name:
-            for name in sorted(self.runs):
+            for name in sorted(self.queue_ranges):
                 yield from self.queues_of(name)
             return
         next_id: dict[str, int] = {}
         for entry in self.entries:
             first = next_id.get(entry.broker_name, 0)
-            for place in range(entry.read_queue_count):
-                yield MessageQueue(self.topic, entry.broker_name, first + place)
+            for index in range(entry.read_queue_count):
+                yield MessageQueue(self.topic, entry.broker_name, first + index)
             next_id[entry.broker_name] = first + entry.id_count
 
     @cached_property
     def write_number_of(self) -> dict[MessageQueue, int]:
-        """Queue → its position in `write_queues`."""
+        """Queue → its index in `write_queues`."""
         return {queue: number for number, queue in enumerate(self.write_queues)}
 
     def read_count(self, broker_name: str) -> int:
-        """Readable queues of one broker: ids 0 … count−1."""
-        ends = self._run_ends.get(broker_name)
+        """Return the number of readable queues of one broker: their ids are 0 … count−1."""
+        ends = self._range_ends.get(broker_name)
         return ends[-1] if ends else 0
 
     def write_count(self, broker_name: str) -> int:
-        """Writable queues of one broker: ids 0 … count−1."""
+        """Return the number of writable queues of one broker: their ids are 0 … count−1."""
         return sum(entry.write_queue_count for entry in self.entries if entry.broker_name == broker_name)
 
     def id_count(self, broker_name: str) -> int:
-        """Queue ids of one broker: the next queue that is added there gets this id."""
+        """Return the number of queue ids of one broker, which is the id of the next queue added there."""
         return sum(entry.id_count for entry in self.entries if entry.broker_name == broker_name)
 
-    def taken_away_in(self, broker_name: str) -> int:
-        """The layout counter in which an operator last took queues of the broker away; 0: none were."""
+    def last_removal_counter(self, broker_name: str) -> int:
+        """Return the layout counter in which an operator last removed queues of the broker, or 0 if never."""
         return max((entry.counter for entry in self.entries if entry.broker_name == broker_name and entry.is_marker), default=0)
 
     def with_queues(self, broker_name: str, write_count: int, read_count: int, writer: int) -> "TopicLayout":
-        """The next layout: this one, and so many more queues of one broker to write and to read.
+        """Return the next layout: this one with so many more writable and readable queues of one broker.
 
-        Queue ids that are there and closed to writers, or to readers, are opened first: those that are open always are 0 … count−1.
+        Existing queue ids that are closed to writers or readers are opened first: the open ids always are 0 … count−1.
         """
         counter = self.version.counter + 1
         entries = []
@@ -270,7 +280,7 @@ class TopicLayout:
         return TopicLayout(self.topic, LayoutVersion(counter, writer), tuple(entries))
 
     def added_in(self, queue: MessageQueue) -> int:
-        """The layout counter in which the queue was added; KeyError where the layout has no such queue."""
+        """Return the layout counter in which the queue was added. Raise KeyError if the layout has no such queue."""
         first = 0
         for entry in self.entries:
             if entry.broker_name == queue.broker_name:
@@ -280,12 +290,12 @@ class TopicLayout:
         raise KeyError(queue)
 
     def each_added(self, broker_name: str) -> Iterator[tuple[int, int]]:
-        """(queue id, layout counter in which it was added) of each readable queue of one broker, in layout order."""
+        """Yield (queue id, layout counter in which it was added) for each readable queue of one broker, in layout order."""
         first = 0
         for entry in self.entries:
             if entry.broker_name == broker_name:
-                for place in range(entry.read_queue_count):
-                    yield first + place, entry.counter
+                for index in range(entry.read_queue_count):
+                    yield first + index, entry.counter
                 first += entry.id_count
 
     def _queues(self, *, write: bool) -> tuple[MessageQueue, ...]:

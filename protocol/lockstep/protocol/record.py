@@ -18,8 +18,8 @@
     88+n      1   topic length t,        89+n      topic
     89+n+t    2   properties length p,   91+n+t    properties
 
-All integers big-endian, signed. Fields marked * are the broker's: a client leaves them zero, and digests of a frame are taken with
-them zero. Records follow one another without padding.
+All integers are big-endian and signed. The broker writes the fields marked *: a client leaves them zero, and digests of a frame are
+computed with them zero. Records follow one another without padding.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 
 MAGIC = 0xDAA320A7
 BLANK_MAGIC = 0xCBD43194
-"""Fills the rest of a commit log segment; never on the wire."""
+"""Marks the unused rest of a commit log segment; never on the wire."""
 
 TOTAL_SIZE_AT = 0
 MAGIC_AT = 4
@@ -51,7 +51,7 @@ PREPARED_OFFSET_AT = 76
 BODY_LENGTH_AT = 84
 BODY_AT = 88
 RECORD_BYTES_MIN = 91
-"""A record without body, topic and properties."""
+"""The size of a record without body, topic and properties."""
 
 TOPIC_BYTES_MAX = 127
 PROPERTIES_BYTES_MAX = 32767
@@ -64,7 +64,7 @@ SYS_IPV6_MASK = 0x30
 SIZE_AND_MAGIC = Struct(">II")
 HEAD = Struct(">IIIiiqqiq8sq8siqi")
 """Bytes 0 … 88: every field before the body, in order."""
-PLACE = Struct(">qq")
+OFFSETS = Struct(">qq")
 """At QUEUE_OFFSET_AT: queue offset, physical offset."""
 HOSTS = Struct(">8sq8s")
 """At BORN_HOST_AT: born host, store timestamp, store host."""
@@ -73,7 +73,7 @@ UINT32 = Struct(">I")
 INT64 = Struct(">q")
 UINT16 = Struct(">H")
 
-_FRESH = Struct(">IIIii16xiq24xi8xI")
+_CLIENT_HEAD = Struct(">IIIii16xiq24xi8xI")
 """HEAD with the broker's fields zero: size, magic, CRC, queue, flag, sys flag, born, reconsume times, body length."""
 _HOST = Struct(">4sI")
 _ZERO_16 = bytes(16)
@@ -92,7 +92,7 @@ def encode_record(
     born_ms: int,
     reconsume_times: int = 0,
 ) -> bytes:
-    """One record with the broker's fields zero. Raises LocalProtocolError where a length or number does not fit the layout."""
+    """Return one record with the broker's fields zero. Raise LocalProtocolError if a length or number does not fit the layout."""
     topic_bytes = len(topic)
     properties_bytes = len(properties)
     body_bytes = len(body)
@@ -101,7 +101,7 @@ def encode_record(
     try:
         return b"".join(
             (
-                _FRESH.pack(
+                _CLIENT_HEAD.pack(
                     RECORD_BYTES_MIN + body_bytes + topic_bytes + properties_bytes,
                     MAGIC,
                     crc32(body) & CRC_MASK,
@@ -132,7 +132,8 @@ def _too_long(topic_bytes: int, properties_bytes: int) -> LocalProtocolError:
 
 
 def iter_records(data: bytes | bytearray | memoryview, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
-    """(start, end) of each record in data[start:end], in order. Raises RemoteProtocolError at the first whose size or magic can't be."""
+    """Yield (start, end) of each record in data[start:end], in order. Raise RemoteProtocolError at the first with an invalid size or
+    magic."""
     end = len(data) if end is None else end
     read = SIZE_AND_MAGIC.unpack_from
     while start < end:
@@ -148,14 +149,14 @@ def iter_records(data: bytes | bytearray | memoryview, start: int = 0, end: int 
 
 
 def split_records(data: bytes | bytearray | memoryview) -> list[tuple[int, int]]:
-    """All of `iter_records`."""
+    """Return all of `iter_records`."""
     return list(iter_records(data))
 
 
 class RecordView:
-    """One record, decoded and checked. `body` and the rest are copies: the buffer may move on.
+    """One decoded and checked record. `body`, `topic` and `properties` are copies, so the buffer may be reused.
 
-    Raises RemoteProtocolError where sizes disagree, the magic is another, or a host is IPv6. The body's CRC is compared by `crc_holds`.
+    Raises RemoteProtocolError if sizes disagree, the magic is wrong, or a host is IPv6. `crc_matches` compares the body's CRC.
     """
 
     __slots__ = (
@@ -203,21 +204,22 @@ class RecordView:
         if self.magic != MAGIC:
             raise RemoteProtocolError(f"record at {start}: magic {self.magic:08X}, expected {MAGIC:08X}")
         if self.sys_flag & SYS_IPV6_MASK:
-            raise RemoteProtocolError(f"record at {start}: sys flag {self.sys_flag:#x} says IPv6 hosts, which are not stored here")
+            raise RemoteProtocolError(f"record at {start}: sys flag {self.sys_flag:#x} means IPv6 hosts, which this format can't store")
         topic_at, properties_at, end = record_bounds(data, start)
         self.body = bytes(data[start + BODY_AT : start + BODY_AT + body_bytes])
         self.topic = bytes(data[topic_at : properties_at - 2])
         self.properties = bytes(data[properties_at:end])
 
-    def crc_holds(self) -> bool:
-        """Whether the body is the one that the CRC was taken of."""
+    def crc_matches(self) -> bool:
+        """Return whether the body has the stored CRC."""
         return bool(crc32(self.body) & CRC_MASK == self.body_crc)
 
 
 def record_bounds(data: bytes | bytearray | memoryview, start: int = 0) -> tuple[int, int, int]:
-    """(where the topic begins, where the properties begin, where the record ends); every inner length is checked against the total.
+    """Return the start of the topic, the start of the properties and the end of the record. Every inner length is checked against the
+    total.
 
-    Raises RemoteProtocolError. The magic is not looked at.
+    The magic is not checked. Raises RemoteProtocolError if the lengths disagree.
     """
     left = len(data) - start
     if left < RECORD_BYTES_MIN:
@@ -239,14 +241,14 @@ def record_bounds(data: bytes | bytearray | memoryview, start: int = 0) -> tuple
 
 
 def zero_broker_fields(buffer: bytearray | memoryview, start: int = 0) -> None:
-    """Puts the record at `start` back into the form in which a client sends it: queue and physical offset, hosts and store time zero."""
+    """Reset the record at `start` to the form in which a client sends it: queue and physical offset, hosts and store time zero."""
     buffer[start + QUEUE_OFFSET_AT : start + SYS_FLAG_AT] = _ZERO_16
     buffer[start + BORN_HOST_AT : start + RECONSUME_TIMES_AT] = _ZERO_24
 
 
 @lru_cache(maxsize=1024)
 def pack_host(address: str) -> bytes:
-    """ "ip:port" as the 8 bytes of a born or store host (IPv4 4, port 4). Raises LocalProtocolError for anything but IPv4:port."""
+    """Return "ip:port" as the 8 bytes of a born or store host (IPv4 4, port 4). Raise LocalProtocolError unless it is IPv4:port."""
     ip, _, port = address.rpartition(":")
     parts = ip.split(".")
     if len(parts) != 4 or not all(part.isdecimal() and part.isascii() and int(part) < 256 for part in parts):
@@ -257,6 +259,6 @@ def pack_host(address: str) -> bytes:
 
 
 def host_address(host: bytes) -> str:
-    """The 8 bytes of a born or store host as "ip:port"."""
+    """Return the 8 bytes of a born or store host as "ip:port"."""
     ip, port = _HOST.unpack(host)
     return f"{ip[0]}.{ip[1]}.{ip[2]}.{ip[3]}:{port}"

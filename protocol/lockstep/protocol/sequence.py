@@ -1,15 +1,15 @@
-"""The place of a frame in an idempotent producer's stream, as the property `__LS_SEQ`, first of the frame's first record.
+"""The position of a frame in an idempotent producer's stream: the property `__LS_SEQ`, the first property of the frame's first record.
 
     0   32  producer id, lower-case hex
     32  8   partition
     40  16  producer epoch
     56  16  first sequence of the frame
     72  6   count of records
-    78  1   flags: bit 0 = the producer knows of no earlier frame in this scope, bit 1 = its id was given, not drawn at its start
-    79  8   running CRC-32 of everything in the scope since sequence 0, up to and including this frame
+    78  1   flags: bit 0 = the producer knows of no earlier frame in this scope, bit 1 = the user provided the producer id
+    79  8   running CRC-32 of all frames of the scope since sequence 0, including this one
 
-All digits are lower-case hex, unsigned. The CRC is taken of the records as sent: the broker's fields zero, these 8 digits as '0'. It is
-written by the client and rebuilt from the log by the broker, so the width never varies.
+All digits are lower-case hex, unsigned. The CRC covers the records as sent: the broker's fields zero, these 8 digits as '0'. The client
+writes it and the broker rebuilds it from the log, so the width is fixed.
 """
 
 import re
@@ -23,10 +23,10 @@ from lockstep.protocol.record import PROPERTIES_BYTES_MAX, UINT16, UINT32, recor
 COUNT_AT = 72
 COUNT_DIGITS = 6
 CRC_AT = 79
-"""Where the CRC's digits begin within the property's value."""
+"""The position of the CRC's digits within the property's value."""
 COUNT_MAX = 0xFFFFFF
 NUMBER_MAX = (1 << 63) - 1
-"""Of an epoch, and of the sequence behind a frame: tables, snapshots and other languages hold them as signed 64 bits."""
+"""The maximum epoch and sequence after a frame: tables, snapshots and other languages store them as signed 64 bits."""
 STAMP_HEAD = f"{LS_SEQ}\x01".encode()
 
 _ZERO_DIGITS = b"00000000"
@@ -36,7 +36,7 @@ _PRODUCER = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class FrameSequence:
-    """(producer id, partition) with topic and queue is the scope; the rest is the frame's place in it."""
+    """The scope, which is (producer id, partition) with topic and queue, and the position of the frame in it."""
 
     producer_id: str
     partition: int
@@ -44,10 +44,10 @@ class FrameSequence:
     first: int
     count: int
     first_known: bool
-    """The producer knows of no earlier frame in this scope: taken even where the broker has no such scope and `first` > 0."""
+    """The producer knows of no earlier frame in this scope: the broker accepts the frame even without such a scope and with `first` > 0."""
     crc: int
     given: bool = False
-    """The producer id was given (a query, a job): remembered for longer, it comes back."""
+    """Whether the user provided the producer id (a query, a job). It is remembered longer, since it is used again."""
 
     @property
     def next(self) -> int:
@@ -55,20 +55,20 @@ class FrameSequence:
         return self.first + self.count
 
     def encode(self) -> str:
-        """The property's value: 87 characters. Raises LocalProtocolError where a number does not fit its width."""
+        """Return the property's value: 87 characters. Raise LocalProtocolError if a number does not fit its width."""
         flags = self.first_known | self.given << 1
         text = f"{self.producer_id}{self.partition:08x}{self.epoch:016x}{self.first:016x}{self.count:06x}{flags}{self.crc:08x}"
-        fits = len(text) == SEQUENCE_DIGITS and "-" not in text and self.epoch <= NUMBER_MAX and self.next <= NUMBER_MAX
-        if not fits or not _PRODUCER.fullmatch(self.producer_id):
+        valid = len(text) == SEQUENCE_DIGITS and "-" not in text and self.epoch <= NUMBER_MAX and self.next <= NUMBER_MAX
+        if not valid or not _PRODUCER.fullmatch(self.producer_id):
             raise LocalProtocolError(f"{self}: a number or the producer id does not fit its fixed width")
         return text
 
     @classmethod
     def parse(cls, value: str | bytes | bytearray | memoryview) -> "FrameSequence":
-        """From the property's value. Raises RemoteProtocolError."""
+        """Parse the property's value. Raise RemoteProtocolError if it is malformed."""
         found = _PATTERN.fullmatch(value.encode("utf-8", "replace") if isinstance(value, str) else value)
         if found is None:
-            raise RemoteProtocolError(f"{LS_SEQ} has not the fixed form of {SEQUENCE_DIGITS} lower-case hex digits")
+            raise RemoteProtocolError(f"{LS_SEQ} does not have the fixed form of {SEQUENCE_DIGITS} lower-case hex digits")
         producer_id, partition, epoch, first, count, flags, crc = found.groups()
         numbers = int(partition, 16), int(epoch, 16), int(first, 16), int(count, 16)
         sequence = cls(producer_id.decode(), *numbers, flags in b"13", int(crc, 16), flags in b"23")
@@ -78,9 +78,9 @@ class FrameSequence:
 
 
 def find_sequence(properties: bytes | bytearray | memoryview) -> FrameSequence | None:
-    """The frame's sequence from its first record's properties; None where they do not begin with it.
+    """Return the frame's sequence from the properties of its first record, or None if they do not begin with one.
 
-    Raises RemoteProtocolError where it is malformed.
+    Raises RemoteProtocolError if it is malformed.
     """
     head = len(STAMP_HEAD)
     if properties[:head] != STAMP_HEAD:
@@ -92,22 +92,22 @@ def find_sequence(properties: bytes | bytearray | memoryview) -> FrameSequence |
 
 
 def crc_digits_at(frame: bytes | bytearray | memoryview, start: int = 0) -> int:
-    """Where the CRC's 8 digits stand in a frame whose first record, at `start`, begins its properties with `__LS_SEQ`."""
+    """Return the position of the CRC's 8 digits in a frame whose first record, at `start`, begins its properties with `__LS_SEQ`."""
     _, properties_at, _ = record_bounds(frame, start)
     return properties_at + len(STAMP_HEAD) + CRC_AT
 
 
 def frame_crc(previous_crc: int, frame: bytes | bytearray | memoryview, crc_digits_at: int) -> int:
-    """The running CRC-32 after this frame: over its bytes with those 8 digits as '0'. The broker's fields must be zero already."""
+    """Return the running CRC-32 after this frame: over its bytes with those 8 digits as '0'. The broker's fields must be zero already."""
     view = memoryview(frame)
     crc = crc32(view[:crc_digits_at], previous_crc)
     return crc32(view[crc_digits_at + 8 :], crc32(_ZERO_DIGITS, crc))
 
 
-def stamp(record: bytes, sequence: FrameSequence) -> bytes:
-    """The record with `__LS_SEQ` put before its other properties. Raises LocalProtocolError where they would be too long.
+def add_sequence(record: bytes, sequence: FrameSequence) -> bytes:
+    """Return the record with `__LS_SEQ` inserted before its other properties. Raise LocalProtocolError if they would be too long.
 
-    The result's CRC digits stand at `crc_digits_at(result)`; `seal` puts the right ones in.
+    The CRC digits of the result are at `crc_digits_at(result)`; `seal_frame` fills them in.
     """
     _, properties_at, end = record_bounds(record)
     value = sequence.encode().encode()
@@ -120,9 +120,9 @@ def stamp(record: bytes, sequence: FrameSequence) -> bytes:
     )
 
 
-def seal(records: list[bytes], sequence: FrameSequence, previous_crc: int) -> tuple[bytes, FrameSequence]:
-    """(the frame's body, its sequence with the running CRC): `records` joined, the first one stamped. `sequence.crc` is ignored."""
-    first = bytearray(stamp(records[0], FrameSequence(*_without_crc(sequence), 0, sequence.given)))
+def seal_frame(records: list[bytes], sequence: FrameSequence, previous_crc: int) -> tuple[bytes, FrameSequence]:
+    """Return the frame's body, with the sequence in its first record, and the sequence with the running CRC. `sequence.crc` is ignored."""
+    first = bytearray(add_sequence(records[0], FrameSequence(*_without_crc(sequence), 0, sequence.given)))
     at = crc_digits_at(first)
     crc = crc32(first, previous_crc)
     for record in records[1:]:

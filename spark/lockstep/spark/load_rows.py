@@ -140,7 +140,7 @@ def _number(column: Column, width: int) -> Column:
 
 
 def sent_columns() -> Sequence[Column]:
-    """What the sink's columns say of themselves, from `value`: run_id, key_number, seq, born_us, crc_holds.
+    """What the sink's columns say of themselves, from `value`: run_id, key_number, seq, born_us, crc_matches.
 
     A number is null where the value is too short for it, or it is none that a run sends (2⁶³ and above).
     """
@@ -155,5 +155,5 @@ def sent_columns() -> Sequence[Column]:
         number(8, 4).alias("key_number"),
         number(12, 8).alias("seq"),
         number(20, 8).alias("born_us"),
-        F.coalesce(number(28, 4) == F.crc32(rest), F.lit(False)).alias("crc_holds"),
+        F.coalesce(number(28, 4) == F.crc32(rest), F.lit(False)).alias("crc_matches"),
     ]

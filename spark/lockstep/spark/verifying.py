@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from lockstep.spark.load_rows import Manifest, key_of
 from lockstep.spark.offsets import Plain
 
-LANDED = """run_id string, key_number bigint, seq bigint, born_us bigint, crc_holds boolean, key string, queue int, offset bigint,
+LANDED = """run_id string, key_number bigint, seq bigint, born_us bigint, crc_matches boolean, key string, queue int, offset bigint,
 bytes int, stored_us bigint, read_us bigint"""
 """Of a landed row: a landing without any has no file that would say it."""
 LISTED_MAX = 50
@@ -63,7 +63,7 @@ def violation(kind: str, what: str, queue: int | None = None, offset: int | None
 
 def judge(ours: DataFrame, foreign: int, per_key: DataFrame, manifest: Manifest) -> Judgement:
     """`ours`: the run's rows as landed; `per_key`: of `by_key`."""
-    sound = ours.where("crc_holds")
+    sound = ours.where("crc_matches")
     totals = per_key.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("found", "lost", "repeated", "unexpected"))).first()
     assert totals is not None
     disordered, misplaced = out_of_order(sound, manifest), in_wrong_queue(sound, manifest)
@@ -71,7 +71,7 @@ def judge(ours: DataFrame, foreign: int, per_key: DataFrame, manifest: Manifest)
         **{name: int(totals[name]) for name in ("found", "lost", "repeated", "unexpected")},
         "outOfOrder": disordered.count(),
         "misplaced": misplaced.count(),
-        "corrupt": ours.where(~F.col("crc_holds")).count(),
+        "corrupt": ours.where(~F.col("crc_matches")).count(),
         "foreign": foreign,
     }
     counts["repeatedElsewhere"] = in_other_queues(ours, per_key) if counts["repeated"] else 0
@@ -88,7 +88,7 @@ def find(spark: SparkSession, landing: DataFrame, manifest: Manifest, ends: Plai
     """Judges, measures, and writes per_key, per_second and violations beside the landing. `ends`: of each queue when it was landed."""
     own, foreign = of_run(landing, manifest)
     ours = own.persist()
-    sound = ours.where("crc_holds")
+    sound = ours.where("crc_matches")
     per_key = by_key(ours, expectation(spark, manifest)).persist()
     judgement = judge(ours, foreign, per_key, manifest)
     judgement.add(gaps(spark, landing, manifest, ends), manifest)
@@ -128,7 +128,7 @@ def by_key(ours: DataFrame, expected: DataFrame) -> DataFrame:
     counted = known.groupBy("key_number").agg(
         F.count("*").alias("found"),
         F.sum(within.cast("bigint")).alias("within"),
-        F.sum((~within & F.col("crc_holds")).cast("bigint")).alias("unexpected"),
+        F.sum((~within & F.col("crc_matches")).cast("bigint")).alias("unexpected"),
         F.countDistinct(F.when(within, F.col("seq"))).alias("distinct"),
     )
     every = expected.join(counted, "key_number", "full").fillna(0)
@@ -210,7 +210,7 @@ def listed(
             one, *more = row.places
             at = ", ".join(f"queue {place.queue} offset {place.offset}" for place in more)
             add("repeated", f"key {row.key_number} seq {row.seq}, first in queue {one.queue} offset {one.offset}, again at {at}", *more[0])
-        sound = ours.where("crc_holds")
+        sound = ours.where("crc_matches")
         beyond = sound.join(per_key.select("key_number", "expected"), "key_number").where(~F.col("seq").between(0, F.col("expected") - 1))
         for row in first(beyond, "queue", "offset"):
             add("unexpected", f"key {row.key_number} seq {row.seq}, and the key has {row.expected}", row.queue, row.offset)
@@ -221,7 +221,7 @@ def listed(
         for row in first(misplaced, "queue", "offset"):
             add("misplaced", f"key {row.key_number} ({row.key}) seq {row.seq} in queue {row.queue}", row.queue, row.offset)
     if counts["corrupt"]:
-        for row in first(ours.where(~F.col("crc_holds")), "queue", "offset"):
+        for row in first(ours.where(~F.col("crc_matches")), "queue", "offset"):
             add("corrupt", f"its CRC does not hold; it says key {row.key_number} seq {row.seq}", row.queue, row.offset)
     return found
 

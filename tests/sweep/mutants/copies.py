@@ -221,4 +221,4 @@ def what_waits_outlives_its_topic(patch: Patches) -> None:
 @mutant("concurrent", aimed="tests/unit/client/test_delayed_send.py::test_what_is_no_level_is_refused_with_the_list")
 def any_delay_is_a_level(patch: Patches) -> None:
     """A time that is no level of the broker is refused, not rounded."""
-    patch.set(DelayedDelivery, "level_of", lambda self, delay_ms: 1)
+    patch.set(DelayedDelivery, "find_delay_level", lambda self, delay_ms: 1)

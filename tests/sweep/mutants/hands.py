@@ -141,7 +141,7 @@ def a_missed_deletion_stays_missed(patch: Patches) -> None:
 def a_repeated_deletion_deletes_what_came_after_it(patch: Patches) -> None:
     """A deletion that is repeated with a higher counter deletes no more than the one that an operator asked for."""
     patch.set(
-        TopicLayout, "deletion_to", lambda self, began: TopicLayout(self.topic, LayoutVersion(self.version.counter + 1, WRITER_MAX), ())
+        TopicLayout, "deletion_up_to", lambda self, began: TopicLayout(self.topic, LayoutVersion(self.version.counter + 1, WRITER_MAX), ())
     )
 
 
@@ -152,7 +152,7 @@ def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
 
     def takes(self: TopicTable, layout: Any) -> bool:
         here = self.find(layout.topic)
-        if here is not None and layout.entries and layout.began < here.began and self.layouts.wants(layout):
+        if here is not None and layout.entries and layout.began < here.began and self.layouts.is_newer(layout):
             self._put(layout)
             self._changed(layout.topic)
             return True

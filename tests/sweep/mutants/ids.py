@@ -31,7 +31,7 @@ def the_store_host_follows_the_name(patch: Patches) -> None:
 )
 def large_decompressed_bodies_are_kept(patch: Patches) -> None:
     """A message does not keep a decompressed body of 64 KiB or more."""
-    patch.set(message, "UNPACKED_KEPT_BYTES", 1 << 40)
+    patch.set(message, "BODY_CACHE_BYTES_MAX", 1 << 40)
 
 
 @mutant("swarm", aimed="tests/unit/client/test_many_held_queues.py::test_the_progress_of_one_queue_is_told_without_a_look_at_the_others")

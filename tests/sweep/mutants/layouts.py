@@ -41,7 +41,7 @@ def a_later_change_undoes_a_deletion(patch: Patches) -> None:
 
     def forgets(self: TopicTable, layout: Any) -> bool:
         known = self.layouts.get(layout.topic)
-        if known is not None and known.deleted and not layout.deleted and self.layouts.wants(layout):
+        if known is not None and known.deleted and not layout.deleted and self.layouts.is_newer(layout):
             self._put(layout)
             self._changed(layout.topic)
             return True

@@ -17,7 +17,7 @@ from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.record import encode_record
-from lockstep.protocol.tags import TAKE_ALL, TagFilter
+from lockstep.protocol.tags import MATCH_ALL, TagFilter
 from sweep.mutants.registry import Patches, mutant
 from sweep.settings import READERS
 
@@ -178,7 +178,7 @@ def a_stop_is_an_error_of_an_iteration(patch: Patches) -> None:
 def tags_are_not_compared(patch: Patches) -> None:
     """A group is given what has one of its tags."""
     patch.set(pull, "tag_hashes", lambda expression: None)  # which remembers what it has parsed
-    patch.set(TagFilter, "parse", classmethod(lambda cls, expression: TAKE_ALL))
+    patch.set(TagFilter, "parse", classmethod(lambda cls, expression: MATCH_ALL))
 
 
 @mutant(WORLD)

@@ -7,7 +7,7 @@ import pytest
 from lockstep.admin import diagnosis
 from lockstep.admin.diagnosis import CLOCK_MS_MAX, Finding
 from lockstep.admin.group_report import GroupReport, MemberLine
-from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, GroupSettings, NameserverState, SubscriptionPolicy
+from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, GroupSettings, NameserverStanding, SubscriptionPolicy
 
 NOW = 1_700_000_000_000
 A = BrokerAddress("broker-a", "DefaultCluster", "10.0.0.1:10911", True, 7)
@@ -23,7 +23,7 @@ STATUS = BrokerStatus(
     disk_total_bytes=1_000 << 20,
     disk_free_bytes=500 << 20,
     disk_reserve_bytes=50 << 20,
-    nameservers=(NameserverState("n1:9876", "accepted"),),
+    nameservers=(NameserverStanding("n1:9876", "accepted"),),
     descriptor_limit=4_096,
 )
 MEMBER = MemberLine("client-1", "89abcdef", "10.0.0.9:5555", True, 1, ("orders",), {"orders": "*"}, ())
@@ -117,7 +117,7 @@ def test_a_disk_has_a_tenth_free_and_more_than_the_reserve(free_mib: int, words:
     ],
 )
 def test_a_broker_is_accepted_by_each_of_its_nameservers(standing: str, remark: str, found: list[tuple[str, str]]) -> None:
-    assert looked_at(replace(STATUS, nameservers=(NameserverState("n1:9876", standing, remark),))) == found
+    assert looked_at(replace(STATUS, nameservers=(NameserverStanding("n1:9876", standing, remark),))) == found
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import THREADS_MAX, Host
 from support.whole_broker import (
@@ -241,7 +241,7 @@ async def test_numbers_beyond_an_int64_are_refused_and_the_tables_can_be_written
             header = SendRecordsHeader(TOPIC, 0, 1, None, None, PRODUCER, 0, epoch, first, True, 0)
             refused = await client.ask(RequestCode.SEND_RECORDS, header, encode_record(TOPIC.encode(), 0, b"x", b"", born_ms=1))
             assert (refused.code, "does not fit" in str(refused.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
-        data, sealed = seal(
+        data, sealed = seal_frame(
             [encode_record(TOPIC.encode(), 0, b"x", b"", born_ms=1)],
             FrameSequence(PRODUCER, 0, (1 << 63) - 1, (1 << 63) - 2, 1, True, 0),
             0,

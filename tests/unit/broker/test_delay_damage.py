@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from lockstep.broker.delayed_delivery import AGAIN_MS, TRIES_MAX, DelayedDelivery
 from lockstep.broker.message_copy import MessageCopy, stored_number
-from lockstep.protocol.delays import queue_of
+from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.properties import HOME_LAYOUT, REAL_QID
+from lockstep.protocol.properties import ORIGIN_LAYOUT, REAL_QID
 from lockstep.protocol.record import PREPARED_OFFSET_AT, RecordView, encode_record, split_records
 from support.delay_machine import LEVELS, Machine
 from support.store_kit import LOG, confirmed
 
 BODIES = (b"before", b"harmed", b"behind")
-QUEUE = queue_of(LEVELS[1])
+QUEUE = delay_queue_id(LEVELS[1])
 HARMED = 1
 PROPERTIES = b"TAGS\x01paid\x02KEYS\x01order-7\x02colour\x01red"
 
@@ -95,7 +95,7 @@ def test_any_flipped_bit_of_a_waiting_message_of_an_earlier_version_ends_no_brok
     asyncio.run(story(flip, sealed=False))
 
 
-@pytest.mark.parametrize("name", [HOME_LAYOUT, REAL_QID])
+@pytest.mark.parametrize("name", [ORIGIN_LAYOUT, REAL_QID])
 async def test_a_number_that_is_none_in_a_stored_message_is_damage_that_is_counted(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """It ended the broker with exit code 1, at every start."""
     machine = Machine()

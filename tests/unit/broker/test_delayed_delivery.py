@@ -15,19 +15,19 @@ from lockstep.broker.message_copy import MessageCopy, failed_copy
 from lockstep.broker.store import ReadResult, ReadStatus, StoreCorruptError
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.delays import DELAY_MS_MAX, LEVELS_MS, delay_of, parse_levels, queue_of
+from lockstep.protocol.delays import DELAY_MS_MAX, LEVELS_MS, delay_queue_id, parse_levels, queue_delay_ms
 from lockstep.protocol.errors import LocalProtocolError, ServiceNotAvailableError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record
+from lockstep.protocol.record import HOSTS, OFFSETS, RecordView, encode_record
 from lockstep.runtime.steady_clock import TRUST_MS
 from support.broker_fakes import FakeHost, FakeStore
 from support.delay_machine import Machine
 from support.store_kit import ASYNC, SimFiles, confirmed, host_of, open_store
 
 LEVELS = (100, 1_000, 60_000)
-FIRST = queue_of(LEVELS[0])
+FIRST = delay_queue_id(LEVELS[0])
 
 
 class Clocked(FakeStore):
@@ -44,7 +44,7 @@ class Clocked(FakeStore):
         if self.refuse is not None:
             raise self.refuse
         data = bytearray(frame)
-        PLACE.pack_into(data, 20, len(self.queues.get((topic, queue_id), [])), self.end)
+        OFFSETS.pack_into(data, 20, len(self.queues.get((topic, queue_id), [])), self.end)
         HOSTS.pack_into(data, 48, how["born_host"], self.host.clock.now_ms, self.store_host)
         return self.append(topic, queue_id, [bytes(data)], how["born_host"])
 
@@ -67,7 +67,7 @@ class Desk:
     def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
         record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)
         self.delays.append(MessageCopy.of(RecordView(record)), level)
-        self.delays.arrived(queue_of(self.levels_ms[min(level, len(self.levels_ms)) - 1]))
+        self.delays.arrived(delay_queue_id(self.levels_ms[min(level, len(self.levels_ms)) - 1]))
 
     async def look(self) -> None:
         """What the running service does when it looks."""
@@ -101,7 +101,7 @@ async def test_what_the_disk_does_not_read_is_read_again_and_the_other_delays_go
     desk = Desk()
     desk.put(b"x", 2)
     desk.put(b"y", 1)
-    desk.store.cold, desk.store.unreadable = cold, {(SCHEDULE_TOPIC, queue_of(LEVELS[1])): error}
+    desk.store.cold, desk.store.unreadable = cold, {(SCHEDULE_TOPIC, delay_queue_id(LEVELS[1])): error}
     await desk.pass_ms(1_000)
     assert desk.arrived() == [b"y"]
     await desk.pass_ms(AGAIN_MS)
@@ -295,13 +295,13 @@ def test_whatever_table_each_start_brings_all_arrive_at_the_first_look_at_or_aft
 
 @given(st.integers(1, DELAY_MS_MAX))
 def test_a_delay_has_one_queue_for_ever_and_those_of_rocketmqs_table_have_its_own(delay_ms: int) -> None:
-    assert delay_of(queue_of(delay_ms)) == delay_ms
-    assert 0 <= queue_of(delay_ms) < 1 << 31
-    assert [queue_of(ms) for ms in LEVELS_MS] == list(range(18))
+    assert queue_delay_ms(delay_queue_id(delay_ms)) == delay_ms
+    assert 0 <= delay_queue_id(delay_ms) < 1 << 31
+    assert [delay_queue_id(ms) for ms in LEVELS_MS] == list(range(18))
 
 
 def test_a_queue_that_only_another_table_fills_waits_as_long_as_any() -> None:
-    assert [delay_of(queue_id) for queue_id in (17, 18, 1_000)] == [7_200_000] * 3
+    assert [queue_delay_ms(queue_id) for queue_id in (17, 18, 1_000)] == [7_200_000] * 3
 
 
 def test_a_delay_without_a_queue_is_no_level() -> None:

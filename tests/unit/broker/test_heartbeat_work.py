@@ -55,14 +55,14 @@ def test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once(session: st
         monkeypatch.setattr(owner, name, lambda *given: calls.append(name) or own(*given))  # type: ignore[func-returns-value]
 
     counted(heartbeats, "heartbeat_body")
-    counted(contract, "tags_of")
+    counted(contract, "parse_tags")
     counted(contract, "check_topic")
     for _ in range(5):
         assert desk.beat(body(100, 3, session=session)).code == ResponseCode.SUCCESS
-    assert {name: calls.count(name) for name in calls} == {"heartbeat_body": 1, "tags_of": 100, "check_topic": 100}
+    assert {name: calls.count(name) for name in calls} == {"heartbeat_body": 1, "parse_tags": 100, "check_topic": 100}
     calls.clear()
     assert desk.beat(body(100, 3, session=session, first=1)).code == ResponseCode.SUCCESS
-    assert {name: calls.count(name) for name in calls} == {"heartbeat_body": 1, "tags_of": 100, "check_topic": 100}
+    assert {name: calls.count(name) for name in calls} == {"heartbeat_body": 1, "parse_tags": 100, "check_topic": 100}
 
 
 def test_heartbeats_are_remembered_up_to_a_sum_and_the_longest_unread_is_dropped() -> None:

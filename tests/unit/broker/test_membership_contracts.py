@@ -50,9 +50,9 @@ def test_a_conflict_is_passing_while_the_others_are_only_in_their_grace() -> Non
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
     a.connect()
-    assert not conflict_of(b).passing
+    assert not conflict_of(b).temporary
     a.close()
-    assert conflict_of(b).passing
+    assert conflict_of(b).temporary
     bench.advance(GRACE)
     assert b.beat() is not None
     assert bench.lists() == ("b",)
@@ -72,7 +72,7 @@ def test_a_contract_stands_while_one_that_left_still_drains_and_its_result_count
     a.connect()
     a.lock(0)
     a.leave()
-    assert conflict_of(b).passing
+    assert conflict_of(b).temporary
     assert a.commit(0, 7, release=True) is LockVerdict.OK
     assert b.beat() is not None
 
@@ -129,7 +129,7 @@ def test_a_recorded_contract_holds_for_the_session_timeout_after_a_start_even_wi
     bench.restart()
     bench.advance(TIMEOUT - 1)
     assert bench.lists() == ()
-    assert conflict_of(b).passing
+    assert conflict_of(b).temporary
     bench.advance(1)
     assert b.beat() is not None
 

@@ -10,8 +10,8 @@ from lockstep.broker.message_copy import MessageCopy, failed_copy
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.message import decode_messages, encode_message
 from lockstep.protocol.properties import (
-    COPY_BYTES_MAX,
-    HOME_LAYOUT,
+    COPY_GROWTH_BYTES_MAX,
+    ORIGIN_LAYOUT,
     ORIGIN_QUEUE,
     REASON,
     REASON_LENGTH_MAX,
@@ -19,7 +19,7 @@ from lockstep.protocol.properties import (
     encode_properties,
     sent_bytes,
 )
-from lockstep.protocol.record import HOSTS, PLACE, TOPIC_BYTES_MAX, RecordView, encode_record, pack_host
+from lockstep.protocol.record import HOSTS, OFFSETS, TOPIC_BYTES_MAX, RecordView, encode_record, pack_host
 from lockstep.protocol.sequence import FrameSequence
 
 SEQUENCE = FrameSequence("ab" * 16, 0, 1, 0, 1, True, 7).encode()
@@ -28,7 +28,7 @@ SEQUENCE = FrameSequence("ab" * 16, 0, 1, 0, 1, True, 7).encode()
 def stored(topic: str = "orders", *, times: int = 0, **properties: str) -> RecordView:
     """A record as it lies in the log."""
     data = bytearray(encode_record(topic.encode(), 3, b"body", encode_properties(properties), flag=9, born_ms=1_000, reconsume_times=times))
-    PLACE.pack_into(data, 20, 41, 4_096)
+    OFFSETS.pack_into(data, 20, 41, 4_096)
     HOSTS.pack_into(data, 48, pack_host("10.0.0.1:5"), 2_000, pack_host("127.0.0.1:10911"))
     return RecordView(bytes(data))
 
@@ -37,7 +37,7 @@ def test_a_delayed_message_arrives_as_it_was_sent() -> None:
     letter = MessageCopy.of(stored(TAGS="paid", KEYS="a b"))
     waiting = letter.waiting(5, 4, 3)
     assert (waiting.topic, waiting.queue_id) == ("SCHEDULE_TOPIC_XXXX", 4)
-    assert (waiting.properties["DELAY"], waiting.properties[HOME_LAYOUT], waiting.home) == ("5", "3", "orders")
+    assert (waiting.properties["DELAY"], waiting.properties[ORIGIN_LAYOUT], waiting.home) == ("5", "3", "orders")
     read = MessageCopy.of(RecordView(waiting.frame()))
     arrived = read.delivered()
     assert (arrived.topic, arrived.queue_id, arrived.properties) == ("orders", 3, {"TAGS": "paid", "KEYS": "a b"})
@@ -108,6 +108,6 @@ def test_a_message_that_was_taken_fits_with_everything_that_becomes_of_it(given:
     assert sent == SENT_PROPERTIES_BYTES_MAX
     for step in steps:
         copy = STEPS[step](record).frame()
-        assert len(copy) <= len(record) + COPY_BYTES_MAX
+        assert len(copy) <= len(record) + COPY_GROWTH_BYTES_MAX
         assert sent_bytes(RecordView(copy).properties) <= sent
         record = copy

@@ -22,7 +22,7 @@ from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.properties import decode_properties
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, pack_host
-from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.dispatch import Dispatcher
 from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
 
@@ -73,7 +73,7 @@ class Stream:
 
     def frame(self, count: int, body: bytes = b"x", **header: object) -> Command:
         wanted = FrameSequence(PRODUCER, 0, self.epoch, self.next, count, self.next == 0, 0)
-        data, sealed = seal(records(count, body), wanted, self.crc)
+        data, sealed = seal_frame(records(count, body), wanted, self.crc)
         self.next, self.crc = sealed.next, sealed.crc
         return self.command(data, sealed, **header)
 

@@ -14,7 +14,7 @@ from lockstep.broker.tables.sequence_table import Scope, StoredFrame
 from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict, ReconcileBody, SyncBody, SyncItem
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.host import SystemRandom
 from lockstep.testing.simulation.disk import SimFiles
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, ordered
@@ -51,7 +51,7 @@ class Life:
         last = self.scopes.get((producer, queue_id))
         first, crc = (last.next, last.crc) if last else (0, 0)
         records = [encode_record(TOPIC.encode(), queue_id, body, b"TAGS\x01a", born_ms=1) for _ in range(count)]
-        frame, sealed = seal(records, FrameSequence(producer, 0, 1, first, count, first == 0, 0), crc)
+        frame, sealed = seal_frame(records, FrameSequence(producer, 0, 1, first, count, first == 0, 0), crc)
         appended = self.store.append_frame(TOPIC, queue_id, frame, count, born_host=BORN_HOST, sequenced=True)
         stored = StoredFrame(appended.queue_offset, appended.physical_offset, appended.store_timestamp)
         self.state.sequences.record(Scope(producer, 0, TOPIC, queue_id), sealed, stored)

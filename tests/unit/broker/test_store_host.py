@@ -5,7 +5,7 @@ from pathlib import Path
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.offsets import ViewMessageHeader
 from lockstep.protocol.headers.send import SendRecordsReply
-from lockstep.protocol.ids import message_id_of, names_a_store, offset_message_id
+from lockstep.protocol.ids import is_derived_store_host, message_id_of, offset_message_id
 from lockstep.protocol.message import decode_messages
 from lockstep.protocol.record import RecordView
 from support.whole_broker import dialled, frame, place, running, settings
@@ -30,8 +30,8 @@ async def test_brokers_with_dns_names_give_messages_at_the_same_log_offset_diffe
     (first, first_id), (second, second_id) = [await stored_by(tmp_path / name, "localhost:0") for name in ("a", "b")]
     assert first.physical_offset == second.physical_offset
     assert first_id != second_id
-    assert names_a_store(first.store_host)
-    assert names_a_store(second.store_host)
+    assert is_derived_store_host(first.store_host)
+    assert is_derived_store_host(second.store_host)
 
 
 async def test_the_store_host_survives_a_restart_under_another_name(tmp_path: Path) -> None:

@@ -221,18 +221,18 @@ def test_a_repeated_deletion_spares_later_creations_however_far_its_counter_is_a
     b.send(0, "new")
     assert c.layout is not None
     a.topics.adopt([c.layout])
-    assert (a.layout.deleted, a.layout.deletes_to) == (True, 2)
+    assert (a.layout.deleted, a.layout.deletes_up_to) == (True, 2)
     cluster.settle()
     assert [bodies(broker) for broker in cluster.brokers] == [[], ["new"], []]
     assert not b.unreachable
 
 
 @pytest.mark.parametrize(
-    ("counter", "writer", "deletes_to"), [(2, WRITER_MAX, 2), (2, WRITER_MAX - 2, 2), (9, 0, 9), (1 << 40, WRITER_MAX, 1 << 40)]
+    ("counter", "writer", "deletes_up_to"), [(2, WRITER_MAX, 2), (2, WRITER_MAX - 2, 2), (9, 0, 9), (1 << 40, WRITER_MAX, 1 << 40)]
 )
-def test_a_deletion_with_a_random_writer_deletes_all_creations_before_it(counter: int, writer: int, deletes_to: int) -> None:
+def test_a_deletion_with_a_random_writer_deletes_all_creations_before_it(counter: int, writer: int, deletes_up_to: int) -> None:
     """Earlier versions drew the writer of a deletion."""
-    assert TopicLayout(TOPIC, LayoutVersion(counter, writer), ()).deletes_to == deletes_to
+    assert TopicLayout(TOPIC, LayoutVersion(counter, writer), ()).deletes_up_to == deletes_up_to
 
 
 STEPS = st.lists(

@@ -25,7 +25,7 @@ from lockstep.client import (
     TopicNotExistError,
 )
 from lockstep.client.producer.delayed import DelayedSend
-from lockstep.protocol.delays import DELAY_LEVELS, LEVELS_MS, check_level, format_ms, level_of, parse_levels
+from lockstep.protocol.delays import DELAY_LEVELS, LEVELS_MS, check_delay_level, find_delay_level, format_delay, parse_levels
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, NoPermissionError, TransportError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.testing import TestCluster, simulate
@@ -91,7 +91,7 @@ def test_a_delay_that_is_a_level_is_taken_and_the_message_arrives_as_it_was_sent
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"delay": timedelta(seconds=7)}, "a delay of 7s is no delay level of this broker: choose one of 1s 5s 10s 30s 1m"),
+        ({"delay": timedelta(seconds=7)}, "a delay of 7s is not a delay level of this broker: choose one of 1s 5s 10s 30s 1m"),
         ({"delay": timedelta(seconds=-1)}, "expected a whole number of milliseconds above 0"),
         ({"delay": timedelta(0)}, "expected a whole number of milliseconds above 0"),
         ({"delay": timedelta(seconds=1, microseconds=1)}, "expected a whole number of milliseconds above 0"),
@@ -124,10 +124,10 @@ def test_the_table_is_rocketmqs_and_reads_every_unit() -> None:
         3600,
         7200,
     ]
-    assert [level_of(ms, LEVELS_MS) for ms in LEVELS_MS] == list(range(1, 19))
-    assert " ".join(map(format_ms, LEVELS_MS)) == DELAY_LEVELS
+    assert [find_delay_level(ms, LEVELS_MS) for ms in LEVELS_MS] == list(range(1, 19))
+    assert " ".join(map(format_delay, LEVELS_MS)) == DELAY_LEVELS
     for level in range(1, 19):
-        check_level(level)
+        check_delay_level(level)
     assert parse_levels("100ms 2s 1d") == (100, 2_000, 86_400_000)
     for bad in ("", "1", "s", "0s", "1y", "-1s", "1.5s"):
         with pytest.raises(LocalProtocolError):

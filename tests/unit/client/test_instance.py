@@ -455,8 +455,8 @@ async def test_a_broker_without_room_for_a_group_is_linked_and_takes_the_group_w
             assert sorted(each.group for each in broker.heartbeats[-1].consumers) == ["audit", "billing"]
 
 
-@pytest.mark.parametrize("passing", ["", SubscriptionConflictError.PASSING])
-async def test_a_join_is_not_refused_for_another_group_of_the_same_client(passing: str) -> None:
+@pytest.mark.parametrize("temporary", ["", SubscriptionConflictError.TEMPORARY])
+async def test_a_join_is_not_refused_for_another_group_of_the_same_client(temporary: str) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears, others = Ears(), Ears()
         instance.register_consumer("billing", billing, ears.hooks())
@@ -464,11 +464,14 @@ async def test_a_join_is_not_refused_for_another_group_of_the_same_client(passin
         await linked(instance)
         await instance.join("audit")
         broker = cluster.brokers["a"]
-        broker.heartbeat_error, broker.refused_group = SubscriptionConflictError(f"group audit has another contract at a{passing}"), "audit"
+        broker.heartbeat_error, broker.refused_group = (
+            SubscriptionConflictError(f"group audit has another contract at a{temporary}"),
+            "audit",
+        )
         await instance.join("billing")
         assert [group.group for group in broker.heartbeats[-1].consumers] == ["billing"]
         assert ears.refusals == []
-        assert len(others.refusals) == (0 if passing else 1)
+        assert len(others.refusals) == (0 if temporary else 1)
 
 
 async def test_of_several_groups_the_one_that_the_refusal_names_is_refused() -> None:

@@ -211,7 +211,10 @@ async def test_a_stop_inside_a_listener_is_refused() -> None:
 async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_the_grace() -> None:
     async with scripted_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
-        b.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}": orders "x" here, "y" there' + SubscriptionConflictError.PASSING)
+        b.refuse[G] = (
+            ResponseCode.SUBSCRIPTION_CONFLICT,
+            f'group "{G}": orders "x" here, "y" there' + SubscriptionConflictError.TEMPORARY,
+        )
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
         start = asyncio.ensure_future(consumer.start())
@@ -232,7 +235,7 @@ async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_
 async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
-        a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"' + SubscriptionConflictError.PASSING)
+        a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"' + SubscriptionConflictError.TEMPORARY)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
         start = asyncio.ensure_future(consumer.start())

@@ -11,7 +11,7 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.properties import LS_SEQ
 from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import FrameSequence, crc_digits_at, frame_crc, seal
+from lockstep.protocol.sequence import FrameSequence, crc_digits_at, frame_crc, seal_frame
 
 PRODUCER = "0123456789abcdef" * 2
 
@@ -47,7 +47,7 @@ def test_the_body_is_what_the_protocols_own_seal_makes(bodies: list[bytes], befo
     crc, first = sequencer.crc, sequencer.next_sequence
     parts = [encode_record(topic.encode(), 7, body, b"" if place % 2 else b"k\x01v", born_ms=9) for place, body in enumerate(bodies)]
     frame = sequencer.seal(parts, len(parts))
-    body, sequence = seal(parts, FrameSequence(PRODUCER, 3, 0, first, len(parts), first == 0, 0), crc)
+    body, sequence = seal_frame(parts, FrameSequence(PRODUCER, 3, 0, first, len(parts), first == 0, 0), crc)
     assert frame.body == body
     assert stamped(frame) == sequence
     assert frame.crc == sequence.crc

@@ -146,7 +146,10 @@ async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself(
     async with scripted_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
-            a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f"group {G} has another contract at a{SubscriptionConflictError.PASSING}")
+            a.refuse[G] = (
+                ResponseCode.SUBSCRIPTION_CONFLICT,
+                f"group {G} has another contract at a{SubscriptionConflictError.TEMPORARY}",
+            )
             a.members[G] = ["gone"]
             a.term += 1
             a.cut()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.ids import UniqueKeys, names_a_store, offset_message_id, parse_offset_message_id, store_host_of
+from lockstep.protocol.ids import UniqueKeys, is_derived_store_host, offset_message_id, parse_offset_message_id, store_host_of
 from lockstep.protocol.record import host_address
 
 PREFIX = bytes.fromhex("7F0000010A1B18B4AAC2")
@@ -43,7 +43,7 @@ def test_other_texts_are_no_offset_id(text: str) -> None:
 @pytest.mark.parametrize(("address", "host"), [("10.0.0.5:10911", "10.0.0.5:10911"), ("127.0.0.1:1", "127.0.0.1:1")])
 def test_a_broker_that_advertises_an_ipv4_address_stores_it(address: str, host: str) -> None:
     assert host_address(store_host_of(address, "a" * 32)) == host
-    assert not names_a_store(host)
+    assert not is_derived_store_host(host)
 
 
 @pytest.mark.parametrize("address", ["broker-a:10911", "[::1]:10911", "localhost:1"])
@@ -53,7 +53,7 @@ def test_any_other_address_is_replaced_by_one_of_the_store_that_no_machine_has(a
     assert ip_address(ip) in ip_network("240.0.0.0/4")
     assert not ip.startswith("255.")
     assert int(port) <= 65_535, "RocketMQ's Java clients read no message with a higher one"
-    assert names_a_store(host)
+    assert is_derived_store_host(host)
     assert host == host_address(store_host_of("another-name:1", "a" * 32)), "an address that changes changes no id"
     assert parse_offset_message_id(offset_message_id(host, 7)) == (host, 7)
 

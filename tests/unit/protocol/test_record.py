@@ -10,7 +10,7 @@ from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.record import (
     HEAD,
     HOSTS,
-    PLACE,
+    OFFSETS,
     RECORD_BYTES_MIN,
     RecordView,
     encode_record,
@@ -39,12 +39,12 @@ def test_apaches_record_is_read_field_by_field() -> None:
     assert (view.born_ms, host_address(view.born_host)) == (1700000000000, "127.0.0.1:54321")
     assert (view.store_ms, host_address(view.store_host)) == (1700000000123, "127.0.0.1:10911")
     assert (view.body, view.topic, view.properties) == (b"hello", b"TopicTest", PROPERTIES)
-    assert view.crc_holds()
+    assert view.crc_matches()
 
 
 def test_our_record_is_apaches_once_the_broker_has_filled_in_its_fields() -> None:
     filled = bytearray(FRESH)
-    PLACE.pack_into(filled, record.QUEUE_OFFSET_AT, 42, 1234567)
+    OFFSETS.pack_into(filled, record.QUEUE_OFFSET_AT, 42, 1234567)
     HOSTS.pack_into(filled, record.BORN_HOST_AT, pack_host("127.0.0.1:54321"), 1700000000123, pack_host("127.0.0.1:10911"))
     assert filled == APACHE
     zero_broker_fields(filled)
@@ -87,7 +87,7 @@ def test_a_record_comes_back_as_it_went(
     assert (view.queue_offset, view.physical_offset, view.store_ms, view.prepared_offset) == (0, 0, 0, 0)
     assert view.born_host == view.store_host == bytes(8)
     assert view.total_size == len(data) == RECORD_BYTES_MIN + len(topic) + len(body) + len(properties)
-    assert view.crc_holds()
+    assert view.crc_matches()
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -182,7 +182,7 @@ def test_a_flipped_bit_is_refused_or_seen_or_stands_in_a_plain_field() -> None:
                 view = RecordView(flipped)
             except RemoteProtocolError:
                 continue
-            assert not view.crc_holds() or position in plain, f"byte {position} bit {bit}"
+            assert not view.crc_matches() or position in plain, f"byte {position} bit {bit}"
 
 
 @given(st.binary(min_size=0, max_size=400))

@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 from lockstep.protocol import record
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.properties import SEQUENCE_DIGITS, decode_properties
-from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record, split_records, zero_broker_fields
+from lockstep.protocol.record import HOSTS, OFFSETS, RecordView, encode_record, split_records, zero_broker_fields
 from lockstep.protocol.sequence import (
     NUMBER_MAX,
     STAMP_HEAD,
     FrameSequence,
+    add_sequence,
     crc_digits_at,
     find_sequence,
     frame_crc,
-    seal,
-    stamp,
+    seal_frame,
 )
 
 STAMP_BYTES = len(STAMP_HEAD) + SEQUENCE_DIGITS + 1
-"""What `stamp` adds to a record that has other properties (its 0x02 included)."""
+"""What `add_sequence` adds to a record that has other properties (its 0x02 included)."""
 PRODUCER = "00112233445566778899aabbccddeeff"
 ONE = FrameSequence(PRODUCER, 7, 2, 100, 3, True, 0xDEADBEEF)
 DIGITS = PRODUCER + "00000007" + "0000000000000002" + "0000000000000064" + "000003" + "1" + "deadbeef"
@@ -102,13 +102,13 @@ def test_the_flags_are_two_bits(flags: str, first_known: bool, given: bool) -> N
     text = DIGITS[:78] + flags + DIGITS[79:]
     sequence = FrameSequence.parse(text)
     assert (sequence.first_known, sequence.given, sequence.encode()) == (first_known, given, text)
-    assert seal(records(2), sequence, 0)[1].given is given
+    assert seal_frame(records(2), sequence, 0)[1].given is given
 
 
 @pytest.mark.parametrize("properties", [b"", b"TAGS\x01a\x02UNIQ_KEY\x01x"])
 def test_a_stamp_comes_first_and_leaves_the_rest_as_it_was(properties: bytes) -> None:
     (bare,) = records(1, properties)
-    stamped = stamp(bare, ONE)
+    stamped = add_sequence(bare, ONE)
     view, before = RecordView(stamped), RecordView(bare)
     assert view.properties == b"__LS_SEQ\x01" + DIGITS.encode() + (b"\x02" + properties if properties else b"")
     assert next(iter(decode_properties(view.properties))) == "__LS_SEQ"
@@ -123,10 +123,10 @@ def test_a_stamp_comes_first_and_leaves_the_rest_as_it_was(properties: bytes) ->
 
 def test_a_stamp_needs_its_room() -> None:
     (full,) = records(1, b"p" * (32767 - STAMP_BYTES))
-    assert len(RecordView(stamp(full, ONE)).properties) == 32767
+    assert len(RecordView(add_sequence(full, ONE)).properties) == 32767
     (over,) = records(1, b"p" * (32768 - STAMP_BYTES))
     with pytest.raises(LocalProtocolError, match="32768 bytes"):
-        stamp(over, ONE)
+        add_sequence(over, ONE)
 
 
 @pytest.mark.parametrize("properties", [b"", b"TAGS\x01a", b"TAGS\x01a\x02__LS_SEQ\x01" + DIGITS.encode(), b"__LS_SEQ", b"__LS_SEQX\x01a"])
@@ -144,25 +144,25 @@ def test_a_first_property_that_is_malformed_is_refused(value: bytes) -> None:
 
 def test_the_running_crc_goes_over_everything_sent_with_its_own_digits_as_0() -> None:
     first, second = records(5)[:2], records(5)[2:]
-    body, sealed = seal(first, FrameSequence(PRODUCER, 0, 0, 0, 2, True, 1234), 0)
-    zeroed = stamp(first[0], FrameSequence(PRODUCER, 0, 0, 0, 2, True, 0)) + first[1]
+    body, sealed = seal_frame(first, FrameSequence(PRODUCER, 0, 0, 0, 2, True, 1234), 0)
+    zeroed = add_sequence(first[0], FrameSequence(PRODUCER, 0, 0, 0, 2, True, 0)) + first[1]
     assert sealed.crc == zlib.crc32(zeroed)
     at = crc_digits_at(body)
     assert body == zeroed[:at] + b"%08x" % sealed.crc + zeroed[at + 8 :]
     assert frame_crc(0, body, at) == sealed.crc
     assert find_sequence(RecordView(body).properties) == sealed
-    body2, sealed2 = seal(second, FrameSequence(PRODUCER, 0, 0, 2, 3, False, 0), sealed.crc)
-    zeroed2 = stamp(second[0], FrameSequence(PRODUCER, 0, 0, 2, 3, False, 0)) + b"".join(second[1:])
+    body2, sealed2 = seal_frame(second, FrameSequence(PRODUCER, 0, 0, 2, 3, False, 0), sealed.crc)
+    zeroed2 = add_sequence(second[0], FrameSequence(PRODUCER, 0, 0, 2, 3, False, 0)) + b"".join(second[1:])
     assert sealed2.crc == zlib.crc32(zeroed + zeroed2)
     assert frame_crc(sealed.crc, body2, crc_digits_at(body2)) == sealed2.crc
     assert len(split_records(body2)) == 3
 
 
 def test_what_the_broker_stored_gives_the_same_crc_once_its_fields_are_zero() -> None:
-    body, sealed = seal(records(3), FrameSequence(PRODUCER, 0, 0, 0, 3, True, 0), 99)
+    body, sealed = seal_frame(records(3), FrameSequence(PRODUCER, 0, 0, 0, 3, True, 0), 99)
     stored = bytearray(body)
     for number, (start, _) in enumerate(split_records(body)):
-        PLACE.pack_into(stored, start + record.QUEUE_OFFSET_AT, 40 + number, 1000 + start)
+        OFFSETS.pack_into(stored, start + record.QUEUE_OFFSET_AT, 40 + number, 1000 + start)
         HOSTS.pack_into(stored, start + record.BORN_HOST_AT, b"12345678", 1700000000999, b"abcdefgh")
     assert frame_crc(99, stored, crc_digits_at(stored)) != sealed.crc
     for start, _ in split_records(stored):
@@ -172,7 +172,7 @@ def test_what_the_broker_stored_gives_the_same_crc_once_its_fields_are_zero() ->
 
 
 def test_a_flipped_bit_anywhere_in_a_frame_is_seen() -> None:
-    body, sealed = seal(records(2), FrameSequence(PRODUCER, 0, 0, 0, 2, True, 0), 0)
+    body, sealed = seal_frame(records(2), FrameSequence(PRODUCER, 0, 0, 0, 2, True, 0), 0)
     for position in range(len(body)):
         flipped = bytearray(body)
         flipped[position] ^= 0x04
@@ -188,7 +188,7 @@ def test_a_flipped_bit_anywhere_in_a_frame_is_seen() -> None:
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), SEQUENCES, st.integers(0, (1 << 32) - 1))
 @settings(max_examples=60)
 def test_a_sealed_frame_checks_out(bodies: list[bytes], sequence: FrameSequence, previous: int) -> None:
-    frame, sealed = seal([encode_record(b"t", 0, body, b"", born_ms=0) for body in bodies], sequence, previous)
+    frame, sealed = seal_frame([encode_record(b"t", 0, body, b"", born_ms=0) for body in bodies], sequence, previous)
     assert find_sequence(RecordView(frame).properties) == sealed
     assert frame_crc(previous, frame, crc_digits_at(frame)) == sealed.crc
     assert [RecordView(frame, start).body for start, _ in split_records(frame)] == bodies

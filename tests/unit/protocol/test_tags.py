@@ -78,9 +78,9 @@ def test_half_a_surrogate_pair_is_one_utf_16_unit() -> None:
 def test_a_tag_that_may_be_a_mistyped_list_is_still_one_tag_and_said_to_look_so(tag: str) -> None:
     some = TagFilter.parse(f"ok || {tag}")
     assert some.matches_tag(tag), "legal to send"
-    assert some.looks_mistyped() == (tag,)
+    assert some.suspicious_tags() == (tag,)
 
 
 def test_ordinary_tags_do_not_look_mistyped() -> None:
-    assert TagFilter.parse("created || order-paid_2.x:y/z || 订单").looks_mistyped() == ()
-    assert TagFilter.parse("*").looks_mistyped() == ()
+    assert TagFilter.parse("created || order-paid_2.x:y/z || 订单").suspicious_tags() == ()
+    assert TagFilter.parse("*").suspicious_tags() == ()

@@ -12,7 +12,7 @@ from lockstep.admin.tracking import MEANINGS, Track, tracks
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.ids import names_a_store, parse_offset_message_id
+from lockstep.protocol.ids import is_derived_store_host, parse_offset_message_id
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.runtime.host import Host
 from lockstep.runtime.safe_text import printable
@@ -117,7 +117,7 @@ async def _find(
     if found:
         names = ", ".join(broker.name for _, broker in found)
         raise CommandError(f"{len(found)} messages have the id {message_id}, at the brokers {names}: name one of them by --broker")
-    whose = f"the store that {host} stands for" if names_a_store(host) else f"the broker at {host}"
+    whose = f"the store that {host} stands for" if is_derived_store_host(host) else f"the broker at {host}"
     why = "; ".join(f"{broker.name}: {said[broker.name]}" for broker in asked)
     raise CommandError(f"message {message_id}, stored by {whose} at log offset {offset}, was not found ({why})")
 

@@ -53,7 +53,7 @@ def tail_command(
 
 
 async def _tail(topic: str, from_start: bool, count: int | None, tag: str, nameserver: str, as_json: bool) -> None:
-    for odd in TagFilter.parse(tag).looks_mistyped():
+    for odd in TagFilter.parse(tag).suspicious_tags():
         complain(f"{odd!r} is taken as one tag; several are written: 'a || b'")
     admin = AdminClient(Host.current(), nameserver)
     tail = Tail(admin, topic, tag, from_start=from_start, show=_show_json if as_json else _show_line)

@@ -175,7 +175,7 @@ class SendProcessor:
         if queue_id < 0:
             queue_id = self._random.below(max(1, self._topics.own_write_count(layout)))
         record = encode_message(header, queue_id, request.body)
-        level = delay_level(header.properties) if header.delay_ms is None else self._delays.level_of(header.delay_ms)
+        level = delay_level(header.properties) if header.delay_ms is None else self._delays.find_delay_level(header.delay_ms)
         if level > 0:
             self._check_room(header.topic, queue_id)
             if len(record) > self._store.sent_record_bytes_max:

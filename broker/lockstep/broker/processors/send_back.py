@@ -18,7 +18,7 @@ from lockstep.broker.message_copy import MessageCopy, failed_copy
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadStatus, Store
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.delays import FIRST_RETRY_LEVEL, RETRIES_MAX, failed_times
+from lockstep.protocol.delays import FIRST_RETRY_LEVEL, RETRIES_MAX, exhausted_reason
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, QueryNotFoundError, RemoteProtocolError
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader
 from lockstep.protocol.names import check_group, dlq_topic, is_sendable_topic, retry_topic
@@ -59,7 +59,7 @@ class SendBackProcessor:
         _check_same(record, header)
         times_max = RETRIES_MAX if header.max_reconsume_times is None else header.max_reconsume_times
         if header.delay_level < 0 or record.reconsume_times >= times_max:
-            self._dead_letter(header.group, record, failed_times(record.reconsume_times + 1) if header.delay_level >= 0 else "given up")
+            self._dead_letter(header.group, record, exhausted_reason(record.reconsume_times + 1) if header.delay_level >= 0 else "given up")
             return Pending(request.reply())
         topic = retry_topic(header.group)
         copy = failed_copy(record, topic, 0)

@@ -26,7 +26,7 @@ from struct import Struct
 from struct import error as StructError
 
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.delays import delay_of
+from lockstep.protocol.delays import queue_delay_ms
 from lockstep.protocol.errors import MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.names import SCHEDULE_TOPIC
@@ -100,7 +100,7 @@ def tag_code(properties: bytes, at: int) -> int:
 
 def due_of(topic: str, queue_id: int, store_ms: int) -> int | None:
     """What an entry of a queue of delays holds instead of a tag hash: when its message is due. None: it is no such queue."""
-    return store_ms + delay_of(queue_id) if topic == SCHEDULE_TOPIC else None
+    return store_ms + queue_delay_ms(queue_id) if topic == SCHEDULE_TOPIC else None
 
 
 def take_frame(

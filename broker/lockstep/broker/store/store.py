@@ -38,8 +38,8 @@ from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered, recorded_start
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.properties import COPY_BYTES_MAX
-from lockstep.protocol.record import BODY_AT, HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
+from lockstep.protocol.properties import COPY_GROWTH_BYTES_MAX
+from lockstep.protocol.record import BODY_AT, HOSTS, OFFSETS, RECORD_BYTES_MIN, encode_record
 from lockstep.runtime.daemon import Tasks, call_apart
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host
@@ -69,7 +69,7 @@ class Store:
         )
         self._state_room = identity.segment_bytes // STATE_SHARE
         """Bytes of a log file that are for state records alone, while there is no descriptor for the next file."""
-        self.sent_record_bytes_max = min(config.record_bytes_max, self._log.frame_bytes_max - COPY_BYTES_MAX)
+        self.sent_record_bytes_max = min(config.record_bytes_max, self._log.frame_bytes_max - COPY_GROWTH_BYTES_MAX)
         """The largest record that a sender may send: any copy of it fits a file of the log, too."""
         self._queues = QueueTable(directory.queue_files(identity, config.open_file_count_max), config.queue_tail_bytes)
         self._snapshots = Snapshots(host.files, directory)
@@ -339,7 +339,7 @@ class Store:
             raise StoreDiskError(f"a state record of {len(record)} bytes does not fit a log file of {self._log.frame_bytes_max + 8}")
         position = self._reserve(len(record))
         state.stamps.newest_ms = now_ms
-        PLACE.pack_into(record, 20, state.state_next, position)
+        OFFSETS.pack_into(record, 20, state.state_next, position)
         HOSTS.pack_into(record, 48, self.store_host, now_ms, self.store_host)
         self._log.tail += record
         self._disk.room -= len(record)

@@ -23,7 +23,7 @@ in the loser's queues must stay readable: a broker whose queues the winner lacks
 the step in which it takes the winner. Each such step adds the queues of one broker, so that the brokers agree after at most one step each.
 A broker appends nothing when the topic was deleted, nor queues that an operator took away (LayoutEntry: markers). A deletion wins against
 every layout that was made without knowledge of it: a broker that knows the deletion repeats it with the next counter. It says up to which
-creation it deletes (`TopicLayout.deletes_to`): what was created after the deletion that an operator asked for stays.
+creation it deletes (`TopicLayout.deletes_up_to`): what was created after the deletion that an operator asked for stays.
 
 Also after the topic was created again: all layouts between a creation and a deletion have the same oldest queue (`TopicLayout.began`), and
 it is younger after each creation. Of two live layouts the one with the older `began` is of the topic that was deleted, whatever their
@@ -148,7 +148,7 @@ class TopicTable:
         for layout in layouts:
             if self.layouts.get(layout.topic) is None and self.full:
                 left_out += 1
-            elif self.layouts.wants(layout):
+            elif self.layouts.is_newer(layout):
                 try:
                     check_layout(layout)
                 except LocalProtocolError as error:
@@ -218,7 +218,7 @@ class TopicTable:
         A broker of an earlier version left such topics behind when another broker's layout won.
         """
         for layout in self.layouts.all():
-            if layout.deleted or layout.id_count(self._broker_name) or layout.taken_away_in(self._broker_name):
+            if layout.deleted or layout.id_count(self._broker_name) or layout.last_removal_counter(self._broker_name):
                 continue
             if ids := list(self._stored(layout.topic)):
                 self._append_queues(layout, max(ids) + 1, max(ids) + 1)
@@ -277,7 +277,7 @@ class TopicTable:
 
     def _take(self, layout: TopicLayout) -> bool:
         """Puts a layout into force if it is higher: journals it, with what follows from it, and calls `on_changed` once."""
-        if not self.layouts.wants(layout):
+        if not self.layouts.is_newer(layout):
             return False
         here = self.layouts.get(layout.topic)
         last = layout.version.counter >= COUNTER_MAX  # nothing can follow it
@@ -285,10 +285,10 @@ class TopicTable:
             self._put(layout)
         elif here.deleted:
             # The deletion here counts on: it deletes a layout that was made without knowledge of it, and adds to another deletion.
-            known = here.deletes_to
-            repeated = layout.deletes_to < known if layout.deleted else layout.began <= known
-            self._put(layout.deletion_to(known) if repeated and not last else layout)
-        elif here.began > (layout.deletes_to if layout.deleted else layout.began) and not last:
+            known = here.deletes_up_to
+            repeated = layout.deletes_up_to < known if layout.deleted else layout.began <= known
+            self._put(layout.deletion_up_to(known) if repeated and not last else layout)
+        elif here.began > (layout.deletes_up_to if layout.deleted else layout.began) and not last:
             self._put(TopicLayout(here.topic, LayoutVersion(layout.version.counter + 1, self._new_writer()), here.entries))
         elif layout.deleted:
             self._put(layout)
@@ -317,7 +317,7 @@ class TopicTable:
         if first >= end:
             return 0
         last = max((queue_id for queue_id in self._stored(layout.topic) if first <= queue_id < end), default=None)
-        if last is None or layout.taken_away_in(name) > here.added_in(MessageQueue(layout.topic, name, last)):
+        if last is None or layout.last_removal_counter(name) > here.added_in(MessageQueue(layout.topic, name, last)):
             return 0
         return last + 1
 
@@ -395,7 +395,7 @@ def missing(topic: str) -> TopicNotExistError:
 def _created_again(asked: TopicLayout, gone: TopicLayout) -> TopicLayout:
     """What is asked for, with a version above the deletion's and queues that it does not delete."""
     counter = max(asked.version.counter, gone.version.counter + 1)
-    first = gone.deletes_to + 1
+    first = gone.deletes_up_to + 1
     entries = tuple(entry if entry.counter >= first else replace(entry, counter=first) for entry in asked.entries)
     return TopicLayout(asked.topic, LayoutVersion(counter, asked.version.writer), entries)
 

@@ -71,7 +71,7 @@ class BaseConsumer(ABC):
         if self.state is not ConsumerState.NEW:
             raise StateError(f"{self.group}: subscriptions are the group's contract and stand from the start; stop, subscribe, start anew")
         check_topic(topic)
-        for tag in TagFilter.parse(expression).looks_mistyped():
+        for tag in TagFilter.parse(expression).suspicious_tags():
             log.warning("subscription.odd_tag", group=self.group, topic=topic, tag=tag, taken_as="one tag; several are written: a || b")
         self._expressions[topic] = expression
         return self

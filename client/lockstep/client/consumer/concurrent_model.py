@@ -21,7 +21,7 @@ from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcur
 from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.delays import FIRST_RETRY_LEVEL, failed_times
+from lockstep.protocol.delays import FIRST_RETRY_LEVEL, exhausted_reason
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.message import MessageExt
@@ -224,7 +224,7 @@ class ConcurrentModel:
             return False
         if level < 0 or message.reconsume_times >= ctx.config.max_reconsume_times:
             attempts = message.reconsume_times + 1
-            why = "given up by its listener" if level < 0 else failed_times(attempts)
+            why = "given up by its listener" if level < 0 else exhausted_reason(attempts)
             facts = {"queue": str(queue.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
             log.error("message.dead_lettered", group=ctx.group, **facts)
             ctx.report(MessageDeadLettered(queue.queue, message.queue_offset, attempts, why))

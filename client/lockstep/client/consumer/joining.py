@@ -26,7 +26,7 @@ async def join(instance: Instance, group: str) -> None:
             return
         except SubscriptionConflictError as conflict:
             grace_ms = max([link.grace_ms for link in instance.links()], default=0)
-            if not conflict.passing or clock.boot_ms() - began_ms >= grace_ms + CONFLICT_EXTRA_MS:
+            if not conflict.temporary or clock.boot_ms() - began_ms >= grace_ms + CONFLICT_EXTRA_MS:
                 raise
             log.debug("group.join_refused", group=group, remark=conflict.remark)
             await asyncio.sleep(CONFLICT_PAUSE_MS / 1000)

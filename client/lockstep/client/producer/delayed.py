@@ -17,7 +17,7 @@ from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.delays import check_level
+from lockstep.protocol.delays import check_delay_level
 from lockstep.protocol.errors import BrokerError, BrokerSystemError, LocalProtocolError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.send import SendMessageHeader, SendReply
@@ -44,7 +44,7 @@ def delay_of(delay_level: int | None, delay: timedelta | None) -> Delay:
         raise LocalProtocolError("delay_level and delay both say how long the message waits: give one of them")
     if delay is None:
         assert delay_level is not None
-        check_level(delay_level)
+        check_delay_level(delay_level)
         return Delay(delay_level, None)
     delay_ms = delay // timedelta(milliseconds=1)
     if delay_ms < 1 or timedelta(milliseconds=delay_ms) != delay:

@@ -243,7 +243,7 @@ class Sends:
         topic, machine, route, places = share
         born_ms, queue_id, over = self._clock.wall_ms(), machine.queue.queue_id, self._compress_over
         own = [messages[place] for place in places]
-        ids = self._ids.many(born_ms, len(own))
+        ids = self._ids.next_many(born_ms, len(own))
         records = [encode_message(message, queue_id, id_, born_ms, None, over) for message, id_ in zip(own, ids, strict=True)]
         held_bytes = sum([held_bytes_of(message) for message in own])
         sizes = list(map(len, records))

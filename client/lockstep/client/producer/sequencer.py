@@ -79,7 +79,7 @@ class Sequencer:
     def seal(self, parts: Sequence[bytes], count: int) -> SealedFrame:
         """One frame of `count` records, encoded without `__LS_SEQ`, each part one or more of them; `first` where a stream begins.
 
-        What protocol.sequence.seal does, in a third of the time: a single send pays for it alone.
+        What protocol.sequence.seal_frame does, in a third of the time: a single send pays for it alone.
         """
         first, before, part = self.next_sequence, self.crc, parts[0]
         head_bytes = UINT32.unpack_from(part)[0]

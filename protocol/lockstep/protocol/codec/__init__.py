@@ -1,4 +1,4 @@
-"""Header codecs by the frame's serialize type byte. A reply is encoded in its request's type."""
+"""Header codecs by the serialize type byte of the frame. A response is encoded in the type of its request."""
 
 from typing import Protocol
 
@@ -7,14 +7,14 @@ from lockstep.protocol.command import MSGPACK, Command
 
 
 class HeaderCodec(Protocol):
-    """Turns a Command's header into bytes and back. The body is not its business."""
+    """Encodes and decodes the header of a Command. It does not touch the body."""
 
     def encode(self, command: Command) -> bytes:
-        """The header. Raises LocalProtocolError where a value can't be written."""
+        """Return the encoded header. Raise LocalProtocolError if a value can't be encoded."""
         ...
 
     def decode(self, header: bytes | bytearray | memoryview, body: bytes) -> Command:
-        """The command of a header, with this body. Raises RemoteProtocolError for anything that is not such a header."""
+        """Return the command of a header, with this body. Raise RemoteProtocolError if the header is malformed."""
         ...
 
 

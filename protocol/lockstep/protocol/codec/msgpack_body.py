@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 def encode_body(value: object) -> bytes:
-    """A dataclass as bytes. Raises LocalProtocolError where a value can't be written (an int beyond 64 bits, half a surrogate pair)."""
+    """Return a dataclass as bytes. Raise LocalProtocolError if a value can't be encoded (an int beyond 64 bits, half a surrogate pair)."""
     return pack_plain(to_plain(value))
 
 
 def decode_body(cls: type[T], data: bytes | bytearray | memoryview) -> T:
-    """The dataclass `cls` from bytes. Raises RemoteProtocolError for anything that is not such a body."""
+    """Return the dataclass `cls` decoded from bytes. Raise RemoteProtocolError if the bytes are not such a body."""
     return from_plain(cls, unpack_plain(data, what=cls.__name__))

@@ -1,4 +1,4 @@
-"""msgpack ↔ plain values (None, bool, int, float, str, bytes, list, dict), within limits. The only module that knows the library."""
+"""msgpack ↔ plain values (None, bool, int, float, str, bytes, list, dict), within limits. Only this module imports the msgpack library."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,21 +9,24 @@ import msgpack  # type: ignore[import-untyped]
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 
 ITEMS_MAX = 65_536
-"""Elements of one list or map. 65,536 topics in a registration, or queues in a LOCK, are more than one broker serves."""
+"""The maximum number of elements of one list or map. One broker serves fewer than 65,536 topics in a registration or queues in a LOCK."""
 
 ELEMENTS_MAX = 500_000
-"""Elements of all lists and maps of one body together (an entry of a map is one). A LOCK of 16,384 queues has 130,000."""
+"""The maximum number of elements of all lists and maps of one body (an entry of a map is one element). A LOCK of 16,384 queues has
+130,000."""
 ELEMENTS_ALWAYS = 65_536
-"""Elements that any body may have. So a body of at most so many bytes is within the limit, and nothing is counted."""
+"""The number of elements that any body may have. A body of at most that many bytes is within the limit without counting."""
 ELEMENT_BYTES_MIN = 4
-"""Beyond that there is at most one for so many bytes of the body. Ours take 8 to 60; an element takes up to 64 bytes of memory."""
+"""The minimum size of an element of a larger body, on average. lockstep's elements take 8 to 60 bytes encoded, and up to 64 bytes of
+memory."""
 
 _packb = msgpack.packb
 _unpackb = msgpack.unpackb
 
 
 def pack_plain(value: object) -> bytes:
-    """Plain values as bytes; maps in their own order. Raises LocalProtocolError for what msgpack can't hold (an int beyond 64 bits)."""
+    """Return plain values as bytes, with maps in their own order. Raise LocalProtocolError for values that msgpack can't encode (an int
+    beyond 64 bits)."""
     try:
         return cast(bytes, _packb(value))
     except (TypeError, ValueError, OverflowError) as error:
@@ -32,13 +35,13 @@ def pack_plain(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PackedList:
-    """A list whose elements have been packed one by one."""
+    """A list whose elements are packed already."""
 
     elements: Sequence[bytes]
 
 
 def pack_around(value: Mapping[str, object]) -> bytes:
-    """As `pack_plain`, of a map in which a value, at any depth of maps, may be a PackedList."""
+    """Pack a map as `pack_plain` does. A value, at any depth of maps, may be a PackedList."""
     packer = msgpack.Packer()
     parts: list[bytes] = []
 
@@ -59,23 +62,25 @@ def pack_around(value: Mapping[str, object]) -> bytes:
 
 
 def unpack_plain(data: bytes | bytearray | memoryview, *, what: str = "body", array_max: int = ITEMS_MAX, map_max: int = ITEMS_MAX) -> Any:
-    """Plain values from bytes. Raises RemoteProtocolError, beginning with `what`.
+    """Return plain values decoded from bytes.
 
-    msgpack allocates a list from the length that it claims, so that is held to the bytes that are there. Nesting ends at the library's
-    own stack (1,024 levels), and the number of elements is held to the bytes too. Extension types are refused, and so are map keys
-    that are neither str nor bytes.
+    msgpack allocates a list from the length that it claims, so the length is limited by the number of bytes in `data`, and so is the number
+    of elements. The library's own stack limits nesting (1,024 levels). Extension types are rejected, and so are map keys that are neither
+    str nor bytes.
+
+    Raises RemoteProtocolError, whose text begins with `what`.
     """
-    there = len(data)
+    length_max = len(data)
     count = None
-    if there > ELEMENTS_ALWAYS:
-        elements_max = min(ELEMENTS_MAX, max(ELEMENTS_ALWAYS, there // ELEMENT_BYTES_MIN))
+    if length_max > ELEMENTS_ALWAYS:
+        elements_max = min(ELEMENTS_MAX, max(ELEMENTS_ALWAYS, length_max // ELEMENT_BYTES_MIN))
         count = _counter(elements_max)
-        there = elements_max
+        length_max = elements_max
     try:
         return _unpackb(
             data,
-            max_array_len=array_max if array_max < there else there,
-            max_map_len=map_max if map_max < there else there,
+            max_array_len=array_max if array_max < length_max else length_max,
+            max_map_len=map_max if map_max < length_max else length_max,
             max_ext_len=0,
             object_hook=count,
             list_hook=count,
@@ -85,7 +90,7 @@ def unpack_plain(data: bytes | bytearray | memoryview, *, what: str = "body", ar
 
 
 def _counter(elements_max: int) -> Callable[[Any], Any]:
-    """A hook for complete lists and maps that raises ValueError when they have more elements together."""
+    """Return a hook for complete lists and maps that raises ValueError if they have more elements in total."""
     left = elements_max
 
     def count(container: Any) -> Any:

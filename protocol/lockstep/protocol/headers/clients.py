@@ -1,11 +1,12 @@
-"""Membership and locks. HEART_BEAT, LOCK_BATCH_MQ, UNLOCK_BATCH_MQ and SYNC carry structured bodies and no header fields."""
+"""Membership and locks. HEART_BEAT, LOCK_BATCH_MQ, UNLOCK_BATCH_MQ and SYNC have structured bodies and no header fields."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class UnregisterClientHeader:
-    """UNREGISTER_CLIENT (35). For a session: takes the client off the group's member list at once, keeps session and locks."""
+    """UNREGISTER_CLIENT (35). For a client with a session: removes it from the group's member list at once, but keeps the session and
+    its locks."""
 
     client_id: str = field(metadata={"wire": "clientID"})
     producer_group: str | None = None
@@ -24,18 +25,18 @@ class GroupStatusHeader:
     """GROUP_STATUS (30005)."""
 
     consumer_group: str | None = None
-    """None: the names of all groups."""
+    """None requests the names of all groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupHeader:
-    """DELETE_SUBSCRIPTIONGROUP (207). RocketMQ: DeleteSubscriptionGroupRequestHeader. Either flag removes the group's progress too."""
+    """DELETE_SUBSCRIPTIONGROUP (207). RocketMQ: DeleteSubscriptionGroupRequestHeader. Either flag also deletes the group's progress."""
 
     group: str = field(metadata={"wire": "groupName"})
     clean_offset: bool = False
-    """Of RocketMQ 5."""
+    """The flag of RocketMQ 5."""
     remove_offset: bool = False
-    """Of RocketMQ 4.9."""
+    """The flag of RocketMQ 4.9."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,16 @@ class QueryConsumerOffsetHeader:
     topic: str
     queue_id: int
     where: ConsumeFromWhere | None = None
-    """Native concurrent consumers: where a group without progress begins; the broker resolves it, as a LOCK's start policy."""
+    """Native concurrent consumers: the position at which a group without progress starts. The broker resolves it like a LOCK's start
+    policy."""
     timestamp_ms: int | None = None
     since: int | None = None
-    """With `where`: the lowest `since` that the client has heard from any broker."""
+    """With `where`: the lowest `since` that the client has received from any broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressReply:
-    """The answer to QUERY_CONSUMER_OFFSET. A query without `where` is answered the offset alone."""
+    """The response to QUERY_CONSUMER_OFFSET. Without `where` in the query it has only the offset."""
 
     offset: int
     generation: int | None = None
@@ -32,7 +33,7 @@ class ProgressReply:
 
 @dataclass(frozen=True, slots=True)
 class UpdateConsumerOffsetHeader:
-    """UPDATE_CONSUMER_OFFSET (15): classic clients; native ones commit by SYNC."""
+    """UPDATE_CONSUMER_OFFSET (15) of classic clients. Native clients commit by SYNC."""
 
     consumer_group: str
     topic: str
@@ -55,7 +56,8 @@ class SearchOffsetHeader:
     topic: str
     queue_id: int
     timestamp: int
-    """Store time, ms since 1970: asks for the first message stored at or after it, else the next offset. RocketMQ 5: boundaryType lower."""
+    """Store time, ms since 1970. The response is the first message stored at or after it, or else the next offset. RocketMQ 5:
+    boundaryType lower."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,23 +17,24 @@ class PullHeader:
     queue_offset: int
     max_msg_nums: int = 32
     sys_flag: int = 0
-    """Bits COMMIT_OFFSET 1, SUSPEND 2, SUBSCRIPTION 4."""
+    """The bits COMMIT_OFFSET (1), SUSPEND (2) and SUBSCRIPTION (4)."""
     commit_offset: int = 0
     suspend_timeout_millis: int = 0
     subscription: str | None = None
     sub_version: int = 0
     expression_type: str | None = None
     max_msg_bytes: int | None = None
-    """Native clients: how many bytes of records they want at most."""
+    """Native clients: the maximum number of record bytes in the response."""
     epoch: int | None = None
-    """Native ordered consumers: the fence under which they hold the queue. Another one is answered STALE_EPOCH."""
+    """Native ordered consumers: the fencing token (epoch) of their lock. A pull with another epoch fails with STALE_EPOCH."""
     generation: int | None = None
-    """Native concurrent consumers: the generation of the progress that they go on from. Another one is answered STALE_EPOCH."""
+    """Native concurrent consumers: the generation of the progress from which they continue. A pull with another one fails with
+    STALE_EPOCH."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullReply:
-    """The answer on codes 0, 19, 20, 21. The frame's body is records as stored. RocketMQ: PullMessageResponseHeader."""
+    """The response with codes 0, 19, 20 and 21. The frame's body has the records as stored. RocketMQ: PullMessageResponseHeader."""
 
     next_begin_offset: int
     min_offset: int
@@ -41,4 +42,4 @@ class PullReply:
     suggest_which_broker_id: int = 0
     gap_first: int | None = None
     gap_end: int | None = None
-    """Retention removed [gap_first, gap_end) before the group consumed it; told once."""
+    """Retention removed [gap_first, gap_end) before the group consumed it. Reported once."""

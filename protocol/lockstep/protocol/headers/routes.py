@@ -1,4 +1,4 @@
-"""Broker ↔ nameserver, topics."""
+"""Requests between broker and nameserver, and about topics."""
 
 from dataclasses import dataclass, field
 
@@ -12,16 +12,16 @@ class RegisterBrokerHeader:
     broker_addr: str
     """host:port of the listener named `internal`."""
     store_id: str
-    """32 hex digits, random, in the store: two brokers of one name are told apart by it."""
+    """32 hex digits, random, in the store: it distinguishes two brokers of the same name."""
     term: int
-    """Of this start. BROKER_NAME_TAKEN where another start of the name is registered and answers, or this store was accepted with a higher
-    term; REGISTRATION_PENDING while the one that is registered is asked whether it is still there."""
+    """The term of this start. The nameserver responds with BROKER_NAME_TAKEN if another start with this name is registered and alive, or
+    if it accepted this store with a higher term, and with REGISTRATION_PENDING while it checks whether the registered one is alive."""
     broker_id: int = 0
     proof: str | None = field(default=None, repr=False)
-    """32 hex digits, random, in the store, told to nameservers alone and disclosed by nobody. None: an earlier version."""
+    """32 hex digits, random, in the store, sent to nameservers only and never disclosed. None from an earlier version."""
     previous_term: int | None = None
-    """Of the start before this one. BROKER_NAME_TAKEN where it is lower than the term that was accepted last of this store. None: an
-    earlier version."""
+    """The term of the start before this one. The nameserver responds with BROKER_NAME_TAKEN if it is lower than the last accepted term
+    of this store. None from an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class UnregisterBrokerHeader:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicHeader:
-    """UPDATE_AND_CREATE_TOPIC (17). Body: TopicLayout, the one the creator goes on with. Answer's body: the TopicLayout in force.
+    """UPDATE_AND_CREATE_TOPIC (17). Body: the TopicLayout on which the creator continues. The response's body is the TopicLayout in force.
 
-    Without a body (a classic tool): the broker makes a layout of its own queues from the counts here.
+    Without a body (a classic tool) the broker makes a layout of its own queues from the counts in this header.
     """
 
     topic: str
@@ -48,7 +48,7 @@ class CreateTopicHeader:
     write_queue_nums: int = 8
     perm: int = 6
     auto: bool = False
-    """Created by a first send: refused with TOPIC_NOT_EXIST unless the broker allows it."""
+    """Whether a first send creates the topic: the broker responds with TOPIC_NOT_EXIST unless it allows automatic creation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class ForgetDeletionsHeader:
     """FORGET_DELETIONS (30009), to brokers and nameservers: forget the deleted topics whose deletion has at most this layout counter."""
 
     counter_max: int
-    """0: forget none, answer how many are remembered."""
+    """0 forgets none and only requests the number of remembered topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetDeletionsReply:
     forgotten: int
     remembered: int
-    """Deleted topics that are remembered now."""
+    """The number of deleted topics that are still remembered."""

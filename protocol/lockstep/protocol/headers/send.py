@@ -10,7 +10,7 @@ class SendMessageHeader:
     producer_group: str
     topic: str
     queue_id: int
-    """Negative: the broker picks a writable queue."""
+    """Negative: the broker chooses a writable queue."""
     sys_flag: int = 0
     born_timestamp: int = 0
     flag: int = 0
@@ -22,14 +22,15 @@ class SendMessageHeader:
     max_reconsume_times: int | None = None
     batch: bool = False
     durable: bool | None = None
-    """As of SendRecordsHeader."""
+    """As in SendRecordsHeader."""
     delay_ms: int | None = None
-    """In place of a level, which each broker's table may mean otherwise: it waits exactly so long, or is MESSAGE_ILLEGAL."""
+    """The exact delay instead of a level, which may differ between the brokers' tables. The broker responds with MESSAGE_ILLEGAL if it
+    has no such level."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendReply:
-    """The answer to SEND_MESSAGE. RocketMQ: SendMessageResponseHeader."""
+    """The response to SEND_MESSAGE. RocketMQ: SendMessageResponseHeader."""
 
     msg_id: str
     """offsetMsgId: hex of store host and physical offset."""
@@ -42,10 +43,10 @@ class SendBackHeader:
     """CONSUMER_SEND_MSG_BACK (36). RocketMQ: ConsumerSendMsgBackRequestHeader."""
 
     offset: int
-    """Where the message stands in the broker's log."""
+    """The physical offset of the message in the broker's log."""
     group: str
     delay_level: int = 0
-    """0: by the number of its retries; > 0: this level; < 0: dead-letter it."""
+    """0: by the number of its retries; > 0: this level; < 0: dead-letter the message."""
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
@@ -54,59 +55,61 @@ class SendBackHeader:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHeader:
-    """DEAD_LETTER (30006): one append copies the stored message to the group's %DLQ% topic and moves progress behind it."""
+    """DEAD_LETTER (30006): one append copies the stored message to the group's %DLQ% topic and moves the progress past it."""
 
     consumer_group: str
     topic: str
     queue_id: int
     epoch: int
     offset: int
-    """Of the message. Where progress is behind it already it was done before."""
+    """The offset of the message. If the progress is past it, an earlier request has dead-lettered it already."""
     attempts: int = 0
     reason: str = ""
     advance: bool = True
-    """False: progress stays, earlier messages of the queue are not committed yet."""
+    """False leaves the progress unchanged, because earlier messages of the queue are not committed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRecordsHeader:
-    """SEND_RECORDS (30003). The frame's body is `count` records (record.py) of one queue, the broker's fields zero."""
+    """SEND_RECORDS (30003). The frame's body is `count` records (record.py) of one queue, with the broker's fields zero."""
 
     topic: str
     queue_id: int
     count: int
     layout_counter: int | None = None
     layout_writer: int | None = None
-    """A keyed send carries the layout version that it hashed over; None for an unkeyed one."""
+    """A keyed send has the layout version from which it computed the queue; None for an unkeyed send."""
     producer_id: str | None = None
-    """32 hex digits (128 bits). None: the frame is not idempotent and carries no __LS_SEQ."""
+    """32 hex digits (128 bits). None if the frame is not idempotent and has no __LS_SEQ."""
     partition: int = 0
     producer_epoch: int = 0
     first_sequence: int = 0
     first: bool = False
-    """The producer knows of no earlier frame in this scope: taken even where the broker has no such scope and first_sequence > 0."""
+    """The producer knows of no earlier frame in this scope: the broker accepts the frame even without such a scope and with
+    first_sequence > 0."""
     crc: int = 0
-    """Running CRC-32 of everything in the scope since sequence 0, up to and including this frame (sequence.py)."""
+    """The running CRC-32 of all frames of the scope since sequence 0, including this frame (sequence.py)."""
     given: bool | None = None
-    """The producer id was given (a query, a job), not drawn at the producer's start: the broker remembers its scopes for longer."""
+    """Whether the user provided the producer id (a query, a job) instead of the producer generating it at its start. The broker
+    remembers the scopes of a provided id longer."""
     durable: bool | None = None
-    """True: answered once the disk has it, also by a broker whose flush is async. False: once the operating system has it, also where the
-    flush is sync. None: as the broker is set to."""
+    """True: respond when the data is on disk, even if the broker flushes asynchronously. False: respond when the operating system has
+    it, even if the broker flushes synchronously. None: as the broker is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRecordsReply:
-    """The answer to SEND_RECORDS: records are contiguous, so the first one's place gives them all."""
+    """The response to SEND_RECORDS. The records are contiguous, so the position of the first one gives those of all."""
 
     queue_offset: int
-    """Queue offset of the first record; the i-th has queue_offset + i. −1 with DUPLICATE (no longer known)."""
+    """The queue offset of the first record; the i-th has queue_offset + i. −1 with DUPLICATE, if it is no longer known."""
     physical_offset: int
-    """Log offset of the first record; the next begins at + its size. With the store host this gives every offsetMsgId."""
+    """The log offset of the first record; the next record begins after its size. With the store host it gives every offsetMsgId."""
     store_timestamp: int
     store_host: str = ""
-    """host:port that the records carry as store host."""
+    """The store host (host:port) that the records carry."""
     next_sequence: int | None = None
-    """With OUT_OF_SEQUENCE: what the broker expects."""
+    """With OUT_OF_SEQUENCE: the sequence that the broker expects."""
     layout_counter: int | None = None
     layout_writer: int | None = None
-    """With LAYOUT_STALE: the broker's version."""
+    """With LAYOUT_STALE: the broker's layout version."""

@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.broker.store import FlushMode, ReadStatus, Store, StoreDiskError
 from lockstep.protocol.errors import ConfigError, MessageIllegalError, ServiceNotAvailableError
-from lockstep.protocol.properties import COPY_BYTES_MAX
+from lockstep.protocol.properties import COPY_GROWTH_BYTES_MAX
 from lockstep.protocol.record import RecordView
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
@@ -322,8 +322,8 @@ async def test_a_senders_record_leaves_room_for_its_copies_and_the_brokers_own_m
     with pytest.raises(MessageIllegalError, match=f"record 0: size {store.sent_record_bytes_max + 1}, expected"):
         append(store, b"x" * (longest + 1))
     append(store, b"x" * longest)
-    copy = record(b"x" * longest, topic="t" * 127, properties=b"a\x01" + b"p" * (COPY_BYTES_MAX - 123))
-    assert len(copy) == store.sent_record_bytes_max + COPY_BYTES_MAX
+    copy = record(b"x" * longest, topic="t" * 127, properties=b"a\x01" + b"p" * (COPY_GROWTH_BYTES_MAX - 123))
+    assert len(copy) == store.sent_record_bytes_max + COPY_GROWTH_BYTES_MAX
     store.append_frame("t" * 127, 0, copy, 1, born_host=bytes(8), trusted=True)
     await store.close()
 

@@ -61,7 +61,7 @@ def test_every_record_gets_its_place_and_stamp_and_an_entry() -> None:
         view = RecordView(tail[6:], start)
         assert (view.queue_offset, view.physical_offset) == (40 + number, 1000 + start)
         assert (view.born_host, view.store_ms, view.store_host) == (STAMPED[:8], 1_700_000_000_123, STAMPED[16:])
-        assert view.crc_holds()
+        assert view.crc_matches()
     found = [ENTRY.unpack_from(entries, 20 * i) for i in range(3)]
     sizes = [end - start for start, end in places]
     assert [size for _, size, _ in found] == sizes

@@ -211,9 +211,9 @@ async def test_a_frame_of_an_unknown_past_is_taken_as_it_is() -> None:
     """Flagged first with a sequence above 0: nobody can know the CRC that it goes on from."""
     files = SimFiles()
     store = await open_store(files, **NEVER)
-    from lockstep.protocol.sequence import FrameSequence, seal
+    from lockstep.protocol.sequence import FrameSequence, seal_frame
 
-    frame, sequence = seal([record(b"a")], FrameSequence("cd" * 16, 0, 4, 77, 1, True, 0), 12345)
+    frame, sequence = seal_frame([record(b"a")], FrameSequence("cd" * 16, 0, 4, 77, 1, True, 0), 12345)
     store.append_frame("orders", 0, frame, 1, born_host=BORN_HOST, sequenced=True)
     await confirmed(store)
     await kill(store, files)

@@ -5,7 +5,7 @@ import pytest
 from lockstep.broker.store.commit_log import AbsentFile, CommitLog, Segment
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.scan import WINDOW_BYTES, DamagedRange, LogScan, StoredRecord
-from lockstep.protocol.record import PLACE
+from lockstep.protocol.record import OFFSETS
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import record
@@ -55,7 +55,7 @@ class Sink:
 def records(first: int, position: int) -> bytes:
     data = bytearray(RECORD * COUNT)
     for number in range(COUNT):
-        PLACE.pack_into(data, number * len(RECORD) + 20, first + number, position + number * len(RECORD))
+        OFFSETS.pack_into(data, number * len(RECORD) + 20, first + number, position + number * len(RECORD))
     return bytes(data)
 
 
