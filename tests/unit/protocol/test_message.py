@@ -76,7 +76,7 @@ def test_a_message_equals_messages_only_and_has_no_subclasses() -> None:
     assert Message("t", b"x") != ("t", b"x", None, (), {}, None, 0)
     fields = "tags=None, keys=(), properties=mappingproxy({}), sharding_key='k', flag=0"
     assert repr(Message("t", b"x", sharding_key="k")) == f"Message(topic='t', body=b'x', {fields})"
-    with pytest.raises(TypeError, match="can.t be subclassed"):
+    with pytest.raises(TypeError, match="subclassed"):
         type("Mine", (Message,), {})
 
 
