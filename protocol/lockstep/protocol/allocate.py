@@ -245,7 +245,7 @@ def _nearby(strategy: MachineRoomNearby, queues: Iterable[MessageQueue], members
 def _room(of: Callable[[T], str], what: T) -> str:
     try:
         room = of(what)
-    except Exception as error:  # user's function
+    except Exception as error:  # listener: a user's function
         raise LocalProtocolError(f"can't get the room of {what}: {type(error).__name__}: {error}") from error
     if not isinstance(room, str) or not room:
         raise LocalProtocolError(f"the room of {what} is {room!r}: expected a name")
