@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "admin": 3, "testing": 3, "dashboard": 3, "spark": 3}
 FLOORS["tests"] = 4
@@ -72,14 +70,14 @@ def test_every_root_holds_one_typed_slice_of_the_namespace() -> None:
         assert (ROOT / root / "lockstep" / root / "py.typed").exists(), root
 
 
-@pytest.mark.parametrize("path", sources(), ids=place)
-def test_a_file_imports_only_from_floors_below(path: Path) -> None:
-    here = path.relative_to(ROOT).parts[0]
-    for name in imported(path):
-        assert here == "tests" or name.partition(".")[0] not in {"sweep", "support"}, f"{place(path)} imports {name}"
-        if name.startswith("lockstep."):
-            there = name.split(".")[1]
-            assert there == here or FLOORS[there] < FLOORS[here] or (here, there) in PEERS, f"{place(path)} imports {name}"
+def test_a_file_imports_only_from_floors_below() -> None:
+    for path in sources():
+        here = path.relative_to(ROOT).parts[0]
+        for name in imported(path):
+            assert here == "tests" or name.partition(".")[0] not in {"sweep", "support"}, f"{place(path)} imports {name}"
+            if name.startswith("lockstep."):
+                there = name.split(".")[1]
+                assert there == here or FLOORS[there] < FLOORS[here] or (here, there) in PEERS, f"{place(path)} imports {name}"
 
 
 def module_of(path: Path) -> str:
@@ -116,67 +114,65 @@ def test_types_that_only_the_type_checker_imports_are_few_and_have_a_reason() ->
     assert {place(p) for p in sources() if not simulates(p) and "TYPE_CHECKING" in p.read_text()} == LATE.keys()
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if place(p).startswith("protocol/")], ids=place)
-def test_protocol_is_pure(path: Path) -> None:
-    assert not PURE_FORBIDDEN & {name.split(".")[0] for name in imported(path)}
+def test_protocol_is_pure() -> None:
+    for path in [path for path in sources() if place(path).startswith("protocol/")]:
+        assert not PURE_FORBIDDEN & {name.split(".")[0] for name in imported(path)}, place(path)
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in sources() if "/tables/" in place(p) or place(p).endswith(("coordination.py", "route_table.py"))], ids=place
-)
-def test_tables_are_pure(path: Path) -> None:
-    assert not (PURE_FORBIDDEN - {"os"}) & {name.split(".")[0] for name in imported(path)}
+def test_tables_are_pure() -> None:
+    for path in [path for path in sources() if "/tables/" in place(path) or place(path).endswith(("coordination.py", "route_table.py"))]:
+        assert not (PURE_FORBIDDEN - {"os"}) & {name.split(".")[0] for name in imported(path)}, place(path)
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if place(p) not in WORLD and not place(p).startswith("admin/")], ids=place)
-def test_clocks_randomness_files_and_threads_are_handed_in(path: Path) -> None:
-    seeded = {"random"} if simulates(path) else set()
-    assert not WORLD_MODULES & {name.split(".")[0] for name in imported(path)} - seeded
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        code = line.split("#")[0]
-        found = WORLD_CALLS.search(code)
-        assert not found or "# world:" in line, f"{place(path)}:{number} reaches the world by itself: {line.strip()}"
+def test_clocks_randomness_files_and_threads_are_handed_in() -> None:
+    for path in [path for path in sources() if place(path) not in WORLD and not place(path).startswith("admin/")]:
+        seeded = {"random"} if simulates(path) else set()
+        assert not WORLD_MODULES & {name.split(".")[0] for name in imported(path)} - seeded, place(path)
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            code = line.split("#")[0]
+            found = WORLD_CALLS.search(code)
+            assert not found or "# world:" in line, f"{place(path)}:{number} reaches the world by itself: {line.strip()}"
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if simulates(p)], ids=place)
-def test_the_simulator_rolls_only_dice_with_a_seed(path: Path) -> None:
-    for node in ast.walk(tree(path)):
-        assert not isinstance(node, ast.Import) or all(alias.name != "random" for alias in node.names), f"{place(path)} imports random"
-        if isinstance(node, ast.ImportFrom) and node.module == "random":
-            assert [alias.name for alias in node.names] == ["Random"], f"{place(path)} imports more than Random"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Random":
-            assert node.args, f"{place(path)}:{node.lineno} has dice without a seed"
+def test_the_simulator_rolls_only_dice_with_a_seed() -> None:
+    for path in [path for path in sources() if simulates(path)]:
+        for node in ast.walk(tree(path)):
+            assert not isinstance(node, ast.Import) or all(alias.name != "random" for alias in node.names), f"{place(path)} imports random"
+            if isinstance(node, ast.ImportFrom) and node.module == "random":
+                assert [alias.name for alias in node.names] == ["Random"], f"{place(path)} imports more than Random"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Random":
+                assert node.args, f"{place(path)}:{node.lineno} has dice without a seed"
 
 
-@pytest.mark.parametrize("path", sources(), ids=place)
-def test_every_task_has_an_owner(path: Path) -> None:
-    if place(path) == "runtime/lockstep/runtime/daemon.py":
-        return
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Attribute) and node.attr in {"create_task", "ensure_future"}:
-            owner = node.value.id if isinstance(node.value, ast.Name) else ""
-            assert owner in {"group", "tasks"}, f"{place(path)}:{node.lineno} starts a task that nobody owns"
+def test_every_task_has_an_owner() -> None:
+    for path in sources():
+        if place(path) == "runtime/lockstep/runtime/daemon.py":
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and node.attr in {"create_task", "ensure_future"}:
+                owner = node.value.id if isinstance(node.value, ast.Name) else ""
+                assert owner in {"group", "tasks"}, f"{place(path)}:{node.lineno} starts a task that nobody owns"
 
 
-@pytest.mark.parametrize("path", sources(), ids=place)
-def test_broad_except_stands_only_where_everything_ends(path: Path) -> None:
-    if path.name in {"daemon.py", "turn.py"}:
-        return
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ExceptHandler):
-            names = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else {"(bare)"}
-            ends_one_request = len(node.body) == 1 and ast.unparse(node.body[0]).endswith("request.fail(error)")
-            if names & {"Exception", "BaseException", "(bare)"} and not ends_one_request:
-                line = path.read_text().splitlines()[node.lineno - 1]
-                assert re.search("# (listener|one message|one table|notices):|# re-raised", line), (
-                    f"{place(path)}:{node.lineno} catches everything"
-                )
+def test_broad_except_stands_only_where_everything_ends() -> None:
+    for path in sources():
+        if path.name in {"daemon.py", "turn.py"}:
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ExceptHandler):
+                names = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else {"(bare)"}
+                ends_one_request = len(node.body) == 1 and ast.unparse(node.body[0]).endswith("request.fail(error)")
+                if names & {"Exception", "BaseException", "(bare)"} and not ends_one_request:
+                    line = path.read_text().splitlines()[node.lineno - 1]
+                    assert re.search("# (listener|one message|one table|notices):|# re-raised", line), (
+                        f"{place(path)}:{node.lineno} catches everything"
+                    )
 
 
-@pytest.mark.parametrize("path", sources(), ids=place)
-def test_nothing_is_left_for_later(path: Path) -> None:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        assert not re.search(r"\b(TODO|FIXME|XXX)\b", line), f"{place(path)}:{number}"
+def test_nothing_is_left_for_later() -> None:
+    for path in sources():
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert not re.search(r"\b(TODO|FIXME|XXX)\b", line), f"{place(path)}:{number}"
 
 
 # ------------------------------------------------------------------------------------------------------------------ citations
@@ -299,10 +295,10 @@ def missing_names(path: Path) -> set[str]:
     return missing
 
 
-@pytest.mark.parametrize("path", pages(), ids=place)
-def test_every_file_test_and_module_that_a_document_names_exists(path: Path) -> None:
-    missing = missing_names(path)
-    assert not missing, f"{place(path)} names what is not in the repository: {', '.join(sorted(missing))}"
+def test_every_file_test_and_module_that_a_document_names_exists() -> None:
+    for path in pages():
+        missing = missing_names(path)
+        assert not missing, f"{place(path)} names what is not in the repository: {', '.join(sorted(missing))}"
 
 
 def test_a_wrong_name_in_a_document_is_found(tmp_path: Path) -> None:
@@ -322,9 +318,9 @@ def test_every_law_names_tests_and_every_rule_of_ordering_is_cited_once_as_a_hea
     assert len(headings) == len(set(headings)), "a rule's number is used twice"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "adr").glob("*.md")), ids=place)
-def test_a_decision_record_has_decision_context_and_consequence(path: Path) -> None:
-    text = path.read_text()
-    assert re.match(rf"# {int(path.name[:4])}\. ", text), "its title begins with its number"
-    for part in ("Decision", "Context", "Consequence"):
-        assert re.search(rf"^(#+ |- |)\**{part}s?\b", text, re.MULTILINE), f"{place(path)} has no {part}"
+def test_a_decision_record_has_decision_context_and_consequence() -> None:
+    for path in sorted((ROOT / "docs" / "adr").glob("*.md")):
+        text = path.read_text()
+        assert re.match(rf"# {int(path.name[:4])}\. ", text), "its title begins with its number"
+        for part in ("Decision", "Context", "Consequence"):
+            assert re.search(rf"^(#+ |- |)\**{part}s?\b", text, re.MULTILINE), f"{place(path)} has no {part}"

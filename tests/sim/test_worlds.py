@@ -5,7 +5,7 @@ import pytest
 from sweep.seeds import run_one
 from sweep.worlds import WORLDS
 
-STORM_S = 12.0
+STORM_S = 6.0
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -16,11 +16,12 @@ from lockstep.client import (
     PushConsumer,
 )
 from lockstep.testing import TestCluster, simulate
+from support.effort import seeds
 
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_whatever_dies_every_acknowledged_message_is_handled_or_dead(seed: int) -> None:
     dice = random.Random(seed)
     handled: set[bytes] = set()

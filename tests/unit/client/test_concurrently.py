@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.config import BrokerConfig
 from lockstep.client import (
     ConcurrentlyContext,
     ConfigError,
@@ -26,8 +27,10 @@ from lockstep.client import (
     SubscriptionConflictError,
     TransportError,
 )
+from lockstep.protocol.delays import LEVELS_MS
 from lockstep.protocol.errors import MessageIllegalError, QueryNotFoundError, ServiceNotAvailableError
 from lockstep.testing import TestCluster, simulate
+from support.effort import usually
 
 GROUP = "billing"
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -177,12 +180,18 @@ def test_after_the_last_retry_it_is_a_dead_letter() -> None:
     simulate(main)
 
 
-def test_sixteen_retries_by_default_then_the_dead_letter_queue() -> None:
+QUICK_LEVELS_MS = (1_000,) * 18
+
+
+@pytest.mark.parametrize("levels_ms", usually([(QUICK_LEVELS_MS,)], [(QUICK_LEVELS_MS,), (LEVELS_MS,)]), ids=["1 s each", "the table"])
+def test_sixteen_retries_by_default_then_the_dead_letter_queue(levels_ms: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BrokerConfig, "delay_levels_ms", lambda _: levels_ms)
+
     async def main() -> None:
         async with world() as w:
             async with w.consumer(lambda _: LATER):
                 await w.send(b"poison")
-                await w.cluster.advance(minutes=300)
+                await w.cluster.advance(seconds=sum(levels_ms[2:]) // 1_000 + 30)
                 assert [times for _, _, times in w.seen] == list(range(17))
             assert await dead(w) == [b"poison"]
 

@@ -15,6 +15,7 @@ from lockstep.client import Backoff, OrderedRetry, OrderlyContext
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.message import MessageExt
 from support.consumers import G, S, consuming
+from support.effort import seeds
 from support.scripted_broker import ScriptedBroker, ScriptedCluster, advance, scripted_cluster
 
 pytestmark = pytest.mark.frozen_clock
@@ -112,7 +113,7 @@ async def storm(cluster: ScriptedCluster, witness: Witness, random: Random) -> N
         assert cluster[name].committed(G, "orders", queue_id) == count, (name, queue_id)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 async def test_nothing_is_lost_skipped_or_called_twice_at_once(seed: int) -> None:
     random = Random(seed)
     witness = Witness(random)

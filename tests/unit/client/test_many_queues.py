@@ -25,7 +25,7 @@ from support.producing import message, producing
 pytestmark = pytest.mark.simulated
 
 CONFIG = ProducerConfig(send_timeout_ms=60_000, keyed_send_timeout_ms=60_000, attempt_timeout_ms=500)
-FEW, MANY = 60, 240
+FEW, MANY = 30, 120
 PRODUCER = "/client/producer/"
 
 

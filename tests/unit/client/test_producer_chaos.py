@@ -13,12 +13,12 @@ from lockstep.client.errors import SendError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.errors import BrokerError, BrokerSystemError, MessageIllegalError, ServiceNotAvailableError
 from lockstep.testing.simulation.loop import SimLoop
+from support.effort import seeds
 from support.fake_broker import FakeBroker, FakeCluster, Seen, fake_cluster, hang_up, ignore, lose_answer, refuse, store_and_hang_up
 from support.producing import message, producing
 
 pytestmark = pytest.mark.simulated
 
-SEEDS = 40
 LATE_S = 0.012
 """Deadlines of one frame are met together every 10 ms."""
 
@@ -162,7 +162,7 @@ class Story:
         return found
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(12, 40))
 async def test_every_send_ends_once_in_time_and_with_the_outcome_that_is_true(seed: int) -> None:
     random, loop = Random(seed), asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)

@@ -4,7 +4,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
@@ -12,6 +12,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.fields import camel, from_plain, to_plain
 from lockstep.protocol.frame import FrameBuffer, encode_frame
+from support.effort import examples
 from support.wire_values import BODIES, HEADERS, values_of
 
 
@@ -148,7 +149,7 @@ def test_two_defaults_of_one_field_are_equal() -> None:
 
 
 @pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_every_body_comes_back_as_it_went(kind: type, data: st.DataObject) -> None:
     value = data.draw(values_of(kind))
@@ -158,7 +159,7 @@ def test_every_body_comes_back_as_it_went(kind: type, data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_every_header_comes_back_as_it_went(kind: type, data: st.DataObject) -> None:
     value = data.draw(values_of(kind))
@@ -182,7 +183,7 @@ JUNK = st.recursive(
 
 
 @pytest.mark.parametrize("kind", [*BODIES, *HEADERS], ids=lambda kind: kind.__name__)
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_whatever_a_peer_sends_is_a_value_or_a_refusal(kind: type, data: st.DataObject) -> None:
     """Any field of a right value replaced by junk: decoded to something that encodes again, or RemoteProtocolError. Nothing else."""

@@ -181,8 +181,10 @@ SMALL = [[], {}, 0, None, "x"]
 """Values of one or two bytes."""
 
 
-@pytest.mark.parametrize("each", SMALL)
-@pytest.mark.parametrize("size", [ELEMENTS_ALWAYS * 3, ELEMENTS_ALWAYS * ELEMENT_BYTES_MIN * 2, 2 << 20, 16 << 20])
+SIZES = [ELEMENTS_ALWAYS * 3, ELEMENTS_ALWAYS * ELEMENT_BYTES_MIN * 2, 2 << 20, 16 << 20]
+
+
+@pytest.mark.parametrize(("size", "each"), [*((size, []) for size in SIZES), *((SIZES[0], each) for each in SMALL[1:])])
 def test_elements_are_as_many_as_the_bytes_are_worth_and_half_a_million_at_most(size: int, each: object) -> None:
     most = min(ELEMENTS_MAX, max(ELEMENTS_ALWAYS, size // ELEMENT_BYTES_MIN))
     assert len(padded(most, size, each)) == size

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lockstep.client import ConsumeOrderlyStatus, Message, MessageQueue, Producer, PushConsumer, SendError
 from lockstep.testing import OrderChecker, OrderViolationError, TestCluster
 from lockstep.testing.order_laws import FAULTS_MAX, Fate, Handling, Send, judge
+from support.effort import examples
 
 S = ConsumeOrderlyStatus
 
@@ -106,6 +107,7 @@ def test_each_law_tells_only_its_first_faults() -> None:
     assert [broken.law for broken in found] == ["lost"] * FAULTS_MAX
 
 
+@examples(100)
 @given(count=st.integers(1, 8), data=st.data())
 def test_whatever_owners_come_and_go_their_work_is_lawful_and_a_hole_in_it_is_not(count: int, data: st.DataObject) -> None:
     order: list[int] = []

@@ -1,0 +1,28 @@
+"""How much random work a law gets: a part of it in the usual run, all of it with LOCKSTEP_TEST_SLOW=1, as in CI."""
+
+import os
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+SLOW = os.environ.get("LOCKSTEP_TEST_SLOW") == "1"
+USUAL_SHARE = 4
+"""The usual run tries one in so many of the examples of a costly property."""
+
+
+def seeds(usual: int, slow: int) -> list[Any]:
+    """Return parameters 0 … slow - 1, of which the usual run takes the first `usual`."""
+    return usually(range(usual), range(slow))
+
+
+def usually(usual: Collection[Any], cases: Iterable[Any]) -> list[Any]:
+    """Return `cases` (a tuple is one of several values) as parameters; those outside of `usual` are marked slow."""
+    values = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]
+    return [pytest.param(*each, marks=() if case in usual else pytest.mark.slow) for case, each in values]
+
+
+def examples(count: int) -> settings:
+    """Return settings that try `count` examples in the slow run, and a part of them in the usual one."""
+    return settings(max_examples=count if SLOW else max(8, count // USUAL_SHARE))
