@@ -227,7 +227,7 @@ def test_the_errors_and_events_that_the_page_names_exist() -> None:
         for name in re.findall(r"`(\w+)`", errors):
             assert name in lockstep.client.__all__
     source = "".join(path.read_text() for path in (ROOT / "client").rglob("*.py"))
-    events = re.findall(r"`([a-z]+\.[a-z_]+)`", GUIDE.split("What the log says", 1)[1])
+    events = re.findall(r"`([a-z]+\.[a-z_]+)`", GUIDE.split("Log events of a running consumer", 1)[1])
     assert len(events) > 5
     for event in events:
         assert f'("{event}"' in source, event
