@@ -97,6 +97,7 @@ class FakeStore:
         """What append_frame raises."""
         self.born_hosts: list[bytes] = []
         self.store_host = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
+        self.writer = self
         self.confirm_now = True
         self.waiting: list[Callable[[], None]] = []
         self.waiting_written: list[Callable[[], None]] = []

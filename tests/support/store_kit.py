@@ -162,13 +162,13 @@ def sequenced(bodies: list[bytes], *, first: int, previous_crc: int, epoch: int 
 async def confirmed(store: Store) -> None:
     """Waits until everything appended is confirmed."""
     done = asyncio.get_running_loop().create_future()
-    store.when_confirmed(lambda: done.done() or done.set_result(None))
+    store.writer.when_confirmed(lambda: done.done() or done.set_result(None))
     await done
 
 
 def abandon(store: Store) -> None:
     """The process is gone: its tasks never run again."""
-    store._flusher.abandon()
+    store.writer.flusher.abandon()
     for task in list(store._tasks._tasks):
         task.cancel()
 

@@ -120,12 +120,12 @@ class World:
             for one in sent:
                 one.acknowledged = True
 
-        self.store.when_confirmed(acknowledge)
+        self.store.writer.when_confirmed(acknowledge)
 
     async def live(self, steps: int, crash_after: int, *, power: bool) -> None:
         """Works until the steps are done or the process dies at the n-th changing operation; then the crash."""
         fatal: list[BaseException] = []
-        self.store.on_fatal = fatal.append
+        self.store.writer.on_fatal = fatal.append
         self.files.countdown = crash_after
         if self.random.random() < 0.3:
             operation, path = self.random.choice(

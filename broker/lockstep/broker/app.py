@@ -124,7 +124,7 @@ class Broker:
         budget = config.budget(host.descriptors.limit)
         store_config = replace(config.store_config(), open_file_count_max=budget.open_files_max)
         self._store = store = await Store.open(store_config, host, config.identity())
-        store.on_fatal = self._fail
+        store.writer.on_fatal = self._fail
         self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
         self._keeper = StoreMaintenance(host, store, state)
@@ -176,13 +176,13 @@ class Broker:
             LockProcessor(host, coordination, store),
             OffsetProcessor(host, coordination, store),
         ]
-        self._dispatcher = Dispatcher(processors, store, LANES, self._heard, budget)
+        self._dispatcher = Dispatcher(processors, store.writer, LANES, self._heard, budget)
         self._server = server = Server(
             host, config.listeners(), self._handle, LIMITS, on_close=self._closed, connections_max=connections_max
         )
         self._effects = EffectRunner(coordination.state, server.endpoints, pulls)
         self._leases = LeaseTimer(host, coordination)
-        store.on_arrival = self._arrived
+        store.writer.on_arrival = self._arrived
         state.on_topic_changed.append(pulls.topic_changed)
         self._metrics = BrokerMetrics(config, store, state, pulls)
         return server

@@ -25,7 +25,7 @@ _FORMAT = _packb(FORMAT)
 
 
 class Journal:
-    """Collects changes until the store asks for them (`Store.before_write`). `on_dirty` is called with the first change of each turn.
+    """Collects changes until the store asks for them (`LogWriter.before_write`). `on_dirty` is called with the first change of each turn.
 
     `on_unsure` is called with the error of a change that could not be applied: the tables may hold half of it, and the log lacks it.
     """

@@ -163,7 +163,7 @@ class BrokerMetrics:
     def _log(self, figures: MetricFamilies) -> None:
         store, disk = self._store, self._store.disk_status()
         figures.gauge("rocketmq_storage_size", "Bytes of the log.", rows=[((), disk.log_bytes)])
-        figures.gauge("rocketmq_storage_flush_behind_bytes", "Bytes written and not synced.", rows=[((), store.unsynced_bytes)])
+        figures.gauge("rocketmq_storage_flush_behind_bytes", "Bytes written and not synced.", rows=[((), store.writer.unsynced_bytes)])
         figures.gauge(
             "rocketmq_broker_permission", "6: reads and writes; 4: the disk is full, reads only.", rows=[((), 6 if disk.writable else 4)]
         )
@@ -176,4 +176,4 @@ class BrokerMetrics:
         figures.gauge("lockstep_disk_reserve_bytes", "Free space below which sends are refused.", rows=[((), disk.reserve_bytes)])
         figures.gauge("lockstep_term", "Rises with each start.", rows=[((), self._state.coordination.state.term)])
         text = "From the first append of a loop turn until its messages were confirmed and its senders answered."
-        figures.histogram("lockstep_append_latency_seconds", text, store.append_latency)
+        figures.histogram("lockstep_append_latency_seconds", text, store.writer.append_latency)

@@ -34,7 +34,7 @@ class BrokerState:
     def __init__(self, config: CoordinationConfig, store: Store, random: Random, *, topics_max: int = TOPICS_MAX) -> None:
         self._store = store
         self._broker_name = config.broker_name
-        self.journal = Journal(store.dirty, store.unsure)
+        self.journal = Journal(store.writer.dirty, store.writer.unsure)
         self.layouts = LayoutTable()
         self.topics = TopicTable(
             self.layouts,
@@ -50,7 +50,7 @@ class BrokerState:
         self.coordination = Coordination(config, self.layouts, store, self.journal)
         self.coordination.state.may_begin = store.check_beginning
         self.on_topic_changed: list[Callable[[str], None]] = []
-        store.before_write = self.write_changes
+        store.writer.before_write = self.write_changes
 
     # --------------------------------------------------------------------------------------------------------------- running
 

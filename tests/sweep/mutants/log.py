@@ -10,6 +10,7 @@ from lockstep.broker.store.commit_log import CommitLog, SyncPlan
 from lockstep.broker.store.commit_waiters import CommitWaiters
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.log_writer import LogWriter
 from lockstep.broker.store.recovery import Recoverer
 from lockstep.broker.store.snapshot_choice import SnapshotEvidence
 from lockstep.broker.store.store import Store
@@ -20,7 +21,7 @@ from sweep.mutants.registry import Patches, mutant
 @mutant("fsync", "power")
 def answered_before_confirmed(patch: Patches) -> None:
     """An answer waits until the log is confirmed up to its end."""
-    patch.set(Store, "when_confirmed", lambda self, callback: callback())
+    patch.set(LogWriter, "when_confirmed", lambda self, callback: callback())
 
 
 @mutant("fsync", "power")
@@ -54,9 +55,9 @@ def recovered_is_served_unsynced(patch: Patches) -> None:
     """What a start found and decided is durable before the port opens."""
 
     async def unsynced(self: Store) -> None:
-        self._end_turn()
-        self._unconfirmed_end = None
-        self._confirmations.confirm(self._log.written)
+        self.writer.end_turn()
+        self.writer._unconfirmed_end = None
+        self.writer._waiters.confirm(self._log.written)
 
     patch.set(Store, "sync", unsynced)
 
@@ -143,10 +144,10 @@ def a_failed_sync_is_tried_again(patch: Patches) -> None:
 def served_after_a_failed_write(patch: Patches) -> None:
     """After a failed write or sync nothing is answered any more."""
 
-    def go_on(self: Store, error: BaseException) -> None:
-        self._confirmations.confirm(self._log.end)
+    def go_on(self: LogWriter, error: BaseException) -> None:
+        self._waiters.confirm(self._log.end)
 
-    patch.set(Store, "_fail", go_on)
+    patch.set(LogWriter, "fail", go_on)
 
 
 class _Whatever(int):

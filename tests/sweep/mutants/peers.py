@@ -11,8 +11,8 @@ from lockstep.broker.group_state import GroupState
 from lockstep.broker.heartbeats import HeartbeatCache
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.processors.pull import PullProcessor
-from lockstep.broker.store import Store
 from lockstep.broker.store.commit_log import CommitLog
+from lockstep.broker.store.log_writer import LogWriter
 from lockstep.protocol.codec import plain
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.runtime import admin_port, dispatch, endpoint
@@ -50,7 +50,7 @@ def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{ONE_BUG}::test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answered")
 def half_a_change_is_gone_on_from(patch: Patches) -> None:
     """A broker whose tables disagree with its log ends, and answers nothing from them."""
-    patch.set(Store, "unsure", lambda self, error: None)
+    patch.set(LogWriter, "unsure", lambda self, error: None)
 
 
 @mutant(
@@ -219,13 +219,13 @@ def held_pulls_are_lost_with_their_table(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{FAULTS}::test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process")
 def half_a_turn_is_gone_on_from(patch: Patches) -> None:
     """An error after the log was written, while answers leave, ends the process."""
-    close: Any = Store._close_turn
+    close: Any = LogWriter._close_turn
 
-    def suppressed(self: Store, wrote: bool) -> None:
+    def suppressed(self: LogWriter, wrote: bool) -> None:
         with suppress(LookupError):
             close(self, wrote)
 
-    patch.set(Store, "_close_turn", suppressed)
+    patch.set(LogWriter, "_close_turn", suppressed)
 
 
 @mutant("swarm", aimed=f"{FAULTS}::test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_with_it")

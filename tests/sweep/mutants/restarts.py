@@ -35,9 +35,9 @@ def the_term_is_not_synced(patch: Patches) -> None:
         if id(self) not in entering:
             await sync(self)
             return
-        self._unconfirmed_end = None
-        self._end_turn()
-        self._confirmations.confirm(self._log.written)
+        self.writer._unconfirmed_end = None
+        self.writer.end_turn()
+        self.writer._waiters.confirm(self._log.written)
 
     async def unmarked(self: Store, *, accepted: int, last: int) -> None:
         pass

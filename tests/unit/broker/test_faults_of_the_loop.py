@@ -12,8 +12,9 @@ from lockstep.broker.background import EffectRunner
 from lockstep.broker.effects import CloseConnection, DrainFault
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.processors.pull import PullProcessor
-from lockstep.broker.store import Store, StoreDiskError
+from lockstep.broker.store import StoreDiskError
 from lockstep.broker.store.commit_waiters import CommitWaiters
+from lockstep.broker.store.log_writer import LogWriter
 from lockstep.broker.tables.long_poll_table import LongPollTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import TransportError
@@ -108,7 +109,7 @@ async def test_pulls_of_a_turn_that_fails_are_answered_and_the_next_turn_serves(
         assert not broker._failed
 
 
-@pytest.mark.parametrize("callback", [(Store, "_end_turn"), (CommitWaiters, "close_turn"), (CommitWaiters, "confirm")])
+@pytest.mark.parametrize("callback", [(LogWriter, "end_turn"), (CommitWaiters, "close_turn"), (CommitWaiters, "confirm")])
 async def test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process(
     callback: tuple[type, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

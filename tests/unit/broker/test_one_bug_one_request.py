@@ -212,7 +212,7 @@ async def test_an_arrival_that_fails_keeps_no_answer_and_no_other_arrival_back(
         assert store is not None
         waiting = client.pull(0, 1, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000)
         await until(lambda: pulls.held_count == 1)
-        store.on_arrival, own = lambda topic, queue_id: missing() if queue_id == 0 else own(topic, queue_id), store.on_arrival  # type: ignore[misc]
+        store.writer.on_arrival, own = lambda topic, queue_id: missing() if queue_id == 0 else own(topic, queue_id), store.writer.on_arrival  # type: ignore[misc]
         sent = []
         for queue_id in (0, 1):
             header, data, _ = frame(0, 1, queue_id=queue_id)

@@ -158,7 +158,7 @@ async def test_a_frame_whose_bytes_changed_is_no_good_end_of_the_log_also_as_the
     if snapshot:
         await life.store.write_snapshot(life.state.plain())
     at = life.send(PRODUCERS[0], 0, 2)
-    life.store._end_turn()
+    life.store.writer.end_turn()
     end = life.store._log.end
     abandon(life.store)
     await asyncio.sleep(0)

@@ -128,7 +128,7 @@ class SendProcessor:
             self._sequences.record(scope, frame, StoredFrame(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
         except Exception as error:  # re-raised
             # Stored, and not known as stored: the sender's repeat would be stored a second time.
-            self._store.unsure(error)
+            self._store.writer.unsure(error)
             raise
         return Pending(request.reply(self._answer(appended)), UNTIL[header.durable])
 
@@ -199,7 +199,7 @@ class SendProcessor:
     def _check_room(self, topic: str, queue_id: int) -> None:
         self._topics.check_writable(topic, queue_id)
         self._gate.check()
-        if self._store.waiting_count >= UNCONFIRMED_MAX:
+        if self._store.writer.waiting_count >= UNCONFIRMED_MAX:
             raise RetryLaterError(f"{UNCONFIRMED_MAX} answers wait for the disk", BUSY_RETRY_MS)
 
     def _host_text(self) -> str:

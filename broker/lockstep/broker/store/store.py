@@ -1,30 +1,24 @@
 """The store of one broker: one log of all queues' records and of the broker's state, with consume queues built from it.
 
-RocketMQ: DefaultMessageStore. One writer, the event loop: what a loop turn appends is written by one pwritev at its end, then confirmed (at
-once, or after a shared fdatasync), then seen by readers and answered.
-
-    append_frame, append_state    into memory, place in the log and queue offset given
-    end of the turn               before_write() adds the state journal; one write
-    confirmed                     readers' bounds move, `when_confirmed` calls back, `on_arrival` once per queue
-    a failed write or sync        on_fatal, and nothing is answered any more
+RocketMQ: DefaultMessageStore. The event loop is the only writer. `append_frame` and `append_state` put records into memory and give them
+their places in the log and in their queue. The end of the loop turn writes them with one pwritev, and they are confirmed at once or after
+a sync that turns share (log_writer.py); then readers see them.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from lockstep.broker.store.append import POSITION, STAMP, due_of, take_frame
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog
-from lockstep.broker.store.commit_waiters import CALLBACK_FAILED, CommitWaiters
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.delay_checksum import seal
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
-from lockstep.broker.store.errors import NoNextFileError, StoreDiskError, misplaced
-from lockstep.broker.store.flusher import Flusher
+from lockstep.broker.store.errors import StoreDiskError, misplaced
 from lockstep.broker.store.foreign_log import read_whole
+from lockstep.broker.store.log_writer import LogWriter
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.queue_table import QueueTable
@@ -40,13 +34,11 @@ from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableErr
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_GROWTH_BYTES_MAX
 from lockstep.protocol.record import BODY_AT, HOSTS, OFFSETS, RECORD_BYTES_MIN, encode_record
-from lockstep.runtime.daemon import Tasks, call_apart
+from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.metrics import Timing
-from lockstep.runtime.turn import Turn
 
 log = get_logger("broker")
 
@@ -75,31 +67,19 @@ class Store:
         self._snapshots = Snapshots(host.files, directory)
         self.damage = DamageTable()
         """Known damage of the log, and the messages lost with it."""
-        self._confirmations = CommitWaiters()
-        self._tasks = Tasks(self._fail)
-        self._flusher = Flusher(config, host, self._log, directory, on_synced=self._synced, on_failed=self._fail)
-        self._checkpointer = Checkpointer(config, host, directory, self._flusher, self._queues, self._snapshots)
+        self._disk = DiskWatch(config, host.files)
+        self.writer = LogWriter(config, host, directory, self._log, self._queues, self._disk)
+        """Writes what is appended, and calls back when it is confirmed."""
+        self._tasks = Tasks(self.writer.fail)
+        self._checkpointer = Checkpointer(config, host, directory, self.writer.flusher, self._queues, self._snapshots)
         self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
         self._repairs = QueueRepairs(self._log, self._queues, self.damage, directory, host, self._tasks)
         self.scrubber = Scrubber(self._log, self._queues, self.damage, self._repairs, host, config.scrub_bytes_per_s)
         """Looks for damage in what the log and the queues have on the disk."""
         self._query = Query(self._log, self._queues, self.damage, host, config.record_bytes_max)
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots, directory)
-        self._disk = DiskWatch(config, host.files)
         self._state = LogState()
-        self._turn = Turn("store", self._end_turn, self._fail)
-        self._turn_is_open = False
-        self._turn_us = 0
-        """When the open turn began."""
-        self.append_latency = Timing()
-        self._confirmations.on_confirmed = self._time_turn
-        self._refusal: str | None = "the store has not recovered yet"
-        self._failed = False
         self._recovered = False
-        self._sync_waiters: deque[tuple[int, Callable[[], None]]] = deque()
-        """Log position → who waits until it is on the disk, in log order."""
-        self._unconfirmed_end: int | None = None
-        """Where recovery ended: until a sync covers it, nothing is confirmed."""
         self._log_start = identity.log_start
         self.reading = RecoveryProgress(host.clock)
         """How far `recover` has come."""
@@ -119,10 +99,6 @@ class Store:
         """By how much the clock was set between the last clock record and this start."""
         self.store_host = config.store_host
         """IPv4 address and port that records carry: 4 bytes and int32."""
-        self.before_write: Callable[[], None] | None = None
-        """Called at the end of each loop turn that appended or was marked dirty, before its write: may append."""
-        self.on_fatal: Callable[[BaseException], None] | None = None
-        """Called once when a write or sync failed: the process has to end (exit 3) without another answer."""
 
     @classmethod
     async def open(cls, config: StoreConfig, host: Host, identity: Identity) -> "Store":
@@ -187,17 +163,11 @@ class Store:
             raise misplaced(error, self._config.path) or StoreDiskError(f"store {self._config.path} can't be read: {error}") from error
         self._state = recoverer.state
         self._checkpointer.last_position = found.from_position
-        self._unconfirmed_end = found.end
-        for queue in self._queues:
-            if queue.visible < queue.next:
-                self._confirmations.touched[queue] = None
-        self._confirmations.close_turn(found.end)
         self._boot_id = self._host.boot_id()
         self._clock_was_set_ms = self._state.stamps.start(self._host.clock, self._boot_id)
         self._found_end = found.end
         self._recovered = True
-        self._refusal = None
-        self._flusher.start(self._tasks)
+        self.writer.start(found.end, self._tasks)
         return found
 
     # -- appending -------------------------------------------------------------------------------
@@ -220,8 +190,7 @@ class Store:
         MessageIllegalError names the record and the rule that it breaks; ServiceNotAvailableError below the disk reserve and while closing.
         Not confirmed when this returns: see `when_confirmed`.
         """
-        if self._refusal is not None:
-            raise ServiceNotAvailableError(self._refusal)
+        self.writer.check_open()
         size = len(frame)
         log, state = self._log, self._state
         if size > log.frame_bytes_max or not 0 < count * RECORD_BYTES_MIN <= size or queue_id < 0 or topic == STATE_TOPIC:
@@ -233,7 +202,7 @@ class Store:
         if queue is None:
             queue = self._queues.fresh(topic, queue_id)
         try:
-            position = self._reserve(size, leave=self._state_room)
+            position = self.writer.reserve(size, leave=self._state_room)
         except StoreDiskError as error:
             raise ServiceNotAvailableError(str(error)) from error
         store_ms = state.stamps.now_ms()
@@ -261,13 +230,11 @@ class Store:
             queue.bytes_in += size
             self._queues.added(queue, count)
             self._disk.room -= size
-            self._confirmations.touched[queue] = None
             state.stamps.newest_ms = store_ms
             state.last_record = POSITION.unpack_from(entries, len(entries) - 20)[0]
-            if not self._turn_is_open:
-                self.dirty()
+            self.writer.appended(queue)
         except Exception as error:  # re-raised
-            self.unsure(error)
+            self.writer.unsure(error)
             raise
         return Appended(queue_offset, position, store_ms)
 
@@ -285,7 +252,7 @@ class Store:
 
         That is in the log before any record that is stamped by the clock as it is then.
         """
-        if not self._failed and (by_ms := self._state.stamps.follow()):
+        if not self.writer.has_failed and (by_ms := self._state.stamps.follow()):
             self._append_clock(by_ms)
 
     def record_clock(self) -> None:
@@ -328,8 +295,7 @@ class Store:
 
     def append_state(self, body: bytes) -> None:
         """Appends a state record. Goes on below the disk reserve."""
-        if self._failed:
-            raise StoreDiskError("a write or sync of the log failed")
+        self.writer.check_healthy()
         if not self._recovered:
             raise StateError("the store has not recovered yet")
         state = self._state
@@ -337,7 +303,7 @@ class Store:
         record = bytearray(encode_record(STATE_TOPIC.encode(), 0, body, b"", born_ms=now_ms))
         if len(record) > self._log.frame_bytes_max:
             raise StoreDiskError(f"a state record of {len(record)} bytes does not fit a log file of {self._log.frame_bytes_max + 8}")
-        position = self._reserve(len(record))
+        position = self.writer.reserve(len(record))
         state.stamps.newest_ms = now_ms
         OFFSETS.pack_into(record, 20, state.state_next, position)
         HOSTS.pack_into(record, 48, self.store_host, now_ms, self.store_host)
@@ -345,16 +311,7 @@ class Store:
         self._disk.room -= len(record)
         state.state_next += 1
         state.last_record = position
-        self.dirty()
-
-    def _reserve(self, size: int, *, leave: int = 0) -> int:
-        try:
-            return self._log.reserve(size, leave=leave)
-        except NoNextFileError:
-            raise
-        except (OSError, StoreDiskError) as error:
-            self._fail(error)
-            raise StoreDiskError(f"the log can't be written: {error}") from error
+        self.writer.dirty()
 
     def _unfit(self, topic: str, queue_id: int, size: int, count: int) -> str:
         if topic == STATE_TOPIC or queue_id < 0:
@@ -363,136 +320,11 @@ class Store:
             return f"frame of {size} bytes, a log file takes {self._log.frame_bytes_max}"
         return f"frame of {size} bytes does not hold the {count} records that it claims"
 
-    # -- the turn --------------------------------------------------------------------------------
-
-    def dirty(self) -> None:
-        """This loop turn has something to write, now or in `before_write`."""
-        if not self._turn_is_open:
-            self._turn_is_open = True
-            self._turn_us = self._host.clock.monotonic_us()
-            self._turn.soon()
-
-    def when_written(self, callback: Callable[[], None]) -> None:
-        """Calls back once the operating system has what was appended until now: at the end of this loop turn, in either flush mode."""
-        if self._failed:
-            return
-        if self._turn_is_open:
-            self._confirmations.wait_written(callback)
-        else:
-            callback()
-
-    def when_confirmed(self, callback: Callable[[], None]) -> None:
-        """Calls back once the log is confirmed up to its end as of now, this turn's journal included; at once where nothing is pending."""
-        if not self._failed:
-            self._confirmations.wait(callback, self._turn_is_open)
-
-    def when_synced(self, callback: Callable[[], None]) -> None:
-        """Calls back once what was appended until now is on the disk, in either flush mode: one sync for all who wait."""
-        if self._failed:
-            return
-        if self._log.synced >= self._log.end:
-            callback()
-            return
-        self._sync_waiters.append((self._log.end, callback))
-        if not self._turn_is_open:
-            self._flusher.written(now=True)
-
-    @property
-    def waiting_count(self) -> int:
-        """Callbacks that wait for confirmation or a sync."""
-        return self._confirmations.waiting_count + len(self._sync_waiters)
-
-    def _end_turn(self) -> None:
-        """Any error ends the process: what is written and who has been answered is not known then."""
-        if not self._turn_is_open:
-            return  # written early, by a snapshot or sync
-        if self._failed:
-            return
-        try:
-            if self.before_write is not None:
-                self.before_write()
-            wrote = self._log.write()
-            self._flush_queues()
-            self._turn_is_open = False
-            self._close_turn(wrote)
-        except (OSError, StoreDiskError) as error:
-            self._fail(error)
-            return
-        except BaseException as error:  # re-raised
-            # A state change that can't be written must not be answered from.
-            self._fail(error)
-            raise
-
-    def _close_turn(self, wrote: bool) -> None:
-        log = self._log
-        self._confirmations.close_turn(log.written, self._turn_us)
-        at_once = self._unconfirmed_end is None and self._config.flush is FlushMode.ASYNC
-        if wrote:
-            self._flusher.written(now=not at_once or bool(self._sync_waiters))
-            self._disk.passed(self._host.clock.monotonic_ms())
-            log.trim()
-        self._confirmations.confirm(log.written if at_once else log.synced)
-
-    def _flush_queues(self) -> None:
-        """Writes entries of queues that have many. Without a free descriptor they stay in memory for another turn."""
-        try:
-            for queue in self._confirmations.touched:
-                self._queues.flush_full(queue)
-            self._queues.flush_some()
-        except OSError as error:
-            if error.errno not in SHORTAGE:
-                raise
-
-    def _time_turn(self, opened_us: int) -> None:
-        self.append_latency.add(self._host.clock.monotonic_us() - opened_us)
-
-    def _synced(self, position: int) -> None:
-        if self._failed:
-            return
-        if self._unconfirmed_end is not None and position >= self._unconfirmed_end:
-            self._unconfirmed_end = None
-        if self._unconfirmed_end is None:
-            self._confirmations.confirm(position)
-        waiters = self._sync_waiters
-        while waiters and waiters[0][0] <= position:
-            call_apart(CALLBACK_FAILED, waiters.popleft()[1])
-
-    def _fail(self, error: BaseException) -> None:
-        """A write or sync failed. First the refusal, then the news: no answer leaves in between."""
-        if self._failed:
-            return
-        self._failed = True
-        self._refusal = f"the log can't be written: {error}"
-        self._confirmations.forget()
-        self._sync_waiters.clear()
-        self._flusher.abandon()
-        if self.on_fatal is not None:
-            self.on_fatal(self._fatal(error))
-
-    def _fatal(self, error: BaseException) -> StoreDiskError:
-        """What ends the process. Where the files were removed or replaced, that is the cause of whatever met it first."""
-        if isinstance(error, StoreDiskError):
-            return error
-        fatal = StoreDiskError(f"store {self._config.path} failed: {error}")
-        try:
-            self._directory.presence.check()
-        except StoreDiskError as vanished:
-            fatal = vanished
-        except OSError:
-            pass
-        fatal.__cause__ = error
-        return fatal
-
-    def unsure(self, error: BaseException) -> None:
-        """Ends the process (exit 3): a change was carried out in part, so the tables disagree with the log. A start reads them from it."""
-        self._fail(error)
-
     async def sync(self) -> None:
-        """Returns when everything appended so far is on the disk, and confirmed."""
-        self._end_turn()
-        if self._failed:
-            raise StoreDiskError("a write or sync of the log failed")
-        await self._flusher.sync()
+        """Return when everything appended so far is on the disk, and confirmed. Raise StoreDiskError after a failure."""
+        await self.writer.sync()
+
+    # -- marks of a start ------------------------------------------------------------------------
 
     def may_have_forgotten(self, boot_id: str) -> bool:
         """Whether readers may have seen a suffix of the log that is not there any more.
@@ -526,7 +358,7 @@ class Store:
 
     def snapshot_due(self, now_ms: int) -> bool:
         """By the monotonic clock: enough log since the last one, or enough time and any change."""
-        return not self._failed and self._checkpointer.due(self._log.end, now_ms)
+        return not self.writer.has_failed and self._checkpointer.due(self._log.end, now_ms)
 
     async def write_snapshot(self, plain: object) -> None:
         """Makes `plain` (what msgpack can pack, and Rows; tuples come back as lists) the snapshot of the log's present end.
@@ -535,9 +367,8 @@ class Store:
         """
         if self._checkpointer.running:
             raise StateError("a snapshot is being written already")
-        self._end_turn()
-        if self._failed:
-            raise StoreDiskError("a write or sync of the log failed")
+        self.writer.end_turn()
+        self.writer.check_healthy()
         position, state = self._log.written, self._state
         needs_from = position if state.last_record < 0 else state.last_record
         newest_ms, clock = state.stamps.newest_ms, state.stamps.plain()
@@ -552,7 +383,7 @@ class Store:
             if error.errno in SHORTAGE:
                 log_limited(log, "warning", "snapshot.put_off", error=str(error), then="it is tried again")
                 return
-            self._fail(error)
+            self.writer.fail(error)
             raise StoreDiskError(f"the snapshot could not be written: {error}") from error
         finally:
             self._checkpointer.running = False
@@ -625,19 +456,9 @@ class Store:
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         """The message at a log offset; None where none begins, where it is not confirmed yet, or where it is the broker's own state."""
-        confirmed = self._log.written if self._config.flush is FlushMode.ASYNC else self._log.synced
-        return await self._query.record_at(physical_offset, confirmed)
+        return await self._query.record_at(physical_offset, self.writer.confirmed)
 
     # -- upkeep ----------------------------------------------------------------------------------
-
-    @property
-    def on_arrival(self) -> Callable[[str, int], None] | None:
-        """Called with (topic, queue id) after messages became visible, once per queue and turn."""
-        return self._confirmations.on_arrival
-
-    @on_arrival.setter
-    def on_arrival(self, callback: Callable[[str, int], None] | None) -> None:
-        self._confirmations.on_arrival = callback
 
     async def retention(self, now_ms: int) -> list[Moved]:
         """Removes old segments; (topic, queue id, new minimum) of the queues that lost messages. `now_ms`: wall time, best `safe_now_ms`.
@@ -650,15 +471,14 @@ class Store:
             self.damage.trim(self._log.start, lambda topic, queue_id: self.bounds(topic, queue_id)[0])
             await self._repairs.save()
         except OSError as error:
-            self._fail(error)
+            self.writer.fail(error)
             raise StoreDiskError(f"old log files could not be removed: {error}") from error
         self._state.stamps.forget(self._log.start)
         return moved
 
     def check_append(self, size: int) -> None:
         """ServiceNotAvailableError where a frame of `size` bytes would be refused: below the disk reserve and while closing."""
-        if self._refusal is not None:
-            raise ServiceNotAvailableError(self._refusal)
+        self.writer.check_open()
         if size > self._disk.room:
             self._disk.make_room(size, self._host.clock.monotonic_ms())
 
@@ -677,11 +497,6 @@ class Store:
         """
         return ((queue.topic, queue.visible, queue.bytes_in) for queue in list(self._queues))
 
-    @property
-    def unsynced_bytes(self) -> int:
-        """Written and not known to be on the disk."""
-        return self._log.written - self._log.synced
-
     def drop_topic(self, topic: str) -> None:
         """Hides the topic's messages for good. A topic made again under the name goes on with higher queue offsets."""
         self._queues.drop_topic(topic)
@@ -692,28 +507,27 @@ class Store:
         `refused`: the start has failed. A store that had been stopped in order, and that this start has not changed, still counts as
         stopped in order.
         """
-        self._refusal = self._refusal or "the broker is stopping"
+        self.writer.refusal = self.writer.refusal or "the broker is stopping"
         try:
-            if clean and self._recovered and not self._failed:
+            if clean and self._recovered and not self.writer.has_failed:
                 await self._close_in_order()
-            elif refused and self._found_clean and not self._failed and (not self._recovered or self._log.end == self._found_end):
+            elif refused and self._found_clean and not self.writer.has_failed and (not self._recovered or self._log.end == self._found_end):
                 await self._host.threads.run(self._directory.take_back)
         except OSError as error:
-            self._fail(error)
+            self.writer.fail(error)
             raise StoreDiskError(f"store {self._config.path} could not be closed in order: {error}") from error
         finally:
-            self._flusher.abandon()
-            await self._flusher.ended()
+            self.writer.flusher.abandon()
+            await self.writer.flusher.ended()
             self._log.close()
             self._queues.files.close()
             self._directory.unlock()
 
     async def _close_in_order(self) -> None:
-        self._end_turn()
-        if self._failed:
-            raise StoreDiskError("a write or sync of the log failed")
+        self.writer.end_turn()
+        self.writer.check_healthy()
         self._queues.flush_all()
         await self._repairs.save()
-        await self._flusher.stop()
+        await self.writer.flusher.stop()
         await self._checkpointer.sync_queues(self._state.stamps.newest_ms)
         await self._host.threads.run(self._directory.finish)

@@ -62,12 +62,12 @@ async def test_a_turn_is_one_write_and_is_seen_only_after_it() -> None:
 async def test_waiters_are_called_in_log_order_and_readers_see_first(flush: FlushMode) -> None:
     store = await open_store(SimFiles(), flush=flush)
     seen: list[object] = []
-    store.on_arrival = lambda topic, queue_id: seen.append((topic, queue_id, store.bounds(topic, queue_id)))
+    store.writer.on_arrival = lambda topic, queue_id: seen.append((topic, queue_id, store.bounds(topic, queue_id)))
     append(store, b"a")
-    store.when_confirmed(lambda: seen.append(store.bounds("orders", 0)))
+    store.writer.when_confirmed(lambda: seen.append(store.bounds("orders", 0)))
     append(store, b"b")
     append(store, b"c", queue_id=1)
-    store.when_confirmed(lambda: seen.append("second"))
+    store.writer.when_confirmed(lambda: seen.append("second"))
     await confirmed(store)
     assert seen == [(0, 2), "second", ("orders", 0, (0, 2)), ("orders", 1, (0, 1))]
     await store.close()
@@ -76,7 +76,7 @@ async def test_waiters_are_called_in_log_order_and_readers_see_first(flush: Flus
 async def test_nothing_pending_is_confirmed_at_once() -> None:
     store = await open_store(SimFiles())
     called: list[int] = []
-    store.when_confirmed(lambda: called.append(1))
+    store.writer.when_confirmed(lambda: called.append(1))
     assert called == [1]
     await store.close()
 
@@ -90,9 +90,9 @@ async def test_a_dirty_turn_makes_an_answer_wait_for_the_journal() -> None:
         order.append("journal")
         store.append_state(b"change")
 
-    store.before_write = journal
-    store.dirty()
-    store.when_confirmed(lambda: order.append("answer"))
+    store.writer.before_write = journal
+    store.writer.dirty()
+    store.writer.when_confirmed(lambda: order.append("answer"))
     assert order == []
     await asyncio.sleep(0)
     assert order == ["journal", "answer"]
@@ -108,23 +108,23 @@ async def test_sync_flush_confirms_after_one_shared_fdatasync() -> None:
     threads.held = asyncio.Event()
     called: list[str] = []
     append(store, b"a")
-    store.when_confirmed(lambda: called.append("a"))
+    store.writer.when_confirmed(lambda: called.append("a"))
     for _ in range(3):
         await asyncio.sleep(0)
     append(store, b"b")
-    store.when_confirmed(lambda: called.append("b"))
+    store.writer.when_confirmed(lambda: called.append("b"))
     append(store, b"c")
-    store.when_confirmed(lambda: called.append("c"))
+    store.writer.when_confirmed(lambda: called.append("c"))
     for _ in range(3):
         await asyncio.sleep(0)
     assert called == []
-    assert store.waiting_count == 3
+    assert store.writer.waiting_count == 3
     assert store.bounds("orders", 0) == (0, 0)
     before = files.syncs.count(LOG)
     threads.held.set()
     await confirmed(store)
     assert called == ["a", "b", "c"]
-    assert store.waiting_count == 0
+    assert store.writer.waiting_count == 0
     assert files.syncs.count(LOG) - before == 2
     assert store.bounds("orders", 0) == (0, 3)
     await store.close()
@@ -140,21 +140,21 @@ async def test_who_waits_for_the_disk_has_it_synced_at_once_and_is_called_after_
     host.threads.held = asyncio.Event()
     called: list[str] = []
     append(store, b"a")
-    store.when_synced(lambda: called.append("durable"))
+    store.writer.when_synced(lambda: called.append("durable"))
     append(store, b"b")
-    store.when_synced(lambda: called.append("durable too"))
+    store.writer.when_synced(lambda: called.append("durable too"))
     for _ in range(3):
         await asyncio.sleep(0)
     assert called == []
     assert store.bounds("orders", 0) == ((0, 2) if flush is ASYNC else (0, 0))
-    assert store.waiting_count == 2
+    assert store.writer.waiting_count == 2
     before = files.syncs.count(LOG)
     host.threads.held.set()
     while not called:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert called == ["durable", "durable too"]
-    assert (store.waiting_count, files.syncs.count(LOG) - before) == (0, 1)
-    store.when_synced(lambda: called.append("at once"))
+    assert (store.writer.waiting_count, files.syncs.count(LOG) - before) == (0, 1)
+    store.writer.when_synced(lambda: called.append("at once"))
     assert called[-1] == "at once"
     await store.close()
 
@@ -168,23 +168,23 @@ async def test_who_waits_for_the_operating_system_is_called_at_the_end_of_the_tu
     host.threads.held = asyncio.Event()
     called: list[int] = []
     append(store, b"a")
-    store.when_written(lambda: called.append(files.names[LOG].cache.count(b"a")))
-    assert (called, store.waiting_count) == ([], 1)
+    store.writer.when_written(lambda: called.append(files.names[LOG].cache.count(b"a")))
+    assert (called, store.writer.waiting_count) == ([], 1)
     await asyncio.sleep(0)
     assert len(called) == 1
     assert called[0] > 0, "the operating system has it"
     assert store.bounds("orders", 0) == ((0, 1) if flush is ASYNC else (0, 0))
-    assert store.waiting_count == 0
-    store.when_written(lambda: called.append(-1))
+    assert store.writer.waiting_count == 0
+    store.writer.when_written(lambda: called.append(-1))
     assert called[-1] == -1
     append(store, b"b")
-    store.when_written(lambda: called.append(-2))
-    store._fail(OSError("the disk is gone"))
+    store.writer.when_written(lambda: called.append(-2))
+    store.writer.fail(OSError("the disk is gone"))
     host.threads.held.set()
     for _ in range(5):
         await asyncio.sleep(0)
     assert called[-1] == -1
-    store._flusher.abandon()
+    store.writer.flusher.abandon()
 
 
 async def test_a_failed_sync_calls_nobody_who_waits_for_the_disk() -> None:
@@ -195,16 +195,16 @@ async def test_a_failed_sync_calls_nobody_who_waits_for_the_disk() -> None:
     host.threads.held = asyncio.Event()
     called: list[str] = []
     append(store, b"a")
-    store.when_synced(lambda: called.append("durable"))
+    store.writer.when_synced(lambda: called.append("durable"))
     await asyncio.sleep(0)
-    store._fail(OSError("the disk is gone"))
-    store.when_synced(lambda: called.append("later"))
+    store.writer.fail(OSError("the disk is gone"))
+    store.writer.when_synced(lambda: called.append("later"))
     host.threads.held.set()
     for _ in range(5):
         await asyncio.sleep(0)
     assert called == []
-    assert store.waiting_count == 0
-    store._flusher.abandon()
+    assert store.writer.waiting_count == 0
+    store.writer.flusher.abandon()
 
 
 async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
@@ -216,7 +216,7 @@ async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
     append(store, b"a")
     await asyncio.sleep(0)
     called: list[int] = []
-    store.when_confirmed(lambda: called.append(1))
+    store.writer.when_confirmed(lambda: called.append(1))
     await asyncio.sleep(0)
     assert called == []
     host.threads.held.set()
@@ -236,7 +236,7 @@ async def test_an_answer_waits_for_a_change_of_an_earlier_turn_that_nobody_waite
     for _ in range(3):
         await asyncio.sleep(0)
     called: list[int] = []
-    store.when_confirmed(lambda: called.append(1))
+    store.writer.when_confirmed(lambda: called.append(1))
     assert called == []
     host.threads.held.set()
     await store.sync()
@@ -426,10 +426,10 @@ async def test_a_failed_write_or_sync_is_final_and_nothing_is_answered(operation
     store = await open_store(files, flush=SYNC)
     fatal: list[BaseException] = []
     answered: list[int] = []
-    store.on_fatal = fatal.append
+    store.writer.on_fatal = fatal.append
     files.faults.append(Fault(operation, "commitlog", errno.EIO))
     append(store, b"a")
-    store.when_confirmed(lambda: answered.append(1))
+    store.writer.when_confirmed(lambda: answered.append(1))
     for _ in range(5):
         await asyncio.sleep(0)
     assert len(fatal) == 1
@@ -441,7 +441,7 @@ async def test_a_failed_write_or_sync_is_final_and_nothing_is_answered(operation
         store.append_state(b"c")
     with pytest.raises(StoreDiskError):
         await store.sync()
-    store.when_confirmed(lambda: answered.append(2))
+    store.writer.when_confirmed(lambda: answered.append(2))
     assert answered == []
     await store.close()
     assert files.exists("/store/abort")
@@ -453,7 +453,7 @@ async def test_no_space_in_the_middle_of_a_write_is_final_and_the_start_cuts_wha
     append(store, b"a" * 50)
     await confirmed(store)
     fatal: list[BaseException] = []
-    store.on_fatal = fatal.append
+    store.writer.on_fatal = fatal.append
     files.capacity_bytes = files.used_bytes() + 300
     append(store, b"b" * 500)
     await asyncio.sleep(0)
@@ -484,13 +484,13 @@ async def test_short_writes_are_carried_on() -> None:
 async def test_a_failing_journal_is_final(caplog: pytest.LogCaptureFixture) -> None:
     store = await open_store(SimFiles())
     fatal: list[BaseException] = []
-    store.on_fatal = fatal.append
+    store.writer.on_fatal = fatal.append
 
     def journal() -> None:
         raise RuntimeError("a bug")
 
-    store.before_write = journal
-    store.dirty()
+    store.writer.before_write = journal
+    store.writer.dirty()
     await asyncio.sleep(0)
     assert len(fatal) == 1
     assert [record.getMessage().split()[0] for record in caplog.records if record.exc_info] == ["turn.failed"]

@@ -45,12 +45,12 @@ async def test_a_death_at_every_single_operation(flush: FlushMode) -> None:
         acknowledged: list[bytes] = []
         store = await open_store(files, flush=flush)
         files.countdown = crash_after
-        store.on_fatal = lambda _: None
+        store.writer.on_fatal = lambda _: None
         bodies = [b"%d" % number + b"." * 700 for number in range(30)]
         try:
             for number, body in enumerate(bodies):
                 append(store, body)
-                store.when_confirmed(partial(acknowledged.append, body))
+                store.writer.when_confirmed(partial(acknowledged.append, body))
                 await asyncio.sleep(0)
                 if number == 12:
                     await store.write_snapshot(["tables"])

@@ -28,8 +28,8 @@ SIZE = len(record(b"0" * 100))
 
 
 async def synced(store: Store) -> None:
-    store._end_turn()
-    await store._flusher.sync(record=True)
+    store.writer.end_turn()
+    await store.writer.flusher.sync(record=True)
 
 
 async def killed(files: SimFiles, count: int, **settings: int) -> None:

@@ -58,8 +58,8 @@ async def stored(random: Random) -> Stored:
         made.closed = True
     else:
         await store.sync()
-        store._flusher._record = True
-        await store._flusher.sync(record=True)
+        store.writer.flusher._record = True
+        await store.writer.flusher.sync(record=True)
         await confirmed(store)
         await kill(store, files)
     return made

@@ -18,7 +18,7 @@ async def test_a_file_that_another_program_removes_or_replaces_loses_no_message(
     files = SimFiles()
     failed: list[BaseException] = []
     store = await open_store(files, flush=SYNC)
-    store.on_fatal = failed.append
+    store.writer.on_fatal = failed.append
     bodies = [b"%d" % number * 10_000 for number in range(5)]
     append(store, bodies[0])
     await confirmed(store)
@@ -43,7 +43,7 @@ async def test_without_an_inode_sends_are_refused_while_state_records_have_room(
     files = SimFiles()
     failed: list[BaseException] = []
     store = await open_store(files, flush=SYNC)
-    store.on_fatal = failed.append
+    store.writer.on_fatal = failed.append
     append(store, b"first" * 2_000)
     files.names.pop(NEXT)
     files.faults = [Fault("create", "", number, count=1_000)]

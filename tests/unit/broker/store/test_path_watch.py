@@ -38,7 +38,7 @@ HARMS: list[Callable[[SimFiles], None]] = [
 def ended(store: Store) -> list[BaseException]:
     """Receives what ends the process."""
     fatal: list[BaseException] = []
-    store.on_fatal = fatal.append
+    store.writer.on_fatal = fatal.append
     return fatal
 
 
@@ -52,7 +52,7 @@ async def test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone(ha
     harm(files)
     called: list[int] = []
     append(store, b"b")
-    store.when_confirmed(lambda: called.append(1))
+    store.writer.when_confirmed(lambda: called.append(1))
     for _ in range(20):
         await asyncio.sleep(0.001)
     assert called == []
@@ -101,7 +101,7 @@ async def test_a_consume_queue_write_that_fails_before_the_check_names_the_cause
     files.remove_tree(PATH)
     for _ in range(FLUSH_ENTRY_COUNT):
         append(store, b"b")
-    store._end_turn()
+    store.writer.end_turn()
     (error,) = fatal
     assert isinstance(error, StoreDiskError)
     assert "the store was deleted or moved" in str(error)

@@ -84,7 +84,7 @@ async def test_a_queue_with_many_entries_is_written_by_itself() -> None:
     for number in range(FLUSH_ENTRY_COUNT):
         assert writes.take() == 0, number
         append(store, b"b")
-        store._end_turn()
+        store.writer.end_turn()
     assert writes.take() == 1
     assert waiting(store) == store._queues._waiting == 1
     await store.close()

@@ -297,7 +297,7 @@ async def test_a_read_that_fails_while_a_queue_is_repaired_ends_nothing_and_is_t
         store.read("orders", 0, 10, max_count=1, max_bytes=1)
     files.faults.append(Fault("read", "commitlog"))
     await store._repairs.idle.wait()
-    assert not store._failed
+    assert not store.writer.has_failed
     told = await read_told(store)
     assert (sorted(told.found), told.lost) == (list(range(50)), [])
     await store.close()

@@ -44,8 +44,8 @@ async def killed_with(files: SimFiles, count: int, *, synced: int = 0) -> None:
 
 
 async def sync_recorded(store: Store) -> None:
-    store._end_turn()
-    await store._flusher.sync(record=True)
+    store.writer.end_turn()
+    await store.writer.flusher.sync(record=True)
 
 
 async def test_a_kill_loses_nothing_that_was_written() -> None:
@@ -107,7 +107,7 @@ async def test_the_cut_is_durable_before_anything_is_appended() -> None:
     await store.recover(Recorded())
     store.append_state(b"x" * (SIZE - len(record(b"", topic="LOCKSTEP_SYS_STATE"))))
     assert store._log.end == 5 * SIZE
-    store._end_turn()
+    store.writer.end_turn()
     abandon(store)
     files.crash(power=True, keep=lambda _, data: data is not None)
     store, found = await recovered(files)
@@ -299,13 +299,13 @@ async def test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_
     store = await open_store(files)
     append(store, b"durable")
     await store.sync()
-    store.on_fatal = lambda _: None
+    store.writer.on_fatal = lambda _: None
     files.faults.append(Fault("sync", "commitlog"))
     append(store, b"in the page cache alone")
     await confirmed(store)
     for _ in range(5):
         await asyncio.sleep(0.001)
-    assert store._failed
+    assert store.writer.has_failed
     await kill(store, files)
     inode = files.names[LOG]
     store, _ = await recovered(files)
@@ -321,13 +321,13 @@ async def test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_
 async def test_a_death_between_a_failed_sync_and_its_mark_loses_nothing_that_was_shown() -> None:
     files = SimFiles()
     store = await open_store(files)
-    store.on_fatal = lambda _: None
+    store.writer.on_fatal = lambda _: None
     files.faults += [Fault("sync", "commitlog"), Fault("create", "sync_failed")]
     append(store, b"in the page cache alone")
     await confirmed(store)
     for _ in range(5):
         await asyncio.sleep(0.001)
-    assert store._failed
+    assert store.writer.has_failed
     assert not files.exists("/store/lockstep/sync_failed")
     await kill(store, files)
     store, _ = await recovered(files)

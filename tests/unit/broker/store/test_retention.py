@@ -147,7 +147,7 @@ async def test_a_disk_that_refuses_a_removal_is_exit_3() -> None:
     host = host_of(files)
     store = await aged(files, host, retention_ms=-1)
     fatal: list[BaseException] = []
-    store.on_fatal = fatal.append
+    store.writer.on_fatal = fatal.append
     files.faults = [Fault("unlink", "commitlog")]
     with pytest.raises(StoreDiskError, match="could not be removed") as error:
         await store.retention(host.clock.wall_ms())

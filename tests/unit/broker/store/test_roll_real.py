@@ -33,7 +33,7 @@ async def test_a_roll_is_synced_without_a_free_descriptor(flush: FlushMode, tmp_
     store = await Store.open(config, host, IDENTITY)
     await store.recover(Recorded())
     await store.sync()
-    store.on_fatal = failed.append
+    store.writer.on_fatal = failed.append
     append(store, b"first" * 2_000)
     await store.sync()
     files.short = True

@@ -96,7 +96,7 @@ async def test_a_scrub_stops_when_the_broker_does_and_a_failed_read_ends_the_pas
     assert store.scrubber.pass_count == 0
     files.faults.append(Fault("read", "commitlog"))
     await store.scrubber.run(lambda: False)
-    assert (store.scrubber.pass_count, store._failed) == (0, False)
+    assert (store.scrubber.pass_count, store.writer.has_failed) == (0, False)
     await store.scrubber.run(lambda: False)
     assert store.scrubber.pass_count == 1
     await store.close()

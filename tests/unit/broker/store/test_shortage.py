@@ -52,7 +52,7 @@ def filled(store: Store) -> int:
 async def opened(files: SimFiles, **settings: int) -> tuple[Store, list[BaseException]]:
     failed: list[BaseException] = []
     store = await open_store(files, segment_bytes=SEGMENT, **settings)
-    store.on_fatal = failed.append
+    store.writer.on_fatal = failed.append
     return store, failed
 
 
@@ -152,7 +152,7 @@ async def store_with_old_segments(files: SimFiles) -> tuple[Store, list[BaseExce
     """A store of which retention would remove segments, and what is fatal to it."""
     failed: list[BaseException] = []
     store = await open_store(files, segment_bytes=4096, log_bytes_max=1)
-    store.on_fatal = failed.append
+    store.writer.on_fatal = failed.append
     for count in range(2):
         for _ in range(12):
             append(store, b"x" * 900)

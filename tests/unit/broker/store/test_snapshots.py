@@ -89,8 +89,8 @@ async def test_a_snapshot_holds_the_changes_of_its_own_turn_once() -> None:
         if journal:
             store.append_state(journal.pop())
 
-    store.before_write = write
-    store.dirty()
+    store.writer.before_write = write
+    store.writer.dirty()
     await store.write_snapshot(["with the change"])
     await kill(store, files)
     recorded = Recorded()

@@ -160,7 +160,7 @@ async def test_closing_syncs_what_was_written_while_another_sync_ran() -> None:
     store = await open_store(files, host=host, segment_bytes=8192)
     host.threads.held = asyncio.Event()
     append(store, b"x" * 5000)
-    store.dirty()
+    store.writer.dirty()
     await asyncio.sleep(0)
     waiting = asyncio.ensure_future(store.sync())
     for _ in range(3):
@@ -254,7 +254,7 @@ async def test_recovered_messages_are_seen_only_once_they_are_synced() -> None:
     await store.recover(Recorded())
     called: list[int] = []
     store.append_state(b"the new term")
-    store.when_confirmed(lambda: called.append(1))
+    store.writer.when_confirmed(lambda: called.append(1))
     for _ in range(5):
         await asyncio.sleep(0)
     assert (called, store.bounds("orders", 0)) == ([], (0, 0))
@@ -302,8 +302,8 @@ async def test_a_first_start_that_dies_leaves_nothing_that_a_later_power_cut_tak
         files.crash(power=False)
         store = await open_store(files)
         append(store, b"a")
-        store._end_turn()
-        await store._flusher.sync(record=True)
+        store.writer.end_turn()
+        await store.writer.flusher.sync(record=True)
         store_id = store.store_id
         abandon(store)
         await asyncio.sleep(0)
