@@ -1,7 +1,7 @@
-"""How hooks are told: of sends (producer/hooks.py), of calls (consumer/hooks.py). RocketMQ: SendMessageHook, ConsumeMessageHook.
+"""Calls hooks: of sends (producer/hooks.py) and of listener calls (consumer/hooks.py). RocketMQ: SendMessageHook, ConsumeMessageHook.
 
-A hook looks on. What it raises is logged (`hook.failed`) and changes neither the send nor the consumption. Several are told in the order
-in which they were added, before; in the opposite order, after.
+A hook only observes. What it raises is logged (`hook.failed`) and changes neither the send nor the consumption. Hooks are called in the
+order in which they were added before a send or call, and in the opposite order after it.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ log = get_logger("client.hooks")
 
 
 class Watched(Protocol):
-    """What hooks are told of."""
+    """The send or listener call that a hook observes."""
 
     group: str
 
@@ -23,10 +23,10 @@ def hook_failed(group: str, hook: object, step: str, error: Exception) -> None:
     log.warning("hook.failed", group=group, hook=named, step=step, error=f"{type(error).__name__}: {error}", exc_info=error)
 
 
-def tell(what: Watched, hooks: Iterable[object], step: str) -> None:
-    """Calls this method of each hook."""
+def call_hooks(what: Watched, hooks: Iterable[object], step: str) -> None:
+    """Call this method of each hook."""
     for hook in hooks:
         try:
             getattr(hook, step)(what)
-        except Exception as error:  # listener: a hook only looks on
+        except Exception as error:  # listener: a hook only observes
             hook_failed(what.group, hook, step, error)

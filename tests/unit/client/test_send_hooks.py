@@ -26,7 +26,7 @@ class Trace:
     def before_send(self, sending: Sending) -> None:
         sending.memory[self] = f"{self.name}-span"
         sending.properties[f"trace-{self.name}"] = sending.memory[self]
-        self.seen.append((self.name, "before", sending.way, [message.body for message in sending.messages]))
+        self.seen.append((self.name, "before", sending.method, [message.body for message in sending.messages]))
 
     def after_send(self, sending: Sending) -> None:
         assert sending.memory[self] == f"{self.name}-span"

@@ -13,7 +13,7 @@ from lockstep.client.consumer.listener import (
     OrderlyContext,
     is_async,
 )
-from lockstep.client.hooks import tell
+from lockstep.client.hooks import call_hooks
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
@@ -61,14 +61,14 @@ def watched(listener: Listener, group: str, hooks: Sequence[ConsumeHook]) -> Lis
     @contextmanager
     def told(messages: Sequence[MessageExt], context: Context) -> Iterator[Consuming]:
         consuming = Consuming(group, context.queue, messages, context)
-        tell(consuming, given, "before_consume")
+        call_hooks(consuming, given, "before_consume")
         try:
             yield consuming
         except BaseException as error:  # re-raised
             consuming.error = error
             raise
         finally:
-            tell(consuming, reversed(given), "after_consume")
+            call_hooks(consuming, reversed(given), "after_consume")
 
     async def awaited(messages: Sequence[MessageExt], context: Context) -> Any:
         with told(messages, context) as consuming:

@@ -1,4 +1,4 @@
-"""One `send_batch`: which of its messages go together, and their results in the order given."""
+"""One `send_batch`: which of its messages are sent together, and their results in the given order."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -15,20 +15,20 @@ from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue
 
 RECORD_OVERHEAD_BYTES = 384
-"""What a record has beside body and user properties, at most about: its fixed fields, topic, UNIQ_KEY, key. For the in-flight limit."""
+"""The size of a record without body and user properties, at most, roughly: fixed fields, topic, UNIQ_KEY, key. For the in-flight limit."""
 
 
 Share = tuple[TopicMachine, QueueMachine, Route, Sequence[int]]
-"""Messages that go together: where, how, and their places in the batch."""
+"""Messages that are sent together: their topic, queue and route, and their positions in the batch."""
 
 
 def held_bytes_of(message: Message) -> int:
-    """What the in-flight limit counts for it."""
+    """Return the bytes that the in-flight limit counts for a message."""
     return len(message.body) + len(message.stored_properties) + RECORD_OVERHEAD_BYTES
 
 
 class Batch:
-    """Counts down until the end of each message is known. `sends` are those that were handed to queues, each with its topic."""
+    """Counts down the messages whose result is not known yet. `sends` are those that were enqueued, each with its topic."""
 
     __slots__ = ("_errors", "_left", "_results", "durable", "future", "sends")
 
@@ -41,7 +41,7 @@ class Batch:
         self._errors: dict[int, Exception] = {}
 
     def done(self) -> bool:
-        """Nobody waits for it any more."""
+        """Return whether the caller no longer waits."""
         return self.future.done()
 
     def stored(self, places: Sequence[int], results: Sequence[SendResult]) -> None:
@@ -55,7 +55,7 @@ class Batch:
         self._end(len(places))
 
     async def results(self) -> list[SendResult]:
-        """Wait for all of them; BatchSendError if any failed."""
+        """Wait for all results. Raise BatchSendError if a message failed."""
         await self.future
         errors = self._errors
         if errors:
@@ -70,7 +70,7 @@ class Batch:
 
 
 class Division:
-    """Divides the messages of a batch among the queues of the layouts of the moment."""
+    """Divides the messages of a batch among queues, according to the present layouts."""
 
     __slots__ = ("_messages", "_named", "_selected", "_sharding_keys", "keyed", "topics")
 
@@ -87,14 +87,14 @@ class Division:
         except AttributeError:
             other = next((each for each in messages if not isinstance(each, Message)), None)
             raise LocalProtocolError(f"send_batch takes a list of messages, and one of them is a {type(other).__name__}") from None
-        ways = [] if selector is None and queue is None else [route_of(message, selector, queue) for message in messages]
-        self._selected = None if selector is None else ways
-        self._named = None if queue is None else ways[0]
-        self.keyed = bool(ways) or any(self._sharding_keys)
-        """Whether any of its messages belongs to one queue."""
+        routes = [] if selector is None and queue is None else [route_of(message, selector, queue) for message in messages]
+        self._selected = None if selector is None else routes
+        self._named = None if queue is None else routes[0]
+        self.keyed = bool(routes) or any(self._sharding_keys)
+        """Whether any message belongs to one queue."""
 
     def chunks(self, config: ProducerConfig) -> list[tuple[int, int]]:
-        """Runs of messages that fit a frame, wherever they go."""
+        """Return the ranges of messages that fit one frame, whichever queues they go to."""
         chunks, begin, held_bytes = [], 0, 0
         for place, message in enumerate(self._messages):
             size = held_bytes_of(message)
@@ -105,7 +105,7 @@ class Division:
         return [*chunks, (begin, len(self._messages))]
 
     def shares(self, begin: int, end: int, topics: Mapping[str, TopicMachine], now_ms: int) -> list[Share]:
-        """Returns messages[begin:end] by the queues that they go to; those of a selector each by itself."""
+        """Return messages[begin:end] by queue; those with a selector one by one."""
         messages, keys, selected, named = self._messages, self._sharding_keys, self._selected, self._named
         by_topic: dict[str, Sequence[int]] = {self.topics[0]: range(begin, end)}
         if len(self.topics) > 1:

@@ -13,7 +13,7 @@ from lockstep.protocol.sequence import COUNT_MAX
 
 Require = Literal["written", "stored", "durable"]
 DURABLE: Mapping[str, bool | None] = {"written": False, "stored": None, "durable": True}
-"""Require → `durable` on the wire."""
+"""The value on the wire for each `require`."""
 
 
 def check_terms(timeout_ms: int | None, require: str) -> None:

@@ -1,4 +1,4 @@
-"""Records that are acknowledged together: those of a `send`, or those that one `send_batch` has for one queue. Pure."""
+"""Records that are acknowledged together: those of a `send`, or those of a `send_batch` for one queue. Pure."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import accumulate
@@ -7,7 +7,8 @@ from typing import Protocol, TypeVar
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 
 QUEUE_WIDE = ""
-"""Key of a selected or named send: the user's own key is not known, so the whole queue counts as one. No sharding key is empty."""
+"""The key of a selected or named send: the user's own key is not known, so the whole queue counts as one key. A sharding key is never
+empty."""
 
 Pick = Callable[[TopicLayout, str], MessageQueue]
 """Returns the queue of a key in a layout."""
@@ -16,17 +17,17 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Waiter(Protocol):
-    """The future of a `send`, or the `Batch` of a `send_batch`. The machines carry it and only ask whether it is done."""
+    """The future of a `send`, or the `Batch` of a `send_batch`. The machines carry it and only check whether it is done."""
 
     def done(self) -> bool:
-        """Return whether the caller has gone: it was cancelled, or has its result."""
+        """Return whether the caller no longer waits: it was cancelled, or has its result."""
         ...
 
 
 class PendingSend:
-    """One or more encoded records that leave in one frame and are acknowledged together.
+    """One or more encoded records that are sent in one frame and acknowledged together.
 
-    Flat on purpose: a list per message would be one more object for the garbage collector to visit, ten thousand times a second.
+    It has no nested objects: a list per message would be one more object for the garbage collector to visit, ten thousand times a second.
     """
 
     __slots__ = (
@@ -68,54 +69,56 @@ class PendingSend:
         self.data = data
         """The records, one after the other."""
         self.sizes = sizes
-        """Bytes of each record; None: there is one."""
+        """The size of each record in bytes; None if there is one record."""
         self.count = 1 if sizes is None else len(sizes)
         self.message_ids = message_ids
         """A list if the result is a list of results."""
         self.held_bytes = held_bytes
-        """What the in-flight limit counts for it."""
+        """The bytes that the in-flight limit counts for it."""
         self.waiter = waiter
         self.places = places
-        """Of a batch: the positions of its messages in it."""
+        """In a batch: the positions of its messages."""
         self.deadline_ms = deadline_ms
         self.half_ms = half_ms
-        """When half of its time has passed. Until then it is written however little time is left for the response."""
+        """When half of its time has passed (monotonic ms). Until then it is written even if little time is left for the response."""
         self.keys = keys
-        """Empty: unkeyed. One: that of all records. Else one for each record."""
+        """Empty: unkeyed. One: the key of all records. Otherwise one for each record."""
         self.version = version
-        """The layout that the queue was picked from; None: unkeyed, or the user named the queue."""
+        """The layout from which the queue was picked; None if it is unkeyed or the user named the queue."""
         self.pick = pick
-        """Picks again from a higher layout; None if `version` is."""
+        """Picks the queue from a higher layout; None if `version` is None."""
         self.alone = False
-        """Goes into a frame of its own: one of its last frame's records was refused."""
+        """It goes into a frame of its own, because a record of its last frame was refused."""
         self.durable: bool | None = None
-        """Its frame is answered once the disk has it (True), the broker's operating system has it (False), or as the broker is set to."""
+        """The response to its frame is sent when the records are on disk (True), when the operating system has them (False), or
+        according to the broker's flush setting (None)."""
         self.left_behind = False
         """A queue that it has left may have stored it."""
         self.failed = False
-        """It was reported as failed. Its frame may still be in flight for others."""
+        """It was reported as failed. Its frame may still be in flight for other sends."""
         self.queue: MessageQueue | None = None
-        """The queue where it waits, or in whose frame it is."""
+        """The queue in which it waits, or in whose frame it is."""
         self.parts: tuple[PendingSend, ...] = ()
-        """What it was split into; then it is in no queue itself."""
+        """The parts into which it was split. It is then in no queue itself."""
         self.ticket = 0
-        """Its place in the lane where it waits (Lane)."""
+        """Its position in the lane in which it waits (Lane)."""
 
     def done(self) -> bool:
-        """Return whether nobody waits for it any more."""
+        """Return whether no caller waits for it any more."""
         return self.failed or self.waiter.done()
 
     def leaves(self) -> "Iterator[PendingSend]":
-        """Yield what it consists of now: itself, or the parts of its parts."""
+        """Yield the parts that it consists of now: itself, or the parts of its parts."""
         if not self.parts:
             yield self
         for part in self.parts:
             yield from part.leaves()
 
     def split(self, name: Callable[[str], Name]) -> "dict[Name, PendingSend]":
-        """Keyed: return the parts whose keys have one name, by that name, in the order of the first of each; itself if there is one name.
+        """Split a keyed send by the names of its keys. Return the parts by name, in the order of their first keys; itself if there is one
+        name.
 
-        Rare: a key of several failed, is refused, or belongs to another queue than its neighbours now.
+        This is rare: a key of several failed, is refused, or belongs to another queue than the others after a change of the layout.
         """
         keys, all_sizes, ids = self.keys, self.sizes, self.message_ids
         if len(keys) == 1:

@@ -1,4 +1,4 @@
-"""Sending. RocketMQ: DefaultMQProducer, DefaultMQProducerImpl."""
+"""The producer. RocketMQ: DefaultMQProducer, DefaultMQProducerImpl."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from lockstep.client.producer.batch import held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
 from lockstep.client.producer.flow_control import InFlightLimit
-from lockstep.client.producer.hooks import SendHook, Sending, begun, ended, send_watched
+from lockstep.client.producer.hooks import SendHook, Sending, call_after_send, call_before_send, send_watched
 from lockstep.client.producer.result import SendResult
 from lockstep.client.producer.routing import UNKEYED, Selector, route_of
 from lockstep.client.producer.sends import Sends, check_durable, not_running
@@ -29,19 +29,30 @@ class ProducerArguments(ProducerConfig, ConnectionArguments):
     """The arguments of Producer."""
 
     given_id: GivenId | None = None
-    """Give the frames of `send_records` the same sequences in every process that sends them."""
+    """The producer id, partition and epoch of its frames, so that another process can repeat them and the broker stores them once."""
 
 
 class Producer:
-    """Sends messages to topics. Use it as `async with Producer("group", nameserver="host:port") as producer`.
+    """Sends messages to topics: `async with Producer("group", nameserver="host:port") as producer: await producer.send(message)`.
 
-    - Many sends at once share frames by themselves: whatever gathers for a queue while its last frame is in flight goes out together.
-    - `await send(…)` is back-pressure: it waits while the in-flight limit (`in_flight_count_max`, `in_flight_bytes_max`) is reached.
-    - A frame that was not answered is repeated with its sequence, and a broker stores it once.
-    - Not for several threads or event loops: make one producer in each.
+    - Messages that gather for a queue while its last frame is in flight leave together in the next frame: concurrent sends need no
+      batching.
+    - `await send(…)` applies back-pressure: it waits while the in-flight limit (`in_flight_count_max`, `in_flight_bytes_max`) is reached.
+    - A frame without a response is written again with the same sequence, and the broker stores it once.
+    - A producer belongs to one event loop. Make one for each loop.
 
-    It takes the settings of ProducerConfig, which says what each is. Raises ConfigError for one out of range and for an address that is
-    none, LocalProtocolError for a bad group name.
+    Args:
+        group: The name of the producer group.
+        nameserver: "HOST:PORT", several separated by ";", or a list of them. Default: 127.0.0.1:9876.
+        client: The connections to use, instead of `nameserver`. Default: the producer has its own.
+        host: The clock, randomness and files to use; for tests. Default: those of this machine.
+        given_id: The identity of its frames, for `send_records`. Default: a new one for each topic.
+
+    The other arguments are the settings of ProducerConfig.
+
+    Raises:
+        ConfigError: A setting has the wrong type or is out of range, an address is invalid, or both `client` and `nameserver` are given.
+        LocalProtocolError: The group name is invalid.
     """
 
     @takes_arguments_of(ProducerArguments)
@@ -62,7 +73,12 @@ class Producer:
     # ------------------------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Reach the cluster. TransportError where no nameserver answers; StateError if it was started or closed before."""
+        """Connect to the cluster.
+
+        Raises:
+            TransportError: No nameserver responds.
+            StateError: The producer was started or closed before.
+        """
         if self._shell is not None or self._starting or self._closed:
             raise StateError(f"producer {self.group} was {'closed' if self._closed else 'started'} before: make a new one")
         self._starting = True
@@ -81,9 +97,10 @@ class Producer:
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
 
     async def close(self) -> None:
-        """Take no more sends, wait until those in flight have ended (each has its deadline), and leave.
+        """Refuse further sends, wait until those in flight have ended (each has its deadline), and disconnect.
 
-        Cancelling leaves at once: the sends in flight fail, as unknown if they may be stored.
+        If this call is cancelled, the producer disconnects at once: the sends in flight fail, with an unknown outcome if they may be
+        stored.
         """
         if self._closed:
             return
@@ -112,13 +129,14 @@ class Producer:
         return f"<Producer {self.group} {'closed' if self._closed else 'new' if self._shell is None else 'running'}>"
 
     def add_hook(self, hook: SendHook) -> SendHook:
-        """Tell it of every `send`, `send_batch` and `send_oneway` from now on (hooks.py); not of `send_records`."""
+        """Call the hook before and after every `send`, `send_batch` and `send_oneway` from now on, but not `send_records`. Return the
+        hook."""
         self._hooks = (*self._hooks, hook)
         return hook
 
     @property
     def possible_duplicates(self) -> int:
-        """Unkeyed messages that went to another broker, and delayed ones that were sent again, while the first one may have been stored."""
+        """Messages that may be stored twice: unkeyed ones that failed over to another broker and delayed ones that were sent again."""
         return 0 if self._shell is None else self._shell.possible_duplicates
 
     @property
@@ -128,7 +146,7 @@ class Producer:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of the same, as the in-flight limit counts them."""
+        """Bytes that are sent and not acknowledged, as the in-flight limit counts them."""
         return self._limit.byte_count
 
     @property
@@ -150,48 +168,50 @@ class Producer:
         delay_level: int | None = None,
         delay: timedelta | None = None,
     ) -> SendResult:
-        """Sends one message and returns when a broker has stored it.
+        """Send one message and wait until a broker has stored it.
 
-        Without a sharding key, `selector` or `queue` any live broker will do. A keyed, selected or named send goes to its own queue
-        and no other.
+        A message without a sharding key, `selector` or `queue` goes to any connected broker. A keyed, selected or named send goes to its
+        own queue and no other.
 
-        A send whose deadline comes while nothing of it was written fails as not stored. So does one of which half the time has passed,
-        if the broker's response can't be expected in time (twice the slowest of its last 128). Cancelling withdraws the message if it
-        is not written yet; later its outcome is unknown.
+        A send fails as not stored if nothing of it was written before its deadline, or if half of its time has passed and no response can
+        be expected before the deadline (which takes twice the slowest of the broker's last 128 responses). Cancelling withdraws the message
+        if it is not written yet; later its outcome is unknown.
 
         Args:
             message: The message. With a `sharding_key` it goes to the queue of that key.
-            selector: Picks the queue: called with the topic's writable queues and the message, and again when the layout changes.
+            selector: Picks the queue. It is called with the topic's writable queues and the message, and again when the layout changes.
             queue: The queue to send to (`SendResult.queue` of an earlier message).
-            timeout_ms: The deadline in milliseconds, counted from this call whatever the send waits for: the topic's route, the
-                in-flight limit, the connection, the queue. Default: 3,000, for a send that belongs to one queue 30,000.
-            require: "stored": as the broker's flush is set. "durable": the disk has it, also if the flush is async (there it waits for
-                a sync, some ms, shared by all who wait). "written": the broker's operating system has it, also if the flush is sync:
-                a power cut may take it back, and its offset may then be another message's. RocketMQ: waitStoreMsgOK=false.
-            delay_level: 1 to 18: consumers get the message later, by the broker's table (1 s, 5 s, 10 s, 30 s, 1 to 10 min, 20 min,
-                30 min, 1 h, 2 h), in no order with others. Such a send is not idempotent: when its response is lost it is sent again
-                and may be stored twice. Its result has no queue offset yet (−1).
-            delay: The same as a time, which must be one of the broker's levels.
+            timeout_ms: The deadline in milliseconds, counted from this call. It includes every wait: for the topic's route, the in-flight
+                limit, the connection and the queue. Default: 3,000; 30,000 for a send that belongs to one queue.
+            require: "stored": what the broker's flush setting guarantees. "durable": the message is on disk, even if the flush is async
+                (the send then waits some ms for a sync, which all such sends share). "written": the broker's operating system has the
+                message, even if the flush is sync: a power failure may lose it, and its offset may then be given to another message.
+                RocketMQ: waitStoreMsgOK=false.
+            delay_level: 1 to 18: consumers receive the message after the delay of this level in the broker's table (1 s, 5 s, 10 s, 30 s, 1
+                to 10 min, 20 min, 30 min, 1 h, 2 h), in no order relative to other messages. Such a send is not idempotent: if its response
+                is lost it is sent again and may be stored twice. Its result has no queue offset yet (−1).
+            delay: The delay as a time, which must be that of one of the broker's levels.
 
         Returns:
-            SendResult: where the message is stored.
+            SendResult: The queue and offset at which the message is stored.
 
         Raises:
-            SendTimeoutError: No broker took an unkeyed send before the deadline, or the topic's route was not known by then.
-            QueueUnavailableError: The queue of a keyed, selected or named send did not take it before the deadline.
-            PrecedingSendError: An earlier send with the same key failed while this one waited behind it.
-            NotDurableError: `require="durable"`, and the broker stored the message without confirming that in time.
-            TopicNotExistError: The topic was deleted, or does not exist and the broker creates none.
-            LocalProtocolError: Two of sharding key, `selector` and `queue` were given, or one of them names no queue of the topic.
-            BrokerError: The broker refused the message, and a retry would not help (MessageIllegalError: a delay that is none of its
-            levels).
+            SendTimeoutError: No broker stored an unkeyed send before the deadline, or the topic's route was not known by then.
+            QueueUnavailableError: The queue of a keyed, selected or named send did not store it before the deadline.
+            PrecedingSendError: An earlier send with the same key failed while this one waited for it.
+            NotDurableError: With `require="durable"`: the broker stored the message but did not confirm in time that it is on disk.
+            TopicNotExistError: The topic was deleted, or does not exist and the broker does not create it.
+            LocalProtocolError: More than one of sharding key, `selector` and `queue` is given, or one of them names a queue that the topic
+                does not have.
+            BrokerError: The broker refused the message, and a retry would not help (MessageIllegalError: no level has this delay).
+            StateError: The producer is not started, or is closed.
         """
         hooks, sends, result = self._hooks, self._running, None
         sending = Sending(self.group, (message,), "send") if hooks else None
         if sending is not None:
-            (message,) = begun(hooks, sending)
+            (message,) = call_before_send(hooks, sending)
         try:
-            # No coroutine within: thousands of these are in flight.
+            # No coroutine is created here: thousands of sends are in flight at a time.
             begun_ms = sends.now_ms()
             if timeout_ms is not None or require != "stored":
                 check_terms(timeout_ms, require)
@@ -225,7 +245,7 @@ class Producer:
             raise
         finally:
             if sending is not None:
-                ended(hooks, sending, [] if result is None else [result])
+                call_after_send(hooks, sending, [] if result is None else [result])
 
     async def send_batch(
         self,
@@ -236,18 +256,18 @@ class Producer:
         timeout_ms: int | None = None,
         require: Require = "stored",
     ) -> list[SendResult]:
-        """Sends many messages: one frame for each queue, several where they exceed a frame's limits.
+        """Send many messages: one frame for each queue, or several if they exceed a frame's limits.
 
-        Messages with a sharding key go to the queue of their key. Those without one go together to one queue of their topic, the next in
-        turn. Arguments are those of `send`; the deadline is that of keyed sends if any message belongs to one queue.
+        Messages with a sharding key go to the queue of their key. Those without one go together to one queue of their topic, by round
+        robin. The arguments are those of `send`; the deadline is that of keyed sends if any message belongs to one queue.
 
         Returns:
             A SendResult for each message, in the order of `messages`.
 
         Raises:
-            BatchSendError: Some messages were not acknowledged; it holds the result or the error of each.
-            NotDurableError: As `send`; it holds all results.
-            LocalProtocolError: As `send`, or `messages` is not a sequence of messages.
+            BatchSendError: Some messages were not acknowledged. It holds the result or the error of each message.
+            NotDurableError: As in `send`. It holds all results.
+            LocalProtocolError: As in `send`, or `messages` is not a sequence of messages.
         """
         check_terms(timeout_ms, require)
         if not messages:
@@ -258,13 +278,26 @@ class Producer:
         return await send_watched(self._hooks, Sending(self.group, messages, "batch"), lambda given: self._running.many(given, *how))
 
     async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None) -> SendResult:
-        """Send records that are encoded already (record.py, the broker's fields zero) as one frame to this queue: where the first one is.
+        """Send encoded records (record.py, with the broker's fields zero) as one frame to this queue.
 
-        `sizes`: bytes of each. Frames of one queue leave one after the other, cut as they were given, in the order of the calls (await the
-        first one of a topic: calls that wait for its route may overtake one another). With a `given_id` whoever sends the same frames
-        again has them stored once; such a producer fails where another would begin anew, and a frame that failed or was cancelled ends
-        the queue for it. Errors as `send` with a queue; NonDeterministicRetryError where a repeat has other bytes; LocalProtocolError for
-        bytes that are not records of these sizes, or do not fit a frame.
+        Frames of one queue are sent one after the other, as they were given, in the order of the calls. Await the first call for a topic:
+        calls that wait for its route may overtake each other. With a `given_id`, a process that sends the same frames again has them stored
+        once. Such a producer fails in cases in which another would begin a new epoch, and after a frame that failed or was cancelled it
+        sends nothing more to the queue.
+
+        Args:
+            queue: The queue to send to.
+            records: The encoded records, one after the other.
+            sizes: The size of each record in bytes.
+            timeout_ms: The deadline in milliseconds. Default: 30,000.
+
+        Returns:
+            SendResult: The queue and offset at which the first record is stored.
+
+        Raises:
+            NonDeterministicRetryError: The broker has stored other bytes for this frame.
+            LocalProtocolError: `records` is not a series of records of these sizes, or does not fit a frame.
+            SendError: As in `send` with a queue.
         """
         return await self._running.records(queue, records, sizes, timeout_ms)
 
@@ -275,13 +308,13 @@ class Producer:
         selector: Selector | None = None,
         queue: MessageQueue | None = None,
     ) -> None:
-        """Writes one message without waiting for a response: no retry, no sequence. It may be lost, and may overtake sends in flight.
+        """Write one message without waiting for a response: no retry, no sequence. It may be lost, and it may overtake sends in flight.
 
-        It waits only for a connection, and while the connection has too much unsent. Arguments are those of `send`.
+        This waits for a connection, and while the connection has too many unsent bytes. The arguments are those of `send`.
 
         Raises:
-            TransportError: No connection within 3 s.
-            LocalProtocolError: As `send`.
+            TransportError: There was no connection within 3 s.
+            LocalProtocolError: As in `send`.
         """
         if not self._hooks:
             await self._running.oneway(message, selector, queue)

@@ -1,4 +1,4 @@
-"""What a send answers. RocketMQ: SendResult, SendStatus."""
+"""The results of sends. RocketMQ: SendResult, SendStatus."""
 
 from enum import Enum
 
@@ -9,7 +9,8 @@ from lockstep.protocol.queue import MessageQueue
 
 
 class SendStatus(Enum):
-    """SEND_OK: stored as durably as the broker is set to. The others: stored, and the broker could not confirm that much in time."""
+    """How durably a message is stored: SEND_OK as the broker's flush setting guarantees. With the others it is stored, but the broker could
+    not confirm that guarantee in time."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -24,11 +25,11 @@ STATUS_OF_CODE: dict[int, SendStatus] = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
-"""Response codes that mean: the message is stored."""
+"""Response codes which mean that the message is stored."""
 
 
 class FrameResult:
-    """Where a whole frame was stored; its messages' results point here and work out their own place when they are asked."""
+    """The position of a stored frame. The results of its messages refer to it and compute their own position when it is read."""
 
     __slots__ = ("first_offset", "physical_offset", "queue", "sizes", "status", "store_host")
 
@@ -41,11 +42,11 @@ class FrameResult:
         self.physical_offset = physical_offset
         self.store_host = store_host
         self.sizes = sizes
-        """Bytes of each stored record, in order."""
+        """The size of each stored record in bytes, in order."""
 
 
 class SendResult:
-    """One acknowledged message."""
+    """The position of one acknowledged message."""
 
     __slots__ = ("_answer", "_index", "message_id")
 
@@ -67,13 +68,14 @@ class SendResult:
 
     @property
     def queue_offset(self) -> int:
-        """Its place in the queue; −1: stored, and not known where: a late repeat, or a message that waits for its delay."""
+        """The offset of the message in its queue; −1 if it is stored at an unknown offset: a late repeat, or a delayed message."""
         first = self._answer.first_offset
         return -1 if first < 0 else first + self._index
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id: store host and log offset in hex. Empty where the broker no longer knows, or its address is no IPv4."""
+        """The broker's id of the message: store host and log offset in hex. Empty if the broker no longer knows it, or has no IPv4
+        address."""
         answer = self._answer
         if answer.first_offset < 0:
             return ""

@@ -1,9 +1,9 @@
-"""How a message finds its queue: now, and again when the layout changes. Pure. RocketMQ: MessageQueueSelector, TopicPublishInfo.
+"""How a message is assigned to a queue, initially and when the layout changes. Pure. RocketMQ: MessageQueueSelector, TopicPublishInfo.
 
-keyed      crc32(utf8(key)) mod n over all writable queues of the layout, live or not: a key moves only when the layout changes
+keyed      crc32(utf8(key)) mod n over all writable queues of the layout, connected or not: a key moves only when the layout changes
 selected   the user's function over the same queues
 named      the queue that the user gives
-unkeyed    round robin over the writable queues of the brokers that live
+unkeyed    round robin over the writable queues of the connected brokers
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +15,18 @@ from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Returns the queue for a message: one of the given ones, which are all writable queues of the topic in the order of its layout."""
+"""Returns the queue for a message: one of the given queues, which are all writable queues of the topic in the order of its layout."""
 
 
 class Route:
-    """No `keys`: any live queue. Else the queue that `pick` returns for a layout, or the one that the user named."""
+    """How a send is routed. Without `keys`: to any live queue. Otherwise to the queue that `pick` returns for a layout, or the named
+    `queue`."""
 
     __slots__ = ("keys", "pick", "queue")
 
     def __init__(self, keys: Sequence[str] = (), pick: Pick | None = None, queue: MessageQueue | None = None) -> None:
         self.keys = keys
-        """What counts as a key when a send fails: the sharding keys, or the whole queue. One: that of all messages of this route."""
+        """What counts as a key if a send fails: the sharding keys, or the whole queue. One key is that of all messages of this route."""
         self.pick = pick
         self.queue = queue
 
@@ -34,7 +35,7 @@ UNKEYED = Route()
 
 
 def route_of(message: Message, selector: Selector | None, queue: MessageQueue | None) -> Route:
-    """Return the route that the message and these arguments of `send` ask for. LocalProtocolError if they ask for two."""
+    """Return the route that the message and the arguments of `send` specify. Raise LocalProtocolError if they specify two."""
     if (message.sharding_key is not None) + (selector is not None) + (queue is not None) > 1:
         raise LocalProtocolError("the message's sharding_key, selector and queue each choose the queue: give one of them")
     if message.sharding_key is not None:
@@ -59,7 +60,8 @@ def queue_of_key(layout: TopicLayout, sharding_key: str) -> MessageQueue:
 
 
 def queue_of_selector(layout: TopicLayout, selector: Selector, message: Message) -> MessageQueue:
-    """Return what the user's selector returns, and raise what it raises. LocalProtocolError unless that is a queue of the layout."""
+    """Return the selector's queue, and raise what it raises. Raise LocalProtocolError if it returned something else than a queue of the
+    layout."""
     queue = selector(layout.write_queues, message)
     if not isinstance(queue, MessageQueue) or queue not in layout.write_number_of:
         raise LocalProtocolError(

@@ -1,4 +1,4 @@
-"""The ways of sending: find the topic, enter the in-flight limit, encode, hand over to the queue, wait for the end."""
+"""The steps of each kind of send: find the topic, enter the in-flight limit, encode, enqueue, wait for the result."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,13 @@ from lockstep.protocol.record import record_bounds, split_records
 from lockstep.runtime.host import Host
 
 RECORDS_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
-"""Of one `send_records`: one frame with its header."""
+"""The longest body of one `send_records`: a frame without its header."""
 ALONE: Sequence[int] = (0,)
-"""The place of the only message of a `send`."""
+"""The position of the only message of a `send`."""
 
 
 class Sends:
-    """Those of one producer that runs. What each argument means and what is raised: Producer's own methods say."""
+    """Runs the sends of a started producer. Producer's methods document the arguments and errors."""
 
     def __init__(self, group: str, config: ProducerConfig, topics: Topics, limit: InFlightLimit, shell: ProducerShell, host: Host) -> None:
         self._group = group
@@ -46,14 +46,14 @@ class Sends:
         self._loop = asyncio.get_running_loop()
         self._ids = UniqueKeys(host.random.token(UNIQUE_PREFIX_BYTES))
 
-    # ------------------------------------------------------------------------------------------------------------------ ways
+    # ----------------------------------------------------------------------------------------------------------------- kinds
 
     def now_ms(self) -> int:
-        """Return the time from which the deadline of a send counts that is called now (monotonic ms)."""
+        """Return the time from which the deadline of a send is counted (monotonic ms)."""
         return self._clock.monotonic_ms()
 
     async def enter_alone(self, topic: TopicMachine, route: Route, count: int, held_bytes: int, begun_ms: int, end_ms: int) -> QueueMachine:
-        """Wait until the in-flight limit has room for a send to one queue. Return the queue, by the layout of then."""
+        """Wait until the in-flight limit has room for a send to one queue. Return the queue, according to the layout at that time."""
         ((_, machine, _, _),) = await self._enter(partial(self._alone, topic, route), count, held_bytes, begun_ms, end_ms)
         return machine
 
@@ -68,7 +68,7 @@ class Sends:
         end_ms: int,
         require: Require,
     ) -> "tuple[PendingSend, asyncio.Future[SendResult]]":
-        """Encode a message that counts as in flight, and let it wait in its queue. Return it and the future of its result."""
+        """Encode a message that the in-flight limit counts already, and add it to its queue. Return it and the future of its result."""
         born_ms = self._clock.wall_ms()
         message_id = self._ids.next(born_ms)
         record = encode_message(message, machine.queue.queue_id, message_id, born_ms, None, self._compress_over)
@@ -79,10 +79,10 @@ class Sends:
         return pending, future
 
     def withdraw(self, topic: TopicMachine, pending: PendingSend, future: "asyncio.Future[SendResult]") -> None:
-        """A send was cancelled: take it back unless it is written."""
+        """Withdraw a cancelled send, unless it is written."""
         self._shell.withdraw(topic, pending)
         if future.done() and not future.cancelled():
-            future.exception()  # it has failed meanwhile: nobody asks why
+            future.exception()  # it has failed meanwhile: mark the error as retrieved
         future.cancel()
 
     async def delayed(self, message: Message, delay: Delay, route: Route, begun_ms: int, end_ms: int, require: Require) -> SendResult:
@@ -175,7 +175,7 @@ class Sends:
     # ----------------------------------------------------------------------------------------------------------------- parts
 
     def _alone(self, topic: TopicMachine, route: Route) -> Sequence[Share]:
-        """The queue of a single send, by the present layout."""
+        """Return the queue of a single send in the present layout."""
         return ((topic, topic.machine_for(route, self._clock.monotonic_ms()), route, ALONE),)
 
     def end_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
@@ -183,15 +183,15 @@ class Sends:
         return begun_ms + (timeout_ms or (self._config.keyed_send_timeout_ms if keyed else self._config.send_timeout_ms))
 
     def check_durable(self, topic: TopicMachine) -> None:
-        """Raise RequestCodeNotSupportedError if a broker of the topic can't answer when the disk has a message."""
+        """Raise RequestCodeNotSupportedError if a broker of the topic can't confirm that a message is on disk."""
         check_brokers(self._shell.instance, topic.layout, SENDING_DURABLY)
 
     async def _enter(
         self, find: Callable[[], Sequence[Share]], count: int, held_bytes: int, begun_ms: int, end_ms: int, *, ordered: bool = True
     ) -> Sequence[Share]:
-        """Wait until the in-flight limit has room. Return what `find` returns then: the layout may have changed, a broker may have gone.
+        """Wait until the in-flight limit has room. Return what `find` returns then: the layout may have changed, or a broker may be gone.
 
-        `ordered`: a send that fails fails what waits here behind it with one of its keys.
+        If `ordered`, a failed send also fails the later sends with one of its keys that wait here.
         """
         self._check_open()
         shares = find()
@@ -213,7 +213,7 @@ class Sends:
         return shares
 
     def _check_open(self) -> None:
-        """Raise StateError if nothing is written any more."""
+        """Raise StateError if the producer writes no more frames."""
         if self._shell.closed:
             raise not_running(self._group, closed=True)
 
@@ -228,7 +228,7 @@ class Sends:
         begun_ms: int,
         end_ms: int,
     ) -> None:
-        """Send messages[begin:end], together those of one queue; none of them is handed over if one can't be."""
+        """Send messages[begin:end], those of one queue together. If one can't be encoded or routed, none is enqueued."""
         count, held_bytes = end - begin, sum([held_bytes_of(message) for message in messages[begin:end]])
         shares = await self._enter(
             lambda: division.shares(begin, end, topics, self._clock.monotonic_ms()), count, held_bytes, begun_ms, end_ms
@@ -252,7 +252,8 @@ class Sends:
         return pending
 
     def _too_late(self, route: Route, machine: QueueMachine) -> SendError:
-        """What a send raises that waited for the in-flight limit until its deadline, or until too little time was left for a response."""
+        """Return the error of a send that waited for the in-flight limit until its deadline, or until too little time was left for a
+        response."""
         limit, queue = self._limit, machine.queue
         full = f"{limit.count} messages with {limit.byte_count} bytes are in flight"
         where = f"broker {queue.broker_name} is {'connected' if machine.broker.up else 'not connected'}"
@@ -274,14 +275,14 @@ def _pending(
     end_ms: int,
     places: Sequence[int] = (),
 ) -> PendingSend:
-    """Return a send as its queue takes it: half of its time is over between `begun_ms` and `end_ms`."""
+    """Return a send for its queue's machine. The middle of `begun_ms` and `end_ms` is when half of its time has passed."""
     pick = route.pick
     version = None if pick is None else topic.layout.version
     return PendingSend(data, sizes, ids, held_bytes, waiter, end_ms, (begun_ms + end_ms) // 2, route.keys, version, pick, places)
 
 
 def check_records(records: bytes, sizes: list[int]) -> None:
-    """LocalProtocolError unless these are whole records of these sizes that fit one frame."""
+    """Raise LocalProtocolError unless these are whole records of these sizes that fit one frame."""
     if not 0 < len(records) <= RECORDS_BYTES_MAX:
         raise LocalProtocolError(f"send_records got {len(records)} bytes: expected 1 to {RECORDS_BYTES_MAX}, what fits one frame")
     try:
@@ -294,12 +295,12 @@ def check_records(records: bytes, sizes: list[int]) -> None:
 
 
 def check_durable(results: Sequence[SendResult]) -> None:
-    """NotDurableError if one has a weaker status than SEND_OK."""
+    """Raise NotDurableError if a result has a weaker status than SEND_OK."""
     for result in results:
         if result.status is not SendStatus.SEND_OK:
             raise NotDurableError(results, result)
 
 
 def not_running(group: str, *, closed: bool) -> StateError:
-    """What a send raises before the start and after the end of its producer."""
+    """Return the error of a send before the start or after the end of its producer."""
     return StateError(f"producer {group} is {'closed' if closed else 'not started: use `async with`, or await start()'}")

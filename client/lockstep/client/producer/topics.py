@@ -14,7 +14,7 @@ from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 
 ROUTE_PAUSE_MS = 100
-"""Between two questions to nameservers that have heard of no broker yet."""
+"""Pause between two route requests while the nameservers know no broker yet."""
 
 
 class _Waiter:
@@ -40,18 +40,18 @@ class _Waiter:
 
 
 class _Opening:
-    """A topic whose route is asked for."""
+    """A topic whose route is being requested."""
 
     __slots__ = ("not_ready", "waiters")
 
     def __init__(self) -> None:
         self.waiters: list[_Waiter] = []
         self.not_ready: RouteNotReadyError | None = None
-        """The nameservers' last answer, where they knew no broker yet."""
+        """The nameservers' last response, if they knew no broker yet."""
 
 
 class Topics:
-    """Opened at their first send; they hear of links and layouts from then on."""
+    """Opens a topic at its first send, and keeps its machine informed of links and layouts from then on."""
 
     __slots__ = ("_closed", "_group", "_hooks", "_leaving", "_opening", "_shell", "_tasks", "open_topics")
 
@@ -60,41 +60,45 @@ class Topics:
         self._shell = shell
         self._closed = False
         self.open_topics: dict[str, TopicMachine] = {}
-        """By name. Read directly where a send finds its topic."""
+        """By name. Sends read it directly."""
         self._leaving: list[TopicMachine] = []
-        """No send gets these any more. What is in flight there goes on, so they hear of links and layouts."""
+        """Topics that no further send gets. Their sends in flight continue, so they are informed of links and layouts too."""
         self._opening: dict[str, _Opening] = {}
         self._tasks = Tasks()
         self._hooks = ProducerHooks(on_link=self.link_changed, on_layout=self.layout_changed)
         shell.instance.register_producer(group, self._hooks)
 
     def shut(self) -> None:
-        """The producer closes: no send gets a topic any more. What is in flight goes on."""
+        """Stop opening topics because the producer is closing. Sends in flight continue."""
         self._closed = True
         self._leaving += self.open_topics.values()
         self.open_topics.clear()
 
     async def close(self) -> None:
-        """Stop looking for routes: sends that wait for one raise StateError."""
+        """Stop requesting routes: sends that wait for one raise StateError."""
         try:
             await self._tasks.cancel_all()
         finally:
-            # A task that is cancelled before its first step runs none of its code, so the waiters are ended here too.
+            # A task that is cancelled before its first step runs none of its code, so the waiters are failed here too.
             for name in list(self._opening):
                 self._end(name, self._closed_error())
 
     def fail_all(self) -> None:
-        """Nothing is written any more: fail what is in flight. What waits at the in-flight limit fails as it is admitted."""
+        """Fail what is in flight after the last write. Sends that wait at the in-flight limit fail when they are admitted."""
         self._shell.instance.unregister_producer(self._hooks)
         leaving, self._leaving = self._leaving, []
         for topic in leaving:
             self._shell.fail_all(topic, self._closed_error())
 
     async def open(self, name: str, deadline_ms: int) -> TopicMachine:
-        """The first send to a topic: its route, or the topic itself.
+        """Return the topic's machine; the first send to a topic requests its route or creates the topic.
 
-        Raises StateError when the producer is closed, SendTimeoutError at the deadline (monotonic ms), and what keeps the topic from being
-        opened.
+        `deadline_ms` is a monotonic time.
+
+        Raises:
+            StateError: The producer is closed.
+            SendTimeoutError: The topic could not be opened before the deadline.
+            LockstepError: The error for which the topic can't be opened.
         """
         while (topic := self.open_topics.get(name)) is None:
             if self._closed:
@@ -124,7 +128,7 @@ class Topics:
             self._end(name, error)
 
     def _end(self, name: str, error: Exception) -> None:
-        """The topic is open, or can't be opened: then the sends that wait for it raise the error."""
+        """End the waits for a topic: it is open, or its sends raise the error."""
         opening = self._opening.pop(name, None)
         for waiter in () if opening is None else opening.waiters:
             if waiter.done():
@@ -138,7 +142,7 @@ class Topics:
         return StateError(f"producer {self._group} is closed")
 
     async def _find(self, name: str, opening: _Opening) -> TopicLayout:
-        """Its layout. A nameserver that has just been started hears of its brokers within a second: ask it again while a send waits."""
+        """Return the topic's layout. A nameserver that has just started learns its brokers within a second, so retry while a send waits."""
         while True:
             try:
                 return await self._find_or_create(name)
@@ -170,7 +174,7 @@ class Topics:
                 self._shell.adopt(topic, layout)
 
     def _leave(self, topic: TopicMachine) -> None:
-        """The next send to the topic opens it again."""
+        """Remove a topic, so that the next send opens it again."""
         name = topic.layout.topic
         if self.open_topics.get(name) is topic:
             del self.open_topics[name]
