@@ -1,9 +1,9 @@
 """The one connection of an instance to one broker: the session's connection (ordering.md 1.1). RocketMQ: MQClientAPIImpl.
 
-    DOWN --connect--> HANDSHAKE (HEART_BEAT with the next connection number) --answered--> UP --closed--> DOWN
-                      HANDSHAKE --refused or closed--> DOWN (the pool tries again: at once, then with back-off of at most 1 s)
+    DOWN --connect--> HANDSHAKE (HEART_BEAT with the next connection number) --accepted--> UP --closed--> DOWN
+                      HANDSHAKE --refused or closed--> DOWN (the pool retries: at once, then with a backoff of at most 1 s)
 
-A link is UP only between an answered HEART_BEAT and the close of that connection; requests are refused at once while it is not.
+A link is UP only from the response to HEART_BEAT until that connection closes. While it is not UP, requests are refused at once.
 """
 
 import asyncio
@@ -24,37 +24,37 @@ from lockstep.runtime.link import Link
 from lockstep.runtime.safe_text import printable
 
 SHORTEST_SESSION_MS = 1_000
-"""No broker of ours ends sessions sooner."""
+"""A lockstep broker never ends a session sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkHooks:
-    """What the instance hands to each of its links; all are called on the event loop and must not block."""
+    """The callbacks of a link. All are called on the event loop and must not block."""
 
     describe: Callable[["BrokerLink"], HeartbeatBody]
-    """The body of the next HEART_BEAT on this link."""
+    """Returns the body of the next HEART_BEAT on this link."""
     refused: Callable[["BrokerLink", BrokerError], Awaitable[bool]]
-    """HEART_BEAT was refused; True: the body has been changed, beat once more."""
+    """HEART_BEAT was refused. Returns True if the body has been changed and HEART_BEAT is to be repeated."""
     up: Callable[["BrokerLink", HeartbeatReply], None]
     down: Callable[["BrokerLink"], None]
     view: Callable[["BrokerLink", HeartbeatReply], None]
-    """A later HEART_BEAT of the same connection was answered."""
+    """The broker responded to a later HEART_BEAT of the same connection."""
     notice: Callable[["BrokerLink", NotifyHeader], None]
     queue_free: Callable[["BrokerLink", QueueFreeBody], None]
     layouts_changed: Callable[[Sequence[TopicLayout]], None]
     unreachable: Callable[["BrokerLink"], None]
-    """A connect failed: ask for the route again."""
+    """A connect failed: the route is to be requested again."""
 
 
 class BrokerLink:
-    """One broker, by name. `connection` is the number of the current (or last) connect; `view` the last answer to HEART_BEAT."""
+    """One broker, by name. `connection` is the number of the current (or last) connect; `view` the last response to HEART_BEAT."""
 
     def __init__(self, host: Host, name: str, resolve: Callable[[], str | None], hooks: LinkHooks, *, request_timeout_ms: int) -> None:
         self.name = name
         self.connection = 0
         self.view: HeartbeatReply | None = None
         self.endpoint: Endpoint | None = None
-        """The connection while the link is UP, else None."""
+        """The connection while the link is UP, otherwise None."""
         self._hooks = hooks
         self._request_timeout_ms = request_timeout_ms
         self._settled = asyncio.Event()
@@ -78,29 +78,32 @@ class BrokerLink:
 
     @property
     def grace_ms(self) -> int:
-        """The broker's `disconnect_grace_ms`, as its last answer to HEART_BEAT gave it; 3,000 before the first."""
+        """The broker's `disconnect_grace_ms` from its last response to HEART_BEAT; 3,000 before the first."""
         return 3_000 if self.view is None else self.view.disconnect_grace_ms
 
     @property
     def session_timeout_ms(self) -> int:
-        """After which silence the broker ends the session, as its last answer to HEART_BEAT said; the shortest before the first."""
+        """The silence after which the broker ends the session, from its last response to HEART_BEAT; the shortest before the first."""
         return SHORTEST_SESSION_MS if self.view is None else max(SHORTEST_SESSION_MS, self.view.session_timeout_ms)
 
     async def settled(self) -> bool:
-        """Wait until the link is up or a connect has failed; answers `up`."""
+        """Wait until the link is up or a connect has failed. Return `up`."""
         await self._settled.wait()
         return self.up
 
     async def wait_up(self, timeout_ms: int) -> None:
-        """Wait until the link is up; TransportError after `timeout_ms`."""
+        """Wait until the link is up. Raise TransportError after `timeout_ms`."""
         await self._link.endpoint(timeout_ms)
 
     def request(
         self, code: int, header: object | None = None, body: object | bytes | None = None, *, timeout_ms: int | None = None
     ) -> asyncio.Future[Command]:
-        """Write a request and answer the future of its response, whatever its code; TransportError at once while the link is down.
+        """Write a request. Return the future of its response, whatever its code.
 
         `header` is a header dataclass, `body` bytes or a body dataclass. The future raises TransportError or RequestTimeoutError.
+
+        Raises:
+            TransportError: The link is down.
         """
         endpoint = self.endpoint
         if endpoint is None or endpoint.closed:
@@ -112,21 +115,21 @@ class BrokerLink:
     async def call(
         self, code: int, header: object | None = None, body: object | bytes | None = None, *, timeout_ms: int | None = None
     ) -> Command:
-        """The response of a request; raises the BrokerError of its code unless that is SUCCESS."""
+        """Return the response to a request. Raise the BrokerError of its code unless that is SUCCESS."""
         response = await self.request(code, header, body, timeout_ms=timeout_ms)
         if response.code != ResponseCode.SUCCESS:
             raise broker_error(response.code, response.remark)
         return response
 
     def oneway(self, code: int, header: object | None = None, body: object | bytes | None = None) -> None:
-        """Write a request that is not answered; TransportError while the link is down."""
+        """Write a request that has no response. Raise TransportError if the link is down."""
         if self.endpoint is None or self.endpoint.closed:
             raise TransportError(f"broker {self.name} is not connected")
         raw = body if isinstance(body, bytes | bytearray | memoryview) else b"" if body is None else encode_body(body)
         self.endpoint.oneway(code, None if header is None else to_plain(header), raw)
 
     async def beat(self) -> HeartbeatReply:
-        """HEART_BEAT now; BrokerError where it is refused, TransportError where there is no answer."""
+        """Send HEART_BEAT now. Raise BrokerError if it is refused, TransportError if there is no response."""
         endpoint = self.endpoint
         if endpoint is None or endpoint.closed:
             raise TransportError(f"broker {self.name} is not connected")
@@ -137,16 +140,16 @@ class BrokerLink:
         return reply
 
     def reconnect(self, reason: str) -> None:
-        """Close the connection (its session binding is then unproven) and connect anew at once."""
+        """Close the connection (its session binding is then unproven) and connect again at once."""
         if self.endpoint is not None:
             self.endpoint.abort(reason)
 
     def retry(self) -> None:
-        """There is a new address: dial now if the link is down."""
+        """Connect now if the link is down, because the broker has a new address."""
         self._link.retry()
 
     async def close(self) -> None:
-        """Flush, close, and connect no more."""
+        """Flush, close, and stop connecting."""
         await self._link.close()
 
     async def _beat(self, endpoint: Endpoint) -> HeartbeatReply:

@@ -1,4 +1,4 @@
-"""Errors that only a client can raise; the tree they hang in is lockstep.protocol.errors."""
+"""Errors that only a client raises. They are subclasses of those in lockstep.protocol.errors."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -9,22 +9,22 @@ from lockstep.protocol.queue import MessageQueue
 
 
 class Outcome(Enum):
-    """What a failed send left behind."""
+    """Whether a failed send may have stored its message."""
 
     NOT_STORED = "not stored"
-    """No broker has the message, and none will."""
+    """No broker has the message, and none will have it."""
     UNKNOWN = "unknown"
-    """It was written and never answered: it may be there, once."""
+    """It was written and got no response: it may be stored, once."""
 
 
 class SendError(LockstepError):
-    """A send ended without its message being acknowledged. `outcome` says whether the message may be stored all the same."""
+    """A send ended without an acknowledgement. `outcome` is whether its message may be stored nevertheless."""
 
     outcome: Outcome = Outcome.NOT_STORED
 
 
 class QueueUnavailableError(SendError):
-    """The queue that a keyed, selected or named send belongs to did not take it before the deadline; no other queue may."""
+    """The queue of a keyed, selected or named send did not store it before the deadline. Such a send goes to no other queue."""
 
     def __init__(self, queue: MessageQueue, outcome: Outcome, why: str) -> None:
         self.queue = queue
@@ -33,7 +33,7 @@ class QueueUnavailableError(SendError):
 
 
 class SendTimeoutError(SendError, TimeoutError):
-    """An unkeyed send found no broker that took it before the deadline, or the route of a send's topic was not known by then."""
+    """No broker stored an unkeyed send before the deadline, or the route of a send's topic was not known by then."""
 
     def __init__(self, topic: str, outcome: Outcome, why: str) -> None:
         self.topic = topic
@@ -42,7 +42,7 @@ class SendTimeoutError(SendError, TimeoutError):
 
 
 class PrecedingSendError(SendError):
-    """An earlier send of the same key failed while this one waited behind it: it was not sent, so that the key's order holds.
+    """An earlier send of the same key failed while this one waited for it. It was not sent, because that would break the order of the key.
 
     Send the failed message again (or give it up), then this one.
     """
@@ -55,7 +55,7 @@ class PrecedingSendError(SendError):
 
 
 class BatchSendError(SendError):
-    """Some messages of a `send_batch` were not acknowledged. `results` holds a SendResult or an error for each, in order."""
+    """Some messages of a `send_batch` were not acknowledged. `results` has a SendResult or an error for each message, in order."""
 
     outcome = Outcome.UNKNOWN
 
@@ -66,9 +66,11 @@ class BatchSendError(SendError):
 
 
 class NotDurableError(SendError):
-    """`require="durable"`: the broker stored the message and did not confirm it as durable. It may be read, and may be lost in a crash.
+    """With `require="durable"`: the broker stored the message but did not confirm that it is on disk. It can be read, and may be lost in a
+    crash.
 
-    `results`: of a `send` its one result, of a `send_batch` all, in order; `status` tells which fell short. Sent again, it stands twice.
+    `results` has the one result of a `send`, or all of a `send_batch` in order; `status` of each is how durable it is. A message that is
+    sent again is stored twice.
     """
 
     outcome = Outcome.UNKNOWN

@@ -1,4 +1,4 @@
-"""What a broker says it can do, in its answer to HEART_BEAT. A client that needs what is not there says so and does not start (wire.md)."""
+"""The features that a broker lists in its response to HEART_BEAT. A client that needs a missing one raises and does not start (wire.md)."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ SENDING = ("records", "sequences", "layouts")
 
 
 def check_features(reply: HeartbeatReply, needed: Sequence[str]) -> None:
-    """RequestCodeNotSupportedError for a broker that lacks any of `needed`."""
+    """Raise RequestCodeNotSupportedError if the broker lacks any of `needed`."""
     absent = [feature for feature in needed if feature not in reply.features]
     if absent:
         has = ", ".join(reply.features) or "none"
@@ -25,7 +25,7 @@ def check_features(reply: HeartbeatReply, needed: Sequence[str]) -> None:
 
 
 def check_brokers(instance: Instance, layout: TopicLayout, needed: Sequence[str]) -> None:
-    """RequestCodeNotSupportedError where a connected broker of the topic lacks any of `needed`."""
+    """Raise RequestCodeNotSupportedError if a connected broker of the topic lacks any of `needed`."""
     for entry in layout.entries:
         link = instance.link(entry.broker_name)
         if link is not None and link.up and link.view is not None:

@@ -1,7 +1,7 @@
 """One client of one cluster in one event loop. RocketMQ: MQClientInstance (one per client id).
 
-What shares a Client in one event loop shares an instance: one session, one connection per broker, one route cache, one heartbeat. It is
-kept by reference count. A second consumer of one group gets an instance of its own, for a session names each group once.
+Producers and consumers with the same Client in one event loop share an instance: one session, one connection per broker, one route cache,
+one heartbeat. References to it are counted. A second consumer of one group gets another instance, because a session names each group once.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from lockstep.runtime.log import get_logger
 log = get_logger("lockstep.client")
 
 CONFLICT_PAUSE_MS = 400
-"""Below the 500 ms after which a consumer asks a broker again for the list that lacks it."""
+"""Less than the 500 ms after which a consumer requests a missing member list from a broker again."""
 
 
 def _ignore(*_: object) -> None:
@@ -54,31 +54,31 @@ def _ignore(*_: object) -> None:
 
 
 def _judge_life(link: BrokerLink, endpoint: Endpoint | None, answer: "asyncio.Future[Command]") -> None:
-    """An empty SYNC was answered, or not within the grace: then its connection is dead."""
+    """Reconnect if the broker did not respond to an empty SYNC within the grace."""
     if not answer.cancelled() and answer.exception() is not None and link.endpoint is endpoint:
         link.reconnect("an empty SYNC was not answered within the grace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHooks:
-    """What an instance tells a consumer. Called on the event loop, in the order in which things happened; must not block."""
+    """The callbacks of a consumer. They are called on the event loop, in the order of events, and must not block."""
 
     on_up: Callable[[BrokerLink, HeartbeatReply], None]
-    """The broker was (re)connected and HEART_BEAT answered: LOCK next."""
+    """The broker was (re)connected and responded to HEART_BEAT: LOCK comes next."""
     on_down: Callable[[BrokerLink], None]
-    """The connection is gone."""
+    """The connection was closed."""
     on_view: Callable[[BrokerLink, HeartbeatReply], None] = _ignore
-    """A later HEART_BEAT was answered (every 30 s, and after a join)."""
+    """The broker responded to a later HEART_BEAT (every 30 s, and after a join)."""
     on_notice: Callable[[BrokerLink, NotifyHeader], None]
     """The group's member list at that broker changed."""
     on_queue_free: Callable[[BrokerLink, QueueFreeBody], None]
-    """Queues of this group (only of this one) are free at that broker."""
+    """Queues of this group are free at that broker."""
     on_layout: Callable[[TopicLayout], None] = _ignore
     """A topic has a higher layout than before, or is new."""
     on_refused: Callable[[BrokerLink, BrokerError], None] = _ignore
-    """A running member was refused (SUBSCRIPTION_CONFLICT, DUPLICATE_CLIENT_ID): it is named in no further heartbeat."""
+    """A running member was refused (SUBSCRIPTION_CONFLICT, DUPLICATE_CLIENT_ID): no further heartbeat names it."""
     on_failed: Callable[[BaseException], None] = _ignore
-    """A task of the shared client died: nothing is kept alive any more."""
+    """A task of the shared client died: the session is no longer kept alive."""
 
 
 @dataclass(slots=True)
@@ -87,26 +87,26 @@ class _Consumer:
     supplier: Callable[[], ConsumerGroup]
     hooks: ConsumerHooks
     everywhere: bool = False
-    """Named in the heartbeats to every broker."""
+    """The heartbeats to every broker name it."""
     joined: dict[str, None] = field(default_factory=dict)
-    """While joining: the brokers whose heartbeats name it."""
+    """During a join: the brokers whose heartbeats name it."""
     waits: dict[str, int] = field(default_factory=dict)
-    """Brokers whose heartbeats do not name it until then (monotonic ms): nobody who stands by the other contract is there any more."""
+    """Brokers whose heartbeats don't name it before this time (monotonic ms): by then members with the other contract have expired."""
     refusal: BrokerError | None = None
 
     def is_named(self, broker_name: str, now_ms: int) -> bool:
-        """In the next heartbeat to this broker."""
+        """Return whether the next heartbeat to this broker names it."""
         return (self.everywhere or broker_name in self.joined) and now_ms >= self.waits.get(broker_name, now_ms)
 
 
 def _is_about(error: BrokerError, consumer: _Consumer) -> bool:
-    """Whether the remark names the consumer's group."""
+    """Return whether the remark names the consumer's group."""
     return f"group {consumer.group} " in error.remark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProducerHooks:
-    """What an instance tells a producer."""
+    """The callbacks of a producer."""
 
     on_link: Callable[[BrokerLink], None]
     """The broker was connected or disconnected."""
@@ -115,7 +115,8 @@ class ProducerHooks:
 
 
 class Instance:
-    """The shared client of one event loop: identity, routes, links, heartbeats. Get one by `Client.instance()`; `await close()` it."""
+    """The shared client of one event loop: identity, routes, links, heartbeats. `Client.instance()` returns one; end it by `await
+    close()`."""
 
     def __init__(self, addresses: tuple[str, ...], *, host: Host, config: ClientConfig) -> None:
         self.loop = asyncio.get_running_loop()
@@ -123,7 +124,7 @@ class Instance:
         self.config = config
         self.routes = RouteCache()
         self.session = host.random.token(16).hex()
-        """128 random bits: who this start of the client is."""
+        """128 random bits that identify this start of the client."""
         self.nameservers = Nameservers(host, addresses, timeout_ms=config.request_timeout_ms)
         self.watch = RouteWatch(self.routes, self.nameservers, config, host.clock, learnt=self._learnt)
         self.closing = False
@@ -138,7 +139,7 @@ class Instance:
         self.tasks = Tasks(on_failure=self._failed)
 
     def reserve(self, group: str | None) -> bool:
-        """Take a reference, and the consumer group if one is named. Return False if the group is taken already."""
+        """Take a reference, and reserve the consumer group if one is named. Return False if the group is reserved already."""
         if group in self._reserved:
             return False
         self._references += 1
@@ -150,18 +151,18 @@ class Instance:
 
     @property
     def client_id(self) -> str:
-        """`ip@pid#16 hex digits`; the address is the local end of the nameserver connection, so it is known after `start`."""
+        """`ip@pid#16 hex digits`. The address is the local end of the nameserver connection, so it is known after `start`."""
         return f"{self.nameservers.local_ip or '127.0.0.1'}@{self.host.pid}#{self._identity}"
 
     async def start(self) -> None:
-        """Reach one nameserver and begin to heartbeat; once for all who share the instance. TransportError where none answers."""
+        """Connect to one nameserver and start heartbeats, once for all that share the instance. Raise TransportError if none responds."""
         if self.closing:
             raise StateError("this client is closed: make a new producer or consumer")
         if self._started is None or (self._started.done() and self._started.exception() is not None):
             self._started = started = self.loop.create_future()
             try:
                 await self.nameservers.connect()
-            except BaseException as error:  # re-raised; whoever waits for the same start fails with it
+            except BaseException as error:  # re-raised; other callers that wait for the same start fail with it
                 started.set_exception(error if isinstance(error, TransportError) else TransportError("the start was cancelled"))
                 started.exception()
                 raise
@@ -172,7 +173,7 @@ class Instance:
         await asyncio.shield(self._started)
 
     async def close(self, *, group: str | None = None) -> None:
-        """Give one reference (and the reserved group) back; the last one closes the connections."""
+        """Release one reference (and the reserved group). The last release closes the connections."""
         if group is not None:
             self._reserved.pop(group, None)
         self._references -= 1
@@ -187,11 +188,11 @@ class Instance:
     # ----------------------------------------------------------------------------------------------------------------- links
 
     def links(self) -> list[BrokerLink]:
-        """Every linked broker, up or not, in the order of their names."""
+        """Return every linked broker, up or not, in the order of their names."""
         return [self._links[name] for name in sorted(self._links)]
 
     def link(self, broker_name: str) -> BrokerLink | None:
-        """The link to one broker; None: no watched topic names it, or its address was never known."""
+        """Return the link to one broker; None if no watched topic names it, or its address was never known."""
         return self._links.get(broker_name)
 
     def _learnt(self, layout: TopicLayout, change: RouteChange) -> None:
@@ -228,7 +229,7 @@ class Instance:
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_up(link, reply)
         if self._consumers:
-            self.watch.refresh_soon()  # layouts that changed while the connection was away were announced to nobody here
+            self.watch.refresh_soon()  # layouts that changed while the connection was closed were not announced to this client
         self._tell_producers(link)
 
     def _link_down(self, link: BrokerLink) -> None:
@@ -272,20 +273,21 @@ class Instance:
         self._producers.pop(hooks, None)
 
     def register_consumer(self, group: str, supplier: Callable[[], ConsumerGroup], hooks: ConsumerHooks) -> None:
-        """Call the hooks for this group from now on; no heartbeat names it before `join`. `supplier` gives what HEART_BEAT says of it."""
+        """Call the hooks for this group from now on. No heartbeat names it before `join`. `supplier` returns how HEART_BEAT describes
+        it."""
         if group in self._consumers:
             raise StateError(f'group "{group}" is in this client already: ask Client.instance(group) for one of its own')
         self._consumers[group] = _Consumer(group, supplier, hooks)
 
     def unregister_consumer(self, group: str) -> None:
-        """No further hook is called and no further heartbeat names the group. Leave first (`leave`)."""
+        """Stop calling the group's hooks and naming it in heartbeats. Call `leave` before."""
         self._consumers.pop(group, None)
 
     async def join(self, group: str) -> None:
-        """HEART_BEAT with the group to one broker after another, in the order of their names.
+        """Send HEART_BEAT with the group to one broker after another, in the order of their names.
 
-        A broker that can't be reached hears of the group when it is connected. Refused anywhere (SubscriptionConflictError,
-        DuplicateClientIdError, another BrokerError): leaves the brokers that it joined, and raises the refusal.
+        A broker that can't be reached gets the group when it is connected. If a broker refuses it (SubscriptionConflictError,
+        DuplicateClientIdError, another BrokerError), leave the brokers that it has joined, and raise the refusal.
         """
         consumer = self._consumers[group]
         consumer.refusal = None
@@ -296,7 +298,7 @@ class Instance:
             for link in missing:
                 await self._join_one(consumer, link)
         consumer.everywhere = True
-        self.watch.refresh_soon()  # layouts that changed since the routes were asked for were announced to nobody here
+        self.watch.refresh_soon()  # layouts that changed since the routes were requested were not announced to this client
 
     async def _join_one(self, consumer: _Consumer, link: BrokerLink) -> None:
         consumer.joined[link.name] = None
@@ -317,25 +319,26 @@ class Instance:
             raise refusal
 
     def _is_of_another(self, error: BrokerError, consumer: _Consumer, link: BrokerLink) -> bool:
-        """The beat that was to join this group was refused because of another one that it names too."""
+        """Return whether the heartbeat of this group's join was refused because of another group that it names too."""
         others = [other for other in self._named(link) if other is not consumer]
         return isinstance(error, SubscriptionConflictError) and any(_is_about(error, other) for other in others)
 
     async def leave(self, group: str) -> None:
-        """UNREGISTER_CLIENT at every broker at once: off the member lists now; session and locks stay, hooks go on until unregistered."""
+        """Send UNREGISTER_CLIENT to every broker at once: it leaves the member lists now; session and locks remain, hooks are called until
+        unregistered."""
         consumer = self._consumers[group]
         consumer.everywhere = False
         consumer.joined.clear()
         header = UnregisterClientHeader(self.client_id, consumer_group=group)
         links = [link for link in self.links() if link.up]
         answers = [link.request(RequestCode.UNREGISTER_CLIENT, header) for link in links]
-        # Not one after the other: a leave that is cancelled must leave no answer behind that nobody looks at.
+        # All at once: a leave that is cancelled must not leave a response that nothing awaits.
         for link, answer in zip(links, await asyncio.gather(*answers, return_exceptions=True), strict=True):
             if isinstance(answer, BaseException):
                 log.info("group.leave_unanswered", group=group, broker=link.name, error=str(answer))
 
     async def heartbeat_now(self) -> None:
-        """HEART_BEAT to every connected broker, one after another; refusals go to the consumers' `on_refused`."""
+        """Send HEART_BEAT to every connected broker, one after another. Refusals go to the consumers' `on_refused`."""
         for link in self.links():
             if not link.up:
                 continue
@@ -362,11 +365,11 @@ class Instance:
         )
 
     async def _heartbeat_refused(self, link: BrokerLink, error: BrokerError) -> bool:
-        """A beat that is no part of a join was refused: the consumers that caused it are told and named no more.
+        """Handle the refusal of a heartbeat that is not part of a join: stop naming the consumers that caused it, and notify them.
 
-        When the refusal may pass by itself they are named again after a while: a broker that was down keeps the contract of those who
-        were there before, until the session timeout, and one that has no room for a new group may get some. The link is up meanwhile, for
-        the producers and the other groups of this client.
+        If the refusal may be temporary they are named again after a while: a broker that was down keeps the contract of earlier members
+        until the session timeout, and one that has no room for a new group may get some. Meanwhile the link is up for the producers and the
+        other groups of this client.
         """
         log.error("heartbeat.refused", broker=link.name, error=str(error))
         named = self._named(link)
@@ -395,9 +398,10 @@ class Instance:
             await self.heartbeat_now()
 
     async def _keepalive_loop(self) -> None:
-        """Until a consumer has joined, whose SYNCs prove life, an empty SYNC every 5 s keeps the session and finds a dead connection.
+        """Send an empty SYNC every 5 s, which keeps the session and detects a dead connection, until a consumer has joined: its SYNCs do
+        the same.
 
-        Four times in a session timeout where that is shorter, or not known yet.
+        It is sent four times per session timeout if that is shorter, or is not known yet.
         """
         while True:
             timeout_ms = min((link.session_timeout_ms for link in self.links()), default=SHORTEST_SESSION_MS)

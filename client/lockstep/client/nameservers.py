@@ -1,6 +1,7 @@
-"""Asking nameservers: several addresses that know nothing of one another, one of them kept while it answers. RocketMQ: NettyRemotingClient.
+"""Requests to nameservers: several addresses that are independent of each other, one of which is kept while it responds. RocketMQ:
+NettyRemotingClient.
 
-The list is begun at a random place. One that refuses, closes, times out or has no broker yet (ROUTE_NOT_READY) is left for the next.
+The list is begun at a random position. A nameserver that refuses, closes, times out or knows no broker yet (ROUTE_NOT_READY) is skipped.
 """
 
 from lockstep.protocol.bodies import ClusterInfo, TopicRoute
@@ -16,7 +17,7 @@ from lockstep.runtime.link import connect
 
 
 def not_a_nameserver(address: str, code: int) -> BrokerError:
-    """For an answer of REQUEST_CODE_NOT_SUPPORTED: every nameserver knows what is asked of it."""
+    """Return the error for REQUEST_CODE_NOT_SUPPORTED: every nameserver supports these requests, so this is another server."""
     what = f"{address} does not know {RequestCode(code).name}: is it a nameserver's address, and not a broker's?"
     return broker_error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, what)
 
@@ -27,19 +28,19 @@ def _check(response: Command) -> None:
 
 
 class Nameservers:
-    """A sticky connection to one of `addresses`, made when it is asked and lost."""
+    """A connection to one of `addresses`, opened by a request and kept while it responds."""
 
     def __init__(self, host: Host, addresses: tuple[str, ...], *, timeout_ms: int) -> None:
         self.addresses = addresses
         self.local_ip: str | None = None
-        """This machine's address as the first nameserver that answered sees it; None before."""
+        """This machine's address as the first nameserver that responded sees it; None before."""
         self._host = host
         self._timeout_ms = timeout_ms
         self._index = host.random.below(len(addresses))
         self._endpoint: Endpoint | None = None
 
     async def connect(self) -> None:
-        """Reach one of them; TransportError names all that were tried."""
+        """Connect to one of them. Raise a TransportError that names all that were tried."""
         tried = []
         for _ in self.addresses:
             try:
@@ -51,9 +52,11 @@ class Nameservers:
         raise TransportError(f"no nameserver can be reached: {', '.join(tried)}. Is one running there?")
 
     async def route(self, topic: str) -> TopicRoute:
-        """The topic's layout and the addresses known now; of a deleted topic its last layout, which has no queues.
+        """Return the topic's layout and the brokers' present addresses; for a deleted topic its last layout, which has no queues.
 
-        TopicNotExistError where the nameserver has never heard of it, TransportError where none answers.
+        Raises:
+            TopicNotExistError: The nameserver does not know the topic.
+            TransportError: No nameserver responds.
         """
         response = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))
         if response.code != ResponseCode.TOPIC_NOT_EXIST or not response.body:
@@ -61,13 +64,15 @@ class Nameservers:
         return decode_body(TopicRoute, response.body)
 
     async def cluster(self) -> ClusterInfo:
-        """Every broker that the nameserver knows."""
+        """Return every broker that the nameserver knows."""
         return decode_body(ClusterInfo, (await self.call(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
 
     async def call(self, code: int, header: object | None = None, body: bytes = b"") -> Command:
-        """Ask the kept nameserver, then each other one (a single one twice: its connection may have been lost unseen).
+        """Send a request to the kept nameserver, then to each other one (a single one twice: its connection may have been lost unnoticed).
 
-        Raises the BrokerError of an answer that refuses, and what the last one said where none answers.
+        Raises:
+            BrokerError: A nameserver refused the request.
+            TransportError: No nameserver responds. It is the error of the last one.
         """
         response = await self._ask(code, header, body)
         _check(response)
@@ -93,7 +98,7 @@ class Nameservers:
         raise last
 
     async def close(self) -> None:
-        """Close the connection; a later call makes a new one."""
+        """Close the connection. A later call opens a new one."""
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             endpoint.close("client closed")
@@ -109,7 +114,7 @@ class Nameservers:
         return self._endpoint
 
     def _next(self) -> None:
-        """Leave this one for the next; of a single one only the connection."""
+        """Switch to the next nameserver; if there is only one, drop its connection."""
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             endpoint.close("another nameserver is asked")

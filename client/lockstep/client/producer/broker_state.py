@@ -4,7 +4,7 @@ from lockstep.client.producer.backoff import ResponseTimes
 
 
 class BrokerState:
-    """Whether it is connected, how often it was, and how fast it answers."""
+    """Whether the broker is connected, how often it was, and how fast it responds."""
 
     __slots__ = ("connects", "name", "response_times", "up")
 

@@ -1,7 +1,7 @@
-"""Sending a message that waits at the broker: RocketMQ's single send with the property DELAY.
+"""Sends a delayed message, as RocketMQ's single send with the property DELAY.
 
-It has no sequence: a send that was not answered is repeated, and may then be there twice. It waits in its level's queue and gets its place
-in its own queue when its time has come.
+It has no sequence: a send without a response is repeated, and may then be stored twice. The broker keeps the message in the queue of its
+level, and gives it an offset in its own queue when the delay has passed.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from lockstep.protocol.properties import DELAY
 from lockstep.protocol.record import RecordView
 
 AGAIN_MS = 100
-"""Between two tries."""
+"""Pause between two attempts."""
 TRY_MS = 3_000
-"""One try, where the deadline leaves so long."""
+"""Timeout of one attempt, unless the deadline is earlier."""
 
 
 class Delay(NamedTuple):
-    """How long a message waits: a level, by the broker's table; or a time, for which the broker must have a level."""
+    """How long a message is delayed: a level of the broker's table, or a time for which the broker must have a level."""
 
     level: int | None
     ms: int | None
 
 
 def delay_of(delay_level: int | None, delay: timedelta | None) -> Delay:
-    """What a send asks for by one of the two. LocalProtocolError for what can't be."""
+    """Return the delay that a send specifies by one of the two arguments. Raise LocalProtocolError if it is invalid."""
     if delay_level is not None and delay is not None:
         raise LocalProtocolError("delay_level and delay both say how long the message waits: give one of them")
     if delay is None:
@@ -53,7 +53,7 @@ def delay_of(delay_level: int | None, delay: timedelta | None) -> Delay:
 
 
 class DelayedSend:
-    """One message on its way to a broker's delay queue."""
+    """The send of one delayed message."""
 
     def __init__(
         self, shell: ProducerShell, group: str, topic: TopicMachine, route: Route, message: Message, message_id: str, delay: Delay
@@ -70,8 +70,14 @@ class DelayedSend:
         self._durable: bool | None = None
 
     async def run(self, deadline_ms: int, *, durable: bool | None) -> SendResult:
-        """SendTimeoutError or QueueUnavailableError at the deadline, and for a refusal that no retry mends where an earlier try may have
-        been stored; the BrokerError of such a refusal where none was."""
+        """Send the message and return where it is stored.
+
+        Raises:
+            SendTimeoutError: An unkeyed send was not stored before the deadline, or was refused permanently after an earlier attempt that
+                may have been stored.
+            QueueUnavailableError: The same for a send that belongs to one queue.
+            BrokerError: The broker refused the message permanently, and no earlier attempt may have been stored.
+        """
         self._durable = durable
         born_ms = self._clock.wall_ms()
         over = self._shell.config.compress_over_bytes
@@ -91,7 +97,7 @@ class DelayedSend:
                 return self._result(machine, response)
             except (TransportError, BrokerError) as error:
                 if isinstance(error, BrokerSystemError):
-                    self._outcome = Outcome.UNKNOWN  # a handler that failed says nothing of what it had done by then
+                    self._outcome = Outcome.UNKNOWN  # a handler that failed may have stored the message before
                 final = isinstance(error, BrokerError) and not error.retriable
                 if final and self._outcome is Outcome.NOT_STORED:
                     raise

@@ -1,4 +1,4 @@
-"""What the machines of a producer ask their shell to do: values, in the order in which they are to be carried out. Pure."""
+"""What the machines of a producer request from their shell: values, in the order in which they are to be carried out. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Write:
 
 @dataclass(slots=True)
 class Complete:
-    """Every send of the frame is stored: those that are still waited for get their result, and none counts as in flight."""
+    """Every send of the frame is stored: those whose callers still wait get their results, and none counts as in flight."""
 
     frame: InFlightFrame
     answer: FrameResult
@@ -28,25 +28,26 @@ class Complete:
 
 @dataclass(slots=True)
 class Fail:
-    """These sends have failed. A send of one of their keys that waits at the in-flight limit fails too: none of it may be sent any more."""
+    """These sends have failed. A later send of one of their keys that waits at the in-flight limit fails too: it must not be sent any
+    more."""
 
     queue: MessageQueue
     failed: list[PendingSend]
-    """They learn it at once: a send of the same key that was called before waits behind them."""
+    """They fail at once, because earlier calls fail before later ones of the same key."""
     outcome: Outcome
     cause: Exception | None
     connected: bool
     behind: list[PendingSend] = field(default_factory=list)
-    """What waited behind them with one of their keys: it learns it in this loop turn or a later one, in order."""
+    """Later sends with one of their keys. They fail in this loop turn or a later one, in order."""
     keys: frozenset[str] = frozenset()
-    """The keys of those that failed."""
+    """The keys of the failed sends."""
     released: list[PendingSend] = field(default_factory=list)
-    """Those that count as in flight no longer."""
+    """Sends that no longer count as in flight."""
 
 
 @dataclass(slots=True)
 class Refuse:
-    """These sends can't be sent: a selector raised, their topic is gone, or a broker lacks a feature. `error` makes what each raises."""
+    """These sends can't be sent: a selector raised, their topic is gone, or a broker lacks a feature. `error` creates what each raises."""
 
     sends: list[PendingSend]
     error: Callable[[], Exception]
@@ -54,28 +55,28 @@ class Refuse:
 
 @dataclass(slots=True)
 class Release:
-    """These count as in flight no longer: nobody waits for them."""
+    """These sends no longer count as in flight, because their callers no longer wait."""
 
     sends: list[PendingSend]
 
 
 @dataclass(slots=True)
 class MayBeTwice:
-    """So many unkeyed messages go to another queue although they may be stored."""
+    """This many unkeyed messages are sent to another queue although they may be stored."""
 
     count: int
 
 
 @dataclass(slots=True)
 class ExpectLayout:
-    """A broker knows a higher layout than this one: have the route asked for until it is there."""
+    """A broker knows a higher layout than this one: request the route until it is available."""
 
     above: LayoutVersion
 
 
 @dataclass(slots=True)
 class RefreshRoute:
-    """A broker's refusal says that the route is old."""
+    """A broker's refusal means that the route is out of date."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What waits until a deadline at most, and ends there: some of it in each loop turn, however much is due at once."""
+"""A timer for many deadlines. Each loop turn handles a limited number of them, however many are due at once."""
 
 import asyncio
 from heapq import heapify, heappop, heappush
@@ -10,23 +10,23 @@ from lockstep.runtime.timer import Timer
 
 EXPIRED_PER_TURN = 256
 COMPACT_MIN = 256
-"""Entries from which on those that have ended are thrown out, each time that the number of entries has doubled."""
+"""From this number of entries on, those that have ended are removed each time that the number has doubled."""
 
 
 class Expiring(Protocol):
-    """Something with a deadline."""
+    """Waits for something until a deadline at most."""
 
     def done(self) -> bool:
-        """It has ended otherwise."""
+        """Return whether it has ended before its deadline."""
         ...
 
     def expire(self) -> None:
-        """The deadline has come and it is not done."""
+        """End it, because its deadline has come."""
         ...
 
 
 class Expiry:
-    """A heap of deadlines and one timer. Adding costs log n steps, and so does each end."""
+    """A heap of deadlines and one timer. Adding and ending an entry take log n steps."""
 
     __slots__ = ("_alarm", "_clock", "_compact_at", "_heap", "_loop", "_number")
 
@@ -49,7 +49,7 @@ class Expiry:
         self._arm()
 
     def close(self) -> None:
-        """Nothing expires any more."""
+        """Stop the timer."""
         self._heap.clear()
         self._alarm.cancel()
 

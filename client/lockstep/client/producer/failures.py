@@ -1,4 +1,4 @@
-"""Sends that fail together: some of them end in each loop turn, in order, however many there are."""
+"""Sends that fail together. Each loop turn ends some of them, in order, however many there are."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ FAILURES_PER_TURN = 256
 
 
 class Failures:
-    """Runs the endings of one producer's sends: iterators of which each step ends at most one send."""
+    """Runs iterators of which each step ends at most one send of the producer."""
 
     __slots__ = ("_handle", "_loop", "_pending", "_running")
 
@@ -19,7 +19,7 @@ class Failures:
         self._running = False
 
     def add(self, endings: Iterator[None]) -> None:
-        """Run these after all that were added before: the first ones now, if nothing is pending."""
+        """Run these after all that were added before. If none is pending, run the first ones now."""
         self._pending.append(endings)
         if self._handle is None and not self._running:
             self._run()

@@ -1,4 +1,4 @@
-"""The in-flight limit of a producer: `await send()` waits here, first come first served. RocketMQ: maxAsyncSend… semaphores."""
+"""The in-flight limit of a producer, at which `await send()` waits, first come first served. RocketMQ: maxAsyncSend… semaphores."""
 
 import asyncio
 from collections import OrderedDict
@@ -11,9 +11,9 @@ from lockstep.client.producer.pending import QUEUE_WIDE
 from lockstep.protocol.queue import MessageQueue
 
 Tag = Sequence[tuple[MessageQueue, Sequence[str]]]
-"""The queues that a send goes to, with what counts as its keys there (none: unkeyed)."""
+"""The queues that a send goes to, with its keys there (unkeyed: none)."""
 Place = tuple[MessageQueue | str, str]
-"""A sharding key of one topic: it stays the same place when another layout gives the key another queue. Or a queue as a whole."""
+"""A sharding key of one topic, which remains the same place when a higher layout moves the key to another queue; or a whole queue."""
 
 
 class _Waiter:
@@ -33,7 +33,7 @@ class _Waiter:
         self._gate = gate
         self._error = error
         self.number = number
-        """Rises with each that comes."""
+        """Rises with each waiter."""
         self.count = count
         self.byte_count = byte_count
         self.places = places
@@ -47,11 +47,11 @@ class _Waiter:
 
 
 class InFlightLimit:
-    """Counts messages and bytes between `send` and their end. `shut`: the next one must `await enter(…)`, else `add` and go on.
+    """Counts messages and bytes from `send` to their end. While `shut` is set a send must await `enter`; otherwise it calls `add`.
 
     A waiter is listed under each of its places until its `enter` returns or raises. When a keyed send fails, the list of its place is
-    removed as a whole: every waiter that was in it is refused, which costs one step however many they are. They end in the next loop
-    turns, and none of them is admitted meanwhile.
+    removed as a whole: every waiter in it is refused, in one step, however many they are. They end in the next loop turns, and none of them
+    is admitted in between.
     """
 
     __slots__ = (
@@ -76,23 +76,23 @@ class InFlightLimit:
         self.byte_count = 0
         self.shut = False
         self._waiters: OrderedDict[int, _Waiter] = OrderedDict()
-        """Not yet admitted, by their number, which rises."""
+        """By number, in rising order; those that are not admitted yet."""
         self._by_place: dict[Place, dict[int, _Waiter]] = {}
-        """Admitted ones too, until they run."""
+        """Includes admitted waiters, until they run."""
         self._number = 0
         self._waking = 0
-        """Admitted, and not running yet."""
+        """The number of waiters that are admitted and do not run yet."""
         self._idle: asyncio.Future[None] | None = None
         self._expiry: Expiry | None = None
         self._failures: Failures | None = None
 
     def begin(self, expiry: Expiry, failures: Failures) -> None:
-        """The producer has started: waiters expire and fail here."""
+        """Set the timer and the failures by which waiters end. The producer has started."""
         self._expiry = expiry
         self._failures = failures
 
     def add(self, count: int, byte_count: int) -> None:
-        """Let these in at once (the gate is not shut)."""
+        """Count these at once. `shut` must not be set."""
         self.count += count
         self.byte_count += byte_count
         if self.count >= self.count_max or self.byte_count >= self.byte_count_max:
@@ -101,10 +101,10 @@ class InFlightLimit:
     async def enter(
         self, count: int, byte_count: int, tag: Tag, deadline_ms: int, expired: Callable[[], Exception], in_time: Callable[[], bool]
     ) -> None:
-        """Wait for a place, behind all who wait already; at the deadline (monotonic ms) raise what `expired` makes.
+        """Wait for admission after all earlier waiters. Raise what `expired` returns at the deadline (monotonic ms).
 
-        So does a send that is admitted when it is not `in_time` any more; what `in_time` raises is raised. What expires fails what waits
-        behind it with one of its keys, as a failed send does: that raises PrecedingSendError.
+        The same is raised if `in_time` returns False when the send is admitted; what `in_time` raises is raised. A waiter that expires also
+        fails the later waiters with one of its keys, as a failed send does: those raise PrecedingSendError.
         """
         assert self._expiry is not None
         self._number += 1
@@ -117,7 +117,7 @@ class InFlightLimit:
         if not waiter.entered.done():
             self._expiry.add(deadline_ms, waiter)
         try:
-            if waiter.entered.done():  # those that were admitted before and have not run yet come first
+            if waiter.entered.done():  # waiters that were admitted before and have not run yet come first
                 await asyncio.sleep(0)
             await waiter.entered
         except BaseException:  # re-raised
@@ -131,7 +131,7 @@ class InFlightLimit:
             raise
         self._waking -= 1
         refused_at = self._refused_at(waiter)
-        if refused_at is not None:  # a send ahead failed after this one was admitted
+        if refused_at is not None:  # an earlier send failed after this one was admitted
             self._fail_behind(waiter)
             self.release(count, byte_count)
             raise _preceding(waiter, refused_at)
@@ -147,7 +147,7 @@ class InFlightLimit:
         self._update()
 
     def release(self, count: int, byte_count: int) -> None:
-        """These have ended."""
+        """Stop counting sends that have ended."""
         self.count -= count
         self.byte_count -= byte_count
         if self.shut:
@@ -155,16 +155,17 @@ class InFlightLimit:
         self._tell_idle()
 
     def expired(self, waiter: _Waiter, error: Exception) -> None:
-        """The waiter's deadline has come: it raises the error."""
+        """Fail a waiter with the error, because its deadline has come."""
         del self._waiters[waiter.number]
         waiter.entered.set_exception(error)
         self._fail_behind(waiter)
         self._admit()
 
     def refuse_behind(self, queue: MessageQueue, keys: Iterable[str]) -> Iterator[None]:
-        """A keyed send failed: none of those that wait with the same key is admitted any more, nor of those that wait behind one of them.
+        """Refuse every waiter with one of these keys after a keyed send failed, and every waiter that comes after one of them with a key of
+        that.
 
-        Returns what ends them: they raise PrecedingSendError.
+        Return an iterator that ends them: they raise PrecedingSendError.
         """
         refused: dict[Place, Mapping[int, _Waiter]] = {}
         for key in keys:
@@ -192,9 +193,9 @@ class InFlightLimit:
                 yield
 
     def _fail_behind(self, waiter: _Waiter) -> None:
-        """The waiter fails: refuse those that wait behind it in the places where it is listed.
+        """Refuse the later waiters in the places where a failed waiter is listed.
 
-        Where it is listed no more, its list was removed, and what is listed there now came after that.
+        If it is no longer listed in a place, its list was removed, and the waiters that are listed there now came later.
         """
         refused: dict[Place, Mapping[int, _Waiter]] = {}
         for place in waiter.places:
@@ -214,14 +215,14 @@ class InFlightLimit:
             self._failures.add(self._end(refused))
 
     def _refused_at(self, waiter: _Waiter) -> Place | None:
-        """The place of the waiter where a send ahead of it has failed."""
+        """Return the place of the waiter in which an earlier send has failed."""
         for place in waiter.places:
             if waiter.number not in self._by_place.get(place, ()):
                 return place
         return None
 
     def _leave(self, waiter: _Waiter) -> None:
-        """The waiter waits for nothing any more."""
+        """Remove the waiter from the lists of its places."""
         for place in waiter.places:
             listed = self._by_place.get(place)
             if listed is not None and listed.pop(waiter.number, None) is not None and not listed:
@@ -231,7 +232,7 @@ class InFlightLimit:
         while self._waiters and self.count < self.count_max and self.byte_count < self.byte_count_max:
             waiter = next(iter(self._waiters.values()))
             if self._refused_at(waiter) is not None:
-                break  # it is about to be ended, and the next one is admitted then
+                break  # it is about to end; the next one is admitted then
             del self._waiters[waiter.number]
             if waiter.entered.done():
                 self._leave(waiter)

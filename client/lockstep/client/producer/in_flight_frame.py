@@ -8,12 +8,12 @@ from lockstep.client.producer.sequencer import SealedFrame, Sequencer
 from lockstep.protocol.queue import MessageQueue
 
 EXPIRY_STEP_MS = 10
-"""Deadlines of one frame that come within this time are met together, at its end."""
+"""Deadlines of one frame that are less than this apart are handled together, at the end of that time."""
 
 
 @dataclass(slots=True, eq=False)
 class InFlightFrame:
-    """A sealed frame and what has become of it so far."""
+    """A sealed frame and the state of its writes."""
 
     sends: list[PendingSend]
     sealed: SealedFrame
@@ -21,31 +21,31 @@ class InFlightFrame:
     """SendRecordsHeader under its wire names."""
     keyed: bool
     deadline_ms: int
-    """The last one of its sends."""
+    """The latest deadline of its sends (monotonic ms)."""
     earliest_ms: int
-    """No deadline of a send that is still waited for is earlier."""
+    """No deadline of a send whose caller still waits is earlier."""
     half_ms: int
-    """When half the time of each of its sends has passed."""
+    """When half the time of each of its sends has passed (monotonic ms)."""
     move_ms: int = 0
-    """Until then the same queue is tried; later an unkeyed frame may go elsewhere although it may be stored."""
+    """Until then it is retried at the same queue; later an unkeyed frame may go to another one although it may be stored."""
     unknown: bool = False
-    """A write of it went unanswered for too long: it may be stored."""
+    """A write got no response for too long: the frame may be stored."""
     connection: object | None = None
-    """Where it was written last."""
+    """The connection of the last write."""
     unanswered: int = 0
-    """Writes of it that may still be answered."""
+    """Writes to which a response may still come."""
     begun_ms: int = 0
     """When it was written first."""
     due_ms: int = 0
-    """When it is written again unless it is answered."""
+    """When it is written again if there is no response."""
     retry: bool = True
-    """It is to be written (again)."""
+    """Whether it is to be written (again)."""
     error: Exception | None = None
-    """Why the last write of it did not succeed."""
+    """Why the last write did not succeed."""
 
     @property
     def certain(self) -> bool:
-        """It is not stored: each write of it was refused."""
+        """Return whether it is certainly not stored, because each write of it was refused."""
         return self.retry and not self.unknown and not self.unanswered
 
     @property
@@ -54,7 +54,7 @@ class InFlightFrame:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each record as stored: the first one carries the sequence."""
+        """Return the size of each record as stored, in bytes: the first one carries the sequence."""
         sizes: list[int] = []
         for pending in self.sends:
             if pending.sizes is None:
@@ -65,12 +65,12 @@ class InFlightFrame:
         return sizes
 
     def begin(self, now_ms: int) -> None:
-        """Note that it is written first. The broker is given half of what is left before an unkeyed frame goes elsewhere."""
+        """Record the first write. The broker gets half of the remaining time before an unkeyed frame goes to another one."""
         self.begun_ms = now_ms
         self.move_ms = max(self.half_ms, (now_ms + self.deadline_ms) // 2)
 
     def take_expired(self, now_ms: int) -> list[PendingSend]:
-        """Return the sends whose deadline has come, and those behind them with one of their keys: each once."""
+        """Return the sends whose deadline has come, and the later ones with one of their keys, each once."""
         expired: list[PendingSend] = []
         keys: set[str] = set()
         left: list[int] = []
@@ -82,21 +82,21 @@ class InFlightFrame:
                 expired.append(pending)
             else:
                 left.append(pending.deadline_ms)
-        # Looking at the whole frame for each millisecond in which a deadline comes would keep the loop busy.
+        # Checking the whole frame for each millisecond in which a deadline comes would keep the loop busy.
         self.earliest_ms = max(min(left, default=now_ms), now_ms + EXPIRY_STEP_MS)
         self.deadline_ms = max(left, default=now_ms)
         self.due_ms = min(self.due_ms, self.deadline_ms)
         return expired
 
     def singles(self) -> list[PendingSend]:
-        """Return the smallest parts that may fail each by itself: of one send, or one key."""
+        """Return the smallest parts that may fail separately: those of one send or one key."""
         return [part for pending in self.sends for part in (pending.split(str).values() if pending.keys else (pending,))]
 
 
 def seal_frame(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
     """Return the next frame of a queue: sends of one lane and one layout version.
 
-    `any_asks`: a send has asked for more or less than the broker's flush.
+    `any_asks`: a send requires more or less durability than the broker's flush setting.
     """
     head = sends[0]
     if len(sends) == 1:
@@ -121,7 +121,7 @@ def seal_frame(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSen
         fields["given"] = True
     if any_asks:
         asked = {pending.durable for pending in sends}
-        if True in asked or asked == {False}:  # the send that asks for most decides
+        if True in asked or asked == {False}:  # the send with the highest requirement decides
             fields["durable"] = True in asked
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter

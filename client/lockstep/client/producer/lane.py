@@ -1,7 +1,7 @@
-"""Sends that wait in line for one queue. Pure; nothing here is slower for there being many of them.
+"""A FIFO of sends that wait for one queue. Pure. The cost of each operation does not depend on how many wait.
 
-They leave from the front, and any of them may be taken out by itself. What finds them by deadline and by key is made when it is first
-asked for, and kept while sends wait: sends that only pass through pay nothing for it, and when thousands fail each costs what one costs.
+Sends leave from the front, and any one can be removed. The indexes by deadline and by key are built when they are first needed and kept
+while sends wait: sends that only pass through don't pay for them, and when thousands fail, each costs as much as one.
 """
 
 from collections import OrderedDict
@@ -13,9 +13,9 @@ from lockstep.protocol.queue import LayoutVersion
 
 NEVER_MS = 1 << 62
 AHEAD_OF_ALL = -1 << 62
-"""A ticket below all others."""
+"""A ticket that is lower than all others."""
 STALE_MAX = 64
-"""Entries of sends that have left, above as many as there are sends, with which the heap of deadlines is made again."""
+"""The heap of deadlines is rebuilt when it has more stale entries (of sends that have left) than sends plus this number."""
 
 
 class Lane:
@@ -25,15 +25,15 @@ class Lane:
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[int, PendingSend] = OrderedDict()
-        """By ticket, which rises."""
+        """By ticket, in rising order."""
         self._first = 0
         self._next = 0
         self._deadlines: list[tuple[int, int]] | None = None
-        """A heap of (deadline, ticket), of sends that have left too; None: not asked for."""
+        """A heap of (deadline, ticket), which includes sends that have left; None if it is not built."""
         self._by_key: dict[str, dict[int, None]] = {}
-        """Tickets of the sends that hold a key; only while there is a heap of deadlines."""
+        """The tickets of the sends with each key. Built together with the heap of deadlines."""
         self.earliest_ms = NEVER_MS
-        """No deadline of what waits is earlier."""
+        """No deadline of a waiting send is earlier."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -45,7 +45,7 @@ class Lane:
         return iter(self._waiting.values())
 
     def append(self, pending: PendingSend) -> None:
-        """At the end."""
+        """Add a send at the end."""
         self._next = pending.ticket = ticket = self._next + 1
         self._waiting[ticket] = pending
         if pending.deadline_ms < self.earliest_ms:
@@ -54,7 +54,7 @@ class Lane:
             self._index(ticket, pending)
 
     def push(self, pending: PendingSend) -> None:
-        """At the front."""
+        """Add a send at the front."""
         self._first = pending.ticket = ticket = self._first - 1
         self._waiting[ticket] = pending
         self._waiting.move_to_end(ticket, last=False)
@@ -63,14 +63,15 @@ class Lane:
             self._index(ticket, pending)
 
     def pop(self) -> PendingSend:
-        """Take the front out."""
+        """Remove and return the first send."""
         ticket, pending = self._waiting.popitem(last=False)
         if self._deadlines is not None or not self._waiting:
             self._left(ticket, pending)
         return pending
 
     def cut(self, bytes_max: int, count_max: int) -> list[PendingSend]:
-        """Take out what leaves in one frame: the front, and what follows it in the same layout version and fits. There must be one."""
+        """Remove and return the sends of the next frame: the first one, and those after it that have the same layout version and fit.
+        The lane must not be empty."""
         waiting = self._waiting
         taken: list[PendingSend] = []
         for pending in waiting.values():
@@ -90,21 +91,21 @@ class Lane:
         return taken
 
     def remove(self, pending: PendingSend) -> bool:
-        """Take this one out; False: it does not wait here."""
+        """Remove a send. Return False if it does not wait here."""
         if self._waiting.get(pending.ticket) is not pending:
             return False
         self._take(pending.ticket)
         return True
 
     def take_all(self) -> list[PendingSend]:
-        """Everything, in order."""
+        """Remove and return all sends, in order."""
         taken = list(self._waiting.values())
         self._waiting.clear()
         self._empty()
         return taken
 
     def take_expired(self, now_ms: int, limit: int) -> list[PendingSend]:
-        """Those whose deadline has come, at most `limit` of them; more are left if `earliest_ms` is still not after `now_ms`."""
+        """Remove and return at most `limit` sends whose deadline has come. If `earliest_ms` is still not after `now_ms`, there are more."""
         if self._deadlines is None and now_ms >= self.earliest_ms:
             self.earliest_ms = min([pending.deadline_ms for pending in self], default=NEVER_MS)
         if now_ms < self.earliest_ms:
@@ -122,7 +123,8 @@ class Lane:
         return [self._take(ticket) for ticket in sorted(tickets)]
 
     def take_keys(self, keys: Mapping[str, int]) -> list[PendingSend]:
-        """The records with one of these keys behind its ticket, in order: sends of one key each. Other records keep their place."""
+        """Remove and return the records with one of these keys that come after its ticket, in order, as sends of one key each. Other
+        records keep their place."""
         self._indexed()
         taken: list[PendingSend] = []
         for ticket in sorted({ticket for key, behind in keys.items() for ticket in self._by_key.get(key, ()) if ticket > behind}):
@@ -134,7 +136,7 @@ class Lane:
         return taken
 
     def take_older(self, version: LayoutVersion) -> list[PendingSend]:
-        """Those that were picked from a lower layout than this one, in order."""
+        """Remove and return the sends that were picked from a lower layout than this one, in order."""
         older = [ticket for ticket, pending in self._waiting.items() if pending.version is not None and pending.version < version]
         return [self._take(ticket) for ticket in older]
 
@@ -151,7 +153,7 @@ class Lane:
         return pending
 
     def _replace(self, ticket: int, part: PendingSend) -> None:
-        """A part of the pending takes its place."""
+        """Put a part of a send in its place."""
         self._unlearn(ticket, self._waiting[ticket])
         part.ticket = ticket
         self._waiting[ticket] = part

@@ -52,11 +52,11 @@ class LatencyFaults:
 class _Seen:
     latency_ms: int
     until_ms: int
-    """It is left out before."""
+    """The broker is avoided before this time."""
 
 
 class BrokerLatencies:
-    """What one producer knows of its brokers."""
+    """The latencies of one producer's brokers."""
 
     __slots__ = ("_faults", "_seen", "version")
 
@@ -64,10 +64,10 @@ class BrokerLatencies:
         self._faults = faults
         self._seen: dict[str, _Seen] = {}
         self.version = 0
-        """Rises when a broker is left out or let in by what was seen of it (that its time is over, `next_change_ms` tells)."""
+        """Rises when a response or failure changes which brokers are avoided. That a broker's time is over is only in `next_change_ms`."""
 
     def answered(self, broker_name: str, latency_ms: int, now_ms: int) -> None:
-        """A frame was stored there after so long. The last answer alone counts."""
+        """Record that a frame was stored there after this time. Only the last response counts."""
         was = self._seen.get(broker_name)
         was_out = was is not None and was.until_ms > now_ms
         self._seen[broker_name] = seen = _Seen(latency_ms, now_ms + self._faults.left_out_for_ms(latency_ms))
@@ -75,11 +75,11 @@ class BrokerLatencies:
             self.version += 1
 
     def failed(self, broker_name: str, now_ms: int) -> None:
-        """A frame was not stored there in time, or was refused."""
+        """Record that a frame was not stored there in time, or was refused."""
         self.answered(broker_name, self._faults.failed_ms, now_ms)
 
     def usable(self, broker_names: Iterable[str], now_ms: int) -> frozenset[str]:
-        """Those that are not left out; where all are, the better half: by latency, then by when they come back."""
+        """Return the brokers that are not avoided. If all are, return the better half: by latency, then by the end of their time."""
         names = list(dict.fromkeys(broker_names))
         free = [name for name in names if not self._is_out(name, now_ms)]
         if not free:
@@ -88,7 +88,7 @@ class BrokerLatencies:
         return frozenset(free)
 
     def next_change_ms(self, now_ms: int) -> int | None:
-        """When the next one is let in again by the clock; None: none is left out."""
+        """Return when the time of the next avoided broker is over; None if no broker is avoided."""
         return min((seen.until_ms for seen in self._seen.values() if seen.until_ms > now_ms), default=None)
 
     def _is_out(self, name: str, now_ms: int) -> bool:

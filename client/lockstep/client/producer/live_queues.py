@@ -1,7 +1,7 @@
-"""Which queue of a topic takes the next unkeyed message: round robin over those that take messages now. Pure.
+"""Which queue of a topic takes the next unkeyed message: round robin over the live queues. Pure.
 
-A queue takes messages while its broker is connected and the queue is not stalled. Each change and each choice costs a constant number of
-steps, whatever the number of queues: a broker with 10,000 queues comes up as one change, and each queue that recovers is one more.
+A queue is live while its broker is connected and the queue is not stalled. Each change and each choice costs a constant number of steps,
+whatever the number of queues: that a broker with 10,000 queues is connected is one change, and each queue that recovers is one more.
 """
 
 from collections.abc import Hashable, Sequence
@@ -11,7 +11,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Ring(Generic[T]):
-    """A set that is walked in a circle. `add`, `discard` and `next` take constant time; removals change the order of what stays."""
+    """A set that is iterated in a circle. `add`, `discard` and `next` take constant time; removals change the order of the other items."""
 
     __slots__ = ("_at", "_items", "_place")
 
@@ -41,21 +41,21 @@ class Ring(Generic[T]):
             self._place[last] = place
 
     def next(self) -> T:
-        """The item after the last one that this answered. The ring must not be empty."""
+        """Return the item after the last one that was returned. The ring must not be empty."""
         self._at = at = self._at + 1 if self._at + 1 < len(self._items) else 0
         return self._items[at]
 
     def after(self, item: T) -> T:
-        """The item after this one, if it is here; else as `next`."""
+        """Return the item after this one, if it is in the ring; otherwise the same as `next`."""
         self._at = self._place.get(item, self._at)
         return self.next()
 
     def rewind(self, place: int = 0) -> None:
-        """Go on at the item of this place."""
+        """Continue with the item at this position."""
         self._at = place - 1
 
     def rewind_to(self, item: T) -> None:
-        """Go on at this item."""
+        """Continue with this item."""
         self._at = self._place[item] - 1
 
 
@@ -68,20 +68,20 @@ class BrokerQueues:
         self.name = name
         self.up = False
         self.left_out = False
-        """Unkeyed messages go to other brokers while there are any."""
+        """Unkeyed messages go to other brokers while there is one."""
         self.queues: Ring[int] = Ring()
-        """Those that are not stalled."""
+        """The queues that are not stalled."""
 
 
 class LiveQueues:
-    """The queues of one layout: numbers 0 … n−1. At first no broker is up, and no queue is stalled."""
+    """The queues of one layout, with the numbers 0 … n−1. Initially no broker is connected, and no queue is stalled."""
 
     __slots__ = ("_any", "_brokers", "_live", "_of_queue", "_turn", "_used", "changes")
 
     def __init__(self, broker_names: Sequence[str], start: int) -> None:
-        """`broker_names`: of each queue. `start`: the number of the first queue to be chosen."""
+        """`broker_names`: the broker of each queue. `start`: the number of the first queue to be chosen."""
         self.changes = 0
-        """How often a broker has joined those with a live queue, or left them."""
+        """How often a broker has got its first live queue, or lost its last one."""
         self._brokers: dict[str, BrokerQueues] = {}
         self._of_queue: list[BrokerQueues] = []
         for number, name in enumerate(broker_names):
@@ -91,19 +91,19 @@ class LiveQueues:
             broker.queues.add(number)
             self._of_queue.append(broker)
         self._live: Ring[BrokerQueues] = Ring()
-        """Brokers that are up and have a queue that is not stalled."""
+        """Brokers that are connected and have a queue that is not stalled."""
         self._used: Ring[BrokerQueues] = Ring()
-        """Those of them that are not left out; all of them where that would be none."""
+        """Those of them that are not left out; all of them if every one is left out."""
         self._any: Ring[int] = Ring(range(len(broker_names)))
-        """Walked while none is live."""
+        """Used while no queue is live."""
         self._any.rewind(start)
         self._turn = self._of_queue[start]
-        """The broker whose queues are being walked."""
+        """The broker whose queues are iterated now."""
         self._turn.queues.rewind_to(start)
 
     @property
     def live_brokers(self) -> list[str]:
-        """Names of the brokers with a queue that takes messages now."""
+        """Return the names of the brokers with a live queue."""
         return [name for name, broker in self._brokers.items() if broker in self._live]
 
     def has_broker(self, name: str) -> bool:
@@ -114,13 +114,13 @@ class LiveQueues:
         return len(self._live) > 0
 
     def set_up(self, name: str, up: bool) -> None:
-        """The broker was connected or disconnected."""
+        """Record that the broker was connected or disconnected."""
         broker = self._brokers[name]
         broker.up = up
         self._count(broker)
 
     def set_stalled(self, number: int, stalled: bool) -> None:
-        """The queue takes no messages for now, or takes them again."""
+        """Record whether the queue is stalled."""
         broker = self._of_queue[number]
         if stalled:
             broker.queues.discard(number)
@@ -129,24 +129,24 @@ class LiveQueues:
         self._count(broker)
 
     def leave_out(self, names: frozenset[str]) -> None:
-        """Unkeyed messages go to the other live brokers from now on; to all where there is no other."""
+        """Leave these brokers out: unkeyed messages go to the other live brokers, or to all if there is no other."""
         for name, broker in self._brokers.items():
             if broker.left_out != (name in names):
                 broker.left_out = name in names
                 self._count(broker)
 
     def has_other_broker(self, number: int) -> bool:
-        """Another broker has a queue that takes messages now."""
+        """Return whether another broker has a live queue."""
         return len(self._live) > (self._of_queue[number] in self._live)
 
     def next(self) -> int:
-        """The queue of the next message; over all of them while none is live."""
+        """Return the queue of the next message: a live one, or any if none is live."""
         if not self._used:
             return self._any.next() if not self._live else self._step(self._live)
         return self._step(self._used)
 
     def next_elsewhere(self, number: int) -> int:
-        """A queue for a message that leaves queue `number`, which is stalled or down: at another broker if one is live."""
+        """Return a queue for a message that leaves queue `number`, which is stalled or not connected: at another broker if one is live."""
         away = self._of_queue[number]
         for ring in (self._used, self._live):
             for _ in range(min(2, len(ring))):
@@ -156,7 +156,7 @@ class LiveQueues:
         return away.queues.next()
 
     def _step(self, brokers: Ring[BrokerQueues]) -> int:
-        """Through one broker's queues, then through the next one's: in the order of the layout while nothing changes."""
+        """Iterate over one broker's queues, then over the next one's: in the order of the layout as long as nothing changes."""
         broker = self._turn
         queues = broker.queues
         if broker not in brokers._place or queues._at + 1 >= len(queues._items):

@@ -1,4 +1,4 @@
-"""One-way sends of one queue: gathered over a loop turn, written without a sequence, never answered."""
+"""One-way sends of one queue: they gather for a loop turn and are written without a sequence; they get no response."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ from lockstep.runtime.endpoint import Endpoint
 
 
 class OnewayRecords:
-    """What waits for the end of this loop turn."""
+    """The one-way records of a queue in this loop turn."""
 
     __slots__ = ("_bytes_max", "_count_max", "_waiting", "byte_count")
 
     def __init__(self, bytes_max: int, count_max: int) -> None:
-        """The limits of a frame; a record that is larger leaves alone."""
+        """Take the limits of a frame; a record that is larger is written alone."""
         self._bytes_max = bytes_max
         self._count_max = count_max
         self._waiting: list[tuple[bytes, LayoutVersion | None]] = []
@@ -23,12 +23,13 @@ class OnewayRecords:
         return bool(self._waiting)
 
     def add(self, record: bytes, version: LayoutVersion | None) -> None:
-        """`version`: the layout that a keyed record's queue was picked from."""
+        """Add a record. `version`: the layout that a keyed record's queue was picked from."""
         self._waiting.append((record, version))
         self.byte_count += len(record)
 
     def write(self, queue: MessageQueue, endpoint: Endpoint | None) -> None:
-        """Those of a layout version leave together, cut at the limits; without a connection they are lost, as one-way sends may be."""
+        """Write the records of each layout version together, in frames of at most the limits. Without a connection they are lost, as
+        one-way sends may be."""
         waiting, self._waiting = self._waiting, []
         self.byte_count = 0
         if endpoint is None:

@@ -1,33 +1,33 @@
 """One queue of one producer, as a state machine: no event loop, no clock, no connection, no log (docs/wire.md, idempotent sends).
 
-At most one frame is in flight; everything else gathers behind it.
+At most one frame is in flight; other sends gather until it has ended.
 
-    IDLE      nothing waits                        --add--> a frame leaves at the end of the loop turn
-    SENDING   a frame is written, unanswered       --stored--> its sends end; the next frame leaves
-                                                   --unanswered for attempt_timeout_ms, closed, refused for now--> RETRYING
+    IDLE      nothing is pending                   --add--> a frame is written at the end of the loop turn
+    SENDING   a frame is written, no response yet  --stored--> its sends end; the next frame is written
+                                                   --no response for attempt_timeout_ms, closed, refused temporarily--> RETRYING
     RETRYING  a frame has to be written again      the same bytes, the same sequence, when the link is up and the pause is over
 
-What a response means for the frame in flight:
+The effect of a response on the frame in flight:
 
     code                                   stored?   then
     0, 10, 11, 12, DUPLICATE               yes       done
     OUT_OF_SEQUENCE, STALE_EPOCH           no        the broker lost a suffix: epoch + 1, the same records as sequence 0
-    LAYOUT_STALE                           no        wait for the higher layout, pick again; every 5 s the same again
-    MESSAGE_ILLEGAL, several sends or keys no        each alone, so that only the bad one fails
-    retriable or route-refreshing codes    no *      unkeyed: another broker; else again after a pause
+    LAYOUT_STALE                           no        wait for the higher layout and pick again; retry every 5 s
+    MESSAGE_ILLEGAL, several sends or keys no        each alone, so that only the invalid one fails
+    retriable or route-refreshing codes    no *      unkeyed: another broker; otherwise retry after a pause
     other refusals                         no *      fail
-    no response (timed out, closed)        unknown   again; unkeyed: from half the deadline on another broker, counted
+    no response (timed out, closed)        unknown   retry; unkeyed: from half the deadline on another broker, counted
 
-* unless an earlier write of the same frame went unanswered: then its outcome stays unknown.
+* unless an earlier write of the same frame got no response: then its outcome remains unknown.
 
-A send of which half the time has passed is written only if the response can be expected before its deadline; else it fails as not
-stored. A send whose deadline comes while its frame is unanswered fails as unknown; the frame goes on for the other sends in it.
+A send of which half the time has passed is written only if the response can be expected before its deadline; otherwise it fails as not
+stored. A send whose deadline comes while its frame has no response fails as unknown; the frame continues for the other sends in it.
 
-With a given producer id OUT_OF_SEQUENCE and STALE_EPOCH fail the frame, and a frame that failed ends the queue for this producer:
-whoever gave the id begins again, from sequence 0 and with the same bytes.
+With a given producer id OUT_OF_SEQUENCE and STALE_EPOCH fail the frame, and a frame that failed ends the queue for this producer: the owner
+of the id begins again, from sequence 0 and with the same bytes.
 
-Inputs are methods; what is to be done is appended to `effects`, in order. After each input the shell calls `TopicMachine.run` when
-`run_at_ms` has come, 0: at the end of this loop turn.
+Inputs are methods; effects are appended to `effects`, in order. After each input the shell calls `TopicMachine.run` at `run_at_ms`, or at
+the end of this loop turn if that is 0.
 """
 
 from collections.abc import Mapping
@@ -63,10 +63,10 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
 
 KEYED_AGAIN_MS = 5_000
-"""A keyed send that waits for a higher layout is tried with its own again after this: its broker may have lost the higher one."""
+"""A keyed send that waits for a higher layout is retried with its own layout after this time: its broker may have lost the higher one."""
 
 SENDS_PER_TURN = 256
-"""Of those that fail or move to another queue at once: the others have the next loop turn."""
+"""The number of sends that fail or move to another queue in one loop turn; the others do in the next ones."""
 
 
 class Connection(Protocol):
@@ -74,32 +74,32 @@ class Connection(Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes that were written and that the peer has not taken yet."""
+        """Return the bytes that were written and that the peer has not read yet."""
         ...
 
 
 class KeyedWait(NamedTuple):
-    """Keyed sends wait for a layout above this one, or until then."""
+    """Keyed sends wait for a layout above this one, or until this time."""
 
     above: LayoutVersion
     until_ms: int
     error: LayoutStaleError
-    """Why."""
+    """The broker's refusal."""
 
 
 class SendStage(Enum):
     """Where sends were when they failed."""
 
     WAITING = "waiting"
-    """In a lane: what was ahead of them there goes on."""
+    """In a lane: earlier sends are not affected."""
     UNSEALED = "unsealed"
-    """In a frame that has ended: everything in the lane is behind them."""
+    """In a frame that has ended: everything in the lane comes later."""
     IN_FLIGHT = "in flight"
-    """In a frame that goes on for its other sends: their bytes count as in flight until it ends."""
+    """In a frame that continues for its other sends: their bytes count as in flight until it ends."""
 
 
 class QueueMachine:
-    """Buffer, sequencer and the frame in flight of one queue."""
+    """The buffer, the sequencer and the frame in flight of one queue."""
 
     __slots__ = (
         "_backoff",
@@ -138,25 +138,26 @@ class QueueMachine:
         self.queue = queue
         self.broker = broker
         self.number: int | None = None
-        """Its number among the writable queues of the layout; None: the layout no longer has it."""
+        """Its number among the writable queues of the layout; None if the layout no longer has it."""
         self.stalled = False
-        """A frame is RETRYING here, or there was no connection when one was to be written: unkeyed sends go elsewhere if they can."""
+        """A frame is RETRYING here, or there was no connection when one was to be written: unkeyed sends go to another queue if
+        possible."""
         self.counts_as_stalled = False
-        """The topic's own: what it has noted of `stalled`."""
+        """Set by the topic: the value of `stalled` that it has recorded."""
         self.any_asks = False
-        """There was a send that asks for more or less than the broker's flush."""
+        """A send has required more or less durability than the broker's flush setting."""
         self.deletion: TopicNotExistError | None = None
         """Why nothing can be sent any more: the topic was deleted, or has no writable queue."""
         self.leaving: list[PendingSend] = []
-        """Unkeyed sends that go on at another broker: the topic takes them."""
+        """Unkeyed sends that go to another broker. The topic takes them from here."""
         self.run_at_ms = NEVER_MS
         """When `run` is to be called next (monotonic ms); 0: at the end of this loop turn."""
         self.is_due = False
-        """The shell's own: it will run this queue at the end of this loop turn."""
+        """Set by the shell: it will run this queue at the end of this loop turn."""
         self.timer_ms = NEVER_MS
-        """The shell's own: when its timer for this queue is due."""
+        """Set by the shell: when its timer for this queue is due."""
         self._connects = broker.connects
-        """As many connects of the broker have been noticed here."""
+        """The number of the broker's connects that were handled here."""
         self._config = config
         self._effects = effects
         self._latencies = latencies
@@ -166,31 +167,31 @@ class QueueMachine:
         self._backoff = QueueBackoff()
         self._keyed_wait: KeyedWait | None = None
         self._last_error: Exception | None = None
-        """Why the last frame was refused; None once one was stored."""
+        """Why the last frame was refused; None after one was stored."""
         self._lost: list[tuple[InFlightFrame, Exception]] = []
-        """Writes that will not be answered, and why."""
+        """Writes that will get no response, and why."""
 
     # --------------------------------------------------------------------------------------------------------------- waiting
 
     @property
     def idle(self) -> bool:
-        """Nothing waits here and nothing is in flight."""
+        """Return whether nothing is pending and nothing is in flight."""
         return self._frame is None and not self._buffer
 
     @property
     def retries(self) -> bool:
-        """A frame is to be written again, or was not written yet."""
+        """Return whether a frame is to be written again, or was not written yet."""
         return self._frame is not None and self._frame.retry
 
     @property
     def unkeyed_waits(self) -> bool:
-        """Sends wait here that may go to another queue."""
+        """Return whether there are pending sends that may go to another queue."""
         return bool(self._buffer.unkeyed)
 
     def in_time(self, now_ms: int, begun_ms: int, deadline_ms: int) -> bool:
-        """Return whether a send that comes now can be expected to be answered before its deadline, or half its time has not passed yet.
+        """Return whether a response to a send that comes now can be expected before its deadline, or half of its time has not passed yet.
 
-        Without this check sends that will fail when their frame is sealed would take the places of others meanwhile.
+        Without this check, sends that will fail when their frame is sealed would take up the in-flight limit meanwhile.
         """
         if now_ms < (begun_ms + deadline_ms) // 2:
             return True
@@ -199,9 +200,9 @@ class QueueMachine:
         return now_ms + wait_ms + times.expected_ms <= deadline_ms
 
     def add(self, pending: PendingSend, *, ahead: bool = False) -> None:
-        """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight.
+        """Add a send. Its frame is written at the end of this loop turn unless one is in flight.
 
-        `ahead`: before all that waits here. It was refused, and what waits was sent behind it.
+        `ahead`: before all pending sends. It was refused, and they were sent after it.
         """
         pending.queue = self.queue
         if pending.durable is not None:
@@ -216,26 +217,26 @@ class QueueMachine:
             self.run_at_ms = pending.deadline_ms
 
     def withdraw(self, pending: PendingSend) -> bool:
-        """Take back a send that is not written yet. Return False if it does not wait here."""
+        """Withdraw a send that is not written yet. Return False if it does not wait here."""
         if not self._buffer.withdraw(pending):
             return False
         self._effects.append(Release([pending]))
         return True
 
     def end_given(self) -> None:
-        """A frame of a given id failed unsent: none behind it may take its place, so this queue is over for the producer."""
+        """End this queue for a producer with a given id, because a frame failed unsent: no later one may take its sequence."""
         if self._sequencer.given:
             self._sequencer.give_up()
 
     def take_older(self, version: LayoutVersion) -> list[PendingSend]:
-        """A higher layout is known: return what waits and was picked from a lower one."""
+        """A higher layout is known: remove and return the pending sends that were picked from a lower one."""
         if self._keyed_wait is not None and self._keyed_wait.above < version:
             self._keyed_wait = None
             self.run_at_ms = 0
         return self._buffer.take_older(version)
 
     def take_all(self) -> list[PendingSend]:
-        """Return everything that waits, a refused frame included."""
+        """Remove and return all pending sends, including a refused frame."""
         frame = self._frame
         refused = []
         if frame is not None and frame.certain:
@@ -244,7 +245,7 @@ class QueueMachine:
         return refused + self._buffer.take_all()
 
     def fail_all(self, error: Exception, now_ms: int) -> None:
-        """Nothing is written any more: fail the frame in flight, as unknown if it may be stored, and everything that waits."""
+        """Fail the frame in flight, as unknown if it may be stored, and all pending sends, after the last write."""
         frame = self._frame
         if frame is not None:
             frame.unknown = frame.unknown or frame.unanswered > 0
@@ -253,13 +254,13 @@ class QueueMachine:
         self._fail(self._buffer.take_all(), Outcome.NOT_STORED, error)
 
     def take_unkeyed(self) -> list[PendingSend]:
-        """Return the first of the sends that may go elsewhere, at most SENDS_PER_TURN."""
+        """Remove and return the first of the sends that may go to another queue, at most SENDS_PER_TURN."""
         return self._buffer.take_unkeyed(SENDS_PER_TURN)
 
     # --------------------------------------------------------------------------------------------------------------- running
 
     def look(self, now_ms: int, *, connected: bool) -> None:
-        """Do all that is due but writing: lost writes, a new connection, deadlines."""
+        """Do everything that is due except writing: lost writes, a new connection, deadlines."""
         lost, self._lost = self._lost, []
         for frame, error in lost:
             self._unanswered(frame, error)
@@ -280,7 +281,8 @@ class QueueMachine:
         self.run_at_ms = 0 if more else NEVER_MS
 
     def write_next(self, now_ms: int, connection: Connection | None, *, may_move: bool) -> None:
-        """Write the refused frame again, or the next one, unless one is unanswered. `may_move`: another broker has a live queue."""
+        """Write the refused frame again, or the next one, unless a frame waits for its response. `may_move`: another broker has a live
+        queue."""
         more = self.run_at_ms == 0
         if self._frame is None or self._frame.retry:
             more |= self._write_next(now_ms, connection, may_move=may_move)
@@ -305,7 +307,7 @@ class QueueMachine:
         return more
 
     def _seal(self, now_ms: int) -> bool:
-        """Seal the next frame if something may leave. Return whether there is more to do in the next loop turn."""
+        """Seal the next frame if a send may leave. Return whether there is more to do in the next loop turn."""
         if self._sequencer.over:
             self._fail(self._buffer.take_all(), Outcome.NOT_STORED, _over(self._sequencer))
         answered_ms = now_ms + self.broker.response_times.expected_ms
@@ -327,7 +329,8 @@ class QueueMachine:
         return True
 
     def _sort_out(self, sends: list[PendingSend], late: frozenset[PendingSend]) -> tuple[list[PendingSend], list[PendingSend]]:
-        """Return what leaves of these, and what fails. Of keyed ones all up to a change from one to the other: the rest goes back."""
+        """Return which of these are sent, and which fail. Keyed sends are taken up to a change from one to the other: the rest goes
+        back."""
         gone = [pending for pending in sends if pending.done()]
         if gone:
             self._effects.append(Release(gone))
@@ -350,7 +353,7 @@ class QueueMachine:
         frame.due_ms = min(now_ms + self._config.attempt_timeout_ms, limit_ms)
         frame.retry = False
         if connection is frame.connection and frame.unanswered and connection.backlog_bytes:
-            # The peer does not read. What was written is still on its way; more of the same would only pile up here.
+            # The peer does not read. The bytes that were written are still on their way, and another copy would only add to them.
             return
         frame.connection = connection
         frame.unanswered += 1
@@ -380,7 +383,7 @@ class QueueMachine:
     # -------------------------------------------------------------------------------------------------------------- answered
 
     def lost(self, frame: InFlightFrame, error: Exception) -> None:
-        """A write of the frame will not be answered. Noticed by the next run: the connection may be in the midst of closing."""
+        """Record that a write of the frame will get no response. The next run handles it, because the connection may be closing now."""
         self._lost.append((frame, error))
         self.run_at_ms = 0
 
@@ -395,9 +398,9 @@ class QueueMachine:
     def answered(
         self, frame: InFlightFrame, code: int, remark: str | None, fields: Mapping[str, object], now_ms: int
     ) -> LayoutVersion | None:
-        """A write of the frame was answered: a late response to an early one is as good as any.
+        """Handle the response to a write of the frame. A late response to an early write is as good as any.
 
-        Return the layout version that a keyed frame was refused for: what was sent before that is to be picked again.
+        Return the layout version for which a keyed frame was refused: earlier sends are to be picked again.
         """
         frame.unanswered -= 1
         if frame is not self._frame:
@@ -432,7 +435,7 @@ class QueueMachine:
         self._backoff.refusals += 1
         self.run_at_ms = 0
         if isinstance(error, OutOfSequenceError | StaleEpochError) and not self._sequencer.given:
-            # Nothing that this client did: the broker lost a suffix of the log, this frame's predecessors in it or the scope itself.
+            # This client has not caused it: the broker lost a suffix of its log, with this frame's predecessors or the whole stream.
             facts = {"queue": str(self.queue), "epoch": self._sequencer.epoch + 1, "error": str(error)}
             self._effects.append(Log("sequence.restarted", facts))
             self._sequencer.give_up()
@@ -441,7 +444,7 @@ class QueueMachine:
                 self._frame.error = error
                 self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
         elif isinstance(error, LayoutStaleError) and (version := frame.sends[0].version) is not None:
-            # The sequence is checked before the layout, so the frame is certainly not stored, even after an unanswered write.
+            # The broker checks the sequence before the layout, so the frame is certainly not stored, even after a write without a response.
             self._unseal(frame)
             self._buffer.put_back(frame.sends)
             self._keyed_wait = KeyedWait(version, now_ms + KEYED_AGAIN_MS, error)
@@ -455,7 +458,7 @@ class QueueMachine:
         elif error.retriable or error.refresh_route:
             if error.refresh_route:
                 self._effects.append(RefreshRoute())
-            # A handler that failed says nothing of what it had done by then.
+            # A handler that failed may have stored the frame before.
             frame.unknown = frame.unknown or isinstance(error, BrokerSystemError)
             self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
             self._retry(frame)
@@ -471,7 +474,7 @@ class QueueMachine:
         self.run_at_ms = 0
 
     def _overdue(self, frame: InFlightFrame, now_ms: int) -> None:
-        """The frame in flight has been unanswered for too long."""
+        """Handle that the frame in flight has had no response for too long."""
         took_ms = min(now_ms - frame.begun_ms, self._config.attempt_timeout_ms)
         self.broker.response_times.took(took_ms)
         frame.unknown = True
@@ -480,7 +483,7 @@ class QueueMachine:
         self.stalled = True
 
     def _may_retry(self, frame: InFlightFrame, now_ms: int, *, may_move: bool) -> None:
-        """Unless it may be written again the frame moves to another broker or fails."""
+        """Move the frame to another broker or fail it, unless it may be written again."""
         failed_here = frame.error is not None or not self.broker.up
         if self.deletion is not None and not frame.unanswered:
             frame.error = self.deletion
@@ -491,7 +494,7 @@ class QueueMachine:
             self._move(frame, now_ms)
 
     def _move(self, frame: InFlightFrame, now_ms: int) -> None:
-        """An unkeyed frame goes to another broker; if it may be stored here, that is counted."""
+        """Move an unkeyed frame to another broker, and count it if it may be stored here."""
         self._unseal(frame)
         self._strike(now_ms)
         self.leaving = [pending for pending in frame.sends if not pending.done()]
@@ -506,7 +509,7 @@ class QueueMachine:
             self._effects.append(Release(gone))
 
     def _fail_frame(self, frame: InFlightFrame, now_ms: int) -> None:
-        """The frame ends unacknowledged: its sends fail, and what waits behind a keyed one with the same key."""
+        """End the frame without an acknowledgement: its sends fail, and so do the later ones with the same key."""
         self._unseal(frame)
         if self._sequencer.given:
             self._sequencer.give_up()
@@ -518,7 +521,7 @@ class QueueMachine:
         self._fail(frame.sends, frame.outcome, frame.error)
 
     def _expire(self, frame: InFlightFrame, now_ms: int) -> None:
-        """The deadline of a send of the frame has come, and not that of all."""
+        """Handle that the deadline of some sends of the frame has come."""
         if frame.certain:
             self._unseal(frame)
             self._buffer.put_back(frame.sends)  # those whose deadline has come fail there
@@ -527,7 +530,7 @@ class QueueMachine:
         self._fail(frame.take_expired(now_ms), Outcome.UNKNOWN, error, stage=SendStage.IN_FLIGHT)
 
     def _fail_expired(self, now_ms: int) -> bool:
-        """What waited here until its deadline was never written. Return whether there is more of it."""
+        """Fail sends that waited here until their deadline and were never written. Return whether there are more."""
         expired = self._buffer.take_expired(now_ms, SENDS_PER_TURN)
         if not expired:
             return False
@@ -537,12 +540,12 @@ class QueueMachine:
         return self._buffer.earliest_ms <= now_ms
 
     def _fail(self, sends: list[PendingSend], outcome: Outcome, cause: Exception | None, *, stage: SendStage = SendStage.UNSEALED) -> None:
-        """These end unacknowledged, and with them what waits behind one of their keys."""
+        """Fail these sends, and the later ones with one of their keys."""
         keys: dict[str, int] = {}
         failed: list[PendingSend] = []
         for pending in sends:
             if pending.done():
-                continue  # failed: what was behind it has failed too, what is there now came later; cancelled: it fails no other
+                continue  # failed: its later sends have failed too, those that are there now came afterwards; cancelled: it fails no other
             failed.append(pending)
             for key in pending.keys:
                 keys.setdefault(key, pending.ticket if stage is SendStage.WAITING else AHEAD_OF_ALL)
@@ -563,7 +566,7 @@ class QueueMachine:
             self._latencies.failed(self.queue.broker_name, now_ms)
 
     def _unseal(self, frame: InFlightFrame) -> None:
-        """The frame is not the one in flight any more; nothing that is still on its way may pass for the next one."""
+        """End the frame in flight, so that no copy that is still on its way can be taken for the next one."""
         if frame.unknown:
             self._sequencer.give_up()
         else:

@@ -1,4 +1,5 @@
-"""The shell of one producer: carries out what the machines of its queues ask for. Loop, clock, connections and logs are here only."""
+"""The shell of one producer. It carries out the effects of its queues' machines, and is the only part with loop, clock, connections and
+logs."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -34,7 +35,7 @@ log = get_logger("lockstep.client.producer")
 
 
 class _Write:
-    """One write of a frame: the response to its request, or the loss of it, goes to the queue's machine (runtime.outstanding.Answer)."""
+    """One write of a frame. Passes the response to its request, or the loss of it, to the queue's machine (runtime.outstanding.Answer)."""
 
     __slots__ = ("_frame", "_machine", "_shell", "_topic")
 
@@ -45,7 +46,7 @@ class _Write:
         self._frame = frame
 
     def done(self) -> bool:
-        """A response always matters, if only to tell that the frame is not the one in flight any more."""
+        """Return False: a response always matters, even if only because the frame is no longer the one in flight."""
         return False
 
     def set_result(self, response: Command) -> None:
@@ -56,7 +57,7 @@ class _Write:
 
 
 class _Timer:
-    """When a queue is to be run (expiry.Waiting). Out of date once the queue was scheduled for an earlier time."""
+    """Runs a queue at a time (expiry.Waiting). It is out of date if the queue was scheduled for an earlier time later."""
 
     __slots__ = ("_at_ms", "_machine", "_shell", "_topic")
 
@@ -75,15 +76,15 @@ class _Timer:
 
 
 class ProducerShell:
-    """What the machines of one producer have in common with the world: its clock, its connections, its in-flight limit."""
+    """The clock, connections and in-flight limit that the machines of one producer share."""
 
     def __init__(self, instance: Instance, config: ProducerConfig, limit: InFlightLimit, given_id: GivenId | None) -> None:
         self.instance = instance
         self.config = config
         self.possible_duplicates = 0
-        """Messages that went elsewhere, or were sent again, although they may have been stored."""
+        """Messages that were sent to another broker, or sent again, although they may have been stored."""
         self.closed = False
-        """Nothing is written any more."""
+        """No more frames are written."""
         self.expiry = Expiry(instance.host.clock)
         self._clock = instance.host.clock
         self._random = instance.host.random
@@ -97,7 +98,7 @@ class ProducerShell:
         limit.begin(self.expiry, self._failures)
 
     def close(self) -> None:
-        """Nothing is written and nothing expires any more."""
+        """Stop writing and expiring."""
         self.closed = True
         self._writes.close()
         self.expiry.close()
@@ -108,8 +109,9 @@ class ProducerShell:
     # ---------------------------------------------------------------------------------------------------------------- topics
 
     def open(self, layout: TopicLayout) -> TopicMachine:
-        """Return the machine of a topic that is sent to first."""
-        # Its own unless one is given: after a topic was away, sequences begin at 0 again, and brokers remember those of before.
+        """Return a new machine for a topic."""
+        # Unless an id is given, each machine has its own: after a topic was removed, sequences begin at 0 again, and brokers remember the
+        # earlier ones.
         producer_id = self._random.token(16).hex()
         given = self._given_id
 
@@ -119,17 +121,18 @@ class ProducerShell:
         return TopicMachine(layout, self.config, sequencer, self._random.below, self._up(layout), self._latencies)
 
     def adopt(self, topic: TopicMachine, layout: TopicLayout) -> None:
-        """The topic has a higher layout."""
+        """Adopt a higher layout of the topic."""
         topic.adopt(layout, self._up(layout))
         self._carry_out(topic)
 
     def fail_all(self, topic: TopicMachine, error: Exception) -> None:
-        """Nothing is written any more: fail what is in flight and what waits."""
+        """Fail the pending and in-flight sends of a topic, after the last write."""
         topic.fail_all(error, self.now_ms())
         self._carry_out(topic)
 
     def link_changed(self, topic: TopicMachine, link: BrokerLink) -> bool:
-        """A broker was connected or disconnected. Return False if it lacks what `send` needs: what waited has failed."""
+        """Handle that a broker was connected or disconnected. Return False if it lacks a feature that `send` needs: the pending sends have
+        failed."""
         if not topic.has_broker(link.name):
             return True
         if link.up and link.view is not None:
@@ -158,7 +161,7 @@ class ProducerShell:
         return [name for name in names if (link := self.link(name)) is not None and link.up]
 
     def _endpoint(self, machine: QueueMachine) -> Endpoint | None:
-        """The open connection to the queue's broker."""
+        """Return the open connection to the queue's broker."""
         link = self.link(machine.queue.broker_name)
         endpoint = None if link is None else link.endpoint
         return None if endpoint is None or endpoint.closed else endpoint
@@ -166,7 +169,7 @@ class ProducerShell:
     # ----------------------------------------------------------------------------------------------------------------- sends
 
     def add(self, topic: TopicMachine, machine: QueueMachine, pending: PendingSend) -> None:
-        """Let a send wait in its queue; its frame leaves at the end of this loop turn unless one is in flight."""
+        """Add a send to its queue. Its frame is written at the end of this loop turn unless one is in flight."""
         if machine.stalled:
             topic.add(machine, pending)
         else:
@@ -175,12 +178,12 @@ class ProducerShell:
             self._schedule(topic, machine)
 
     def withdraw(self, topic: TopicMachine, pending: PendingSend) -> None:
-        """A send was cancelled: take it back unless it is written."""
+        """Withdraw a cancelled send, unless it is written."""
         topic.withdraw(pending)
         self._carry_out(topic)
 
     def add_oneway(self, topic: TopicMachine, machine: QueueMachine, record: bytes, version: LayoutVersion | None) -> None:
-        """Send without a response, at the end of this loop turn: no sequence, no retry."""
+        """Send a record at the end of this loop turn, without a response, sequence or retry."""
         records = self._oneway.get(machine)
         if records is None:
             records = self._oneway[machine] = OnewayRecords(self.config.batch_bytes_max, self.config.batch_count_max)
@@ -188,26 +191,26 @@ class ProducerShell:
         self._writes.add(topic, machine)
 
     def oneway_bytes(self, machine: QueueMachine) -> int:
-        """Return the bytes of one-way records of this loop turn."""
+        """Return the bytes of the one-way records of this loop turn."""
         records = self._oneway.get(machine)
         return 0 if records is None else records.byte_count
 
     # --------------------------------------------------------------------------------------------------------------- running
 
     def answered(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, response: Command) -> None:
-        """A write of the frame was answered."""
+        """Handle the response to a write of the frame."""
         topic.answered(machine, frame, response.code, response.remark, response.fields, self._clock.monotonic_ms())
         self._carry_out(topic)
         if machine.run_at_ms == 0:
             self._writes.add_behind(topic, machine)
 
     def lost(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, error: Exception) -> None:
-        """A write of the frame will not be answered."""
+        """Handle that a write of the frame will get no response."""
         machine.lost(frame, error)
         self._writes.add(topic, machine)
 
     def timed(self, topic: TopicMachine, machine: QueueMachine) -> None:
-        """Its timer is due: run it at the end of this loop turn, if it has still something to do then."""
+        """Run the queue at the end of this loop turn because its timer is due, if it still has something to do."""
         if machine.run_at_ms <= self._clock.monotonic_ms():
             self._writes.add(topic, machine)
         else:
@@ -230,7 +233,7 @@ class ProducerShell:
         self._schedule(topic, machine)
 
     def _schedule(self, topic: TopicMachine, machine: QueueMachine) -> None:
-        """Have it run when it asks for that, unless it will be run by then."""
+        """Schedule the queue's next run at the time it requires, unless it runs before."""
         at_ms = machine.run_at_ms
         if at_ms == 0:
             self._writes.add(topic, machine)
@@ -288,7 +291,7 @@ class ProducerShell:
         self._release(frame.sends)
 
     def _fail(self, effect: Fail) -> None:
-        """None of these is written any more. What waits behind them learns it in this loop turn and the next ones."""
+        """Fail these sends. The later sends with their keys fail in this loop turn and the next ones."""
         refused = self._limit.refuse_behind(effect.queue, effect.keys) if effect.keys else iter(())
         for pending in effect.failed:
             outcome = Outcome.UNKNOWN if pending.left_behind else effect.outcome
@@ -319,7 +322,7 @@ class ProducerShell:
 
 
 def fail(pending: PendingSend, error: Exception) -> None:
-    """Have a send raise the error, if it is still waited for."""
+    """Fail a send, if its caller still waits."""
     waiter = pending.waiter
     if waiter.done():
         return
@@ -330,7 +333,7 @@ def fail(pending: PendingSend, error: Exception) -> None:
 
 
 def send_error(pending: PendingSend, queue: MessageQueue, outcome: Outcome, cause: Exception | None, *, connected: bool) -> Exception:
-    """Return what the send raises: the broker's refusal if that is the whole truth, else which queue did not answer."""
+    """Return what the send raises: the broker's refusal if nothing else went wrong, otherwise an error that names the queue."""
     error: Exception
     if isinstance(cause, BrokerError) and outcome is Outcome.NOT_STORED and not (pending.keys and cause.retriable):
         error = broker_error(cause.wire_code, cause.remark)

@@ -1,4 +1,5 @@
-"""One topic of one producer: its layout, a machine for each queue that is sent to, and which queue takes the next unkeyed message. Pure."""
+"""One topic of one producer: its layout, a machine for each queue that is sent to, and the choice of the queue of each unkeyed message.
+Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -18,7 +19,7 @@ from lockstep.protocol.record import INT32, QUEUE_ID_AT
 
 
 def readdress(pending: PendingSend, queue_id: int) -> None:
-    """Give the records to another queue of the topic: no digest covers the queue id."""
+    """Change the queue of the records within their topic: no digest covers the queue id."""
     data, at, number = bytearray(pending.data), 0, INT32.pack(queue_id)
     for size in pending.sizes or (len(data),):
         data[at + QUEUE_ID_AT : at + QUEUE_ID_AT + 4] = number
@@ -27,13 +28,13 @@ def readdress(pending: PendingSend, queue_id: int) -> None:
 
 
 class TopicMachine:
-    """The machines of a layout's writable queues, made when they are first needed, and the round robin over those that take messages now.
+    """The machines of a layout's writable queues, created when they are first needed, and the round robin over the live ones.
 
-    What happens to a broker costs a step for the broker and one for each queue that has something to do with it: stalled, or with sends
-    that wait. What happens to a queue costs a constant number of steps.
+    An event of a broker costs one step for the broker and one for each of its queues that is stalled or has waiting sends. An event of a
+    queue costs a constant number of steps.
 
-    What is to be done is in `effects`, in order; `due` are the queues that are to be run at the end of this loop turn. The shell takes
-    both after each call.
+    `effects` are to be carried out in order; `due` are the queues that are to be run at the end of this loop turn. The shell takes both
+    after each call.
     """
 
     __slots__ = (
@@ -64,7 +65,7 @@ class TopicMachine:
         up: Iterable[str] = (),
         latencies: BrokerLatencies | None = None,
     ) -> None:
-        """`random_below` gives the queue of the first unkeyed message, `up` names the brokers that are connected."""
+        """`random_below` chooses the queue of the first unkeyed message; `up` names the connected brokers."""
         self.layout = layout
         self.effects: list[Effect] = []
         self.due: list[QueueMachine] = []
@@ -73,35 +74,36 @@ class TopicMachine:
         self._random_below = random_below
         self._latencies = latencies
         self._counted = (0, 0)
-        """Versions of the latencies and of the live brokers when it was last found out who is left out."""
+        """The versions of the latencies and of the live brokers from which the excluded brokers were computed last."""
         self._look_ms: int | None = None
-        """When that is to be done again."""
+        """When they are to be computed again."""
         self._by_queue: dict[MessageQueue, QueueMachine] = {}
         self._machines: list[QueueMachine | None] = []
-        """By number; None: nothing has been sent there."""
+        """By queue number; None if nothing has been sent to the queue."""
         self._brokers: dict[str, BrokerState] = {}
         self._stalled: dict[str, dict[QueueMachine, None]] = {}
-        """Broker name → its queues that are stalled, in the order in which they were."""
+        """The stalled queues of each broker, in the order in which they stalled."""
         self._stranded: dict[QueueMachine, None] = {}
-        """Stalled queues where unkeyed sends wait, while no other queue takes any."""
+        """Stalled queues in which unkeyed sends wait because no queue is live."""
         self._placed = layout
-        """The last layout that has writable queues: after a deletion sends find their queue in it, and fail there."""
+        """The last layout with writable queues: after a deletion sends find their queue in it, and fail there."""
         self._live = self._place(frozenset(up))
 
     # -------------------------------------------------------------------------------------------------------------- choosing
 
     def next(self, now_ms: int) -> QueueMachine:
-        """Round robin over the queues of live brokers that are not left out for their latency; over all while none is live."""
+        """Return the next queue by round robin over those of live brokers that are not avoided for their latency; over all if none is
+        live."""
         if self._latencies is not None:
             self._leave_out(self._latencies, now_ms)
         return self._machine(self._live.next())
 
     def of_key(self, sharding_key: str) -> QueueMachine:
-        """Return the queue to which the key belongs, whether or not its broker lives."""
+        """Return the queue to which the key belongs, whether its broker is live or not."""
         return self._machine(number_of_key(sharding_key, len(self._placed.write_queues)))
 
     def of_keys(self, sharding_keys: Mapping[int, str]) -> list[tuple[QueueMachine, list[int]]]:
-        """Return each queue to which any of these keys belongs, in the order of the layout, with the places of its keys."""
+        """Return each queue to which any of these keys belongs, in the order of the layout, with the positions of its keys."""
         count = len(self._placed.write_queues)
         shares: dict[int, list[int]] = {}
         for place, key in sharding_keys.items():
@@ -117,7 +119,7 @@ class TopicMachine:
         return machine if machine.number is not None else None
 
     def machine_for(self, route: Route, now_ms: int) -> QueueMachine:
-        """Return the queue of a route in the present layout; LocalProtocolError for a named queue that it does not have."""
+        """Return the queue of a route in the present layout. Raise LocalProtocolError if a named queue is not in it."""
         if not route.keys:
             return self.next(now_ms)
         if route.keys[0] != QUEUE_WIDE:
@@ -131,41 +133,41 @@ class TopicMachine:
 
     @property
     def any_live(self) -> bool:
-        """A queue takes messages now."""
+        """Return whether any queue is live."""
         return self._live.any_live
 
     @property
     def machines(self) -> Iterable[QueueMachine]:
-        """Those of all queues that were sent to."""
+        """Return the machines of all queues that were sent to."""
         return self._by_queue.values()
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is in flight."""
+        """Return whether nothing is pending or in flight."""
         return all(machine.idle for machine in self._by_queue.values())
 
     @property
     def deletion(self) -> TopicNotExistError | None:
-        """Why nothing can be sent: the topic was deleted, or has no writable queue any more."""
+        """Return why nothing can be sent, or None: the topic was deleted, or has no writable queue any more."""
         return None if self.layout.write_queues else _deleted(self.layout)
 
     # ----------------------------------------------------------------------------------------------------------------- sends
 
     def add(self, machine: QueueMachine, pending: PendingSend, *, ahead: bool = False) -> None:
-        """Let it wait in this queue."""
+        """Add a send to this queue."""
         machine.add(pending, ahead=ahead)
         if machine.stalled and not pending.keys:
             self._relieve_soon(machine)
 
     def withdraw(self, pending: PendingSend) -> None:
-        """Nobody waits for it any more: take back what of it is not written yet."""
+        """Withdraw a send whose caller no longer waits, except the parts that are written already."""
         for part in pending.leaves():
             machine = None if part.queue is None else self._by_queue.get(part.queue)
             if machine is not None:
                 machine.withdraw(part)
 
     def run(self, machine: QueueMachine, now_ms: int, connection: Connection | None) -> None:
-        """Do what is due in this queue, and write its next frame to the connection to its broker (None: there is none)."""
+        """Do what is due in this queue, and write its next frame to the connection to its broker; None if it is not connected."""
         machine.look(now_ms, connected=connection is not None)
         if machine.stalled or machine.counts_as_stalled:
             self._relieve(machine, now_ms)
@@ -179,29 +181,30 @@ class TopicMachine:
     def answered(
         self, machine: QueueMachine, frame: InFlightFrame, code: int, remark: str | None, fields: Mapping[str, object], now_ms: int
     ) -> None:
-        """A write of the frame was answered."""
+        """Handle the response to a write of the frame."""
         version = machine.answered(frame, code, remark, fields, now_ms)
         self._count_stalled(machine)
         if version is not None:
-            # If the higher layout is known here already, what waited behind the frame was picked again before: the frame goes ahead of it.
+            # If the higher layout is known already, the later sends were assigned again before: the frame goes ahead of them.
             for pending in reversed(machine.take_older(self.layout.version)):
                 self._pick_again(pending, ahead=True)
             self.effects.append(ExpectLayout(version))
 
     def refuse_all(self, error: Callable[[], LockstepError]) -> None:
-        """What waits can't be sent any more; `error` makes what each send raises."""
+        """Fail what is pending because it can't be sent any more; `error` creates what each send raises."""
         for machine in self._by_queue.values():
             self._refuse(machine.take_all(), error)
 
     def fail_all(self, error: Exception, now_ms: int) -> None:
-        """Nothing is written any more: fail what is in flight and what waits."""
+        """Fail what is pending and in flight, after the last write."""
         for machine in self._by_queue.values():
             machine.fail_all(error, now_ms)
 
     # --------------------------------------------------------------------------------------------------------------- changes
 
     def adopt(self, layout: TopicLayout, up: Iterable[str]) -> None:
-        """A higher layout: what waits and was picked from a lower one is picked again, in order. `up`: the brokers that are connected."""
+        """Adopt a higher layout: the queues of sends that were picked from a lower one are picked again, in order. `up`: the connected
+        brokers."""
         self.layout = layout
         if not layout.write_queues:
             for machine in self._by_queue.values():
@@ -218,7 +221,7 @@ class TopicMachine:
                 self.due.append(machine)
 
     def link_changed(self, broker_name: str, *, up: bool) -> None:
-        """A broker was connected or disconnected."""
+        """Handle that a broker was connected or disconnected."""
         broker = self._brokers.get(broker_name)
         if broker is None:
             return
@@ -237,13 +240,13 @@ class TopicMachine:
     # ----------------------------------------------------------------------------------------------------------------- parts
 
     def _has_other(self, machine: QueueMachine) -> bool:
-        """A queue at another broker takes messages now."""
+        """Return whether a queue of another broker is live."""
         if machine.number is None:
             return any(name != machine.queue.broker_name for name in self._live.live_brokers)
         return self._live.has_other_broker(machine.number)
 
     def _count_stalled(self, machine: QueueMachine) -> None:
-        """Note whether the queue takes messages now."""
+        """Update whether the queue is live."""
         if machine.stalled == machine.counts_as_stalled:
             return
         machine.counts_as_stalled = machine.stalled
@@ -257,7 +260,7 @@ class TopicMachine:
             self._wake_stranded()
 
     def _relieve(self, machine: QueueMachine, now_ms: int) -> None:
-        """While this queue is stalled its waiting unkeyed sends go on elsewhere, if there is such a place."""
+        """Move the unkeyed sends of a stalled queue to other queues, if there is a live one."""
         self._count_stalled(machine)
         if machine.stalled and machine.unkeyed_waits:
             if self._live.any_live:
@@ -266,7 +269,7 @@ class TopicMachine:
                 self._relieve_soon(machine)
 
     def _relieve_soon(self, machine: QueueMachine) -> None:
-        """In another loop turn, or as soon as there is another place."""
+        """Do that in another loop turn, or as soon as another queue is live."""
         if self._live.any_live:
             machine.run_at_ms = 0
         else:
@@ -278,7 +281,7 @@ class TopicMachine:
             self._stranded = {}
 
     def _move(self, sends: Iterable[PendingSend], away_from: QueueMachine, now_ms: int) -> None:
-        """Unkeyed sends go on at other queues, of which one must be live."""
+        """Move unkeyed sends to other queues, one of which must be live."""
         if self._latencies is not None:
             self._leave_out(self._latencies, now_ms)
         for pending in sends:
@@ -319,7 +322,7 @@ class TopicMachine:
             self.effects.append(Refuse(told, error))
 
     def _leave_out(self, latencies: BrokerLatencies, now_ms: int) -> None:
-        """Find out which brokers are left out, if that may have changed."""
+        """Compute which brokers are avoided, if that may have changed."""
         versions = (latencies.version, self._live.changes)
         if versions == self._counted and (self._look_ms is None or now_ms < self._look_ms):
             return
@@ -328,7 +331,7 @@ class TopicMachine:
         self._counted, self._look_ms = versions, latencies.next_change_ms(now_ms)
 
     def _place(self, up: frozenset[str]) -> LiveQueues:
-        """The writable queues of the layout, and which of them take messages now."""
+        """Return the writable queues of the layout with the state of each."""
         queues = self._placed.write_queues
         live = LiveQueues([queue.broker_name for queue in queues], self._random_below(len(queues)))
         for entry in self._placed.entries:

@@ -1,6 +1,6 @@
-"""The moment when the queues of one producer write: once, at the end of a loop turn.
+"""Runs the queues of one producer and writes their frames once per loop turn, at its end.
 
-Whatever happens to many queues at once (their broker is connected, is gone, their deadlines come) is done here too, some in each turn.
+Events that concern many queues at once (their broker is connected or gone, their deadlines come) are handled here too, some in each turn.
 """
 
 import asyncio
@@ -12,11 +12,12 @@ from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.runtime.endpoint import Endpoint
 
 QUEUES_PER_TURN = 256
-"""The others have the next turn: 10,000 queues of a broker that is back must not stop the loop for as long as all of them take."""
+"""The others are run in the next turns: 10,000 queues of a broker that is connected again must not block the loop for as long as all of
+them take."""
 
 
 class WriteScheduler:
-    """Runs each queue that asked for it, and writes once to each connection."""
+    """Runs each scheduled queue, and writes once to each connection."""
 
     __slots__ = ("_closed", "_due", "_endpoint", "_handle", "_loop", "_run")
 
@@ -28,12 +29,12 @@ class WriteScheduler:
         self._run = run
         self._endpoint = endpoint
         self._due: OrderedDict[QueueMachine, TopicMachine] = OrderedDict()
-        """In the order in which they asked."""
+        """In the order in which they were scheduled."""
         self._handle: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
 
     def add(self, topic: TopicMachine, machine: QueueMachine) -> None:
-        """Run it at the end of this loop turn, behind whatever else sends in it."""
+        """Run the queue at the end of this loop turn, after everything else that sends in it."""
         if self._closed:
             return
         self._due[machine] = topic
@@ -42,7 +43,8 @@ class WriteScheduler:
             self._handle = self._loop.call_soon(self._run_due)
 
     def add_behind(self, topic: TopicMachine, machine: QueueMachine) -> None:
-        """As `add`, behind all that the loop has been given to do by now: who was just answered may send more first."""
+        """As `add`, but after everything that is scheduled in the loop now: a caller whose send was just acknowledged may send more
+        first."""
         if self._closed:
             return
         if self._handle is not None:
@@ -52,7 +54,7 @@ class WriteScheduler:
         self._handle = self._loop.call_soon(self._run_due)
 
     def close(self) -> None:
-        """Run nothing any more."""
+        """Cancel all runs."""
         self._closed = True
         self._due.clear()
         if self._handle is not None:
