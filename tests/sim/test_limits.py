@@ -4,14 +4,15 @@ import pytest
 
 from lockstep.broker.app import Broker
 from sweep.checkers.violation import Violation
-from sweep.universe import Universe, every_fault
+from sweep.faults import every_fault
+from sweep.run import Run
 from sweep.worlds import draw
 
 OWN_TASKS = 6
 """A broker's tasks with no client at all: leases, registration, flushing, snapshots, delays."""
 
 
-class Weighed(Universe):
+class Weighed(Run):
     """Looks at its brokers when everything is calm and consumed."""
 
     def weigh(self, broker: Broker) -> dict[str, int]:
@@ -29,7 +30,7 @@ class Weighed(Universe):
         }
 
     def _check(self) -> list[Violation]:
-        self.weights = {broker.config.name: self.weigh(broker) for broker in self.open_brokers()}
+        self.weights = {broker.config.name: self.weigh(broker) for broker in self.universe.open_brokers()}
         return super()._check()
 
 

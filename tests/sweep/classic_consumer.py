@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 from lockstep.admin.client import AdminClient
 from lockstep.protocol.allocate import allocate
@@ -26,12 +25,10 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
+from lockstep.testing.simulated import BROKER_PORT
 from sweep.events import CallBegan, CallEnded, ConsumerStarted
 from sweep.history import CallResult, QueueKey
-from sweep.services import BROKER_PORT, Main
-
-if TYPE_CHECKING:
-    from sweep.universe import Universe
+from sweep.universe import Main, Universe
 
 TIMEOUT_MS = 3_000
 HOLD_MS = 5_000
@@ -55,7 +52,7 @@ class _Held:
 class ClassicConsumer:
     """One process of the group."""
 
-    def __init__(self, universe: "Universe", group: str) -> None:
+    def __init__(self, universe: Universe, group: str) -> None:
         self._universe, self._group = universe, group
         self._process = universe.loop.current
         self._topic = universe.setting.topics[0]
@@ -267,7 +264,7 @@ class ClassicConsumer:
         held.offset = max(next_offset, held.offset or 0) if messages else next_offset
 
 
-def classic_main(universe: "Universe", group: str) -> Main:
+def classic_main(universe: Universe, group: str) -> Main:
     async def main(stop: asyncio.Event) -> int:
         await ClassicConsumer(universe, group).run(stop)
         return 0

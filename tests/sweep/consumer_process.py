@@ -1,29 +1,15 @@
 """Consumer processes: every group of the universe in each of them."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from lockstep.runtime.host import Host
 from sweep.broadcast import BroadcastRunner
 from sweep.concurrent import ConcurrentRunner
 from sweep.consumers import GroupRunner
 from sweep.pull_readers import PullRunner
-from sweep.services import Main
 from sweep.settings import CLASSIC, MAILING, NEWS, READERS
-
-if TYPE_CHECKING:
-    from sweep.universe import Universe
-
-
-@dataclass(slots=True)
-class Controls:
-    """What the world may ask of one consumer process."""
-
-    toggles: dict[str, asyncio.Event] = field(default_factory=dict)
-    """Group → stop this group's consumer and start it anew."""
-    member: BroadcastRunner | None = None
-    """Of the broadcasting group."""
+from sweep.universe import Controls, Main, Universe
 
 
 class CopiedRandom:
@@ -44,7 +30,7 @@ class CopiedRandom:
         return self._own.below(limit)
 
 
-def consumer_main(universe: "Universe", *, impersonates: str | None = None) -> Main:
+def consumer_main(universe: Universe, *, impersonates: str | None = None) -> Main:
     """All groups of the universe in one process. `impersonates`: the client id that it shows to the world."""
 
     async def main(stop: asyncio.Event) -> int:
@@ -64,8 +50,9 @@ def consumer_main(universe: "Universe", *, impersonates: str | None = None) -> M
                 group.create_task(ConcurrentRunner(universe, process, MAILING, host, stop, toggle).run())
             if universe.setting.broadcast:
                 toggle = controls.toggles[NEWS] = asyncio.Event()
-                controls.member = BroadcastRunner(universe, process, NEWS, host, stop, toggle)
-                group.create_task(controls.member.run())
+                member = BroadcastRunner(universe, process, NEWS, host, stop, toggle)
+                controls.written = member.written
+                group.create_task(member.run())
             if universe.setting.readers:
                 toggle = controls.toggles[READERS] = asyncio.Event()
                 group.create_task(PullRunner(universe, process, host, stop, toggle).run())

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lockstep.client import (
     Backoff,
@@ -22,13 +22,11 @@ from lockstep.client import (
     SubscriptionConflictError,
 )
 from lockstep.runtime.host import Host
+from lockstep.testing.simulation import Process
 from sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
-from sweep.history import CallResult, QueueKey, Reached
+from sweep.history import CallResult, QueueKey
 from sweep.settings import Setting
-
-if TYPE_CHECKING:
-    from lockstep.testing.simulation.process import Process
-    from sweep.universe import Universe
+from sweep.universe import Universe
 
 S = ConsumeOrderlyStatus
 RESULTS = {
@@ -74,9 +72,7 @@ def call_takes_s(setting: Setting, random: Random, *, calm: bool) -> float:
 class GroupRunner:
     """One group in one process: a consumer after the other."""
 
-    def __init__(
-        self, universe: "Universe", process: "Process", group: str, host: Host, stop: asyncio.Event, toggle: asyncio.Event
-    ) -> None:
+    def __init__(self, universe: Universe, process: Process, group: str, host: Host, stop: asyncio.Event, toggle: asyncio.Event) -> None:
         self._universe = universe
         self._process = process
         self._group = group
@@ -130,7 +126,7 @@ class GroupRunner:
         try:
             await consumer.start()
         except LockstepError as error:
-            self._universe.history.append(Reached(*self._universe.place(), f"start refused: {type(error).__name__}"))
+            self._universe.reached(f"start refused: {type(error).__name__}")
             self._told_stopped()
             return False
         return True

@@ -2,12 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from sweep.universe import Universe
+from typing import Any, NamedTuple
 
 LINES_MAX = 2_000_000
 
@@ -22,17 +19,17 @@ class Line(NamedTuple):
         return f"{self.t:.6f} {self.machine}#{self.process} · {self.text}"
 
 
-class LogTap(logging.Handler):
+class LogRecorder(logging.Handler):
     """Counts the events that are logged; keeps the lines too where a story is wanted."""
 
-    def __init__(self, universe: "Universe", *, debug: bool) -> None:
+    def __init__(self, place: Callable[[], tuple[float, str, int]], *, debug: bool) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
         """Event → how often."""
         self.facts: dict[str, Counter[str]] = {}
         """Event → "fact=value" → how often, of facts that are true or false, of byte counts (0 or more) and of reasons."""
         self.lines: list[Line] = []
-        self._universe = universe
+        self._place = place
         self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -45,7 +42,7 @@ class LogTap(logging.Handler):
             elif name == "reason":
                 self.facts.setdefault(event, Counter())[f"{name}={value}"] += 1
         if self._debug and len(self.lines) < LINES_MAX:
-            t, machine, process = self._universe.place()
+            t, machine, process = self._place()
             self.lines.append(Line(t, machine or "world", process, f"{record.levelname.lower()} {record.getMessage()}"))
 
     def seen(self, event: str) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from lockstep.admin.client import AdminClient, by_name
 from lockstep.admin.reset_plan import Target, held_range, moves
@@ -21,12 +20,10 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, To
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import call, connect
+from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT
 from sweep.events import FirstSendAcked
-from sweep.history import QueueKey, Reached
-from sweep.services import BROKER_PORT, NAMESERVER_PORT, Main
-
-if TYPE_CHECKING:
-    from sweep.universe import Universe
+from sweep.history import QueueKey
+from sweep.universe import Main, Universe
 
 OPERATOR = "10.0.3.2"
 """Their machine."""
@@ -34,7 +31,7 @@ RECREATE_TRY_S = 0.3
 TAKE_TRY_S = 0.2
 
 
-def reset_main(universe: "Universe", group: str, topic: str, target: Target) -> Main:
+def reset_main(universe: Universe, group: str, topic: str, target: Target) -> Main:
     """`lockstep group reset-offset`. Broker by broker, until one fails.
 
     `target`'s value: of an "offset" the share, in thousandths, of what each queue holds; of a "time" how many milliseconds ago.
@@ -56,9 +53,9 @@ def reset_main(universe: "Universe", group: str, topic: str, target: Target) -> 
                     by_time = {queue: await admin.offset_by_time(brokers[name], topic, queue.queue_id, then_ms) for queue in queues}
                 body = ResetBody(group, topic, tuple(_wanted(queues, ranges, target, by_time)))
                 await admin.reset(brokers[name], body)
-                universe.history.append(Reached(*universe.place(), "progress reset", f"{name} {target}"))
+                universe.reached("progress reset", f"{name} {target}")
         except LockstepError as error:
-            universe.history.append(Reached(*universe.place(), "reset failed", f"{error!r:.120}"))
+            universe.reached("reset failed", f"{error!r:.120}")
         return 0
 
     return main
@@ -76,7 +73,7 @@ def _wanted(
         yield QueueOffset(queue.queue_id, move.after)
 
 
-def reset_twice_main(universe: "Universe", broker: str, group: str, topic: str, shares: Sequence[int]) -> Main:
+def reset_twice_main(universe: Universe, broker: str, group: str, topic: str, shares: Sequence[int]) -> Main:
     """Resets at one broker, written one behind the other, so that it handles all of them in one turn of its loop.
 
     `shares`: of each of them in turn, in thousandths of what each queue holds.
@@ -96,15 +93,15 @@ def reset_twice_main(universe: "Universe", broker: str, group: str, topic: str, 
                 await asyncio.gather(*sent)
             finally:
                 endpoint.abort("the resets are done")
-            universe.history.append(Reached(*universe.place(), "progress reset", f"{broker} {shares} of 1,000"))
+            universe.reached("progress reset", f"{broker} {shares} of 1,000")
         except LockstepError as error:
-            universe.history.append(Reached(*universe.place(), "reset failed", f"{error!r:.120}"))
+            universe.reached("reset failed", f"{error!r:.120}")
         return 0
 
     return main
 
 
-def delete_main(universe: "Universe", topic: str) -> Main:
+def delete_main(universe: Universe, topic: str) -> Main:
     """`lockstep topic delete`: every registered broker in the order of names; who does not answer learns it from the nameserver."""
 
     async def main(stop: asyncio.Event) -> int:
@@ -113,20 +110,20 @@ def delete_main(universe: "Universe", topic: str) -> Main:
             gone = (await admin.route(topic)).layout.deletion
             brokers = sorted((broker for broker in await admin.brokers() if broker.registered), key=lambda broker: broker.name)
         except LockstepError as error:
-            universe.history.append(Reached(*universe.place(), "delete failed", f"{error!r:.120}"))
+            universe.reached("delete failed", f"{error!r:.120}")
             return 0
         for broker in brokers:
             try:
                 await admin.put_layout(broker, gone)
-                universe.history.append(Reached(*universe.place(), "topic deleted", f"{topic} at {broker.name}"))
+                universe.reached("topic deleted", f"{topic} at {broker.name}")
             except LockstepError as error:
-                universe.history.append(Reached(*universe.place(), "delete failed", f"{broker.name}: {error!r:.120}"))
+                universe.reached("delete failed", f"{broker.name}: {error!r:.120}")
         return 0
 
     return main
 
 
-def recreate_main(universe: "Universe", topic: str, queues: int) -> Main:
+def recreate_main(universe: Universe, topic: str, queues: int) -> Main:
     """`lockstep topic create`, until it is there."""
 
     async def main(stop: asyncio.Event) -> int:
@@ -135,7 +132,7 @@ def recreate_main(universe: "Universe", topic: str, queues: int) -> Main:
             try:
                 await instance.start()
                 layout = await create_topic(instance, topic, queues)
-                universe.history.append(Reached(*universe.place(), "topic created again", f"layout {layout.version.counter}"))
+                universe.reached("topic created again", f"layout {layout.version.counter}")
                 break
             except LockstepError:
                 await asyncio.sleep(RECREATE_TRY_S)
@@ -145,7 +142,7 @@ def recreate_main(universe: "Universe", topic: str, queues: int) -> Main:
     return main
 
 
-def first_sends_main(universe: "Universe", topic: str) -> Main:
+def first_sends_main(universe: Universe, topic: str) -> Main:
     """SEND_MESSAGE of a new topic to every broker at once, as RocketMQ's producers do where brokers create topics."""
 
     async def send(name: str, address: str) -> None:
@@ -166,7 +163,7 @@ def first_sends_main(universe: "Universe", topic: str) -> Main:
     return main
 
 
-def strange_layouts_main(universe: "Universe", name: str, topic: str) -> Main:
+def strange_layouts_main(universe: Universe, name: str, topic: str) -> Main:
     """Layouts with counters that would leave no room for the next one, to one broker: it refuses what it must, and registers on."""
     entries = (LayoutEntry(name, 1, 1, 1),)
     steps = ((COUNTER_MAX - 1, entries), (COUNTER_MAX, ()), (1 << 20, entries), ((1 << 20) + 1, ()), (1, entries))

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from random import Random
-from typing import TYPE_CHECKING
 
 from lockstep.client import BatchSendError, LockstepError, Message, Producer, SendError, SendResult
 from lockstep.client import Outcome as SendOutcome
@@ -13,11 +12,8 @@ from lockstep.runtime.host import Host
 from sweep.compressed import large
 from sweep.events import DelayedAcked, SendAcked, SendBegan, SendFailed
 from sweep.history import Outcome, QueueKey
-from sweep.services import Main
 from sweep.settings import TOPIC
-
-if TYPE_CHECKING:
-    from sweep.universe import Universe
+from sweep.universe import Main, Universe
 
 LEVELS = (1, 1, 2, 2, 3, 4)
 """Of delayed sends: 1 s to 30 s."""
@@ -28,7 +24,7 @@ AWAITED_SHARE = 0.3
 class Sender:
     """One producer process."""
 
-    def __init__(self, universe: "Universe", producer: Producer) -> None:
+    def __init__(self, universe: Universe, producer: Producer) -> None:
         process = universe.loop.current
         self._universe = universe
         self._producer = producer
@@ -125,7 +121,7 @@ class Sender:
         self._universe.history.append(SendFailed(*self._universe.place(), bytes(message.body), outcome, f"{type(error).__name__}: {error}"))
 
 
-def producer_main(universe: "Universe") -> Main:
+def producer_main(universe: Universe) -> Main:
     async def main(stop: asyncio.Event) -> int:
         while not stop.is_set():
             limit = universe.setting.in_flight_max

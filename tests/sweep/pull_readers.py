@@ -4,7 +4,6 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 
 from lockstep.client import (
     ConsumerEvent,
@@ -22,6 +21,7 @@ from lockstep.client import (
     SubscriptionConflictError,
 )
 from lockstep.runtime.host import Host
+from lockstep.testing.simulation import Process
 from sweep.consumers import BEGIN_LOOK_S
 from sweep.events import (
     CommitFailed,
@@ -38,12 +38,9 @@ from sweep.events import (
     ReadingResumed,
     Sought,
 )
-from sweep.history import QueueKey, Reached
+from sweep.history import QueueKey
 from sweep.settings import READERS, TOPIC
-
-if TYPE_CHECKING:
-    from lockstep.testing.simulation.process import Process
-    from sweep.universe import Universe
+from sweep.universe import Universe
 
 POLLS_MS = (1, 50, 300, 1_500)
 LIVES = (20, 100, 1_000, 1_000)
@@ -65,7 +62,7 @@ LAST_TURN_S = 1.0
 class PullRunner:
     """The group's readers in one process: one after the other."""
 
-    def __init__(self, universe: "Universe", process: "Process", host: Host, stop: asyncio.Event, toggle: asyncio.Event) -> None:
+    def __init__(self, universe: Universe, process: Process, host: Host, stop: asyncio.Event, toggle: asyncio.Event) -> None:
         self._universe = universe
         self._process = process
         self._host = host
@@ -141,7 +138,7 @@ class PullRunner:
                 await consumer.assign(self._mine)
             await consumer.start()
         except LockstepError as error:
-            universe.history.append(Reached(*universe.place(), f"reader's start refused: {type(error).__name__}"))
+            universe.reached(f"reader's start refused: {type(error).__name__}")
             universe.history.append(ReaderStopped(*universe.place(), self._reader))
             return False
         return True
@@ -186,7 +183,7 @@ class PullRunner:
                 await self._choose(consumer)
                 await self._fidget(consumer)
             except LockstepError as error:
-                self._universe.history.append(Reached(*self._universe.place(), f"reader refused: {type(error).__name__}", str(error)))
+                self._universe.reached(f"reader refused: {type(error).__name__}", str(error))
                 await asyncio.sleep(0.05)
             try:
                 if self._each:
@@ -231,7 +228,7 @@ class PullRunner:
                     self._goes_on()
                 if consumer.state is ConsumerState.RUNNING:
                     universe.wrong("an `async for` goes on until its consumer is stopped", f"{self._process}")
-                universe.history.append(Reached(*universe.place(), "async for ended by a stop"))
+                universe.reached("async for ended by a stop")
 
     def _goes_on(self) -> None:
         """The next message is about to be asked for: with auto-commit those before are done."""

@@ -1,14 +1,16 @@
-"""Which rare places a run has reached. A sweep in which one of them was never reached proves nothing about it, and fails."""
+"""Counts how often a run reached each of the rare places. A sweep that never reached one of them proves nothing about it, and fails."""
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from lockstep.protocol.codes import ResponseCode
-from sweep.broadcast_reach import MEMBERS
-from sweep.checkers import handover
+from lockstep.protocol.names import DLQ_PREFIX
+from sweep.checkers import copies, delays, handover
 from sweep.checkers.facts import Deletions
 from sweep.checkers.messages import Messages
-from sweep.copy_reach import COPIES
+from sweep.checkers.pulls import went_back
+from sweep.compressed import LARGE_BYTES
 from sweep.events import (
     BrokerOpened,
     CallBegan,
@@ -16,33 +18,83 @@ from sweep.events import (
     ClassicLocked,
     ClassicUnlocked,
     CommitAnswered,
+    CommitFailed,
     CommitSent,
+    Committed,
     ConsumerStarted,
     ConsumerStopped,
+    CopyStored,
+    DeadLetterAnswered,
+    DelayedWritten,
     Fault,
     FrameAnswered,
     GrantAnswered,
     LeaveSent,
+    MemberAssigned,
+    MemberCalled,
+    MemberReturned,
+    MemberStarted,
+    MemberStopped,
     PauseBegan,
+    Polled,
     ProcessEnded,
+    ProgressAnswered,
     ProgressReset,
+    PullReceived,
     QueueFreeSent,
     QueueGapSeen,
+    QueueGiven,
+    QueueTaken,
+    ReaderStarted,
+    ReadingPaused,
+    ResetSent,
+    SendBackAnswered,
     ServerFailed,
     SessionBound,
+    SharedCallBegan,
+    SharedCallEnded,
+    Sought,
+    Stored,
 )
-from sweep.history import Answer, CallResult, History, QueueKey, Reached
-from sweep.journal import LogTap
-from sweep.reader_reach import READERS
+from sweep.history import Answer, CallResult, E, History, QueueKey, Reached
+from sweep.journal import LogRecorder
+
+Count = Callable[[History, LogRecorder], int]
 
 COUNTED_SEEDS_MIN = 1_000
 """A sweep of so many seeds reaches everything, or fails."""
 SILENT = "nothing was heard of its session for the session timeout"
-"""Why a broker closes the connection of a client that has vanished, or stands still."""
+"""Why a broker closes the connection of a client that has vanished or does not run."""
+
+# ---------------------------------------------------------------------------------------------------------- kinds of counters
 
 
-def _grace_used(history: History, _: LogTap) -> int:
-    """A session came back to its broker on another connection and renewed what it had held before: counted once each time it came."""
+def _computed(count: Callable[[History], int]) -> Count:
+    return lambda history, _: count(history)
+
+
+def _events(kind: type[E], counts: Callable[[E], bool] = lambda _: True) -> Count:
+    return lambda history, _: sum(counts(event) for event in history.of(kind))
+
+
+def _named(*names: str) -> Count:
+    """Places that the tap or the workload names itself."""
+    return _events(Reached, lambda event: event.name in names)
+
+
+def _lost(name: str) -> Count:
+    return _named(f"answer of {name} lost")
+
+
+def _logged(event: str, fact: str | None = None) -> Count:
+    return lambda _, log: log.counts[event] if fact is None else log.facts.get(event, Counter())[fact]
+
+
+# ------------------------------------------------------------------------------------------------ sessions, grants, ordered calls
+
+
+def _grace_used(history: History) -> int:
+    """Sessions that came back to a broker on another connection and renewed a lock, each counted once for each connection."""
     bound: dict[tuple[str, str], int] = {}
     came: set[tuple[str, str, int]] = set()
     for event in history:
@@ -55,8 +107,8 @@ def _grace_used(history: History, _: LogTap) -> int:
     return len(came)
 
 
-def _late_offers(history: History, _: LogTap) -> int:
-    """A LOCK brought a result that no answer had confirmed, of a call that had ended when its connection was gone: it was accepted."""
+def _late_offers(history: History) -> int:
+    """LOCKs that brought an unconfirmed result of a call that had ended when its connection was gone, and that was accepted."""
     taken: dict[QueueKey, int] = {}
     found = 0
     for event in history.of(CommitAnswered):
@@ -66,12 +118,8 @@ def _late_offers(history: History, _: LogTap) -> int:
     return found
 
 
-def _not_yours_late(history: History, _: LogTap) -> int:
-    return sum(event.by == "LOCK" and event.answer is Answer.NOT_YOURS for event in history.of(CommitAnswered))
-
-
-def _leave_before_drain(history: History, _: LogTap) -> int:
-    """A release after UNREGISTER_CLIENT."""
+def _leave_before_drain(history: History) -> int:
+    """Releases after UNREGISTER_CLIENT."""
     left: set[tuple[int, str, str]] = set()
     found = 0
     for event in history:
@@ -84,8 +132,8 @@ def _leave_before_drain(history: History, _: LogTap) -> int:
     return found
 
 
-def _epoch_raised_by_restart(history: History, _: LogTap) -> int:
-    """A grant under a later term than the queue's last one."""
+def _epoch_raised_by_restart(history: History) -> int:
+    """Grants under a later term than the queue's last one."""
     terms: dict[QueueKey, int] = {}
     found = 0
     for grant in history.of(GrantAnswered):
@@ -95,8 +143,8 @@ def _epoch_raised_by_restart(history: History, _: LogTap) -> int:
     return found
 
 
-def _overlaps(history: History, _: LogTap) -> int:
-    """A call began while another process still worked on the queue."""
+def _overlaps(history: History) -> int:
+    """Calls that began while another process still worked on the queue."""
     running: dict[QueueKey, dict[int, int]] = {}
     found = 0
     for event in history:
@@ -113,48 +161,8 @@ def _overlaps(history: History, _: LogTap) -> int:
     return found
 
 
-def _repeats(history: History, _: LogTap) -> int:
-    """A frame was answered with the place that it had got before, or as one that is known and whose place is not."""
-    seen: dict[tuple[str, int, int], int] = {}
-    found = 0
-    for answer in history.of(FrameAnswered):
-        place = (answer.queue.broker, answer.position, answer.process)
-        found += answer.code == ResponseCode.DUPLICATE or seen.get(place, answer.request) != answer.request
-        if answer.position >= 0:
-            seen[place] = answer.request
-    return found
-
-
-def _written_lost(history: History, _: LogTap) -> int:
-    """Under sync flush, acknowledged when it was written, and taken by a power cut."""
-    messages, deletions = Messages(history), Deletions(history)
-    lossy = {event.broker for event in history.of(BrokerOpened) if event.flush != "sync"}
-    found = 0
-    for acked in messages.acked.values() if messages.read else ():
-        read = messages.read.get(acked.queue)
-        if acked.written and acked.queue.broker not in lossy and read is not None and acked.offset >= read.first:
-            found += acked.body not in messages.places and not deletions.any_of(acked.queue.topic)
-    return found
-
-
-def _told(name: str) -> Callable[[History, LogTap], int]:
-    return lambda history, _: sum(event.name == name for event in history.of(Reached))
-
-
-def _logged(event: str, fact: str | None = None) -> Callable[[History, LogTap], int]:
-    return lambda _, log: log.counts[event] if fact is None else log.facts.get(event, Counter())[fact]
-
-
-def _faults(kind: str) -> Callable[[History, LogTap], int]:
-    return lambda history, _: sum(event.kind == kind for event in history.of(Fault))
-
-
-def _exits(code: int) -> Callable[[History, LogTap], int]:
-    return lambda history, _: sum(event.exit_code == code for event in history.of(ServerFailed))
-
-
-def _lapsed(history: History, _: LogTap) -> int:
-    """A classic client was granted a queue that another one had locked last and not unlocked."""
+def _lapsed(history: History) -> int:
+    """Grants to a classic client of a queue that another one had locked last and not unlocked."""
     last: dict[QueueKey, str] = {}
     found = 0
     for event in history:
@@ -166,8 +174,40 @@ def _lapsed(history: History, _: LogTap) -> int:
     return found
 
 
-def _snapshots_ignored(history: History, _: LogTap) -> int:
-    """A broker opened its port on a disk whose newest snapshot has a wrong bit."""
+def _asserted(history: History) -> int:
+    """Hand-overs during which nothing else happened, of another cause than a release."""
+    return sum(one.alone and one.cause != "release" for one in handover.handovers(history))
+
+
+# --------------------------------------------------------------------------------------------------------------- sends, stores
+
+
+def _repeats(history: History) -> int:
+    """Frames that were answered with the place that they had got before, or as known while their place is not."""
+    seen: dict[tuple[str, int, int], int] = {}
+    found = 0
+    for answer in history.of(FrameAnswered):
+        place = (answer.queue.broker, answer.position, answer.process)
+        found += answer.code == ResponseCode.DUPLICATE or seen.get(place, answer.request) != answer.request
+        if answer.position >= 0:
+            seen[place] = answer.request
+    return found
+
+
+def _written_lost(history: History) -> int:
+    """Messages that were acknowledged when they were written, under sync flush, and removed by a power cut."""
+    messages, deletions = Messages(history), Deletions(history)
+    lossy = {event.broker for event in history.of(BrokerOpened) if event.flush != "sync"}
+    found = 0
+    for acked in messages.acked.values() if messages.read else ():
+        read = messages.read.get(acked.queue)
+        if acked.written and acked.queue.broker not in lossy and read is not None and acked.offset >= read.first:
+            found += acked.body not in messages.places and not deletions.any_of(acked.queue.topic)
+    return found
+
+
+def _snapshots_ignored(history: History) -> int:
+    """Brokers that opened their port on a disk whose newest snapshot has a wrong bit."""
     rotten: dict[str, None] = {}
     found = 0
     for event in history:
@@ -179,78 +219,280 @@ def _snapshots_ignored(history: History, _: LogTap) -> int:
     return found
 
 
-def _asserted(history: History, _: LogTap) -> int:
-    """A hand-over beside which nothing else went on, of another cause than a release."""
-    return sum(one.alone and one.cause != "release" for one in handover.handovers(history))
+# ------------------------------------------------------------------------------------------ concurrent groups, delays, dead letters
 
 
-def _updates_refused(history: History, _: LogTap) -> int:
-    return sum(event.by == "UPDATE" and event.answer is Answer.REFUSED for event in history.of(CommitAnswered))
+def _dead_letters(history: History, *, ordered: bool) -> int:
+    topics = {DLQ_PREFIX + consumer.group: None for consumer in history.of(ConsumerStarted) if consumer.ordered == ordered}
+    return sum(copy.queue.topic in topics for copy in history.of(CopyStored))
 
 
-REACH: dict[str, Callable[[History, LogTap], int]] = {
-    "grace used: renewed on a new connection": _grace_used,
-    "result offered late and accepted": _late_offers,
-    "late result accepted, queue another's": _not_yours_late,
-    "QUEUE_FREE pushed": lambda history, _: len(history.of(QueueFreeSent)),
-    "NOT_YOURS answered": _told("LOCK answered not yours"),
-    "STALE answered to LOCK or SYNC": lambda history, log: (
-        _told("LOCK answered stale")(history, log) + _told("SYNC answered stale")(history, log)
-    ),
-    "PULL answered STALE_EPOCH": _told("STALE_EPOCH answered"),
-    "LOCK answered WAIT": _told("LOCK answered wait"),
-    "LOCK answered HELD": _told("LOCK answered held"),
-    "answer of a LOCK with a grant lost": _told("answer of LOCK with a grant lost"),
-    "answer of a SYNC lost": _told("answer of SYNC lost"),
-    "answer of a send lost": _told("answer of a send lost"),
-    "epoch raised by a restart": _epoch_raised_by_restart,
-    "two creators of one topic": _told("two creators of one topic"),
-    "layout refused": _told("LAYOUT_STALE answered"),
-    "duplicate dropped": _repeats,
-    "frame out of sequence": _told("OUT_OF_SEQUENCE answered"),
-    "contract refused": _told("SUBSCRIPTION_CONFLICT answered"),
-    "second session of a client id refused": _told("DUPLICATE_CLIENT_ID answered"),
+def _retries_done(history: History) -> int:
+    calls = {call.call: call for call in history.of(SharedCallBegan)}
+    return sum(each.retries > 0 for end in history.of(SharedCallEnded) for each in calls[end.call].given[: end.done])
+
+
+def _partly_done(history: History) -> int:
+    calls = {call.call: call for call in history.of(SharedCallBegan)}
+    ends = history.of(SharedCallEnded)
+    return sum(0 < end.done < len(calls[end.call].given) for end in ends if end.result is CallResult.SUCCESS)
+
+
+def _delivered(history: History) -> int:
+    delayed = {event.body: None for event in history.of(DelayedWritten)}
+    return sum(stored.body in delayed for stored in history.of(Stored))
+
+
+def _passed_on(history: History, *, renewed: bool) -> int:
+    """Queues in which another client continues after the one before: in the same generation, or in a new one."""
+    last: dict[QueueKey, ProgressAnswered] = {}
+    found = 0
+    for event in history.of(ProgressAnswered):
+        before = last.get(event.queue)
+        if before is not None and before.client != event.client:
+            found += (event.generation > before.generation) == renewed
+        last[event.queue] = event
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------------- pull consumers
+
+
+def _moved(history: History) -> int:
+    """Queues that were given to a reader of another process than had them last."""
+    last: dict[QueueKey, int] = {}
+    found = 0
+    for event in history.of(QueueGiven):
+        found += last.get(event.queue, event.process) != event.process
+        last[event.queue] = event.process
+    return found
+
+
+def _polled_again(history: History, *, after_a_crash: bool) -> int:
+    """Messages that were polled again: after the end of the process that had them first, or while it lived."""
+    first: dict[tuple[QueueKey, int, bytes], int] = {}
+    dead: set[int] = set()
+    found = 0
+    for event in history:
+        if isinstance(event, ProcessEnded) and event.how != "exit":
+            dead.add(event.process)
+        elif isinstance(event, Polled):
+            for offset, body in event.messages:
+                before = first.setdefault((event.queue, offset, body), event.process)
+                found += before != event.process and (before in dead) == after_a_crash
+    return found
+
+
+def _reset_by_readers(history: History) -> int:
+    """Resets of the group by a reader's own commit."""
+    readers = {event.process for event in history.of(ReaderStarted)}
+    asked = {event.request for event in history.of(ResetSent) if event.process in readers}
+    return sum(event.request in asked for event in history.of(ProgressReset))
+
+
+def _sought(history: History, *, held: bool) -> int:
+    """Seeks of queues that were held, or were about to be."""
+    having: set[tuple[int, QueueKey]] = set()
+    found = 0
+    for event in history:
+        if isinstance(event, QueueGiven):
+            having.add((event.reader, event.queue))
+        elif isinstance(event, QueueTaken):
+            having.discard((event.reader, event.queue))
+        elif isinstance(event, Sought):
+            found += ((event.reader, event.queue) in having) == held
+    return found
+
+
+def _left_out(history: History) -> int:
+    """Polls that went over messages which the group's tags leave out."""
+    filtered = {event.reader for event in history.of(ReaderStarted) if event.expression != "*"}
+    due: dict[tuple[int, QueueKey], int] = {}
+    found = 0
+    for event in history:
+        if isinstance(event, QueueGiven | Sought):
+            due[event.reader, event.queue] = event.offset
+        elif isinstance(event, Polled) and event.reader in filtered:
+            for offset, _body in event.messages:
+                found += offset > due.get((event.reader, event.queue), offset)
+                due[event.reader, event.queue] = offset + 1
+    return found
+
+
+def _of_readers(kind: type[Polled] | type[QueueGiven], which: Callable[[ReaderStarted], bool]) -> Count:
+    """Events of those readers."""
+
+    def count(history: History) -> int:
+        readers = {started.reader for started in history.of(ReaderStarted) if which(started)}
+        return sum(event.reader in readers for event in history.of(kind))
+
+    return _computed(count)
+
+
+def _gaps_of_readers(history: History) -> int:
+    groups = {started.group for started in history.of(ReaderStarted)}
+    return sum(gap.queue.group in groups for gap in history.of(QueueGapSeen))
+
+
+def _large(history: History) -> int:
+    """Large bodies that were given to a consumer of any kind."""
+    found = sum(len(body) >= LARGE_BYTES for call in history.of(CallBegan) for _, body in call.messages)
+    found += sum(len(each.body) >= LARGE_BYTES for call in history.of(SharedCallBegan) for each in call.given)
+    return found + sum(len(body) >= LARGE_BYTES for poll in history.of(Polled) for _, body in poll.messages)
+
+
+# ---------------------------------------------------------------------------------------------------------- broadcasting groups
+
+
+def _member_continues(history: History, how: str) -> int:
+    """Members that continue after the first message when their last process ended in this way."""
+    users: dict[int, str] = {}
+    ended: dict[str, str] = {}
+    found = 0
+    for event in history:
+        if isinstance(event, MemberAssigned):
+            found += event.machine not in users.values() and event.offset > 0 and ended.get(event.machine) == how
+            users[event.process] = event.machine
+        elif isinstance(event, ProcessEnded) and users.pop(event.process, None) is not None:
+            ended[event.machine] = event.how
+        elif isinstance(event, MemberStopped) and users.pop(event.process, None) is not None:
+            ended[event.machine] = "stop"
+    return found
+
+
+def _member_repeats(history: History) -> int:
+    """Calls that are given messages which another process of that machine has handled."""
+    calls: dict[int, MemberCalled] = {}
+    handled: dict[tuple[str, QueueKey, int, bytes], int] = {}
+    found = 0
+    for event in history:
+        if isinstance(event, MemberCalled):
+            calls[event.call] = event
+            found += any(handled.get((event.machine, event.queue, *one), event.process) != event.process for one in event.messages)
+        elif isinstance(event, MemberReturned) and event.result is CallResult.SUCCESS:
+            call = calls[event.call]
+            handled.update({(call.machine, call.queue, *one): call.process for one in call.messages})
+    return found
+
+
+def _failed_in_order(history: History) -> int:
+    """Failed calls of ordered listeners."""
+    ordered = {started.group for started in history.of(MemberStarted) if started.ordered}
+    failed = (CallResult.SUSPEND, CallResult.ERROR)
+    return sum(end.queue.group in ordered and end.result in failed for end in history.of(MemberReturned))
+
+
+def _member_went_back(history: History) -> int:
+    groups = {started.group for started in history.of(MemberStarted)}
+    return sum(pull.queue.group in groups and went_back(pull) for pull in history.of(PullReceived))
+
+
+REACH: dict[str, Count] = {
+    "grace used: renewed on a new connection": _computed(_grace_used),
+    "result offered late and accepted": _computed(_late_offers),
+    "late result accepted, queue another's": _events(CommitAnswered, lambda one: one.by == "LOCK" and one.answer is Answer.NOT_YOURS),
+    "QUEUE_FREE pushed": _events(QueueFreeSent),
+    "NOT_YOURS answered": _named("LOCK answered not yours"),
+    "STALE answered to LOCK or SYNC": _named("LOCK answered stale", "SYNC answered stale"),
+    "PULL answered STALE_EPOCH": _named("STALE_EPOCH answered"),
+    "LOCK answered WAIT": _named("LOCK answered wait"),
+    "LOCK answered HELD": _named("LOCK answered held"),
+    "answer of a LOCK with a grant lost": _lost("LOCK with a grant"),
+    "answer of a SYNC lost": _lost("SYNC"),
+    "answer of a send lost": _lost("a send"),
+    "epoch raised by a restart": _computed(_epoch_raised_by_restart),
+    "two creators of one topic": _named("two creators of one topic"),
+    "layout refused": _named("LAYOUT_STALE answered"),
+    "duplicate dropped": _computed(_repeats),
+    "frame out of sequence": _named("OUT_OF_SEQUENCE answered"),
+    "contract refused": _named("SUBSCRIPTION_CONFLICT answered"),
+    "second session of a client id refused": _named("DUPLICATE_CLIENT_ID answered"),
     "unsynced tail cut": _logged("log.recovered", "cut_bytes=True"),
     "unsynced hole in a log, good records behind it": _logged("log.holed"),
     "loss assumed after a power cut": _logged("log.recovered", "assumed_loss=True"),
-    "nobody granted while the loss is held": _told("nobody is granted a queue after an assumed loss"),
-    "broker ended by a disk error": _exits(3),
-    "crash, silence or restart asserted by O7": _asserted,
-    "corrupt log refused": _exits(5),
-    "progress reset by hand": lambda history, _: len(history.of(ProgressReset)),
-    "reset that nobody heard the answer of": _told("answer of a reset lost"),
-    "group began within the storm": _told("group began"),
-    "topic deleted under load": _told("topic deleted"),
-    "classic lock refused": lambda history, _: sum(not event.granted for event in history.of(ClassicLocked)),
-    "classic lock taken over when it had lapsed": _lapsed,
-    "written only, and taken by a power cut": _written_lost,
-    "offset without an epoch refused": _updates_refused,
-    "cancellation defied": lambda history, _: sum(event.result is CallResult.DEFIED for event in history.of(CallEnded)),
-    "leave before drain": _leave_before_drain,
+    "nobody granted while the loss is held": _named("nobody is granted a queue after an assumed loss"),
+    "broker ended by a disk error": _events(ServerFailed, lambda failed: failed.exit_code == 3),
+    "crash, silence or restart asserted by O7": _computed(_asserted),
+    "corrupt log refused": _events(ServerFailed, lambda failed: failed.exit_code == 5),
+    "progress reset by hand": _events(ProgressReset),
+    "reset that nobody heard the answer of": _lost("a reset"),
+    "group began within the storm": _named("group began"),
+    "topic deleted under load": _named("topic deleted"),
+    "classic lock refused": _events(ClassicLocked, lambda lock: not lock.granted),
+    "classic lock taken over when it had lapsed": _computed(_lapsed),
+    "written only, and taken by a power cut": _computed(_written_lost),
+    "offset without an epoch refused": _events(CommitAnswered, lambda one: one.by == "UPDATE" and one.answer is Answer.REFUSED),
+    "cancellation defied": _events(CallEnded, lambda end: end.result is CallResult.DEFIED),
+    "leave before drain": _computed(_leave_before_drain),
     "call given up at its drain limit": _logged("call.given_up"),
-    "call cancelled": lambda history, _: sum(event.result is CallResult.CANCELLED for event in history.of(CallEnded)),
+    "call cancelled": _events(CallEnded, lambda end: end.result is CallResult.CANCELLED),
     "result of a lost epoch": _logged("result.was_stale"),
-    "overlapping calls": _overlaps,
-    "gap told": lambda history, _: len(history.of(QueueGapSeen)),
+    "overlapping calls": _computed(_overlaps),
+    "gap told": _events(QueueGapSeen),
     "send moved to another broker": _logged("frame.moved"),
     "sequence restarted": _logged("sequence.restarted"),
     "list without me": _logged("list.without_me"),
     "half-open connection given up": _logged("connection.ended", f"reason={SILENT}"),
-    "pause": lambda history, _: len(history.of(PauseBegan)),
-    "cut at an operation": _faults("cut at operation"),
-    "snapshot ignored": _snapshots_ignored,
-    "consumer stopped in order": lambda history, _: len(history.of(ConsumerStopped)),
-    **COPIES,
-    **MEMBERS,
-    **READERS,
+    "pause": _events(PauseBegan),
+    "cut at an operation": _events(Fault, lambda fault: fault.kind == "cut at operation"),
+    "snapshot ignored": _computed(_snapshots_ignored),
+    "consumer stopped in order": _events(ConsumerStopped),
+    # concurrent groups, delays, dead letters
+    "sent back": _events(SendBackAnswered, lambda answer: answer.code == ResponseCode.SUCCESS),
+    "send back failed, called again here": _logged("send_back.later"),
+    "answer of a send back lost": _lost("SEND_MSG_BACK"),
+    "retry handled": _computed(_retries_done),
+    "batch handled in part": _computed(_partly_done),
+    "concurrent call ran too long": _logged("call.expired"),
+    "dead-lettered, concurrent": _computed(partial(_dead_letters, ordered=False)),
+    "dead-lettered, ordered": _computed(partial(_dead_letters, ordered=True)),
+    "dead letter could not be written": _logged("dead_letter.failed"),
+    "answer of a dead letter lost": _lost("DEAD_LETTER"),
+    "dead letter of a lost epoch": _events(DeadLetterAnswered, lambda answer: answer.code == ResponseCode.STALE_EPOCH),
+    "delayed message delivered": _computed(_delivered),
+    "answer of a delayed send lost": _lost("a delayed send"),
+    "possible duplicate: delayed": _computed(delays.possible_duplicates),
+    "possible duplicate: copy": _computed(copies.possible_duplicates),
+    "concurrent queue handed over": _computed(partial(_passed_on, renewed=False)),
+    "generation changed at a hand-over": _computed(partial(_passed_on, renewed=True)),
+    # broadcasting groups
+    "member killed, goes on from its file": _computed(partial(_member_continues, how="kill")),
+    "member without power, goes on from its file": _computed(partial(_member_continues, how="power")),
+    "member stopped in order, goes on behind": _computed(partial(_member_continues, how="stop")),
+    "member repeats what it had handled": _computed(_member_repeats),
+    "member fails in order, called again": _computed(_failed_in_order),
+    "failure dropped, broadcasting": _logged("message.dropped"),
+    "offsets file could not be written": _logged("offsets.unwritable"),
+    "offsets file could be written again": _logged("offsets.writable_again"),
+    "member's queue ends before its offset": _computed(_member_went_back),
+    # pull consumers, large bodies
+    "pull: queue moved between members": _computed(_moved),
+    "pull: polled again after a crash": _computed(partial(_polled_again, after_a_crash=True)),
+    "pull: polled again by another member": _computed(partial(_polled_again, after_a_crash=False)),
+    "pull: commit() returned": _events(Committed),
+    "pull: commit() came too late, and was told": _events(CommitFailed, lambda failed: failed.stale),
+    "pull: commit() without an answer": _events(CommitFailed, lambda failed: not failed.stale),
+    "pull: a commit went back": _computed(_reset_by_readers),
+    "pull: seek of a queue that is held": _computed(partial(_sought, held=True)),
+    "pull: seek of a queue that is not held yet": _computed(partial(_sought, held=False)),
+    "pull: queue paused": _events(ReadingPaused),
+    "pull: queues by hand": _events(ReaderStarted, lambda reader: reader.by_hand),
+    "pull: read by async for": _of_readers(Polled, lambda reader: reader.each),
+    "pull: async for ended by a stop": _named("async for ended by a stop"),
+    "pull: left out by tags": _computed(_left_out),
+    "pull: gap told": _computed(_gaps_of_readers),
+    "pull: queue of a group that began late": _of_readers(QueueGiven, lambda reader: reader.where != "FIRST_OFFSET"),
+    "compressed bodies sent": _named("compressed bodies sent"),
+    "compressed message given": _computed(_large),
+    "compressed message copied": _events(CopyStored, lambda copy: len(copy.body) >= LARGE_BYTES),
 }
-"""Name → how often one run was there. Beside the issue's list: what each fault is meant to bring about."""
+"""Name → how often one run was there."""
 
 
-def reached(history: History, log: LogTap) -> Counter[str]:
+def reached(history: History, log: LogRecorder) -> Counter[str]:
     return Counter({name: count(history, log) for name, count in REACH.items()})
 
 
 def unreached(total: Counter[str]) -> list[str]:
-    """Names that must not be zero and are."""
+    """Return the names that must not be zero and are."""
     return [name for name in REACH if not total[name]]

@@ -1,7 +1,6 @@
 """The final reading: every queue of every broker by a plain client, which is no member of any group, through the wire."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from lockstep.admin.client import AdminClient
 from lockstep.protocol.bodies import OffsetRange, TopicOffsets
@@ -11,21 +10,18 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
-from lockstep.protocol.message import decode_messages
+from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.protocol.names import dlq_topic, retry_topic
 from lockstep.protocol.properties import ORIGIN_MESSAGE_ID
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
+from lockstep.testing.simulated import BROKER_PORT
 from lockstep.testing.simulation.process import EPOCH_S
 from sweep.events import CopyStored, LayoutInForce, LayoutsRead, ReadingEnded, Stored
 from sweep.history import Event, QueueKey
-from sweep.services import BROKER_PORT
 from sweep.settings import MAILING
-
-if TYPE_CHECKING:
-    from lockstep.protocol.message import MessageExt
-    from sweep.universe import Universe
+from sweep.universe import Universe
 
 GROUP = "READER"
 TIMEOUT_MS = 10_000
@@ -34,7 +30,7 @@ BUSY_S = 0.2
 """Before a refused reading is tried again."""
 
 
-async def read_everything(universe: "Universe") -> None:
+async def read_everything(universe: Universe) -> None:
     """Stored and ReadingEnded of each queue, and each layout. A broker or nameserver that does not answer is a violation."""
     await _read_layouts(universe)
     for name, address in universe.brokers.items():
@@ -54,7 +50,7 @@ async def read_everything(universe: "Universe") -> None:
             universe.wrong("every log can be read", f"{name}: {error!r}")
 
 
-async def _read_layouts(universe: "Universe") -> None:
+async def _read_layouts(universe: Universe) -> None:
     admin = AdminClient(Host.current(), universe.nameserver)
     try:
         registered = {broker.name for broker in await admin.brokers() if broker.registered}
@@ -70,14 +66,14 @@ async def _read_layouts(universe: "Universe") -> None:
         universe.wrong("every layout can be read", repr(error))
 
 
-def _copies(universe: "Universe") -> list[str]:
+def _copies(universe: Universe) -> list[str]:
     """Where the broker itself stores what groups could not handle."""
     setting = universe.setting
     concurrent = [retry_topic(MAILING), dlq_topic(MAILING)] if setting.concurrent else []
     return concurrent + ([] if setting.attempts_max is None else [dlq_topic(group) for group in setting.groups])
 
 
-async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey, at: OffsetRange) -> None:
+async def _read_queue(universe: Universe, endpoint: Endpoint, queue: QueueKey, at: OffsetRange) -> None:
     first = offset = at.min_offset
     give_up_s = universe.loop.now + TIMEOUT_MS / 1_000
     while offset < at.max_offset:
@@ -103,7 +99,7 @@ async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey,
         universe.history.append(ReadingEnded(*universe.place(), queue, first, at.max_offset))
 
 
-def _found(universe: "Universe", queue: QueueKey, message: "MessageExt") -> Event:
+def _found(universe: Universe, queue: QueueKey, message: MessageExt) -> Event:
     place = (*universe.place(), queue, message.queue_offset, message.body)
     if queue.topic in universe.setting.topics:
         return Stored(*place, message.sharding_key, message.stored_ms / 1_000 - EPOCH_S)

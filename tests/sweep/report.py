@@ -6,7 +6,7 @@ from typing import Any
 
 from sweep.events import CallBegan, Fault, ProcessEnded, SendAcked
 from sweep.reach import COUNTED_SEEDS_MIN, reached, unreached
-from sweep.universe import Outcome
+from sweep.run import Outcome
 from sweep.worlds import WORLDS
 
 SHOWN_MAX = 5

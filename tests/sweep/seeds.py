@@ -8,9 +8,10 @@ from multiprocessing import get_context
 
 from lockstep.runtime.clock import Clock
 from lockstep.testing.simulation import SimulationStuckError
+from sweep.faults import every_fault
 from sweep.mutants import MUTANTS, switched_off
 from sweep.report import Summary, Total, crashed, summary, told
-from sweep.universe import Outcome, Universe, every_fault
+from sweep.run import Outcome, Run
 from sweep.worlds import draw
 
 WORKERS = 2
@@ -33,7 +34,7 @@ def run_one(seed: int, world: str | None, *, story: bool = False, trace: bool = 
     collects = gc.isenabled()
     gc.disable()
     try:
-        return Universe(draw(seed, world, every_fault(), storm_s=storm_s), story=story, trace=trace).run()
+        return Run(draw(seed, world, every_fault(), storm_s=storm_s), story=story, trace=trace).run()
     finally:
         gc.collect()
         if collects:

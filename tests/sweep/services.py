@@ -1,9 +1,7 @@
 """The processes that serve: nameservers and brokers, as their programs run them, and who creates and alters topics."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from pydantic import PrivateAttr
 
@@ -23,19 +21,12 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.daemon import Service, exit_code_of
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import call
+from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT
 from sweep.events import BrokerOpened, Fault
-from sweep.history import Reached
 from sweep.settings import TOPIC, Setting
+from sweep.universe import Main, Universe
 
-if TYPE_CHECKING:
-    from sweep.universe import Universe
-
-NAMESERVER_PORT = 9876
-BROKER_PORT = 10911
 STORE = "/store"
-
-Main = Callable[[asyncio.Event], Coroutine[Any, Any, int]]
-"""A process: runs until it is done or the event asks it to stop; its exit code."""
 
 
 class SmallBrokerConfig(BrokerConfig):
@@ -59,7 +50,7 @@ class SmallBrokerConfig(BrokerConfig):
         )
 
 
-async def serve(universe: "Universe", service: Service, stop: asyncio.Event) -> int:
+async def serve(universe: Universe, service: Service, stop: asyncio.Event) -> int:
     """As runtime.daemon.Daemon does: start, until `stop` or a fatal error, ordered stop. The exit code."""
     errors: list[BaseException] = []
 
@@ -83,7 +74,7 @@ async def serve(universe: "Universe", service: Service, stop: asyncio.Event) -> 
     return exit_code_of(errors[0])
 
 
-def nameserver_main(universe: "Universe", address: str) -> Main:
+def nameserver_main(universe: Universe, address: str) -> Main:
     async def main(stop: asyncio.Event) -> int:
         config = NameserverConfig(listen=(f"{address}:{NAMESERVER_PORT}",), insecure=True)
         return await serve(universe, Nameserver(config, Host.current()), stop)
@@ -94,14 +85,14 @@ def nameserver_main(universe: "Universe", address: str) -> Main:
 class _Opened(Broker):
     """Tells the universe when the port is open."""
 
-    universe: "Universe"
+    universe: Universe
 
     async def start(self) -> None:
         await super().start()
-        self.universe.broker_opened(self)
+        self.universe.broker_opened(self, opened_event(self.universe, self))
 
 
-def broker_main(universe: "Universe", name: str, address: str) -> Main:
+def broker_main(universe: Universe, name: str, address: str) -> Main:
     setting = universe.setting
 
     async def main(stop: asyncio.Event) -> int:
@@ -129,7 +120,7 @@ def broker_main(universe: "Universe", name: str, address: str) -> Main:
     return main
 
 
-def opened_event(universe: "Universe", broker: Broker) -> BrokerOpened:
+def opened_event(universe: Universe, broker: Broker) -> BrokerOpened:
     config, place = broker.config, universe.place()
     return BrokerOpened(
         *place,
@@ -143,7 +134,7 @@ def opened_event(universe: "Universe", broker: Broker) -> BrokerOpened:
     )
 
 
-def creator_main(universe: "Universe", queues: int) -> Main:
+def creator_main(universe: Universe, queues: int) -> Main:
     """Creates the topic as soon as every broker is there."""
 
     async def main(stop: asyncio.Event) -> int:
@@ -156,7 +147,7 @@ def creator_main(universe: "Universe", queues: int) -> Main:
                     for topic in universe.setting.topics[1:]:
                         await create_topic(instance, topic, queues)
                     if layout.entries[0].read_queue_count != queues:
-                        universe.history.append(Reached(*universe.place(), "two creators of one topic"))
+                        universe.reached("two creators of one topic")
                     break
             except LockstepError:
                 pass
@@ -167,7 +158,7 @@ def creator_main(universe: "Universe", queues: int) -> Main:
     return main
 
 
-def alter_main(universe: "Universe") -> Main:
+def alter_main(universe: Universe) -> Main:
     """Adds a queue on one broker, through the first broker that takes it."""
     random = universe.random
 

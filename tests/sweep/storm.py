@@ -5,14 +5,11 @@ A fault does something now and undoes it some time later, unless the storm is ov
 
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import TYPE_CHECKING
 
 from lockstep.testing.simulation import Process
 from sweep.events import Fault
 from sweep.history import Reached
-
-if TYPE_CHECKING:
-    from sweep.universe import Universe
+from sweep.universe import Universe
 
 RESTART_S = (0.5, 1.0, 3.0)
 """How long a service manager waits before it starts what has failed."""
@@ -22,7 +19,7 @@ STOPPED_CHECK_S = 1.0
 class Storm:
     """Makes the faults of one universe, one after the other, and ends them all."""
 
-    def __init__(self, universe: "Universe", kinds: "Mapping[str, Callable[[Storm], None]]") -> None:
+    def __init__(self, universe: Universe, kinds: "Mapping[str, Callable[[Storm], None]]") -> None:
         self.universe = universe
         self._kinds = kinds
         self.random: Random = universe.random
@@ -61,11 +58,11 @@ class Storm:
         for mend in list(self.rotten.values()):
             mend()
         for process in self._impostors:
-            self.ask_to_stop(process)
+            self.universe.ask_to_stop(process)
         for address in universe.consumers:
             main = universe.running(address)
             if main is not None and universe.expressions.get(main.number, universe.expression) != universe.expression:
-                self.ask_to_stop(main)
+                self.universe.ask_to_stop(main)
 
     # ------------------------------------------------------------------------------------------------------ for the kinds
 
@@ -126,11 +123,6 @@ class Storm:
         self.note("pause", address, f"{seconds} s")
         self.universe.pause(address)
         self.later(seconds, self.universe.resume, address)
-
-    def ask_to_stop(self, process: Process) -> None:
-        ask = self.universe.stops.get(process.number)
-        if process.alive and ask is not None:
-            ask()
 
     def impostor(self, process: Process) -> None:
         self._impostors.append(process)

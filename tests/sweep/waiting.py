@@ -1,22 +1,19 @@
 """What still has to come in the calm: sends, what waits for its time, what a group has not handled or polled."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from lockstep.broker.app import Broker
 from lockstep.protocol.delays import format_delay, queue_delay_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from sweep.events import DelayedAcked, SendAcked, SendBegan, SendFailed
 from sweep.settings import MAILING, NEWS, READERS, TOPIC
-
-if TYPE_CHECKING:
-    from sweep.universe import Universe
+from sweep.universe import Universe
 
 SENDS_HEAL_S = 10.0
 """A send that began so long after the calm is acknowledged."""
 
 
-def sends_ended(universe: "Universe", calm_s: float) -> None:
+def sends_ended(universe: Universe, calm_s: float) -> None:
     """What was sent some time after the calm is acknowledged."""
     history = universe.history
     begun = {event.body: event.t for event in history.of(SendBegan) if event.t > calm_s + SENDS_HEAL_S}
@@ -27,7 +24,7 @@ def sends_ended(universe: "Universe", calm_s: float) -> None:
         universe.wrong("sends are acknowledged again", f"{body!r} sent at {t:.3f}: {failed.get(body, 'never ended')}")
 
 
-def behind(universe: "Universe") -> list[str]:
+def behind(universe: Universe) -> list[str]:
     """Queues that a group has not consumed to the end, and what waits: one line each; empty: nothing is to come any more."""
     brokers, topics = universe.open_brokers(), universe.setting.topics
     found = [f"{name} is not open" for name in universe.brokers if name not in {broker.config.name for broker in brokers}]
@@ -57,7 +54,7 @@ def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str
     return found
 
 
-def _not_read(universe: "Universe", broker: Broker) -> list[str]:
+def _not_read(universe: Universe, broker: Broker) -> list[str]:
     """Queues whose end is not in every member's file."""
     name, store, found = broker.config.name, broker._store, []
     queues = broker.state.coordination.lock_sync.own_queue_ids(TOPIC) if store is not None else ()
@@ -65,7 +62,7 @@ def _not_read(universe: "Universe", broker: Broker) -> list[str]:
     for address in universe.consumers:
         process = universe.running(address)
         controls = None if process is None else universe.controls.get(process.number)
-        written = {} if controls is None or controls.member is None else controls.member.written()
+        written = {} if controls is None or controls.written is None else controls.written()
         for queue_id, end in ends.items():
             at = written.get((name, queue_id))
             if at != end:

@@ -13,3 +13,8 @@ FAULTS: dict[str, Kind] = {
     for kind in module.KINDS
 }
 """By name. A seed draws from them in this order: a new kind at the end of its file makes other universes of most seeds."""
+
+
+def every_fault() -> tuple[str, ...]:
+    """Return the kinds that a swarm draws from."""
+    return tuple(FAULTS)

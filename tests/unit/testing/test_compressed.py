@@ -11,7 +11,7 @@ from lockstep.protocol.record import RecordView
 from sweep.compressed import LARGE_BYTES, LARGEST_BYTES, bodies_of, large, plain
 from sweep.events import DelayedWritten, FrameWritten
 from sweep.history import Reached
-from unit.testing.test_wiretap import Wire
+from unit.testing.test_wire_recorder import Wire
 
 ZLIB = 0x301
 

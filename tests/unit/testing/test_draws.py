@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from sweep import worlds
+from sweep.faults import every_fault
 from sweep.settings import Setting
-from sweep.universe import every_fault
 from sweep.worlds import draw
 
 KINDS = every_fault()

@@ -513,7 +513,7 @@ class Recorder:
 
 def test_the_tap_is_told_everything_in_order(sim: SimLoop) -> None:
     tap = Recorder()
-    sim.network.tap = tap
+    sim.network.observer = tap
     sim.network.chop = 0
     pair = Pair(sim)
     pair.client_writes(b"ask")
@@ -535,7 +535,7 @@ def test_the_tap_is_told_everything_in_order(sim: SimLoop) -> None:
 def test_the_tap_knows_how_much_of_a_cut_stream_arrived() -> None:
     for seed in range(20):
         sim = SimLoop(seed)
-        tap = sim.network.tap = Recorder()
+        tap = sim.network.observer = Recorder()
         pair = Pair(sim)
         pair.client_writes(b"0123456789")
         sim.network.reset(sim.network.between(CLIENT)[0])

@@ -4,7 +4,7 @@ from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
 from lockstep.testing.simulation.loop import LoopError, SimLoop, SimulationStuckError
 from lockstep.testing.simulation.network import Network
 from lockstep.testing.simulation.process import Machine, Process
-from lockstep.testing.simulation.transport import Connection, Tap
+from lockstep.testing.simulation.transport import Connection, Observer
 
 __all__ = [
     "Connection",
@@ -12,10 +12,10 @@ __all__ = [
     "LoopError",
     "Machine",
     "Network",
+    "Observer",
     "Process",
     "SimFile",
     "SimFiles",
     "SimLoop",
     "SimulationStuckError",
-    "Tap",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from lockstep.testing.simulation.process import Machine
 from lockstep.testing.simulation.scheduler import Scheduler
-from lockstep.testing.simulation.transport import Connection, SimTransport, Tap
+from lockstep.testing.simulation.transport import Connection, Observer, SimTransport
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -28,7 +28,7 @@ class Network:
 
     def __init__(self, loop: Scheduler) -> None:
         self.loop = loop
-        self.tap: Tap | None = None
+        self.observer: Observer | None = None
         self.latency_s = 0.0005
         """The least that a segment takes."""
         self.jitter_s = 0.002
@@ -185,8 +185,8 @@ class Network:
 
     def ended(self, connection: Connection) -> None:
         """Both ends are gone."""
-        if self.connections.pop(connection.number, None) is not None and self.tap is not None:
-            self.tap.cut(connection.number)
+        if self.connections.pop(connection.number, None) is not None and self.observer is not None:
+            self.observer.cut(connection.number)
 
     def booted(self, machine: str) -> None:
         """A machine is up again: it answers what is still being sent to its old connections by RST."""
@@ -258,8 +258,8 @@ class Network:
         self._opened += 1
         connection = Connection(self, self._opened, process, server.process, (machine.name, self._port), (target.name, port))
         self.connections[connection.number] = connection
-        if self.tap is not None:
-            self.tap.opened(connection.number, process, server.process, port)
+        if self.observer is not None:
+            self.observer.opened(connection.number, process, server.process, port)
         loop.at(loop.now, self._accept, target, connection, server.accepts, process=server.process)
         protocol = factory()
         connection.client.begin(protocol)

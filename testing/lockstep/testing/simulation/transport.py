@@ -20,7 +20,7 @@ WRITE_HIGH_BYTES = 64 * 1024
 Address = tuple[str, int]
 
 
-class Tap(Protocol):
+class Observer(Protocol):
     """Is notified of everything on the network. `connection` counts from 1; `upstream` is from the client to the server."""
 
     def opened(self, connection: int, client: Process, server: Process, port: int) -> None:
@@ -44,7 +44,7 @@ class Medium(Protocol):
     """The network, as the ends of connections use it."""
 
     loop: Scheduler
-    tap: Tap | None
+    observer: Observer | None
     latency_s: float
     chop: float
 
@@ -156,8 +156,8 @@ class SimTransport(asyncio.Transport):
             return
         data = bytes(data)
         network = self._network
-        if network.tap is not None:
-            network.tap.sent(self.connection.number, self.upstream, data)
+        if network.observer is not None:
+            network.observer.sent(self.connection.number, self.upstream, data)
         self._unacked += len(data)
         if network.chop and len(data) > 1 and network.loop.random.random() < network.chop:
             at = 0
@@ -276,14 +276,14 @@ class SimTransport(asyncio.Transport):
                 count = min(len(view), len(received))
                 view[:count] = received[:count]
                 del received[:count]
-                self._tell_tap(count)
+                self._tell_observer(count)
                 protocol.buffer_updated(count)
             else:
                 assert isinstance(protocol, asyncio.Protocol)
                 data = bytes(received[:READ_BYTES_MAX])
                 count = len(data)
                 del received[:count]
-                self._tell_tap(count)
+                self._tell_observer(count)
                 protocol.data_received(data)
             self.peer._taken(count)
         if self._eof and not received and not self._closing and self._reading and protocol is not None:
@@ -292,9 +292,9 @@ class SimTransport(asyncio.Transport):
             if not protocol.eof_received():
                 self.close()
 
-    def _tell_tap(self, count: int) -> None:
-        if self._network.tap is not None:
-            self._network.tap.delivered(self.connection.number, not self.upstream, count)
+    def _tell_observer(self, count: int) -> None:
+        if self._network.observer is not None:
+            self._network.observer.delivered(self.connection.number, not self.upstream, count)
 
     def _taken(self, count: int) -> None:
         """The other end has read so much. Where this end waits for that, it hears of it a trip later."""

@@ -1,4 +1,4 @@
-"""The tap: bytes of a connection in, events of the history out."""
+"""The recorder of connections: bytes in, events of the history out."""
 
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ from sweep.events import (
     StaleReceived,
 )
 from sweep.history import Answer, Event, History, QueueKey, Reached
-from sweep.wiretap import Wiretap
+from sweep.wire_recorder import WireRecorder
 
 Q0 = QueueKey("billing", "broker-a", "orders", 0)
 Q1 = QueueKey("billing", "broker-a", "orders", 1)
@@ -88,29 +88,29 @@ class Wire:
     def __init__(self, server: str = "B") -> None:
         self.now = 1.0
         self.history = History()
-        self.tap = Wiretap(self.history, lambda: self.now, {"B": "broker-a"})
-        self.tap.opened(1, Peer(self, "C", 9), Peer(self, server, 2), 10911)
+        self.recorder = WireRecorder(self.history, lambda: self.now, {"B": "broker-a"})
+        self.recorder.opened(1, Peer(self, "C", 9), Peer(self, server, 2), 10911)
         self._opaque = 0
         self._unread = 0
 
     def ask(self, code: RequestCode, header: object = None, body: bytes = b"") -> int:
         self._opaque += 1
         fields = {} if header is None else to_plain(header)
-        self.tap.sent(1, True, encode_frame(Command(code, self._opaque, fields=fields, body=body)))
+        self.recorder.sent(1, True, encode_frame(Command(code, self._opaque, fields=fields, body=body)))
         return self._opaque
 
     def answer(self, opaque: int, code: int = 0, header: object = None, body: bytes = b"", *, arrives: float | None = None) -> None:
         """Written now, received `arrives` seconds later if at all."""
         fields = {} if header is None else to_plain(header)
         data = encode_frame(Command(code, opaque, RESPONSE_FLAG, fields=fields, body=body))
-        self.tap.sent(1, False, data)
+        self.recorder.sent(1, False, data)
         self._unread += len(data)
         if arrives is not None:
             self.now += arrives
             self.read()
 
     def read(self) -> None:
-        self.tap.delivered(1, False, self._unread)
+        self.recorder.delivered(1, False, self._unread)
         self._unread = 0
 
     def heartbeat(self, *groups: str) -> int:
@@ -210,18 +210,18 @@ def test_an_answer_that_does_not_arrive_tells_the_client_nothing_and_is_lost_at_
     wire = Wire().bound()
     wire.answer(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT))
     wire.now = 3.0
-    wire.tap.cut(1)
+    wire.recorder.cut(1)
     assert wire.told(GrantReceived, ProofReceived) == []
     assert wire.told(ConnectionCut) == [ConnectionCut(3.0, "C", 9, "broker-a", 1, SESSION)]
     assert [event.name for event in wire.told(Reached)] == ["answer of LOCK with a grant lost"]
-    wire.tap.sent(1, True, b"late")
-    wire.tap.delivered(1, False, 4)
+    wire.recorder.sent(1, True, b"late")
+    wire.recorder.delivered(1, False, 4)
 
 
 def test_what_arrived_before_the_cut_is_not_lost() -> None:
     wire = Wire().bound()
     wire.answer(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
-    wire.tap.cut(1)
+    wire.recorder.cut(1)
     assert wire.told(Reached) == []
 
 
@@ -233,10 +233,10 @@ def test_any_split_gives_the_same_events_and_only_the_last_byte_tells(piece: int
     for wire, size in ((whole, len(reply)), (split, piece)):
         for data, upstream in ((request, True), (reply, False)):
             for at in range(0, len(data), size):
-                wire.tap.sent(1, upstream, data[at : at + size])
+                wire.recorder.sent(1, upstream, data[at : at + size])
         for count in [size] * (len(reply) // size) + [len(reply) % size]:
             assert wire.told(GrantReceived) == []
-            wire.tap.delivered(1, False, count) if count else None
+            wire.recorder.delivered(1, False, count) if count else None
             if wire.told(GrantReceived):
                 break
     assert split.told() == whole.told()
@@ -283,7 +283,7 @@ def test_a_send_that_was_not_stored_now_has_no_place_and_is_counted(code: Respon
 def test_queue_free_the_leave_and_a_classic_commit_are_told() -> None:
     wire = Wire().bound()
     body = encode_body(QueueFreeBody((FreeQueue("billing", "orders", 0), FreeQueue("billing", "orders", 1))))
-    wire.tap.sent(1, False, encode_frame(Command(RequestCode.QUEUE_FREE, 5, ONEWAY_FLAG, body=body)))
+    wire.recorder.sent(1, False, encode_frame(Command(RequestCode.QUEUE_FREE, 5, ONEWAY_FLAG, body=body)))
     assert wire.told() == [QueueFreeSent(1.001, "B", 2, queue, SESSION, 9) for queue in (Q0, Q1)]
     wire.ask(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("c", consumer_group="billing"))
     assert wire.told(LeaveSent) == [LeaveSent(1.001, "C", 9, "billing", "broker-a", SESSION)]
@@ -305,7 +305,7 @@ def test_a_heartbeat_that_names_a_group_no_more_is_a_leave() -> None:
 def test_connections_to_others_than_brokers_are_not_read() -> None:
     wire = Wire(server="N")
     wire.heartbeat("billing")
-    wire.tap.cut(1)
+    wire.recorder.cut(1)
     assert wire.told() == []
 
 
@@ -316,6 +316,6 @@ def test_what_can_not_be_read_is_noted_and_stops_nothing() -> None:
     assert [event.name for event in wire.history.of(Reached)] == ["unreadable request"] * 2
     wire.answer(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
     assert len(wire.told(GrantReceived)) == 1
-    wire.tap.sent(1, True, b"\xff" * 64)
+    wire.recorder.sent(1, True, b"\xff" * 64)
     wire.heartbeat()
     assert [event.name for event in wire.history.of(Reached)][2:] == ["unreadable bytes sent"]

@@ -1,4 +1,4 @@
-"""The tap's part about what brokers store by themselves: send backs, dead letters, delayed sends, where concurrent members begin."""
+"""What the recorder reads of what brokers store themselves: send backs, dead letters, delayed sends, where concurrent members begin."""
 
 from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -16,7 +16,7 @@ from sweep.events import (
     SentBack,
 )
 from sweep.history import QueueKey, Reached
-from unit.testing.test_wiretap import SESSION, Wire
+from unit.testing.test_wire_recorder import SESSION, Wire
 
 STORED = QueueKey("", "broker-a", "orders", 1)
 SHARED = QueueKey("mailing", "broker-a", "orders", 1)
@@ -82,6 +82,6 @@ def test_an_answer_that_is_lost_is_told_by_its_name() -> None:
     wire = Wire()
     wire.answer(wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(1, "mailing")))
     wire.answer(wire.ask(RequestCode.SEND_MESSAGE, sent("DELAY\x011\x02"), b"m0"), 0, SendReply("id", 1, 17))
-    wire.tap.cut(1)
+    wire.recorder.cut(1)
     names = [event.name for event in wire.history.of(Reached)]
     assert names == ["answer of SEND_MSG_BACK lost", "answer of a delayed send lost"]

@@ -1,0 +1,196 @@
+"""The run of one universe: a storm of faults, a calm, and what the checkers find in its history.
+
+boot      nameservers, brokers, topic, producers, consumers
+storm     faults at random times, while everything works
+calm      all faults end, dead programs are started; live ones are left alone, so that a client that hangs is found
+liveness  sends are acknowledged again, then sending ends and every queue is consumed within a bound
+reading   every queue of every broker by a plain client, through the wire
+check     all checkers over the one history
+"""
+
+from dataclasses import dataclass
+
+from lockstep.testing.simulation import SimFiles
+from sweep.begins import begin_one
+from sweep.checkers import CHECKERS
+from sweep.checkers.violation import Violation
+from sweep.classic_consumer import classic_main
+from sweep.consumer_process import consumer_main
+from sweep.events import Calm
+from sweep.faults import FAULTS
+from sweep.history import History
+from sweep.journal import LogRecorder
+from sweep.operators import OPERATOR, recreate_main
+from sweep.producers import producer_main
+from sweep.reading import read_everything
+from sweep.services import broker_main, creator_main, nameserver_main
+from sweep.settings import Setting
+from sweep.storm import Storm
+from sweep.universe import Universe
+from sweep.waiting import behind, sends_ended
+
+CREATED_WITHIN_S = 30.0
+CALM_SENDING_S = 20.0
+"""How long producers continue in the calm."""
+CONSUMED_WITHIN_S = 150.0
+"""From the calm until every queue is consumed to its end: session timeout, back-offs and drains, with room."""
+RECREATED_AGAIN_S = 4.0
+"""After so long a deletion that was pending in a paused broker's socket has been executed."""
+UNCOMMITTED_S = 10.0
+"""After so long from the last send, what is not committed will not be."""
+LOOK_S = 1.0
+DEATH_CHECK_S = 1.0
+"""How often the run looks for processes that died of a fault, and starts them again as a service manager would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one universe."""
+
+    setting: Setting
+    history: History
+    violations: list[Violation]
+    simulated_s: float
+    steps: int
+    digest: str
+    log: LogRecorder
+
+
+class Run:
+    """Runs one universe; `run()` once."""
+
+    def __init__(self, setting: Setting, *, story: bool = False, trace: bool = True) -> None:
+        self.setting = setting
+        self.universe = Universe(setting, story=story, trace=trace)
+        self.loop = self.universe.loop
+        self._add_programs()
+        self.storm = Storm(self.universe, FAULTS)
+        self.universe.failed = self.storm.exited
+        if setting.late_chance:
+            self.storm.note("late", "", f"{setting.late_chance} of all segments")
+
+    def _add_programs(self) -> None:
+        setting, universe = self.setting, self.universe
+        for address in universe.nameservers:
+            universe.add(address, "nameserver", lambda address=address: nameserver_main(universe, address))  # type: ignore[misc]
+        for name, address in universe.brokers.items():
+            disk = SimFiles(f"{setting.seed}/{name}", short_writes=setting.short_writes, cached_reads=setting.cached_reads)
+            self.loop.machine(address, disk=disk)
+            universe.add(address, "broker", lambda name=name, address=address: broker_main(universe, name, address))  # type: ignore[misc]
+        for address in universe.consumers:
+            universe.add(address, "consumer", lambda: consumer_main(universe))
+        for address in universe.classics:
+            universe.add(address, "consumer", lambda: classic_main(universe, setting.groups[-1]))
+        for address in universe.producers:
+            universe.add(address, "producer", lambda: producer_main(universe))
+
+    def run(self) -> Outcome:
+        """Run the whole universe. Errors of the simulator itself are raised; errors of the cluster are violations."""
+        universe = self.universe
+        with universe.log.attached():
+            try:
+                self._boot()
+                self.storm.run()
+                self._calm()
+                self._live()
+                if not universe.wrongs:
+                    self.loop.run_until_complete(read_everything(universe))
+                violations = self._check()
+            finally:
+                universe.over = True
+                now, steps, digest = self.loop.now, self.loop.steps, self.loop.digest()
+                self.loop.kill_all()
+                self.loop.close()
+        return Outcome(self.setting, universe.history, violations, now, steps, digest, universe.log)
+
+    def wait(self, seconds: float) -> None:
+        self.loop.run_until(self.loop.now + seconds)
+
+    def _boot(self) -> None:
+        universe = self.universe
+        for address in universe.servers:
+            universe.start(address)
+        self.wait(1.0)
+        for number in range(self.setting.creators):
+            universe.launch(f"10.0.3.{1 + number}", "admin", creator_main(universe, self.setting.queues + number))
+        began = self.loop.now
+        while not self._created() and self.loop.now < began + CREATED_WITHIN_S:
+            self.wait(0.5)
+        if self.setting.exile:
+            self.storm.cut_off(universe.consumers[0], next(iter(universe.brokers.values())))
+        for address in (*universe.producers, *universe.members):
+            universe.start(address)
+        self.wait(3.0)
+
+    def _created(self) -> bool:
+        for topic in self.setting.topics:
+            layouts = [broker.state.layouts.get(topic) for broker in self.universe.open_brokers()]
+            if len(layouts) < len(self.universe.brokers) or None in layouts or len({layout.version for layout in layouts if layout}) > 1:
+                return False
+        return True
+
+    def _calm(self) -> None:
+        universe = self.universe
+        self.storm.end()
+        universe.calm = True
+        universe.aims.clear()
+        while begin_one(universe) is not None:
+            pass
+        for address in (*universe.servers, *universe.clients):
+            universe.resume(address)
+            universe.start(address)
+        if len(self.setting.topics) > 1:
+            universe.kill(OPERATOR, power=True)
+            self._recreate()
+            self.loop.at(self.loop.now + RECREATED_AGAIN_S, self._recreate)
+        universe.history.append(Calm(self.loop.now, "", 0))
+
+    def _recreate(self) -> None:
+        for topic in self.setting.topics[1:]:
+            self.universe.launch(OPERATOR, "admin", recreate_main(self.universe, topic, self.setting.queues))
+
+    def _live(self) -> None:
+        universe, calm_s = self.universe, self.loop.now
+        self._wait_alive(CALM_SENDING_S)
+        universe.sending = False
+        self._wait_alive(UNCOMMITTED_S)
+        if self.setting.manual:
+            self._begin_consumers_anew()
+        while self.loop.now < calm_s + CONSUMED_WITHIN_S:
+            self._wait_alive(LOOK_S)
+            if self._all_ended() and not behind(universe):
+                universe.reached("all consumed", f"{self.loop.now - calm_s:.0f} s after the calm")
+                break
+        else:
+            if not self._all_ended():
+                still = [address for address in universe.producers if universe.alive(address)]
+                universe.wrong("sends end", f"producers {still} still run")
+            left = "; ".join(behind(universe)) or "everything is consumed"
+            universe.wrong("every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {left}")
+        sends_ended(universe, calm_s)
+
+    def _begin_consumers_anew(self) -> None:
+        """Restart each group's consumer: a listener that commits by hand commits with its next call, and no call follows any more."""
+        for address in self.universe.consumers:
+            process = self.universe.running(address)
+            for toggle in self.universe.controls[process.number].toggles.values() if process is not None else ():
+                self.loop.at(self.loop.now, toggle.set, process=process)
+
+    def _wait_alive(self, seconds: float) -> None:
+        """Let time pass in the calm: a server or consumer that ends now is started again."""
+        end_s = self.loop.now + seconds
+        while self.loop.now < end_s:
+            self.wait(min(DEATH_CHECK_S, end_s - self.loop.now))
+            for address in (*self.universe.servers, *self.universe.members):
+                self.universe.start(address)
+
+    def _all_ended(self) -> bool:
+        return not any(self.universe.alive(address) for address in self.universe.producers)
+
+    def _check(self) -> list[Violation]:
+        found = list(self.universe.wrongs)
+        found += [Violation("no error is left unhandled", error.t, str(error)) for error in self.loop.errors]
+        checked = CHECKERS if self.setting.checked is None else self.setting.checked
+        for family in checked:
+            found += CHECKERS[family](self.universe.history)
+        return found
