@@ -17,7 +17,7 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
-from lockstep.runtime.daemon import call_apart
+from lockstep.runtime.daemon import call_isolated
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -69,12 +69,12 @@ class EffectRunner:
 
     def _wake(self) -> None:
         self._undrained = True
-        self._turn.soon()
+        self._turn.schedule()
 
     def _failed(self, _: Exception) -> None:
         """What is drained is carried out later, and what is not drained is asked for again."""
         self._undrained = True
-        self._turn.again()
+        self._turn.retry()
 
     def carry_out(self) -> None:
         """Carries out one slice; the next turns do the rest. An effect that fails is logged, and the others are carried out."""
@@ -83,7 +83,7 @@ class EffectRunner:
         left = STEPS_PER_TURN - self._carry_out(self._urgent, STEPS_PER_TURN - kept)
         self._carry_out(self._notices, left)
         if self._urgent or self._notices or self._undrained:
-            self._turn.soon()
+            self._turn.schedule()
 
     def _drain(self) -> None:
         """Drains notices only when the earlier ones are sent: one says what has changed until then."""
@@ -97,7 +97,7 @@ class EffectRunner:
         count = 0
         while steps and count < count_max:
             count += 1
-            call_apart("effect.failed", steps.popleft())
+            call_isolated("effect.failed", steps.popleft())
         return count
 
     def _do(self, effect: Effect) -> None:
@@ -199,18 +199,18 @@ class StoreMaintenance:
         """`moved`: (topic, queue id, new minimum)."""
         slices = Slices(MOVES_PER_SLICE)
         for _ in self._state.coordination.retention_moved({(topic, queue_id): new_min for topic, queue_id, new_min in moved}):
-            await slices.item()
+            await slices.step()
 
     async def _forget_sequences(self, now_ms: int) -> None:
         slices = Slices()
         for _ in self._state.sequences.forget(now_ms=now_ms):
-            await slices.item()
+            await slices.step()
 
     async def _forget_groups(self) -> None:
         """Once a day. Each group is looked at in its turn."""
         coordination, slices = self._state.coordination, Slices()
         for group in coordination.status.groups():
-            await slices.item()
+            await slices.step()
             queue_count = coordination.admin.forget(group) if coordination.admin.is_idle(group) else None
             if queue_count is not None:
                 facts = {"group": group, "queues": queue_count, "idle_days": coordination.state.config.group_idle_days}

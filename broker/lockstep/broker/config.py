@@ -13,8 +13,8 @@ from lockstep.protocol.delays import DELAY_LEVELS, parse_levels
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.names import check_broker_name, check_cluster_name
-from lockstep.runtime.config import INTERNAL, parse_listen
-from lockstep.runtime.descriptors import Budget
+from lockstep.runtime.config import INTERNAL, parse_listen_address
+from lockstep.runtime.descriptors import DescriptorBudget
 from lockstep.runtime.link import parse_address
 from lockstep.runtime.server_settings import ServerSettings
 
@@ -105,7 +105,7 @@ class BrokerConfig(ServerSettings):
 
     def advertised(self) -> dict[str, str]:
         """Listener name → "host:port", for those that are told."""
-        return {name: f"{host}:{port}" for name, host, port in map(parse_listen, self.advertise)}
+        return {name: f"{host}:{port}" for name, host, port in map(parse_listen_address, self.advertise)}
 
     def nameservers(self) -> tuple[str, ...]:
         """Addresses of the nameservers."""
@@ -137,9 +137,9 @@ class BrokerConfig(ServerSettings):
             group_idle_days=self.group_idle_days,
         )
 
-    def budget(self, descriptor_limit: int) -> Budget:
+    def budget(self, descriptor_limit: int) -> DescriptorBudget:
         """What connections and open files may have of the process's file descriptors."""
-        return Budget.of(descriptor_limit, self.connections_max, OPEN_FILES_MAX)
+        return DescriptorBudget.of(descriptor_limit, self.connections_max, OPEN_FILES_MAX)
 
     def store_config(self) -> StoreConfig:
         return StoreConfig(

@@ -54,7 +54,7 @@ class BrokerMetrics:
         dead = dict.fromkeys(groups, 0)  # 0 too: what begins with 1 has not grown
         slices = Slices()
         for topic, count, size in self._store.queue_totals():
-            await slices.item()
+            await slices.step()
             if not is_system_topic(topic):
                 before = stored.get(topic, (0, 0))
                 stored[topic] = before[0] + count, before[1] + size
@@ -85,10 +85,10 @@ class BrokerMetrics:
         behind: list[Key] = []
         slices = Slices()
         for group in groups:
-            await slices.item()
+            await slices.step()
             for topic in coordination.state.progress.topics(group):
                 for queue_id, progress in coordination.state.progress.of_topic(group, topic):
-                    await slices.item()
+                    await slices.step()
                     missing = max(0, bounds(topic, queue_id)[1] - progress.offset)
                     lag[topic, group] += missing
                     if missing and len(behind) < LATENCY_QUEUES_MAX:
@@ -103,7 +103,7 @@ class BrokerMetrics:
         worst: dict[tuple[str, str], int] = {}
         slices = Slices(READS_PER_SLICE)
         for group, topic, queue_id in behind:
-            await slices.item()
+            await slices.step()
             progress = self._state.coordination.state.progress.get((group, topic, queue_id))
             if progress is None:
                 continue  # its topic was deleted meanwhile
@@ -126,7 +126,7 @@ class BrokerMetrics:
         held: list[tuple[tuple[str], int]] = []
         slices = Slices()
         for name in groups:
-            await slices.item()
+            await slices.step()
             # 0 too: an alert on a series that is not there never fires.
             members.append(((name,), coordination.membership.member_count(name)))
             if (count := coordination.status.held_count(name)) is not None:

@@ -112,7 +112,7 @@ class Producer:
     def add_hook(self, hook: SendHook) -> SendHook:
         """Call the hook before and after every send from now on, in the producer's own thread. Return the hook."""
         self._hooks.append(hook)
-        self._thread.look(lambda producer: producer.add_hook(hook), hook)
+        self._thread.peek(lambda producer: producer.add_hook(hook), hook)
         return hook
 
     @property
@@ -121,14 +121,14 @@ class Producer:
 
         Counted in this process.
         """
-        return self._thread.look(lambda producer: producer.possible_duplicates, 0)
+        return self._thread.peek(lambda producer: producer.possible_duplicates, 0)
 
     @property
     def in_flight_count(self) -> int:
         """Messages that are sent and not acknowledged."""
-        return self._thread.look(lambda producer: producer.in_flight_count, 0)
+        return self._thread.peek(lambda producer: producer.in_flight_count, 0)
 
     @property
     def in_flight_bytes(self) -> int:
         """Bytes that are sent and not acknowledged, as the in-flight limit counts them."""
-        return self._thread.look(lambda producer: producer.in_flight_bytes, 0)
+        return self._thread.peek(lambda producer: producer.in_flight_bytes, 0)

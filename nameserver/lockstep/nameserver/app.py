@@ -9,7 +9,7 @@ from lockstep.nameserver.route_table import INTERNAL, RouteTable
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.config import ADMIN
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.descriptors import Budget
+from lockstep.runtime.descriptors import DescriptorBudget
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import announce
@@ -28,7 +28,7 @@ class Nameserver:
         self.table = RouteTable()
         self._tasks = Tasks(self._failed)
         self._processor = RouteProcessor(self.table, host.clock, self._tasks)
-        self._budget = Budget.of(host.descriptors.limit, config.connections_max, 0)
+        self._budget = DescriptorBudget.of(host.descriptors.limit, config.connections_max, 0)
         self._server = Server(host, config.listeners(), Dispatcher([self._processor]), connections_max=self._budget.connections_max)
         self._failure: BaseException | None = None
         self._serving = False

@@ -1,1 +1,1 @@
-"""The floor that touches the machine: loop, sockets, files, clock, configuration, logs. All above reaches it by what it is handed."""
+"""Access to the machine: event loop, sockets, files, clock, settings, logs. Higher layers receive it as arguments."""

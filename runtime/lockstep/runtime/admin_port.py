@@ -1,18 +1,18 @@
-"""The admin port: a little HTTP/1.1 for probes, Prometheus and people with curl.
+"""The admin port: a small HTTP/1.1 server for probes, Prometheus and curl.
 
-    GET  /livez      200 while the process answers and has not failed, else 503: start it anew
-    GET  /readyz     200 while clients may be sent here, else 503 and why not
+    GET  /livez      200 while the process responds and has not failed, else 503: restart it
+    GET  /readyz     200 while clients may connect to it, else 503 with the reasons
     GET  /metrics    Prometheus' text format
-    GET  /log-level  what is logged; PUT another one of debug, info, warning, error: it holds until the process ends
+    GET  /log-level  the log level; PUT one of debug, info, warning, error to change it until the process ends
 
-One request a connection, at most 8 KiB, complete and answered within 5 s. At most 64 connections may be open without a whole request: with
-one more the oldest of them is closed, so that a new one is always served. A connection that is being answered is never closed for another
-one: requests for /metrics that come while the figures are rendered get the result of that rendering, and while 8 connections are being
-answered another request for /metrics is answered 503. The other pages are answered in the turn in which they are asked for.
+A connection carries one request of at most 8 KiB, which must be complete and responded to within 5 s. At most 64 connections may be open
+without a complete request: one more closes the oldest of them, so that a new connection is always accepted. A connection that has sent its
+request is never closed in favor of another one. Requests for /metrics that arrive during a rendering get its result, and while 8
+connections wait for their response another request for /metrics gets 503. The other pages respond in the same turn of the loop.
 
-There is no authentication: whoever reaches the port reads the names of topics and groups and turns the log up. A web page in a browser on
-this machine can't: the Host of a request must be an address or a name of this machine (not another name that resolves to its address),
-and nothing is changed by a request that a browser sends without asking the port first (POST, `Content-Type: text/plain`).
+There is no authentication: anyone who can connect to the port can read the names of topics and groups and change the log level. A web page
+in a browser on this machine can't: the Host of a request must be an address or a name of this machine (not another name that resolves to
+its address), and a request that a browser sends without a preflight (POST, `Content-Type: text/plain`) changes nothing.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ log = logging.get_logger("runtime.admin")
 
 REQUEST_BYTES_MAX = 8 * 1024
 REQUEST_S = 5
-WAITING_MAX = 64
-"""Connections that have not sent a whole request."""
-ANSWERED_MAX = 8
-"""Connections that are being answered, above which a request for /metrics is refused."""
+INCOMPLETE_MAX = 64
+"""The maximum number of connections that have not sent a complete request."""
+RESPONDING_MAX = 8
+"""The number of connections waiting for their response above which a request for /metrics is rejected."""
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 REASONS = {
@@ -52,12 +52,12 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Empty `failed`: alive. Both empty: ready."""
+    """The health of a process. It is alive if `failed` is None, and ready if `unready` is empty too."""
 
     failed: str | None = None
-    """What makes going on impossible."""
+    """The error that keeps the process from continuing."""
     unready: tuple[str, ...] = ()
-    """Why no client should be sent here now."""
+    """The reasons why no client should connect now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class HttpRequest:
     method: str
     path: str
     fields: dict[str, str]
-    """By name in lower case."""
+    """Header fields by name in lower case."""
     body: str
 
 
@@ -81,7 +81,7 @@ FAILED = HttpResponse(500, b"the request failed: see the log\n")
 
 @dataclass(frozen=True, slots=True)
 class AdminPages:
-    """What a program shows."""
+    """The contents that a program provides."""
 
     health: Callable[[], Health]
     metrics: Callable[[], Awaitable[bytes]]
@@ -89,27 +89,28 @@ class AdminPages:
 
 @dataclass(slots=True)
 class AdminPort:
-    """`await start()`, `address`, `await stop()`."""
+    """The admin server. `start` binds the port, `stop` closes it and its connections."""
 
     listen: tuple[str, int]
     pages: AdminPages
     hosts: Collection[str] = ()
-    """Names of this machine by which it may be asked, beside `localhost` and the one that it listens on. Addresses always may."""
+    """Names of this machine accepted as Host, in addition to `localhost` and the name of the listen address. Addresses are always
+    accepted."""
     address: str = ""
-    """As bound."""
+    """The bound address."""
     _server: asyncio.Server | None = None
     _tasks: Tasks = field(default_factory=Tasks)
     _open: dict["_Connection", None] = field(default_factory=dict)
     _scrape: "asyncio.Task[HttpResponse] | None" = None
-    """The rendering of /metrics that runs, or the last one."""
+    """The running rendering of /metrics, or the last one."""
 
     async def start(self) -> None:
-        """ConfigError where the port can't be had."""
+        """Bind the port. Raise ConfigError if that fails."""
         load()
         host, port = self.listen
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(self._answer, self._tasks, self._open), host, port
+                lambda: _Connection(self._handle, self._tasks, self._open), host, port
             )
         except OSError as error:
             raise ConfigError(f"the admin port can't listen on {host}:{port}: {os_reason(error)}") from error
@@ -122,15 +123,15 @@ class AdminPort:
             connection.abort()
         await self._tasks.cancel_all()
 
-    async def _answer(self, request: HttpRequest) -> HttpResponse:
+    async def _handle(self, request: HttpRequest) -> HttpResponse:
         host = request.fields.get("host", "")
         if host and not self._is_ours(_host_name(host)):
-            step = "ask by its address, or start it with --admin-host"
-            return HttpResponse(403, f"host {host[:80]!r} is no name of this machine: {step}\n".encode())
+            step = "use its address, or start it with --admin-host"
+            return HttpResponse(403, f"host {host[:80]!r} is not a name of this machine: {step}\n".encode())
         method, path = request.method, request.path.partition("?")[0]
         if path == "/log-level" and method == "PUT":
             if request.fields.get("content-type", "").strip().lower().startswith("text/plain") and "x-lockstep" not in request.fields:
-                return HttpResponse(415, b"Content-Type text/plain: expected the header X-Lockstep, with any value, beside it\n")
+                return HttpResponse(415, b"Content-Type text/plain: the header X-Lockstep, with any value, is required too\n")
             return _set_level(request.body.strip())
         if path not in ("/livez", "/readyz", "/metrics", "/log-level"):
             return HttpResponse(404, b"expected /livez, /readyz, /metrics or /log-level\n")
@@ -142,35 +143,33 @@ class AdminPort:
             return HttpResponse(200, f"{logging.level()}\n".encode())
         health = self.pages.health()
         reasons = ([] if health.failed is None else [health.failed]) + (list(health.unready) if path == "/readyz" else [])
-        word = "ok" if not reasons else "failed" if health.failed is not None else "not ready"
-        return HttpResponse(503 if reasons else 200, json.dumps({"status": word, "reasons": reasons}).encode() + b"\n", JSON)
+        status = "ok" if not reasons else "failed" if health.failed is not None else "not ready"
+        return HttpResponse(503 if reasons else 200, json.dumps({"status": status, "reasons": reasons}).encode() + b"\n", JSON)
 
     async def _metrics(self) -> HttpResponse:
-        """The result of the rendering that runs, else of a new one."""
-        if sum(connection.asked for connection in self._open) > ANSWERED_MAX:
-            return HttpResponse(
-                503, f"{ANSWERED_MAX} connections are being answered, no more are allowed: ask again in a second\n".encode()
-            )
+        """Return the result of the running rendering, or else of a new one."""
+        if sum(connection.is_complete for connection in self._open) > RESPONDING_MAX:
+            return HttpResponse(503, f"{RESPONDING_MAX} connections wait for a response, the maximum: retry in a second\n".encode())
         if self._scrape is None or self._scrape.done():
             self._scrape = self._tasks.spawn(self._render(), "admin metrics")
         scrape = self._scrape
         await asyncio.wait([scrape])
-        return scrape.result() if scrape.exception() is None else FAILED  # an error was logged by the owner of the task
+        return scrape.result() if scrape.exception() is None else FAILED  # the owner of the task has logged the error
 
     async def _render(self) -> HttpResponse:
         try:
             async with asyncio.timeout(REQUEST_S):
                 return HttpResponse(200, await self.pages.metrics(), CONTENT_TYPE)
         except TimeoutError:
-            return HttpResponse(503, f"the figures were not ready within {REQUEST_S} s\n".encode())
+            return HttpResponse(503, f"the metrics were not ready within {REQUEST_S} s\n".encode())
 
     def _is_ours(self, host: str) -> bool:
-        """Browsers always name a host, so a request without one needs no check."""
+        """Return whether the Host is this machine's. Browsers always send a Host, so a request without one needs no check."""
         return _is_address(host) or host in {"localhost", self.listen[0].lower(), *(name.lower() for name in self.hosts)}
 
 
 def _host_name(field: str) -> str:
-    """The name or address of a Host field, in lower case, without the port."""
+    """Return the name or address of a Host field, in lower case, without the port."""
     field = field.lower()
     if field.startswith("["):
         return field[1:].partition("]")[0]
@@ -195,25 +194,25 @@ def _set_level(wanted: str) -> HttpResponse:
 
 
 class _Connection(asyncio.Protocol):
-    """Gathers one request, answers it, closes."""
+    """Reads one request, sends the response, closes."""
 
     def __init__(
-        self, answer: Callable[[HttpRequest], Awaitable[HttpResponse]], tasks: Tasks, open_ones: dict["_Connection", None]
+        self, handle: Callable[[HttpRequest], Awaitable[HttpResponse]], tasks: Tasks, open_connections: dict["_Connection", None]
     ) -> None:
-        self._answer = answer
+        self._handle = handle
         self._tasks = tasks
-        self._open = open_ones
+        self._open = open_connections
         self._read = bytearray()
-        self.asked = False
-        """A whole request has come, or what can't become one."""
+        self.is_complete = False
+        """Whether a complete request, or an invalid one, has arrived."""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._open[self] = None
-        waiting = [connection for connection in self._open if not connection.asked]
-        if len(waiting) > WAITING_MAX:
+        waiting = [connection for connection in self._open if not connection.is_complete]
+        if len(waiting) > INCOMPLETE_MAX:
             waiting[0].abort()
         self._deadline = asyncio.get_running_loop().call_later(REQUEST_S, self.abort)
 
@@ -228,12 +227,12 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self.asked:
+        if self.is_complete:
             return
         self._read += data
         head, end, body = bytes(self._read).partition(b"\r\n\r\n")
         if len(self._read) > REQUEST_BYTES_MAX:
-            self._say(HttpResponse(400, f"a request of more than {REQUEST_BYTES_MAX} bytes\n".encode()))
+            self._respond(HttpResponse(400, f"a request of more than {REQUEST_BYTES_MAX} bytes\n".encode()))
             return
         if not end:
             return
@@ -245,25 +244,25 @@ class _Connection(asyncio.Protocol):
             if [name for name, _ in named].count("host") > 1 or any(length < 0 for length in lengths):
                 raise ValueError
         except ValueError:
-            self._say(HttpResponse(400, b"expected an HTTP/1.1 request\n"))
+            self._respond(HttpResponse(400, b"expected an HTTP/1.1 request\n"))
             return
         if len(body) >= sum(lengths):
-            self.asked = True
+            self.is_complete = True
             request = HttpRequest(method, path, dict(named), body.decode("utf-8", "replace"))
             self._tasks.spawn(self._serve(request), "admin request")
 
     async def _serve(self, request: HttpRequest) -> None:
         try:
-            answer = await self._answer(request)
+            response = await self._handle(request)
         except BaseException:  # re-raised: the owner of the task logs it
-            self._say(FAILED)
+            self._respond(FAILED)
             raise
-        self._say(answer)
+        self._respond(response)
 
-    def _say(self, answer: HttpResponse) -> None:
-        self.asked = True
+    def _respond(self, response: HttpResponse) -> None:
+        self.is_complete = True
         if self._transport is None or self._transport.is_closing():
             return
-        head = f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
-        self._transport.write(f"{head}Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n".encode() + answer.body)
+        head = f"HTTP/1.1 {response.status} {REASONS[response.status]}\r\nContent-Type: {response.content_type}\r\n"
+        self._transport.write(f"{head}Content-Length: {len(response.body)}\r\nConnection: close\r\n\r\n".encode() + response.body)
         self._transport.close()

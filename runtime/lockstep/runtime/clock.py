@@ -1,28 +1,29 @@
-"""Time. The only module of the product that touches `time`: everything else is handed a Clock, or now_ms."""
+"""Time. The only product module that imports `time`: all others receive a Clock or now_ms."""
 
 import time
 
 _BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux has a clock that goes on while the machine is suspended; elsewhere the monotonic one has to do."""
+"""Linux has a clock that includes suspension of the machine; elsewhere the monotonic clock has to suffice."""
 
 
 class Clock:
-    """The clocks of this machine. The simulator hands out another one per host (drift, jumps of the wall)."""
+    """The clocks of this machine. The simulator provides another one per host (drift, jumps of the wall clock)."""
 
     __slots__ = ()
 
     def monotonic_ms(self) -> int:
-        """Never falls, has no date, may stand still while the machine is suspended. For time-outs."""
+        """Return a time for time-outs. It never decreases, has no date, and may stop while the machine is suspended."""
         return time.monotonic_ns() // 1_000_000
 
     def monotonic_us(self) -> int:
-        """As `monotonic_ms`, finer: for latencies."""
+        """Return `monotonic_ms` in microseconds, for latencies."""
         return time.monotonic_ns() // 1_000
 
     def boot_ms(self) -> int:
-        """Never falls, goes on while the machine is suspended. For leases: a laptop that slept an hour has lost them."""
+        """Return a time for leases. It never decreases and includes suspension: a laptop that was suspended for an hour has lost its
+        leases."""
         return time.clock_gettime_ns(_BOOTTIME) // 1_000_000
 
     def wall_ms(self) -> int:
-        """ms since 1970, may jump both ways. For stamps that people read, never for a decision."""
+        """Return ms since 1970, which may jump in both directions. For timestamps that people read, never for decisions."""
         return time.time_ns() // 1_000_000

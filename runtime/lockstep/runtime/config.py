@@ -1,8 +1,9 @@
-"""A program's settings: defaults < TOML file (--config) < environment (LOCKSTEP_…) < flags. What nobody knows is refused with a suggestion.
+"""A program's settings: defaults < TOML file (--config) < environment (LOCKSTEP_…) < flags. Unknown settings are rejected with a
+suggestion.
 
-A program describes its settings as a subclass of Settings: one field an option, its description the help text. `flush` is then the flag
---flush, the variable LOCKSTEP_FLUSH and the TOML key flush. A tuple of strings is a flag that may be repeated, a TOML array, and in
-the environment a list with commas.
+A program describes its settings as a subclass of Settings: one field per option, with its help text as description. `flush` is then the
+flag --flush, the variable LOCKSTEP_FLUSH and the TOML key flush. A tuple of strings is a flag that may be repeated, a TOML array, and in
+the environment a comma-separated list.
 """
 
 import argparse
@@ -52,17 +53,17 @@ PROGRAM_OPTIONS = frozenset(
         "group_idle_days",
     }
 )
-"""Every option of any lockstep program: a shell may set them for all, and one that does not know them passes over them."""
+"""The options of all lockstep programs: a shell may set variables for all of them, and a program ignores those of the others."""
 TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
-"""Variables of the test suite: no program's."""
+"""Variables of the test suite, which programs ignore."""
 INTERNAL = "internal"
-"""The listener name of an unnamed listener."""
+"""The name of a listener that has no name."""
 ADMIN = "admin"
-"""What the admin port is called where it is told of with the listeners."""
+"""The name of the admin port in reports of the listeners."""
 
 
 class Settings(BaseModel):
-    """Base of a program's settings: frozen, unknown names refused."""
+    """Base class of a program's settings: frozen, unknown names are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -70,46 +71,46 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-class Loaded(NamedTuple, Generic[S]):
-    """Settings, and where each value came from: "default", "file …", "environment …" or "flag …"."""
+class LoadedSettings(NamedTuple, Generic[S]):
+    """Settings and the origin of each value: "default", "file …", "environment …" or "flag …"."""
 
     config: S
     origins: dict[str, str]
 
 
-class Listen(NamedTuple):
-    """One listener."""
+class ListenAddress(NamedTuple):
+    """The address of one listener."""
 
     name: str
     host: str
     port: int
 
 
-def parse_listen(text: str) -> Listen:
-    """ "[NAME=]HOST:PORT"; without a name it is `internal`. ConfigError."""
+def parse_listen_address(text: str) -> ListenAddress:
+    """Parse "[NAME=]HOST:PORT"; without a name it is `internal`. Raise ConfigError if it is invalid."""
     name, equals, address = text.rpartition("=")
     if equals and not name.strip():
         raise ConfigError(f"{text!r}: expected [NAME=]HOST:PORT")
-    return Listen(name.strip() if equals else INTERNAL, *parse_address(address))
+    return ListenAddress(name.strip() if equals else INTERNAL, *parse_address(address))
 
 
 def parse_listeners(texts: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Listener name → (host, port), as Server takes it. ConfigError where a name stands twice."""
+    """Return listener name → (host, port), as Server expects. Raise ConfigError if a name occurs twice."""
     listeners: dict[str, tuple[str, int]] = {}
-    for listen in map(parse_listen, texts):
+    for listen in map(parse_listen_address, texts):
         if listen.name in listeners:
-            raise ConfigError(f"listener {listen.name!r} is given twice")
+            raise ConfigError(f"listener {listen.name!r} occurs twice")
         listeners[listen.name] = (listen.host, listen.port)
     return listeners
 
 
 def require_loopback_or_insecure(listeners: Mapping[str, tuple[str, int]], *, insecure: bool) -> None:
-    """ConfigError where a listener can be reached from outside this machine and nobody said that this is meant."""
+    """Raise ConfigError if a listener can be reached from other machines without `insecure`."""
     for name, (host, port) in listeners.items():
         if not insecure and not _is_loopback(host):
             raise ConfigError(
                 f"listener {name!r} on {host}:{port} can be reached from other machines, and there is no authentication yet: "
-                "whoever reaches it reads, writes and deletes. Listen on 127.0.0.1, or say --insecure if the network around it is trusted"
+                "any client can read, write and delete. ListenAddress on 127.0.0.1, or pass --insecure if the network is trusted"
             )
 
 
@@ -128,8 +129,8 @@ def load(
     prog: str,
     *,
     environment: Mapping[str, str] | None = None,
-) -> Loaded[S]:
-    """The settings of a program. ConfigError for what can't be; SystemExit(0) after --help and --show-config."""
+) -> LoadedSettings[S]:
+    """Load the settings of a program. Raise ConfigError if they are invalid, and SystemExit(0) after --help and --show-config."""
     parsed, unknown = _parser(model, prog).parse_known_args(argv)
     if unknown:
         options = [*map(_flag, model.model_fields), "--config", "--show-config", "--help"]
@@ -155,11 +156,11 @@ def load(
     if show:
         print(render(config, origins))
         raise SystemExit(0)
-    return Loaded(config, origins)
+    return LoadedSettings(config, origins)
 
 
 def render(config: Settings, origins: Mapping[str, str]) -> str:
-    """The effective settings as a TOML file that gives them again, each with its origin as a comment."""
+    """Return the effective settings as a TOML file that reproduces them, each with its origin as a comment."""
     rows = [
         (f"{key} = {_toml(getattr(config, key))}" if getattr(config, key) is not None else f"# {key} is not set", origins[key])
         for key in origins
@@ -268,7 +269,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def _explain(model: type[Settings], error: ValidationError, origins: Mapping[str, str]) -> str:
-    """One line: which setting, what it was and from where, what is expected."""
+    """Return one line: the setting, its value and origin, and the expected values."""
     parts: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         key = str(problem["loc"][0]) if problem["loc"] else ""
@@ -283,7 +284,7 @@ def _explain(model: type[Settings], error: ValidationError, origins: Mapping[str
 
 
 def _expected(field: FieldInfo) -> str:
-    """What a setting may be, in words."""
+    """Describe the valid values of a setting."""
     if choices := _choices(field):
         return " or ".join(choices)
     if _is_bool(field):

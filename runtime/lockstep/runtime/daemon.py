@@ -18,11 +18,12 @@ STOP_MS = 30_000
 """How long an ordered stop may take before the process ends without it: longer than the longest held pull (15 s) and a last flush."""
 
 ACCEPT_PAUSE_S = 1
-"""asyncio's, where no descriptor is free for another connection."""
+"""How long asyncio stops accepting if no file descriptor is free."""
 
 
 class Tasks:
-    """Owns tasks: the only place beside TaskGroup where one begins. Each failure is logged, the first is told to `on_failure`."""
+    """Owns tasks. Apart from TaskGroup, only this class starts tasks. Each failure is logged, and the first one is passed to
+    `on_failure`."""
 
     __slots__ = ("_on_failure", "_tasks", "failure")
 
@@ -35,14 +36,14 @@ class Tasks:
         return len(self._tasks)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
-        """Starts a task that belongs to this owner until it ends."""
+        """Start a task that this object owns until it ends."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._done)
         return task
 
     async def cancel_all(self) -> None:
-        """Cancels the latest first, one after the other, and waits for each. The calling task is left alone."""
+        """Cancel the tasks one after the other, the latest first, and wait for each. The calling task is not cancelled."""
         current = asyncio.current_task()
         while rest := [task for task in self._tasks if task is not current]:  # again for those that began meanwhile
             for task in reversed(rest):
@@ -64,8 +65,8 @@ class Tasks:
                 self._on_failure(error)
 
 
-def call_apart(event: str, function: Callable[..., object], *args: object) -> None:
-    """Calls one of several that know nothing of one another: what it raises is logged as `event`, and the others are called."""
+def call_isolated(event: str, function: Callable[..., object], *args: object) -> None:
+    """Call one of several independent callbacks. An exception is logged as `event`, so that the others are called too."""
     try:
         function(*args)
     except Exception as error:
@@ -73,28 +74,29 @@ def call_apart(event: str, function: Callable[..., object], *args: object) -> No
 
 
 class Service(Protocol):
-    """What a Daemon runs."""
+    """The service that a Daemon runs."""
 
     on_fatal: Callable[[BaseException], None] | None
-    """Set by the Daemon before `start`: call it with what makes going on impossible; the process stops with that error's exit code."""
+    """Set by the Daemon before `start`. Call it with an error after which the service can't continue; the process stops with its exit
+    code."""
 
     async def start(self) -> None:
-        """Returns when the service serves. Raises what keeps it from serving."""
+        """Start, and return when the service accepts requests. Raise the error that prevents that."""
         ...
 
     async def stop(self) -> None:
-        """Ordered stop. Also called after a `start` that failed or was cancelled half-way."""
+        """Stop in order. Also called after a `start` that failed or was cancelled half-way."""
         ...
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code that an error carries (`exit_code`), else 1."""
+    """Return the exit code of an error (`exit_code`), or 1 if it has none."""
     code = getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 1
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's loop where uvloop is installed, else asyncio's."""
+    """Return uvloop's loop if uvloop is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -103,18 +105,19 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class Daemon:
-    """One service in one process. SIGTERM and SIGINT stop it in order (exit 0); a second one ends it at once (exit 1).
+    """Runs one service in one process. SIGTERM and SIGINT stop it in order (exit 0); a second signal ends it at once (exit 1).
 
     | event                              | then                                                  | exit               |
     |------------------------------------|-------------------------------------------------------|--------------------|
-    | start() raises                     | told, stop()                                          | error's exit_code  |
+    | start() raises                     | reported, stop()                                      | error's exit_code  |
     | signal during start()              | start() is cancelled, stop()                          | 0                  |
     | signal while serving               | stop()                                                | 0                  |
-    | on_fatal(error)                    | told, stop()                                          | error's exit_code  |
+    | on_fatal(error)                    | reported, stop()                                      | error's exit_code  |
     | stop() raises or exceeds stop_ms   | logged                                                | 1 (or the above)   |
     | second signal                      | stop() is cancelled                                   | 1 (or the above)   |
 
-    What ends it is told as the event `daemon.failed` on stdout and as one line on stderr; on a terminal that shows both, by the line alone.
+    A fatal error is reported as the event `daemon.failed` on stdout and as one line on stderr; on a terminal that shows both, only as the
+    line.
     """
 
     def __init__(self, name: str, *, stop_ms: int = STOP_MS) -> None:
@@ -126,12 +129,12 @@ class Daemon:
         self._hurry: asyncio.Event | None = None
 
     def run(self, service: Service) -> int:
-        """Runs until a signal or a failure, on uvloop where there is one. The result is the exit code."""
+        """Run until a signal or a failure, on uvloop if installed. Return the exit code."""
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(self.serve(service))
 
     async def serve(self, service: Service) -> int:
-        """`run` on the running loop."""
+        """Do the same as `run`, on the running loop."""
         loop = asyncio.get_running_loop()
         self._wake, self._hurry = asyncio.Event(), asyncio.Event()
         loop.set_exception_handler(LoopErrors())
@@ -200,12 +203,12 @@ class Daemon:
 
 
 def describe(error: BaseException) -> str:
-    """One line for people: our own errors speak for themselves, others are named by their type."""
+    """Return one line: the text of lockstep's errors, and type and text of others."""
     return str(error) if isinstance(error, LockstepError) and str(error) else f"{type(error).__name__}: {error}"
 
 
 class LoopErrors:
-    """Logs what the loop could not hand to anybody. Is a loop's exception handler."""
+    """A loop's exception handler, which logs errors that have no other receiver."""
 
     def __init__(self) -> None:
         self._paused_until_s = 0.0
@@ -218,9 +221,9 @@ class LoopErrors:
             log_limited(log, "error", "loop.failed", message=context.get("message"), error=repr(error), exc_info=error)
 
     def _accept_paused(self, loop: asyncio.AbstractEventLoop, error: OSError) -> None:
-        """asyncio accepts nothing for a second then, and says so once for each connection that it may accept in a turn.
+        """Log that asyncio accepts nothing for a second. asyncio reports it once for each connection that it may accept in a turn.
 
-        uvloop closes the connections that it can't accept, and does not say so.
+        uvloop closes the connections that it can't accept, without a report.
         """
         if loop.time() >= self._paused_until_s:
             self._paused_until_s = loop.time() + ACCEPT_PAUSE_S

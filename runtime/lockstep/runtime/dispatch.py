@@ -25,7 +25,7 @@ from lockstep.runtime.turn import TurnBudget
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class HandlerSpec:
     """What `@handles` declares of a method."""
 
     code: int
@@ -45,7 +45,7 @@ def handles(
     body_bytes_max: int = REQUEST_BYTES_MAX,
     header_bytes_max: int = REQUEST_HEADER_BYTES_MAX,
 ) -> Callable[[Any], Any]:
-    """Mark a method `def f(self, request: Request) -> Outcome` as the handler of a request code.
+    """HandlerSpec a method `def f(self, request: Request) -> Outcome` as the handler of a request code.
 
     `body` is the dataclass to which the body is decoded, or `bytes` for the body as it is; without it the body of a request is dropped.
     A request with a header of more than `header_bytes_max` or a body of more than `body_bytes_max` bytes is refused before it is decoded.
@@ -53,7 +53,7 @@ def handles(
 
     def mark(method: Any) -> Any:
         limits = lane, body_bytes_max, header_bytes_max
-        method.__handles__ = (*getattr(method, "__handles__", ()), Mark(int(code), header, body, *limits))
+        method.__handles__ = (*getattr(method, "__handles__", ()), HandlerSpec(int(code), header, body, *limits))
         return method
 
     return mark
@@ -65,7 +65,7 @@ class _Route:
 
     handler: Callable[[Request], Any]
     name: str
-    mark: Mark
+    mark: HandlerSpec
     lane: Lane | None
 
     def decode(self, command: Command) -> tuple[Any, Any]:
@@ -131,7 +131,7 @@ class Dispatcher:
                 for mark in getattr(getattr(type(processor), name), "__handles__", ()):
                     self._add(mark, getattr(processor, name), f"{type(processor).__name__}.{name}")
 
-    def _add(self, mark: Mark, handler: Callable[[Request], Any], name: str) -> None:
+    def _add(self, mark: HandlerSpec, handler: Callable[[Request], Any], name: str) -> None:
         if mark.code in self._routes:
             raise ConfigError(f"{code_name(mark.code)} has two handlers: {self._routes[mark.code].name} and {name}")
         if inspect.iscoroutinefunction(handler) != (mark.lane is not None):

@@ -1,8 +1,8 @@
-"""Files as the store sees them: positioned reads and writes, explicit syncs, directory entries that need a sync of their own.
+"""The file system interface of the store: positioned reads and writes, explicit syncs, and separate syncs of directory entries.
 
-Two implementations exist: `RealFiles` here, and the crash-consistent ones of the tests and the simulator, which lose and tear what was not
-synced. The protocol is therefore small, and leaves nothing to the operating system that a crash could decide: a write may be short, a sync
-names its file, a new name is durable only after `sync_directory`.
+There are two implementations: `RealFiles` here, and crash-consistent ones of the tests and the simulator, which lose and tear data that was
+not synced. The protocol is therefore small and makes explicit everything that a crash could affect: a write may be short, a sync names
+its file, and a new name is durable only after `sync_directory`.
 """
 
 import ctypes
@@ -21,18 +21,18 @@ FileIdentity = tuple[int, int]
 """(device, inode). No other file has it while a descriptor of the file is open."""
 
 READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
-"""preadv flag: answer from the page cache or not at all (Linux 4.14)."""
+"""The preadv flag to read from the page cache or not at all (Linux 4.14)."""
 
 
 SYNC_SINGLY_MAX = 64
-"""Files and directories that `sync_many` syncs one by one, some ms each. For more, one sync of the file system is quicker: 10,000 small
-files take 0.2 s so, and 30 s singly."""
+"""The maximum number of files and directories that `sync_many` syncs one by one, some ms each. For more, one sync of the file system is
+faster: 10,000 small files take 0.2 s instead of 30 s."""
 _syncfs: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """The file system that holds a path, as df(1) counts its use: without what it keeps for root."""
+    """The file system that holds a path. Used space is counted as df(1) does: without the blocks reserved for root."""
 
     total_bytes: int
     free_bytes: int
@@ -42,27 +42,27 @@ class File(Protocol):
     """One open file. Every call may raise OSError."""
 
     def size(self) -> int:
-        """Apparent length in bytes."""
+        """Return the apparent length in bytes."""
         ...
 
     def pread(self, count: int, offset: int) -> bytes:
-        """`count` bytes from `offset`; fewer only at the end of the file. May wait for the disk."""
+        """Return `count` bytes from `offset`; fewer only at the end of the file. May wait for the disk."""
         ...
 
     def pread_cached(self, count: int, offset: int) -> bytes | None:
-        """As `pread`, but None where that might wait for the disk."""
+        """Do the same as `pread`, but return None if it might wait for the disk."""
         ...
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """One write of all buffers at `offset`; the number of bytes written, which may be short as with pwritev(2)."""
+        """Write all buffers at `offset` at once. Return the number of bytes written, which may be short as with pwritev(2)."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut, or grow by zeros that take no space."""
+        """Cut the file, or extend it by zeros that take no space."""
         ...
 
     def sync(self) -> None:
-        """fdatasync: written bytes and the length survive a power cut after it. A failure is final: never call it again."""
+        """Call fdatasync: then the written bytes and the length survive a power cut. A failure is final: never call it again."""
         ...
 
     def close(self) -> None: ...
@@ -72,7 +72,7 @@ class Directory(Protocol):
     """One open directory. Every call may raise OSError."""
 
     def sync(self) -> None:
-        """As `Files.sync_directory`."""
+        """Do the same as `Files.sync_directory`."""
         ...
 
     def close(self) -> None: ...
@@ -82,21 +82,21 @@ class Files(Protocol):
     """A file system. Paths are plain strings; every call may raise OSError."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """For reading and writing; FileNotFoundError unless `create`."""
+        """Open for reading and writing. Raise FileNotFoundError if the file does not exist, unless `create`."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         ...
 
     def makedirs(self, path: str) -> None:
-        """The directory and its missing parents; their names are durable only after `sync_directory` of each parent."""
+        """Create the directory and its missing parents; their names are durable only after `sync_directory` of each parent."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically; replaces `target`."""
+        """Rename atomically, replacing `target`."""
         ...
 
     def unlink(self, path: str) -> None: ...
@@ -104,34 +104,35 @@ class Files(Protocol):
     def rmdir(self, path: str) -> None: ...
 
     def sync_directory(self, path: str) -> None:
-        """Names created, renamed and removed in the directory survive a power cut after it."""
+        """Make names that were created, renamed or removed in the directory survive a power cut."""
         ...
 
     def open_directory(self, path: str) -> Directory:
-        """For syncs that need no other descriptor."""
+        """Open a directory, for syncs that need no other descriptor."""
         ...
 
     def sync_many(self, paths: Sequence[str], directories: Sequence[str]) -> None:
-        """`File.sync` of each path and `sync_directory` of each directory, however many; what is missing is passed over."""
+        """Call `File.sync` for each path and `sync_directory` for each directory, whatever their number. Missing ones are skipped."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Takes the lock on byte 0 of the file (Java's record lock), creating it; returns the release. BlockingIOError: another has it."""
+        """Lock byte 0 of the file (Java's record lock), creating it. Return the function that releases it. Raise BlockingIOError if it
+        is locked."""
         ...
 
     def identity(self, path: str) -> FileIdentity | None:
-        """What the path names now; None where it names nothing. An open file keeps its identity when its path is moved or removed."""
+        """Return the identity of the file at the path, or None. An open file keeps its identity when its path is moved or removed."""
         ...
 
     def disk_space(self, path: str) -> DiskSpace: ...
 
     def memory_bytes(self) -> int:
-        """Physical memory of the machine."""
+        """Return the physical memory of the machine."""
         ...
 
 
 def _sync_file_system(fd: int) -> None:
-    """syncfs(2): everything of the file system that holds the descriptor. Linux 5.8 and later say what could not be written."""
+    """Call syncfs(2) for the file system of the descriptor. Linux 5.8 and later report data that could not be written."""
     assert _syncfs is not None
     if _syncfs(fd):
         number = ctypes.get_errno()
@@ -139,14 +140,14 @@ def _sync_file_system(fd: int) -> None:
 
 
 def _sync_descriptor(path: str, flags: int, sync: Callable[[int], None]) -> None:
-    fd = DESCRIPTORS.wait(os.open, path, flags | os.O_CLOEXEC)
+    fd = DESCRIPTORS.open_or_wait(os.open, path, flags | os.O_CLOEXEC)
     try:
         sync(fd)
     finally:
         os.close(fd)
 
 
-def _sync_if_there(path: str, flags: int, sync: Callable[[int], None]) -> None:
+def _sync_if_exists(path: str, flags: int, sync: Callable[[int], None]) -> None:
     try:
         _sync_descriptor(path, flags, sync)
     except FileNotFoundError:
@@ -154,7 +155,7 @@ def _sync_if_there(path: str, flags: int, sync: Callable[[int], None]) -> None:
 
 
 class RealFile:
-    """A file descriptor."""
+    """A File with a file descriptor."""
 
     __slots__ = ("_fd", "_nowait")
 
@@ -189,7 +190,7 @@ class RealFile:
                 self._nowait = None
                 return None
             raise
-        # Short: the rest is not in memory, or the file ends. Only a read that may wait can tell.
+        # Short: the rest is not in memory, or the file ends. Only a read that may wait can decide.
         return bytes(buffer) if have == count else None
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
@@ -208,7 +209,7 @@ class RealFile:
 
 
 class RealDirectory:
-    """A descriptor of a directory."""
+    """A Directory with a descriptor."""
 
     __slots__ = ("_fd",)
 
@@ -230,18 +231,18 @@ class RealFiles:
     __slots__ = ()
 
     _locked: ClassVar[set[tuple[int, int]]] = set()
-    """(device, inode). A POSIX record lock belongs to the process: it would not refuse a second store in this one."""
+    """(device, inode). A POSIX record lock belongs to the process: it would not exclude a second store in the same process."""
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        take = DESCRIPTORS.wait if create else DESCRIPTORS.call
-        return RealFile(take(os.open, path, flags, 0o640))
+        open_file = DESCRIPTORS.open_or_wait if create else DESCRIPTORS.open
+        return RealFile(open_file(os.open, path, flags, 0o640))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(DESCRIPTORS.call(os.listdir, path))
+        return sorted(DESCRIPTORS.open(os.listdir, path))
 
     def makedirs(self, path: str) -> None:
         os.makedirs(path, mode=0o750, exist_ok=True)
@@ -259,20 +260,20 @@ class RealFiles:
         _sync_descriptor(path, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
 
     def open_directory(self, path: str) -> RealDirectory:
-        return RealDirectory(DESCRIPTORS.call(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return RealDirectory(DESCRIPTORS.open(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def sync_many(self, paths: Sequence[str], directories: Sequence[str]) -> None:
         if _syncfs is None or len(paths) + len(directories) <= SYNC_SINGLY_MAX:
             for path in paths:
-                _sync_if_there(path, os.O_RDWR, os.fdatasync)
+                _sync_if_exists(path, os.O_RDWR, os.fdatasync)
             for path in directories:
-                _sync_if_there(path, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
+                _sync_if_exists(path, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
             return
         opened: dict[int, int] = {}
         try:
             for path in (*directories, *paths):
                 try:
-                    fd = DESCRIPTORS.wait(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+                    fd = DESCRIPTORS.open_or_wait(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
                 except FileNotFoundError:
                     continue
                 device = os.fstat(fd).st_dev
@@ -285,12 +286,12 @@ class RealFiles:
                 os.close(fd)
 
     def lock(self, path: str) -> Callable[[], None]:
-        # Closing any descriptor of a file drops all record locks that the process has on it: look before opening.
+        # Closing any descriptor of a file drops all record locks that the process has on it: check before opening.
         if os.path.exists(path):
             found = os.stat(path)
             if (found.st_dev, found.st_ino) in RealFiles._locked:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
-        fd = DESCRIPTORS.call(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = DESCRIPTORS.open(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             found = os.fstat(fd)
@@ -327,7 +328,7 @@ class RealFiles:
 
 
 class ReadOnlyFiles(RealFiles):
-    """The operating system's files, opened for reading alone: nothing is created, also where nothing may be."""
+    """The operating system's files, opened read-only: nothing is created, even with `create`."""
 
     __slots__ = ()
 

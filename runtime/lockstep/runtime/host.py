@@ -1,6 +1,6 @@
-"""The machine as product code sees it: clock, randomness, files, threads, boot id. The simulator hands out a Host of its own.
+"""The machine as product code uses it: clock, randomness, files, threads, boot id. The simulator provides its own Host.
 
-The network is the running loop's (create_server, create_connection): another loop brings another network.
+The network is that of the running loop (create_server, create_connection): another loop has another network.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS_MAX = 19
-"""Workers of one host: as many as may wait for the disk at once in a broker (4 cold reads, 2 queries, 2 starts by time, 2 messages sent
-back, 2 repairs, the scrub, a scrape, delayed messages, the sync of the log, a snapshot, retention) and one to spare, so that no sync that
-sends wait for stands behind a read. Each begins when it is first needed.
-"""
+"""The maximum number of worker threads of one host: those that may wait for the disk at once in a broker (4 cold reads, 2 queries, 2
+starts by time, 2 messages sent back, 2 repairs, the scrub, a scrape, delayed messages, the sync of the log, a snapshot, retention)
+and a spare one, so that no sync for which sends wait is queued after a read. Each starts when it is first needed."""
 IDLE_DAEMONS_MAX = 64
-"""Daemon threads kept for the next call of a plain listener: starting one costs several times what waking one does."""
+"""The maximum number of daemon threads kept for the next call of a plain listener: starting one costs several times as much as waking
+one."""
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 
@@ -37,36 +37,36 @@ class Random(Protocol):
     """Randomness. Seeded in the simulator."""
 
     def token(self, count: int) -> bytes:
-        """`count` bytes that nobody can guess."""
+        """Return `count` unpredictable bytes."""
         ...
 
     def uniform(self, low: float, high: float) -> float:
-        """Evenly from low … high: jitter."""
+        """Return a uniformly distributed number from low … high, for jitter."""
         ...
 
     def below(self, limit: int) -> int:
-        """Evenly from 0 … limit−1."""
+        """Return a uniformly distributed integer from 0 … limit−1."""
         ...
 
 
 class Threads(Protocol):
-    """Threads for calls that block. `run` is the only way from a coroutine to a thread."""
+    """Threads for calls that block. Coroutines use only `run` to reach a thread."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        """`function(*args)` in a small pool. A cancelled wait does not stop the function."""
+        """Return `function(*args)` from a small pool. Cancelling the wait does not stop the function."""
         ...
 
     def start_daemon(self, function: Callable[[], None], name: str) -> None:
-        """Runs it in a thread that nothing else uses meanwhile and that ends with the process."""
+        """Run the function in a thread that nothing else uses meanwhile and that ends with the process."""
         ...
 
     def close(self) -> None:
-        """Waits for what runs in the pool."""
+        """Wait for the calls that run in the pool."""
         ...
 
 
 class SystemRandom:
-    """The operating system's tokens; jitter from a generator that it seeds."""
+    """Tokens of the operating system, and jitter from a generator that it seeds."""
 
     __slots__ = ("_generator",)
 
@@ -84,7 +84,7 @@ class SystemRandom:
 
 
 class PoolThreads:
-    """A thread pool that is made at its first use."""
+    """A thread pool that is created at its first use."""
 
     __slots__ = ("_idle", "_pool", "_workers")
 
@@ -107,7 +107,7 @@ class PoolThreads:
         jobs.put((function, name))
 
     def _serve(self, jobs: "SimpleQueue[tuple[Callable[[], None], str]]") -> None:
-        """A daemon thread: one job after the other, idle in between unless enough others are."""
+        """Run one job after the other in a daemon thread. It stays idle in between unless enough others are."""
         while True:
             function, threading.current_thread().name = jobs.get()
             function()
@@ -122,8 +122,8 @@ class PoolThreads:
             self._pool = None
 
 
-class Calls:
-    """Calls of users' code in this process, by key: also those that nobody waits for any more. Safe from any thread."""
+class RunningCalls:
+    """Running calls of users' code in this process, by key, including those for which no task waits any more. Thread-safe."""
 
     __slots__ = ("_lock", "_running", "_waiting")
 
@@ -137,7 +137,7 @@ class Calls:
             self._running[key] += 1
 
     def end(self, key: Hashable) -> None:
-        """With the last one of the key whoever waits is called, in this thread."""
+        """Record the end of a call. After the last one of the key, call the registered callbacks in this thread."""
         with self._lock:
             self._running[key] -= 1
             ended = self._running[key] <= 0
@@ -147,8 +147,9 @@ class Calls:
         for callback in waiting:
             callback()
 
-    def wait(self, key: Hashable, callback: Callable[[], None]) -> bool:
-        """False: none runs. Else `callback` is called once, when the last one has ended, in whichever thread that is."""
+    def notify_when_ended(self, key: Hashable, callback: Callable[[], None]) -> bool:
+        """Return False if no call of the key runs. Otherwise call `callback` once, when the last one has ended, in whichever thread that
+        is."""
         with self._lock:
             if key not in self._running:
                 return False
@@ -156,11 +157,12 @@ class Calls:
             return True
 
 
-PROCESS_CALLS = Calls()
+PROCESS_CALLS = RunningCalls()
 
 
 def read_boot_id(path: str = BOOT_ID_PATH) -> str:
-    """The kernel's id of this boot. Where there is none: a new one each time, so that every start counts as after a power cut."""
+    """Return the kernel's id of this boot. If there is none, return a new id each time, so that every start counts as one after a power
+    cut."""
     try:
         with open(path, encoding="ascii") as file:
             return file.read().strip()
@@ -170,7 +172,7 @@ def read_boot_id(path: str = BOOT_ID_PATH) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a process may reach beside the network."""
+    """The environment of a process apart from the network."""
 
     clock: Clock
     random: Random
@@ -178,31 +180,31 @@ class Host:
     threads: Threads
     boot_id: Callable[[], str]
     pid: int = field(default_factory=os.getpid)
-    """Of this process."""
+    """The id of this process."""
     home: str = field(default_factory=lambda: os.path.expanduser("~"))
-    """This user's directory."""
-    calls: Calls = field(default_factory=lambda: PROCESS_CALLS)
-    """Of users' code that runs in this process."""
+    """The home directory of this user."""
+    calls: RunningCalls = field(default_factory=lambda: PROCESS_CALLS)
+    """The running calls of users' code in this process."""
     name: str = field(default_factory=socket.gethostname)
-    """Of this machine."""
+    """The name of this machine."""
     descriptors: Descriptors = field(default_factory=Descriptors)
-    """Of this process."""
+    """The descriptors of this process."""
 
     @classmethod
     def current(cls) -> "Host":
-        """The host that the running loop brings (`lockstep_host`, the simulator's), else this machine."""
+        """Return the host of the running loop (`lockstep_host`, the simulator's), or else this machine."""
         return running_host() or cls.real()
 
     @classmethod
     def real(cls) -> "Host":
-        """This machine."""
+        """Return this machine."""
         from lockstep.runtime.files import RealFiles
 
         return cls(Clock(), SystemRandom(), RealFiles(), PoolThreads(), read_boot_id, descriptors=DESCRIPTORS)
 
 
 def running_host() -> Host | None:
-    """The host that the running loop brings; None where no loop runs, or one without."""
+    """Return the host of the running loop, or None if no loop runs or it has none."""
     try:
         return getattr(asyncio.get_running_loop(), "lockstep_host", None)
     except RuntimeError:

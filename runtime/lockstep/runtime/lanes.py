@@ -68,7 +68,7 @@ class Lane:
         """Run one request, then those that wait, as the budget of each turn allows. Skip requests whose connection has closed."""
         try:
             while True:
-                await self._budget.item(LANE_ITEMS)
+                await self._budget.take(LANE_ITEMS)
                 if not request.endpoint.closed:
                     try:
                         self._settle(request, await work())

@@ -1,6 +1,6 @@
-"""Dialling out: one-shot calls, and links that are kept alive. RocketMQ: NettyRemotingClient.
+"""Outgoing connections: single requests, and links that reconnect. RocketMQ: NettyRemotingClient.
 
-WAITING ──resolve()──▶ DIALLING ──connected──▶ HANDSHAKE ──on_connected() returned──▶ UP ──lost──▶ DIALLING (at once)
+WAITING ──resolve()──▶ CONNECTING ──connected──▶ HANDSHAKE ──on_connected() returned──▶ UP ──lost──▶ CONNECTING (at once)
    ▲                      │ refused, timed out      │ failed                                        WAITING if it was up for less than 1 s
    └──────on_refused()────┴─────────────────────────┘
 """
@@ -19,23 +19,23 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
 
-log = get_logger("runtime.pool")
+log = get_logger("runtime.link")
 
 CONNECT_MS = 3_000
 """RocketMQ: connectTimeoutMillis."""
 HANDSHAKE_MS = 5_000
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 1_000
-"""A peer that is back is found within a second (wire.md)."""
+"""A link reaches a peer that is up again within a second (wire.md)."""
 STABLE_MS = 1_000
-"""A connection that was up for less does not earn an immediate reconnect: a peer that accepts and closes is not dialled in a tight loop."""
+"""Minimum duration of a connection for an immediate reconnect, so that a peer that accepts and closes is not called in a tight loop."""
 
 _HOST = re.compile(r"[^\s\x00-\x1f\x7f]{1,255}")
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """ "host:port" or "[ipv6]:port" in parts. ConfigError for anything else."""
+    """Split "host:port" or "[ipv6]:port". Raise ConfigError if it is neither."""
     host, colon, port = address.strip().rpartition(":")
     if not colon or not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or int(port) > 65_535:
         raise ConfigError(f"{address[:80]!r} is not an address: expected HOST:PORT")
@@ -47,7 +47,7 @@ def parse_address(address: str) -> tuple[str, int]:
 async def connect(
     host: Host, address: str, *, handler: Handler | None = None, limits: EndpointLimits = DEFAULT_LIMITS, timeout_ms: int = CONNECT_MS
 ) -> Endpoint:
-    """Dials. TransportError where nobody answers within `timeout_ms` or the connection is refused."""
+    """Connect. Raise TransportError if the connection is refused or not established within `timeout_ms`."""
     name, port = parse_address(address)
     loop = asyncio.get_running_loop()
     try:
@@ -58,7 +58,7 @@ async def connect(
     except OSError as error:
         raise TransportError(f"{address}: {os_reason(error)}") from error
     except UnicodeError as error:  # of the name's IDNA form: an empty label, or one of more than 63 characters
-        raise TransportError(f"{address}: {name} is no host name") from error
+        raise TransportError(f"{address}: {name} is not a host name") from error
     return endpoint
 
 
@@ -71,7 +71,7 @@ async def call(
     *,
     timeout_ms: int,
 ) -> Command:
-    """One request over a connection of its own; the response, whatever its code. TransportError, RequestTimeoutError."""
+    """Send one request over its own connection and return the response, whatever its code. Raise TransportError or RequestTimeoutError."""
     deadline = host.clock.monotonic_ms() + timeout_ms
     endpoint = await connect(host, address, timeout_ms=min(timeout_ms, CONNECT_MS))
     try:
@@ -82,12 +82,15 @@ async def call(
 
 
 class Link:
-    """One connection to one peer, made again whenever it is lost.
+    """One connection to one peer, re-established whenever it is lost.
 
-    `resolve` gives the peer's address now, or None while none is known. `on_connected` is the handshake: the link counts as up when it
-    returns; where it raises one of our errors the connection is closed and dialled again. `on_refused` is called for each attempt that
-    failed or found no address: refresh the route. `on_lost(endpoint, reason)` is called once for each connection for which
-    `on_connected` returned.
+    `resolve` returns the peer's current address, or None if it is unknown. `on_connected` is the handshake: the link is up when it returns;
+    if
+    it raises a LockstepError, the connection is closed and established again. `on_refused` is called for each attempt that failed or found
+    no
+    address, so that the caller can refresh the route. `on_lost(endpoint, reason)` is called once for each connection for which
+    `on_connected`
+    returned.
     """
 
     def __init__(
@@ -114,30 +117,30 @@ class Link:
         self._retry = asyncio.Event()
         self._waiters: list[asyncio.Future[Endpoint]] = []
         self._closed = False
-        self._dialled: Endpoint | None = None
+        self._endpoint: Endpoint | None = None
         self.current: Endpoint | None = None
         """The connection while the link is up."""
         self.last_error: LockstepError | None = None
-        """Why the last attempt failed."""
+        """The error of the last attempt."""
 
     def __repr__(self) -> str:
-        return f"Link({self._called()}, {'up' if self.current else 'down'})"
+        return f"Link({self._label()}, {'up' if self.current else 'down'})"
 
     def start(self) -> None:
-        """Begins to dial. May be called again: it does nothing then."""
+        """Start to connect. Further calls do nothing."""
         if not self._closed and not len(self._tasks):
-            self._tasks.spawn(self._run(), f"link {self._called()}")
+            self._tasks.spawn(self._run(), f"link {self._label()}")
 
     def retry(self) -> None:
-        """Dials now instead of waiting for the end of the back-off: there is a new address."""
+        """Connect now instead of waiting for the end of the backoff, for example because the address has changed."""
         self._retry.set()
 
     async def endpoint(self, timeout_ms: int) -> Endpoint:
-        """The connection, waiting for it for `timeout_ms`. TransportError says what keeps it from being there."""
+        """Return the connection, waiting up to `timeout_ms` for it. Raise TransportError with the reason if it is not established."""
         if self.current is not None and not self.current.closed:
             return self.current
         if self._closed:
-            raise TransportError(f"{self._called()}: the link is closed")
+            raise TransportError(f"{self._label()}: the link is closed")
         self.start()
         waiter: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -146,7 +149,7 @@ class Link:
                 return await waiter
         except TimeoutError as error:
             why = f": {self.last_error}" if self.last_error is not None else ""
-            raise TransportError(f"{self._called()}: not connected within {timeout_ms} ms{why}") from error
+            raise TransportError(f"{self._label()}: not connected within {timeout_ms} ms{why}") from error
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -154,24 +157,27 @@ class Link:
     async def request(
         self, code: int, fields: dict[str, Any] | None = None, body: bytes | bytearray | memoryview = b"", *, timeout_ms: int
     ) -> Command:
-        """Connects if need be and asks, all within `timeout_ms`; the response, whatever its code. TransportError, RequestTimeoutError."""
+        """Connect if necessary, send a request and return the response, whatever its code, all within `timeout_ms`.
+
+        Raises TransportError or RequestTimeoutError.
+        """
         deadline = self._host.clock.monotonic_ms() + timeout_ms
         endpoint = await self.endpoint(timeout_ms)
         return await endpoint.request(code, fields, body, timeout_ms=max(1, deadline - self._host.clock.monotonic_ms()))
 
     async def close(self, reason: str = "link closed") -> None:
-        """Sends what is unsent, closes, dials no more."""
+        """Send the unsent bytes, close, and don't reconnect."""
         self._closed = True
         if self.current is not None:
             self.current.close(reason)
         await self._tasks.cancel_all()
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_exception(TransportError(f"{self._called()}: the link is closed"))
-        if self._dialled is not None:
-            await self._dialled.wait_closed()
+                waiter.set_exception(TransportError(f"{self._label()}: the link is closed"))
+        if self._endpoint is not None:
+            await self._endpoint.wait_closed()
 
-    def _called(self) -> str:
+    def _label(self) -> str:
         return self._name or self._resolve() or "unknown address"
 
     async def _run(self) -> None:
@@ -184,7 +190,7 @@ class Link:
                     self._on_refused()
             else:
                 up_since = self._host.clock.monotonic_ms()
-                await self._hold(endpoint)
+                await self._stay_up(endpoint)
                 if self._host.clock.monotonic_ms() - up_since >= STABLE_MS:
                     failures = 0
                     continue
@@ -192,14 +198,14 @@ class Link:
             await self._back_off(failures)
 
     async def _attempt(self) -> Endpoint | None:
-        """Dials and shakes hands. None where that failed (`last_error`)."""
+        """Connect and do the handshake. Return None if that failed (`last_error`)."""
         address = self._resolve()
         if address is None:
-            self.last_error = TransportError(f"{self._called()}: no address is known")
+            self.last_error = TransportError(f"{self._label()}: no address is known")
             return None
         endpoint: Endpoint | None = None
         try:
-            endpoint = self._dialled = await connect(self._host, address, handler=self._handler, limits=self._limits)
+            endpoint = self._endpoint = await connect(self._host, address, handler=self._handler, limits=self._limits)
             if self._on_connected is not None:
                 async with asyncio.timeout(HANDSHAKE_MS / 1000):
                     await self._on_connected(endpoint)
@@ -215,8 +221,8 @@ class Link:
         log.debug("link.refused", peer=address, name=self._name or None, error=str(self.last_error))
         return None
 
-    async def _hold(self, endpoint: Endpoint) -> None:
-        """The link is up until the connection ends."""
+    async def _stay_up(self, endpoint: Endpoint) -> None:
+        """Keep the link up until the connection ends."""
         ended = asyncio.Event()
 
         def lost(_: Endpoint, reason: str) -> None:
@@ -238,7 +244,7 @@ class Link:
         await ended.wait()
 
     async def _back_off(self, failures: int) -> None:
-        """50 ms, doubled each time up to 1 s, of which half is jitter; or until `retry`."""
+        """Wait 50 ms, doubled with each failure up to 1 s, half of it jitter, or until `retry`."""
         ceiling_ms = min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << min(failures - 1, 10))
         try:
             async with asyncio.timeout(self._host.random.uniform(ceiling_ms / 2, ceiling_ms) / 1000):

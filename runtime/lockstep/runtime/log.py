@@ -1,8 +1,8 @@
 """Logging: events `noun.past_verb` with facts as keys, by structlog, through the standard library's `logging` tree "lockstep".
 
-A library does not configure its user's logging: the SDK's events go to the loggers `lockstep.*` as `event key=value …` and appear as the
-application decides. A program of ours calls `configure` once: JSON lines when stdout is no terminal, coloured lines on a terminal. In each
-form control characters and line breaks of facts are escaped: text that a peer sent begins no line and moves no cursor.
+A library does not configure its user's logging: the SDK's events go to the loggers `lockstep.*` as `event key=value …`, and the application
+decides how they appear. lockstep's programs call `configure` once: it writes JSON lines, or coloured lines if stdout is a terminal. In all
+forms, control characters and line breaks in facts are escaped, so that text from a peer can neither begin a line nor move the cursor.
 """
 
 import logging
@@ -25,7 +25,7 @@ Logger = FilteringBoundLogger
 
 
 def _to_record(logger: object, method: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """What the standard logger is called with: readable text for any handler, the facts for ours."""
+    """Return the arguments for the standard logger: readable text for any handler, the facts for lockstep's."""
     event = str(facts.pop("event"))
     extra: dict[str, Any] = {"extra": {"event": event, "facts": facts}}
     if (exc_info := facts.pop("exc_info", None)) is not None:
@@ -36,7 +36,7 @@ def _to_record(logger: object, method: str, facts: MutableMapping[str, Any]) -> 
 
 
 def get_logger(name: str) -> Logger:
-    """A logger below "lockstep": `get_logger("broker.store").info("segment.opened", path=…)`."""
+    """Return a logger below "lockstep": `get_logger("broker.store").info("segment.opened", path=…)`."""
     return cast(
         Logger,
         structlog.wrap_logger(
@@ -75,9 +75,9 @@ class _Lines(logging.Formatter):
 
 
 def configure(level: str = "info", *, stream: TextIO | None = None, announcing: bool = True) -> None:
-    """Sets the process's logging up: once, by a program. `level` is one of LEVELS; `stream` is stdout by default.
+    """Set up the process's logging. A program calls it once. `level` is one of LEVELS; `stream` is stdout by default.
 
-    `announcing` False: nobody waits for announcements, the level holds for them too.
+    If `announcing` is False, the level applies to announcements too, because no process waits for them.
     """
     out = sys.stdout if stream is None else stream
     terminal = out.isatty()
@@ -93,15 +93,15 @@ def configure(level: str = "info", *, stream: TextIO | None = None, announcing: 
 
 
 def level() -> str:
-    """What is logged, from this level on: one of LEVELS."""
+    """Return the lowest level that is logged: one of LEVELS."""
     return logging.getLevelName(logging.getLogger(ROOT).getEffectiveLevel()).lower()
 
 
 def set_level(level: str) -> None:
-    """From now on; one of LEVELS."""
+    """Log from this level on: one of LEVELS."""
     logging.getLogger(ROOT).setLevel(level.upper())
 
 
 def announce(event: str, **facts: object) -> None:
-    """An event that others wait for (`broker.started`): written whatever the level is, unless `configure` was told otherwise."""
+    """Log an event that other processes wait for (`broker.started`), whatever the level, unless `configure` disabled that."""
     get_logger(_ANNOUNCER).info(event, **facts)

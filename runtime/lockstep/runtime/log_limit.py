@@ -1,4 +1,4 @@
-"""Events that a peer can cause at will: at most 10 a second of each name are logged, then one line with how many were left out."""
+"""Limit events that a peer can cause: at most 10 per second of each name are logged, then one line with the number of dropped ones."""
 
 import asyncio
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from lockstep.runtime.log import Logger, get_logger
 log = get_logger("runtime.log")
 
 EVENTS_MAX = 10
-"""Of one name, in one period."""
+"""The maximum number of events of one name in one period."""
 PERIOD_MS = 1_000
 
 
@@ -22,50 +22,51 @@ class EventLimit:
         self._events_max = events_max
         self._period_ms = period_ms
         self._periods: dict[str, tuple[int, int]] = {}
-        """Name → when its period began, events since then; in the order of their begin."""
+        """Name → (begin of its period, events since then), ordered by the begin."""
 
-    def passes(self, event: str, now_ms: int) -> bool:
-        """Whether this event is one of the first of its period. Call `ended` before: it reports the period that this event may end."""
+    def allows(self, event: str, now_ms: int) -> bool:
+        """Return whether this event is one of the first of its period. Call `pop_ended` before: it reports the period that this event
+        may end."""
         began_ms, count = self._periods.get(event, (now_ms, 0))
         self._periods[event] = began_ms, count + 1
         return count < self._events_max
 
-    def ended(self, now_ms: int) -> list[tuple[str, int]]:
-        """Forgets the periods that are over; (name, events left out) of those in which any was."""
+    def pop_ended(self, now_ms: int) -> list[tuple[str, int]]:
+        """Forget the periods that are over. Return (name, dropped events) of those with dropped events."""
         over = [event for event, (began_ms, _) in self._periods.items() if now_ms >= began_ms + self._period_ms]
         counts = [(event, self._periods.pop(event)[1] - self._events_max) for event in over]
         return [(event, count) for event, count in counts if count > 0]
 
     def due_ms(self) -> int | None:
-        """When the first period with an event left out ends; None: there is none."""
+        """Return when the first period with a dropped event ends, or None if no event was dropped."""
         ends = [began_ms + self._period_ms for began_ms, count in self._periods.values() if count > self._events_max]
         return min(ends, default=None)
 
 
-class _FloodLog:
-    """A Flood with the clock of the running loop."""
+class _LoopEventLimit:
+    """An EventLimit with the clock of the running loop."""
 
-    __slots__ = ("_armed", "_flood")
+    __slots__ = ("_armed", "_limit")
 
     def __init__(self) -> None:
-        self._flood = EventLimit()
+        self._limit = EventLimit()
         self._armed = False
 
-    def passes(self, event: str) -> bool:
+    def allows(self, event: str) -> bool:
         now_ms = self._report()
-        passes = self._flood.passes(event, now_ms)
-        if not passes and not self._armed:
+        allowed = self._limit.allows(event, now_ms)
+        if not allowed and not self._armed:
             self._arm()
-        return passes
+        return allowed
 
     def _report(self) -> int:
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        for event, count in self._flood.ended(now_ms):
+        for event, count in self._limit.pop_ended(now_ms):
             log.warning("events.left_out", left_out=event, count=count, period_ms=PERIOD_MS)
         return now_ms
 
     def _arm(self) -> None:
-        due_ms = self._flood.due_ms()
+        due_ms = self._limit.due_ms()
         self._armed = due_ms is not None
         if due_ms is not None:
             asyncio.get_running_loop().call_at((due_ms + 1) / 1000, self._expired)
@@ -75,11 +76,11 @@ class _FloodLog:
         self._arm()
 
 
-_logs: "WeakKeyDictionary[asyncio.AbstractEventLoop, _FloodLog]" = WeakKeyDictionary()
+_logs: "WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopEventLimit]" = WeakKeyDictionary()
 
 
 def log_limited(logger: Logger, level: Literal["info", "warning", "error"], event: str, **facts: Any) -> None:
-    """Logs the event, unless 10 of its name were logged on the running loop within a second. Where no loop runs, none is left out."""
+    """Log the event, unless 10 of its name were logged on the running loop within a second. Without a running loop none is dropped."""
     if _passes(event):
         getattr(logger, level)(event, **facts)
 
@@ -89,7 +90,7 @@ def _passes(event: str) -> bool:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return True
-    flood = _logs.get(loop)
-    if flood is None:
-        flood = _logs[loop] = _FloodLog()
-    return flood.passes(event)
+    limit = _logs.get(loop)
+    if limit is None:
+        limit = _logs[loop] = _LoopEventLimit()
+    return limit.allows(event)

@@ -1,10 +1,10 @@
-"""An asynchronous service for programs that block: on an event loop of its own, in a daemon thread.
+"""Runs an asynchronous service for programs that block: on its own event loop, in a daemon thread.
 
-    NEW --first call, or start--> RUNNING --close--> CLOSED        CLOSED refuses every call
+    NEW --first call, or start--> RUNNING --close--> CLOSED        CLOSED rejects every call
      ^                               |
-     +----------- fork --------------+                             the child has neither thread nor connections: it begins anew
+     +----------- fork --------------+                             the child has neither thread nor connections: it starts again
 
-In a forked child nothing of the parent's service is touched: no destructor runs, no byte goes out on a connection that both have.
+A forked child does not touch the parent's service: no destructor runs, and no byte is sent on a connection that both have.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 EXIT_WAIT_S = 3.0
-"""How long the end of the program waits for services that nobody has closed."""
-LOOK_S = 0.5
-"""A signal that comes right before a thread begins to wait does not wake it (CPython): it looks this often."""
+"""How long the end of the program waits for services that are not closed."""
+POLL_S = 0.5
+"""A signal that arrives right before a thread begins to wait does not wake it (CPython), so the thread polls at this interval."""
 
 
 class LoopThread(Generic[S]):
-    """One service, started at its first call. `make` gives it; its `async with` is its life. Safe to call from any thread."""
+    """One service, started at its first call. `make` returns it as an asynchronous context manager. Thread-safe."""
 
     def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[S]]) -> None:
         self.name = name
-        """What errors and the thread are called by."""
+        """The name in errors and of the thread."""
         self._make = make
         self._lock = threading.Lock()
         self._running: _Running[S] | None = None
@@ -42,15 +42,15 @@ class LoopThread(Generic[S]):
         _all.add(self)
 
     def start(self) -> None:
-        """What the first call does. StateError when it is closed; raises what the service's own start raises."""
-        self._handed(lambda _: None)
+        """Start the service as the first call does. Raise StateError if closed, or the error of the service's own start."""
+        self._submit(lambda _: None)
 
-    def call(self, ask: Callable[[S], Coroutine[Any, Any, T]]) -> T:
-        """The coroutine's result, or what it raised. An exception that comes from elsewhere (KeyboardInterrupt) cancels it.
+    def call(self, request: Callable[[S], Coroutine[Any, Any, T]]) -> T:
+        """Return the coroutine's result, or raise its error. An exception from elsewhere (KeyboardInterrupt) cancels it.
 
-        StateError when it is closed, was closed while this waited, or is called on an event loop, which it would block.
+        Raises StateError if closed, if closed during the wait, or if called on an event loop, which it would block.
         """
-        future = self._handed(lambda running: asyncio.run_coroutine_threadsafe(ask(running.service), running.loop))
+        future = self._submit(lambda running: asyncio.run_coroutine_threadsafe(request(running.service), running.loop))
         try:
             return _result(future)
         except concurrent.futures.CancelledError:
@@ -58,13 +58,14 @@ class LoopThread(Generic[S]):
         finally:
             future.cancel()
 
-    def look(self, ask: Callable[[S], T], default: T) -> T:
-        """`ask(service)` in this very thread: for what can be read from any; `default` while it does not run."""
+    def peek(self, read: Callable[[S], T], default: T) -> T:
+        """Return `read(service)`, called in this thread, for state that any thread may read; `default` if the service does not run."""
         running = self._running
-        return ask(running.service) if running is not None and running.is_started else default
+        return read(running.service) if running is not None and running.is_started else default
 
     def close(self, timeout_s: float | None = None) -> None:
-        """End the service, and wait for that; from now on every call is refused. Again, or before the start: nothing happens."""
+        """End the service and wait for its end. From now on every call is rejected. A second close, or one before the start, does
+        nothing."""
         with self._lock:
             self._closed = True
             running, self._running = self._running, None
@@ -76,11 +77,11 @@ class LoopThread(Generic[S]):
     def state(self) -> str:
         return "closed" if self._closed else "new" if self._running is None else "running"
 
-    def _handed(self, hand: "Callable[[_Running[S]], T]") -> T:
-        """`hand` of what runs, within the lock: what it gives to the loop is there before a stop is."""
+    def _submit(self, submit: "Callable[[_Running[S]], T]") -> T:
+        """Return `submit(running)`, called within the lock: the loop receives its work before a stop."""
         if _loop_runs():
             raise StateError(f"{self.name} blocks, and this thread runs an event loop: use the asynchronous one here, or a thread")
-        running = self._begun()
+        running = self._ensure_running()
         try:
             _result(running.started)
         except Exception:  # re-raised
@@ -90,25 +91,26 @@ class LoopThread(Generic[S]):
             raise
         with self._lock:
             if self._running is not running:
-                raise self._is_closed()
+                raise self._closed_error()
             if not running.thread.is_alive():
-                raise StateError(f"{self.name}: its thread has ended by itself; make a new one")
-            return hand(running)
+                raise StateError(f"{self.name}: its thread has ended unexpectedly; make a new one")
+            return submit(running)
 
-    def _begun(self) -> "_Running[S]":
-        """Threads that come while it starts wait for the one start, and share its failure."""
+    def _ensure_running(self) -> "_Running[S]":
+        """Return the running service, starting it if necessary. Threads that call it meanwhile wait for the same start and share its
+        failure."""
         with self._lock:
             if self._closed:
-                raise self._is_closed()
+                raise self._closed_error()
             if self._running is None:
                 self._running = _Running(self.name, self._make)
             return self._running
 
-    def _is_closed(self) -> StateError:
+    def _closed_error(self) -> StateError:
         return StateError(f"{self.name} is closed: make a new one")
 
-    def _forked(self) -> None:
-        """In the child, whose only thread is this one."""
+    def _reset_after_fork(self) -> None:
+        """Reset in the child, whose only thread is this one."""
         if self._running is not None:
             _left_by_forks.append(self._running)
         self._running = None
@@ -116,13 +118,13 @@ class LoopThread(Generic[S]):
 
 
 class _Running(Generic[S]):
-    """Thread, loop and service."""
+    """The thread, its loop and the service."""
 
     service: S
 
     def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[S]]) -> None:
         self.started: concurrent.futures.Future[None] = concurrent.futures.Future()
-        """Or what kept it from that."""
+        """Done when the service has started, or with the error that prevented that."""
         self.loop = new_event_loop()
         self._make = make
         self._stop = asyncio.Event()
@@ -134,17 +136,17 @@ class _Running(Generic[S]):
         return self.started.done() and self.started.exception() is None
 
     def stop(self) -> None:
-        """The service ends once what was handed to the loop until now has begun."""
+        """End the service after the work that was submitted before has begun."""
         try:
             self.loop.call_soon_threadsafe(self._stop.set)
         except RuntimeError:
-            pass  # it has ended by itself
+            pass  # it has ended already
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             try:
                 runner.run(self._serve())
-            except BaseException as error:  # listener: whoever waits for the start raises it
+            except BaseException as error:  # listener: the thread that waits for the start raises it
                 if self.started.done():
                     raise
                 self.started.set_exception(error)
@@ -157,13 +159,13 @@ class _Running(Generic[S]):
 
 _all: "weakref.WeakSet[LoopThread[Any]]" = weakref.WeakSet()
 _left_by_forks: list[_Running[Any]] = []
-"""A parent's: kept, so that nothing of them is closed by being collected."""
+"""Services of the parent: kept, so that garbage collection does not close them."""
 
 
 def _result(future: "concurrent.futures.Future[T]") -> T:
     while True:
         try:
-            return future.result(LOOK_S)
+            return future.result(POLL_S)
         except TimeoutError:
             if future.done():
                 return future.result()
@@ -179,7 +181,7 @@ def _loop_runs() -> bool:
 
 def _after_fork() -> None:
     for each in list(_all):
-        each._forked()
+        each._reset_after_fork()
 
 
 def _at_exit() -> None:

@@ -1,7 +1,7 @@
-"""Figures for Prometheus. What is counted here costs an addition; everything else is read from the tables at a scrape.
+"""Metrics for Prometheus. Counting an event costs an addition; everything else is read from the tables during a scrape.
 
-A scrape may look at millions of entries and tell thousands of rows. It does so in slices of a fixed count, each in its own turn of the
-loop: requests are served in between, and the rows of one answer are of different turns.
+A scrape may read millions of entries and return thousands of rows. It does so in slices of a fixed size, each in its own turn of the loop:
+requests are served in between, so the rows of one response are from different turns.
 """
 
 import asyncio
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_US = (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000)
-"""Upper bounds, from a write into the page cache to a disk that hangs."""
+"""Upper bounds in µs, from a write into the page cache to a disk that hangs."""
 
 
-class Timing:
+class DurationHistogram:
     """A histogram of durations."""
 
     __slots__ = ("counts", "total_us")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_US) + 1)
-        """Per bucket of BUCKETS_US, the last one for what took longer."""
+        """The count per bucket of BUCKETS_US; the last one is for longer durations."""
         self.total_us = 0
 
-    def add(self, took_us: int) -> None:
+    def observe(self, took_us: int) -> None:
         self.counts[bisect_left(BUCKETS_US, took_us)] += 1
         self.total_us += took_us
 
 
 def load() -> None:
-    """Imports what a scrape needs: else the first one takes 15 ms of a turn for that."""
+    """Import the modules that a scrape needs; otherwise the first scrape would spend 15 ms of a turn on it."""
     import prometheus_client.core  # noqa: F401
 
 
@@ -44,21 +44,21 @@ Rows = Iterable[Row]
 
 
 SLICE_ITEMS = 500
-"""Entries of tables looked at in one turn of the loop: about a millisecond."""
+"""The number of table entries read in one turn of the loop: about a millisecond."""
 SLICE_ROWS = 100
-"""Rows put into text in one turn of the loop: about a millisecond."""
+"""The number of rows rendered in one turn of the loop: about a millisecond."""
 
 
 class Slices:
-    """Divides a long piece of work among turns of the loop: call `item` for each item of it."""
+    """Divides a long piece of work among turns of the loop: call `step` for each item of it."""
 
     __slots__ = ("_count_max", "_left")
 
     def __init__(self, count_max: int = SLICE_ITEMS) -> None:
         self._count_max = self._left = count_max
 
-    async def item(self, count: int = 1) -> None:
-        """`count` items are done. Other tasks run when the slice is full: what the caller iterates over has to be a copy."""
+    async def step(self, count: int = 1) -> None:
+        """Count `count` items as done. When the slice is full, other tasks run: iterate over a copy."""
         self._left -= count
         if self._left <= 0:
             self._left = self._count_max
@@ -66,24 +66,24 @@ class Slices:
 
 
 class MetricFamilies:
-    """Metric families under one set of labels that all of them carry."""
+    """Metric families with a set of labels that all of them carry."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._names = tuple(labels)
         self._values = tuple(labels.values())
         self._families: list[Iterator[Metric]] = []
-        """Of each its parts: families of the same name with some of its rows."""
+        """For each family its parts: families of the same name with some of the rows."""
 
     def gauge(self, name: str, help_text: str, labels: Sequence[str] = (), rows: Rows = ()) -> None:
-        """A value that goes up and down. `rows` are taken while `render` goes on: what they come from must not change until then."""
+        """Add a value that goes up and down. `rows` are consumed during `render`: their source must not change until then."""
         self._add(False, name, help_text, labels, rows)
 
     def counter(self, name: str, help_text: str, labels: Sequence[str] = (), rows: Rows = ()) -> None:
-        """A value that only rises; `_total` is appended to the name. `rows` as of `gauge`."""
+        """Add a value that only rises; `_total` is appended to the name. `rows` are as in `gauge`."""
         self._add(True, name, help_text, labels, rows)
 
-    def histogram(self, name: str, help_text: str, timing: Timing) -> None:
-        """In seconds."""
+    def histogram(self, name: str, help_text: str, timing: DurationHistogram) -> None:
+        """Add a histogram, in seconds."""
         from prometheus_client.core import HistogramMetricFamily
 
         buckets, below = [], 0
@@ -95,7 +95,7 @@ class MetricFamilies:
         self._families.append(iter([family]))
 
     async def render(self) -> bytes:
-        """In Prometheus' text format, this process's memory, CPU time and open files behind them."""
+        """Return Prometheus' text format, followed by this process's memory, CPU time and open files."""
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
         texts: list[bytes] = []
@@ -103,7 +103,7 @@ class MetricFamilies:
             head = b""
             for part in family:
                 text = _text(part)
-                if not head:  # two lines, of help and type: they stand once above all rows
+                if not head:  # the lines of help and type precede all rows once
                     head = b"".join(text.splitlines(keepends=True)[:2])
                     texts.append(head)
                 texts.append(text[len(head) :])
@@ -131,12 +131,12 @@ def _text(family: "Metric") -> bytes:
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
-    registry.register(_Given([family]))
+    registry.register(_FixedCollector([family]))
     return generate_latest(registry)
 
 
-class _Given:
-    """What a registry collects from."""
+class _FixedCollector:
+    """A collector for a registry that returns the given families."""
 
     def __init__(self, families: Sequence["Metric"]) -> None:
         self._families = families

@@ -1,6 +1,6 @@
-"""The requests of one connection that wait for their answer. RocketMQ: NettyRemotingAbstract.responseTable.
+"""The requests of one connection that wait for their response. RocketMQ: NettyRemotingAbstract.responseTable.
 
-All time-outs share one heap and one timer: a request costs no timer of its own.
+All time-outs share one heap and one timer, so that a request needs no timer of its own.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from lockstep.protocol.errors import RequestTimeoutError, TransportError
 from lockstep.runtime.timer import Timer
 
 CLOCK_STEP_S = 0.001
-"""uvloop's clock and timers count whole milliseconds: what is due within this time is due."""
+"""uvloop's clock and timers count whole milliseconds: an event that is due within this time is due now."""
 HEAP_SLACK = 64
-"""Entries of answered requests that may stay, beside as many as there are outstanding ones."""
+"""Entries of completed requests that may remain, in addition to one per pending request."""
 
 
 def code_name(code: int) -> str:
-    """A request code for people."""
+    """Return the name of a request code, for people."""
     try:
         return f"{RequestCode(code).name} ({code})"
     except ValueError:
@@ -28,13 +28,13 @@ def code_name(code: int) -> str:
 
 
 class ResponseReceiver(Protocol):
-    """What a request ends with: an asyncio.Future, or what does without the loop turn after which a future tells.
+    """Receives the response of a request: an asyncio.Future, or an object that saves the turn of the loop that a future's callbacks take.
 
     A result is set in the protocol's callback: `set_result` must not raise. An error may be set while the connection is being closed.
     """
 
     def done(self) -> bool:
-        """Nobody waits for it any more."""
+        """Return whether the response is not awaited any more."""
         ...
 
     def set_result(self, result: Command, /) -> None: ...
@@ -43,50 +43,50 @@ class ResponseReceiver(Protocol):
 
 
 class PendingRequests:
-    """Opaque → answer. `answers` may be popped from directly: an answered request leaves only its entry in the heap behind."""
+    """Opaque → receiver. Callers may pop from `receivers` directly: a completed request leaves only its entry in the heap."""
 
-    __slots__ = ("_alarm", "_heap", "_loop", "_peer", "answers")
+    __slots__ = ("_heap", "_loop", "_peer", "_timer", "receivers")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: Callable[[], str], late_ms: int) -> None:
         self._loop = loop
         self._peer = peer
-        self._alarm = Timer(loop, self._expire, late_ms)
+        self._timer = Timer(loop, self._expire, late_ms)
         self._heap: list[tuple[float, int, int, int]] = []
-        """(deadline, opaque, timeout_ms, code); answered ones go when they are due or outnumber the others."""
-        self.answers: dict[int, ResponseReceiver] = {}
+        """(deadline, opaque, timeout_ms, code). Entries of completed requests are removed when they are due or outnumber the others."""
+        self.receivers: dict[int, ResponseReceiver] = {}
 
     def __len__(self) -> int:
-        return len(self.answers)
+        return len(self.receivers)
 
-    def add(self, opaque: int, code: int, timeout_ms: int, answer: ResponseReceiver) -> None:
-        """A new request: its answer, its time-out or the end of the connection settles `answer`."""
-        self.answers[opaque] = answer
+    def add(self, opaque: int, code: int, timeout_ms: int, receiver: ResponseReceiver) -> None:
+        """Add a request. Its response, its time-out or the end of the connection completes `receiver`."""
+        self.receivers[opaque] = receiver
         heap = self._heap
-        if len(heap) > HEAP_SLACK and len(heap) > 2 * len(self.answers):
-            # A pass over the heap for each half of it that has gone: a constant cost per request.
-            heap[:] = [entry for entry in heap if entry[1] in self.answers]
+        if len(heap) > HEAP_SLACK and len(heap) > 2 * len(self.receivers):
+            # A pass over the heap whenever half of it is obsolete: a constant cost per request.
+            heap[:] = [entry for entry in heap if entry[1] in self.receivers]
             heapq.heapify(heap)
         deadline = self._loop.time() + timeout_ms / 1000
         heapq.heappush(heap, (deadline, opaque, timeout_ms, code))
-        if not self._alarm.armed or deadline < self._alarm.due:
-            self._alarm.set(deadline)
+        if not self._timer.armed or deadline < self._timer.due:
+            self._timer.set(deadline)
 
     def fail_all(self, error: Callable[[], TransportError]) -> None:
-        """The connection ended: an error of its own for each."""
-        self._alarm.cancel()
+        """Fail all requests after the end of the connection, each with its own error."""
+        self._timer.cancel()
         self._heap.clear()
-        answers, self.answers = self.answers, {}
-        for answer in answers.values():
-            if not answer.done():
-                answer.set_exception(error())
+        receivers, self.receivers = self.receivers, {}
+        for receiver in receivers.values():
+            if not receiver.done():
+                receiver.set_exception(error())
 
     def _expire(self) -> None:
         now = self._loop.time() + CLOCK_STEP_S
-        heap, answers = self._heap, self.answers
-        while heap and (heap[0][0] <= now or heap[0][1] not in answers):
+        heap, receivers = self._heap, self.receivers
+        while heap and (heap[0][0] <= now or heap[0][1] not in receivers):
             _, opaque, timeout_ms, code = heapq.heappop(heap)
-            answer = answers.pop(opaque, None)
-            if answer is not None and not answer.done():
-                answer.set_exception(RequestTimeoutError(f"{self._peer()}: no answer to {code_name(code)} within {timeout_ms} ms"))
+            receiver = receivers.pop(opaque, None)
+            if receiver is not None and not receiver.done():
+                receiver.set_exception(RequestTimeoutError(f"{self._peer()}: no response to {code_name(code)} within {timeout_ms} ms"))
         if heap:
-            self._alarm.set(heap[0][0])
+            self._timer.set(heap[0][0])

@@ -1,10 +1,10 @@
-"""Text from others, made safe for a log line and a terminal."""
+"""Make text from other processes safe for log lines and terminals."""
 
 
 def printable(text: str) -> str:
-    """The text with every character that is not printable escaped: control characters, line breaks, half surrogate pairs, text direction.
+    """Return the text with every unprintable character escaped: control characters, line breaks, half surrogate pairs, text direction.
 
-    What it returns is returned unchanged by a second call.
+    A second call does not change the result.
     """
     if text.isprintable():
         return text
@@ -12,5 +12,5 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """As `printable`, line by line: for tracebacks."""
+    """Do the same as `printable`, line by line, for tracebacks."""
     return "\n".join(map(printable, text.split("\n")))

@@ -1,4 +1,4 @@
-"""Listens by name and keeps what dialled in. RocketMQ: NettyRemotingServer."""
+"""Listens on named ports and keeps the accepted connections. RocketMQ: NettyRemotingServer."""
 
 import asyncio
 import errno
@@ -15,15 +15,15 @@ from lockstep.runtime.log_limit import log_limited
 log = get_logger("runtime.server")
 
 BACKLOG = 1024
-"""Connections that the kernel holds until they are accepted: all clients of a restarted broker come back at once."""
+"""Connections that the kernel queues until they are accepted: all clients of a restarted broker reconnect at once."""
 CONNECTIONS_MAX = 10_000
-"""At most so many connections at once: each may hold some MiB of unsent answers."""
+"""The maximum number of connections: each may hold some MiB of unsent responses."""
 PARTIAL_BYTES_MAX = 256 * 1024 * 1024
-"""Of frames that are not complete yet, over all connections: 16 of the largest, or 1,000 of what a producer gathers at most."""
+"""The maximum number of bytes of incomplete frames over all connections: 16 of the largest, or 1,000 of a producer's largest batches."""
 
 
 class Server:
-    """Named listeners with one handler. `bind()` takes the ports, `start()` opens them, `close()` ends it all."""
+    """Named listeners with one handler. `bind()` takes the ports, `start()` accepts connections, `close()` ends everything."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Server:
         self._next_id = 0
         self._open = False
         self.addresses: dict[str, str] = {}
-        """Listener name → "ip:port" as bound; a port 0 is replaced by the one that the system gave."""
+        """Listener name → bound "ip:port"; a port 0 is replaced by the one that the system chose."""
         self.endpoints: dict[int, Endpoint] = {}
         """Open connections by Endpoint.id, oldest first."""
 
     async def bind(self) -> None:
-        """Takes every port without accepting yet: who dials is refused until `start`. ConfigError when a port can't be had."""
+        """Take every port without accepting: connections are refused until `start`. Raise ConfigError if a port can't be bound."""
         loop = asyncio.get_running_loop()
         for name, (host, port) in self._listeners.items():
             try:
@@ -68,7 +68,7 @@ class Server:
             self.addresses[name] = format_address(server.sockets[0].getsockname()) if server.sockets else f"{host}:{port}"
 
     async def start(self) -> None:
-        """Binds, unless `bind` has, and accepts from now on."""
+        """Bind, unless `bind` was called, and accept connections from now on."""
         if not self._servers:
             await self.bind()
         self._open = True
@@ -76,13 +76,13 @@ class Server:
             await server.start_serving()
 
     def stop_accepting(self) -> None:
-        """Closes the ports; what is connected stays."""
+        """Close the ports; connections stay open."""
         self._open = False
         for server in self._servers:
             server.close()
 
     async def close(self, reason: str = "server closed") -> None:
-        """Closes the ports and every connection, and waits until all are gone (their unsent bytes have `linger_ms`)."""
+        """Close the ports and every connection, and wait until all are closed (their unsent bytes have `linger_ms`)."""
         self.stop_accepting()
         for endpoint in list(self.endpoints.values()):
             endpoint.close(reason)
@@ -119,7 +119,7 @@ class Server:
             self._on_connect(endpoint)
 
     def _refusal(self) -> str | None:
-        """Why no connection may be added now."""
+        """Return why no connection may be added now, or None."""
         if not self._open:
             return "the server is closing"
         if len(self.endpoints) >= self._connections_max:
@@ -129,12 +129,12 @@ class Server:
         return None
 
     def _partial(self, change: int) -> None:
-        """Beyond the limit whoever has sent the most of a frame without finishing it is cut off: never one who sends little."""
+        """Beyond the limit, close the connection with the largest incomplete frame, never one with a small one."""
         self._partial_bytes += change
         while self._partial_bytes > self._partial_bytes_max:
             largest = max(self.endpoints.values(), key=lambda endpoint: endpoint.partial_bytes)
             self._forget_partial(largest)
-            largest.refuse(f"unfinished frames of all connections have more than {self._partial_bytes_max} bytes, its own the most")
+            largest.reject(f"unfinished frames of all connections have more than {self._partial_bytes_max} bytes, its own the most")
 
     def _forget_partial(self, endpoint: Endpoint) -> None:
         self._partial_bytes -= endpoint.partial_bytes

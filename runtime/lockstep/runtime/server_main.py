@@ -1,4 +1,4 @@
-"""A server program from its settings to its exit code."""
+"""Runs a server program, from its settings to its exit code."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ EXIT_USAGE = 2
 
 
 def run_program(prog: str, model: type[S], make: Callable[[S], Service], argv: Sequence[str], *, stop_ms: int | None = None) -> int:
-    """Loads the settings, sets logging up at `config.log_level` (where there is one), runs the service. The exit code.
+    """Load the settings, set up logging at `config.log_level` (if it exists), run the service. Return the exit code.
 
-    A setting that can't be is one line on stderr and exit 2; what `make` refuses is told the same way with the error's own exit code.
+    An invalid setting gives one line on stderr and exit 2. An error of `make` is reported the same way, with the error's own exit code.
     """
     try:
         config = load(model, argv, prog).config

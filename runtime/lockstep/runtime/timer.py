@@ -1,33 +1,34 @@
-"""A timer that is fair to a process that stood still."""
+"""A timer that takes a suspended process into account."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class Timer:
-    """Calls back at a time of the loop's clock, one due time at a time.
+    """Calls back at a time of the loop's clock, with one due time at a time.
 
-    A timer that fires late says that this process (or its machine) stood still. What peers sent meanwhile lies unread in the sockets, and a
-    loop runs its timers before it reads. So a late alarm waits once more, `late_ms`, before it is believed.
+    A timer that fires late shows that this process (or its machine) was suspended or blocked. Data that peers sent meanwhile is unread in
+    the
+    sockets, and a loop runs its timers before it reads. So a late timer waits once more, `late_ms`, before it calls back.
     """
 
-    __slots__ = ("_callback", "_handle", "_late_s", "_loop", "_spared", "due")
+    __slots__ = ("_callback", "_handle", "_late_s", "_loop", "_postponed", "due")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None], late_ms: int) -> None:
         self._loop = loop
         self._callback = callback
         self._late_s = late_ms / 1000
         self._handle: asyncio.TimerHandle | None = None
-        self._spared = False
+        self._postponed = False
         self.due = 0.0
-        """When it rings, in loop time; of meaning while it is armed."""
+        """When it fires, in loop time; valid while it is armed."""
 
     @property
     def armed(self) -> bool:
         return self._handle is not None
 
     def set(self, due: float) -> None:
-        """Rings at `due` (loop time), and no longer at an earlier set time."""
+        """Fire at `due` (loop time), instead of an earlier set time."""
         self.cancel()
         self.due = due
         self._handle = self._loop.call_at(due, self._fire)
@@ -39,10 +40,10 @@ class Timer:
 
     def _fire(self) -> None:
         now = self._loop.time()
-        if now - self.due > self._late_s and not self._spared:
-            self._spared = True
+        if now - self.due > self._late_s and not self._postponed:
+            self._postponed = True
             self._handle = self._loop.call_at(now + self._late_s, self._fire)
             return
-        self._spared = False
+        self._postponed = False
         self._handle = None
         self._callback()

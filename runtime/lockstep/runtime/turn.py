@@ -1,4 +1,4 @@
-"""Turns of the event loop: a callback that no error can leave unscheduled, and the work that tasks together may do in one turn."""
+"""Turns of the event loop: a callback that stays scheduled after errors, and a budget of work that tasks share in one turn."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("runtime.turn")
 
-AGAIN_MS = 100
-"""After an error, the time until the work is tried again: an error that does not go away must not keep the loop busy."""
+RETRY_MS = 100
+"""The time until the work is retried after an error, so that a persistent error does not keep the loop busy."""
 
 
 class Turn:
-    """Work for the next turn of the loop: `soon` schedules it, once however often it is called.
+    """Work for the next turn of the loop: `schedule` schedules it once, however often it is called.
 
-    An Exception that leaves the work is logged as `turn.failed` with its traceback and passed to `failed`. That function decides what
-    follows: it answers what the work had taken, schedules the work again (`again`), or ends the process.
+    An Exception from the work is logged as `turn.failed` with its traceback and passed to `failed`. That function decides what follows: it
+    responds to the requests that the work had taken, schedules the work again (`retry`), or ends the process.
     """
 
     __slots__ = ("_failed", "_handle", "_name", "_work")
@@ -27,20 +27,20 @@ class Turn:
         self._failed = failed
         self._handle: asyncio.Handle | None = None
 
-    def soon(self) -> None:
-        """Schedules the work for the next turn, unless it is scheduled."""
+    def schedule(self) -> None:
+        """Schedule the work for the next turn, unless it is scheduled."""
         if self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._run)
 
-    def later(self, delay_ms: int) -> None:
-        """Schedules the work for a time, instead of what it was scheduled for."""
+    def schedule_after(self, delay_ms: int) -> None:
+        """Schedule the work after a delay, instead of its earlier time."""
         self.cancel()
         self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._run)
 
-    def again(self) -> None:
-        """Schedules the work after AGAIN_MS, unless it is scheduled."""
+    def retry(self) -> None:
+        """Schedule the work after RETRY_MS, unless it is scheduled."""
         if self._handle is None:
-            self.later(AGAIN_MS)
+            self.schedule_after(RETRY_MS)
 
     def cancel(self) -> None:
         if self._handle is not None:
@@ -61,20 +61,20 @@ class Turn:
 
 
 class TurnBudget:
-    """Items of work that all tasks that use it together may do in one turn of the loop. Who has done none for longest is next."""
+    """The number of items of work that all tasks together may do in one turn of the loop. The task that has waited longest is next."""
 
     __slots__ = ("_count_max", "_left", "_passed", "_turn", "_waiting")
 
     def __init__(self, count_max: int) -> None:
         self._count_max = self._left = count_max
-        self._turn = Turn("budget", self._renew, lambda error: self._turn.again())
+        self._turn = Turn("budget", self._renew, lambda error: self._turn.retry())
         self._waiting: list[asyncio.Future[None]] = []
         """Tasks that have not had a turn since they began to wait."""
         self._passed: list[asyncio.Future[None]] = []
-        """Of these the ones for which nothing was left in an earlier turn: they come first."""
+        """Those for which nothing was left in an earlier turn: they come first."""
 
-    async def item(self, count: int = 1) -> None:
-        """Returns when there is room for work in this turn, and takes `count` items of it: call it before the work."""
+    async def take(self, count: int = 1) -> None:
+        """Wait until this turn has room for work, and take `count` items of it. Call it before the work."""
         queue = self._waiting
         while self._left <= 0:
             turn = asyncio.get_running_loop().create_future()
@@ -82,7 +82,7 @@ class TurnBudget:
             await turn
             queue = self._passed
         self._left -= count
-        self._turn.soon()
+        self._turn.schedule()
 
     def _renew(self) -> None:
         self._left = self._count_max

@@ -17,7 +17,7 @@ from lockstep.client.instance import Instance
 from lockstep.protocol.allocate import BY_BROKER, allocate
 from lockstep.protocol.bodies import ListVersion, MemberList
 from lockstep.protocol.queue import MessageQueue, TopicLayout
-from lockstep.runtime.host import Calls
+from lockstep.runtime.host import RunningCalls
 from lockstep.testing.simulation.host import SimClock
 from sweep.mutants.registry import Patches, mutant
 
@@ -99,7 +99,7 @@ def locked_while_an_old_call_runs(patch: Patches) -> None:
 @mutant("stubborn")
 def outlived_calls_are_not_awaited(patch: Patches) -> None:
     """A queue on which the call of a consumer that has stopped still works is not locked by the next one of the process."""
-    patch.set(Calls, "wait", lambda self, key, callback: False)
+    patch.set(RunningCalls, "notify_when_ended", lambda self, key, callback: False)
 
 
 @mutant("late", "pause")

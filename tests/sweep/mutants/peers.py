@@ -83,7 +83,7 @@ def elements_are_not_counted(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{DESCRIPTORS}::test_every_way_to_a_file_has_the_reserve")
 def files_have_no_reserve(patch: Patches) -> None:
     """A file is opened with a reserved descriptor where connections hold all others."""
-    patch.set(Descriptors, "call", lambda self, function, *args: function(*args))
+    patch.set(Descriptors, "open", lambda self, function, *args: function(*args))
 
 
 @mutant("swarm", aimed="tests/unit/broker/store/test_shortage.py::test_the_next_file_of_the_log_is_open_before_it_is_needed")
@@ -116,7 +116,7 @@ def remarks_are_taken_as_they_came(patch: Patches) -> None:
 @mutant("swarm", aimed="tests/unit/runtime/test_log_limit.py::test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted")
 def every_event_is_logged(patch: Patches) -> None:
     """What a peer does wrong over and over is logged ten times a second, and counted."""
-    patch.set(EventLimit, "passes", lambda self, event, now_ms: True)
+    patch.set(EventLimit, "allows", lambda self, event, now_ms: True)
 
 
 @mutant("swarm", aimed=f"{ADMIN_PORT}::test_the_oldest_connection_without_a_whole_request_makes_room_for_the_newest")
@@ -125,7 +125,7 @@ def the_newest_connection_is_cut(patch: Patches) -> None:
     made: Any = admin_port._Connection.connection_made
 
     def cut(self: Any, transport: Any) -> None:
-        made(self, transport) if len(self._open) < admin_port.WAITING_MAX else transport.abort()
+        made(self, transport) if len(self._open) < admin_port.INCOMPLETE_MAX else transport.abort()
 
     patch.set(admin_port._Connection, "connection_made", cut)
 
@@ -244,10 +244,10 @@ def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
 def each_lane_request_has_a_turn_of_its_own(patch: Patches) -> None:
     """What all lanes do in one turn of the loop has one budget."""
 
-    async def item(self: TurnBudget, count: int = 1) -> None:
+    async def take(self: TurnBudget, count: int = 1) -> None:
         return
 
-    patch.set(TurnBudget, "item", item)
+    patch.set(TurnBudget, "take", take)
 
 
 @mutant("swarm", aimed=f"{HEARTBEATS}::test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once")

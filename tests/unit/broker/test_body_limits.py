@@ -17,7 +17,7 @@ from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode as R
 from lockstep.protocol.layouts import ENTRY_COUNT_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.runtime.dispatch import Mark
+from lockstep.runtime.dispatch import HandlerSpec
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX, LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, RECORDS_BYTES_MAX, REQUEST_BYTES_MAX
 
 BROKER = (
@@ -44,7 +44,7 @@ QUEUES_MAX = 16_384
 """Of one topic at one broker, all held by one member."""
 
 
-def marks(processors: tuple[type, ...]) -> dict[int, Mark]:
+def marks(processors: tuple[type, ...]) -> dict[int, HandlerSpec]:
     found = [mark for each in processors for name in dir(each) for mark in getattr(getattr(each, name), "__handles__", ())]
     return {mark.code: mark for mark in found}
 

@@ -31,7 +31,7 @@ WAITING: dict[str, Any] = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_
 
 @pytest.fixture(autouse=True)
 def all_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EventLimit, "passes", lambda *_: True)
+    monkeypatch.setattr(EventLimit, "allows", lambda *_: True)
 
 
 def fails_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch, on_call: int = 1, at_end: bool = False) -> list[int]:

@@ -39,7 +39,7 @@ OTHER = 12_345
 @pytest.fixture(autouse=True)
 def all_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where more than ten fail in a second."""
-    monkeypatch.setattr(EventLimit, "passes", lambda *_: True)
+    monkeypatch.setattr(EventLimit, "allows", lambda *_: True)
 
 
 def missing(*_: object, **__: object) -> Any:
@@ -58,7 +58,7 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     """`ask`'s request fails alone: it has one response, and the request that is sent with it has its own."""
     caplog.clear()
-    received = endpoint._outstanding.answers = Received()
+    received = endpoint._pending.receivers = Received()
     failing = ask()
     beside = endpoint.request(OTHER, timeout_ms=5_000)
     answer = await failing

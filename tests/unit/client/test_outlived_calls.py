@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.client import ConsumeOrderlyStatus, Message, MessageExt, OrderlyContext, Producer, PushConsumer
-from lockstep.runtime.host import Calls
+from lockstep.runtime.host import RunningCalls
 from lockstep.testing import TestCluster, simulate
 
 S = ConsumeOrderlyStatus
@@ -90,24 +90,24 @@ def test_another_process_has_the_queue_as_soon_as_the_broker_gives_it() -> None:
 
 
 def test_calls_are_counted_by_key_and_the_last_one_tells() -> None:
-    calls, told = Calls(), list[str]()
-    assert not calls.wait("a", lambda: told.append("never"))
+    calls, told = RunningCalls(), list[str]()
+    assert not calls.notify_when_ended("a", lambda: told.append("never"))
     calls.begin("a")
     calls.begin("a")
     calls.begin("b")
-    assert calls.wait("a", lambda: told.append("a"))
+    assert calls.notify_when_ended("a", lambda: told.append("a"))
     calls.end("b")
     calls.end("a")
     assert told == []
     calls.end("a")
     assert told == ["a"]
-    assert not calls.wait("a", lambda: told.append("never"))
+    assert not calls.notify_when_ended("a", lambda: told.append("never"))
 
 
 def test_calls_end_in_any_thread() -> None:
-    calls, told = Calls(), threading.Event()
+    calls, told = RunningCalls(), threading.Event()
     calls.begin("a")
-    assert calls.wait("a", told.set)
+    assert calls.notify_when_ended("a", told.set)
     thread = threading.Thread(target=calls.end, args=("a",))
     thread.start()
     thread.join()

@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime import admin_port
-from lockstep.runtime.admin_port import ANSWERED_MAX, REQUEST_BYTES_MAX, WAITING_MAX, AdminPages, AdminPort, Health
+from lockstep.runtime.admin_port import INCOMPLETE_MAX, REQUEST_BYTES_MAX, RESPONDING_MAX, AdminPages, AdminPort, Health
 from lockstep.runtime.log import ROOT, get_logger
 from support.http import fetch, raw
 
@@ -188,11 +188,11 @@ async def test_the_oldest_connection_without_a_whole_request_makes_room_for_the_
     async with served(Program()) as address:
         host, _, port = address.rpartition(":")
         idle = []
-        for number in range(2 * WAITING_MAX):
+        for number in range(2 * INCOMPLETE_MAX):
             idle.append(await asyncio.open_connection(host, int(port)))
             idle[-1][1].write(b"GET /livez" * (number % 2))
             assert (await fetch(address, "/livez"))[0] == 200
-        for reader, _ in idle[:WAITING_MAX]:
+        for reader, _ in idle[:INCOMPLETE_MAX]:
             assert await ended(reader) == b""
         last = idle[-1]
         last[1].write(b" HTTP/1.1\r\n\r\n")
@@ -229,7 +229,7 @@ async def test_scrapes_at_the_same_time_share_one_rendering() -> None:
     program = Program()
     held = HeldMetrics(program)
     async with served(program) as address:
-        scrapes = [await scrape(address) for _ in range(ANSWERED_MAX)]
+        scrapes = [await scrape(address) for _ in range(RESPONDING_MAX)]
         assert held.render_count == 1
         held.may_end.set()
         for reader, writer in scrapes:
@@ -243,11 +243,11 @@ async def test_a_connection_that_is_being_answered_is_not_closed_for_others() ->
     held = HeldMetrics(program)
     async with served(program) as address:
         host, _, port = address.rpartition(":")
-        scrapes = [await scrape(address) for _ in range(ANSWERED_MAX)]
-        for _ in range(ANSWERED_MAX):
+        scrapes = [await scrape(address) for _ in range(RESPONDING_MAX)]
+        for _ in range(RESPONDING_MAX):
             refused, body = await fetch(address, "/metrics")
-            assert (refused, body) == (503, "8 connections are being answered, no more are allowed: ask again in a second\n")
-        idle = [await asyncio.open_connection(host, int(port)) for _ in range(2 * WAITING_MAX)]
+            assert (refused, body) == (503, "8 connections wait for a response, the maximum: retry in a second\n")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(2 * INCOMPLETE_MAX)]
         assert (await fetch(address, "/livez"))[0] == 200
         held.may_end.set()
         for reader, writer in scrapes:

@@ -13,11 +13,11 @@ from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.config import (
     PROGRAM_OPTIONS,
-    Listen,
-    Loaded,
+    ListenAddress,
+    LoadedSettings,
     Settings,
     load,
-    parse_listen,
+    parse_listen_address,
     parse_listeners,
     require_loopback_or_insecure,
 )
@@ -46,7 +46,7 @@ class Needy(Settings):
     nameserver: str
 
 
-def loaded(*argv: str, env: dict[str, str] | None = None) -> Loaded[Config]:
+def loaded(*argv: str, env: dict[str, str] | None = None) -> LoadedSettings[Config]:
     return load(Config, argv, "prog", environment=env or {})
 
 
@@ -196,24 +196,24 @@ def test_settings_are_frozen() -> None:
 @pytest.mark.parametrize(
     ("text", "listen"),
     [
-        ("internal=0.0.0.0:10911", Listen("internal", "0.0.0.0", 10911)),
-        ("127.0.0.1:0", Listen("internal", "127.0.0.1", 0)),
-        ("external=[::1]:20911", Listen("external", "::1", 20911)),
+        ("internal=0.0.0.0:10911", ListenAddress("internal", "0.0.0.0", 10911)),
+        ("127.0.0.1:0", ListenAddress("internal", "127.0.0.1", 0)),
+        ("external=[::1]:20911", ListenAddress("external", "::1", 20911)),
     ],
 )
-def test_a_listener_is_a_name_and_an_address(text: str, listen: Listen) -> None:
-    assert parse_listen(text) == listen
+def test_a_listener_is_a_name_and_an_address(text: str, listen: ListenAddress) -> None:
+    assert parse_listen_address(text) == listen
 
 
 @pytest.mark.parametrize("text", ["", "=127.0.0.1:1", "internal=", "internal=127.0.0.1", "internal=127.0.0.1:x"])
 def test_what_is_no_listener_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        parse_listen(text)
+        parse_listen_address(text)
 
 
 def test_a_listener_name_stands_once() -> None:
     assert parse_listeners(["h:1", "external=h:2"]) == {"internal": ("h", 1), "external": ("h", 2)}
-    with pytest.raises(ConfigError, match="'internal' is given twice"):
+    with pytest.raises(ConfigError, match="'internal' occurs twice"):
         parse_listeners(["h:1", "internal=h:2"])
 
 
@@ -244,7 +244,7 @@ def test_whoever_can_be_reached_from_outside_must_say_that_this_is_meant(host: s
 @given(st.text(max_size=30))
 def test_any_text_is_a_listener_or_a_config_error(text: str) -> None:
     try:
-        listen = parse_listen(text)
+        listen = parse_listen_address(text)
     except ConfigError:
         return
     assert listen.name

@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.runtime import files
 from lockstep.runtime.daemon import LoopErrors
-from lockstep.runtime.descriptors import RESERVED, WAIT_COUNT, WAIT_S, Budget, Descriptors
+from lockstep.runtime.descriptors import RESERVED, WAIT_COUNT, WAIT_S, DescriptorBudget, Descriptors
 from lockstep.runtime.files import RealFiles
 from lockstep.runtime.host import Host
 from lockstep.runtime.server import Server
@@ -35,7 +35,7 @@ from support.until import until
     ],
 )
 def test_what_is_left_for_connections(limit: int, setting: int, files: int, connections: int, kept: int) -> None:
-    assert Budget.of(limit, setting, files) == Budget(limit, connections, kept)
+    assert DescriptorBudget.of(limit, setting, files) == DescriptorBudget(limit, connections, kept)
 
 
 class Table:
@@ -76,11 +76,11 @@ def test_as_many_files_as_are_reserved_are_opened_while_connections_hold_the_res
     table.free = 0
     opened = []
     for number in range(RESERVED):
-        opened.append(descriptors.call(os.open, f"file-{number}", os.O_RDWR))
+        opened.append(descriptors.open(os.open, f"file-{number}", os.O_RDWR))
         assert descriptors.is_short()
         assert descriptors.reserved == RESERVED - number - 1
     with pytest.raises(OSError, match="too many open files"):
-        descriptors.call(os.open, "one more", os.O_RDWR)
+        descriptors.open(os.open, "one more", os.O_RDWR)
     os.close(opened.pop())
     assert descriptors.is_short()
     for fd in opened:
@@ -101,7 +101,7 @@ def test_a_connection_that_takes_a_descriptor_in_between_keeps_no_file_out(monke
         table.free = max(0, table.free - 10)  # ten connections are accepted first
         return opening(path, flags)
 
-    assert table.opened[descriptors.call(raced, "file", os.O_RDWR)] == "file"
+    assert table.opened[descriptors.open(raced, "file", os.O_RDWR)] == "file"
     assert descriptors.reserved == RESERVED - 11
     assert descriptors.is_short()
 
@@ -110,7 +110,7 @@ def test_what_writes_in_a_worker_thread_waits_until_a_descriptor_is_free(monkeyp
     """Counted, not timed."""
     table = Table(monkeypatch, 1_000)
     descriptors = prepared(monkeypatch, 1_000)
-    taken = [descriptors.call(os.open, "taken", os.O_RDWR) for _ in range(table.free + RESERVED)]
+    taken = [descriptors.open(os.open, "taken", os.O_RDWR) for _ in range(table.free + RESERVED)]
     pauses: list[float] = []
 
     def pause(seconds: float) -> bool:
@@ -120,10 +120,10 @@ def test_what_writes_in_a_worker_thread_waits_until_a_descriptor_is_free(monkeyp
         return False
 
     monkeypatch.setattr(descriptors._closed, "wait", pause)
-    assert table.opened[descriptors.wait(os.open, "file", os.O_RDWR)] == "file"
+    assert table.opened[descriptors.open_or_wait(os.open, "file", os.O_RDWR)] == "file"
     assert pauses == [WAIT_S] * 7
     with pytest.raises(OSError, match="too many open files"):
-        descriptors.wait(os.open, "never", os.O_RDWR)
+        descriptors.open_or_wait(os.open, "never", os.O_RDWR)
     assert len(pauses) == 7 + WAIT_COUNT, "and not for ever: a stop has to end"
 
 
@@ -132,10 +132,10 @@ async def test_the_event_loop_never_waits_for_a_descriptor(monkeypatch: pytest.M
         table = Table(patch, 1_000)
         descriptors = prepared(patch, 1_000)
         for _ in range(table.free + RESERVED):
-            descriptors.call(os.open, "taken", os.O_RDWR)
+            descriptors.open(os.open, "taken", os.O_RDWR)
         patch.setattr(descriptors._closed, "wait", lambda seconds: pytest.fail("it waited"))
         with pytest.raises(OSError, match="too many open files"):
-            descriptors.wait(os.open, "file", os.O_RDWR)
+            descriptors.open_or_wait(os.open, "file", os.O_RDWR)
 
 
 def test_an_error_of_the_file_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_an_error_of_the_file_is_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         raise FileNotFoundError(errno.ENOENT, "no such file", path)
 
     with pytest.raises(FileNotFoundError):
-        descriptors.call(missing, "file")
+        descriptors.open(missing, "file")
     assert descriptors.reserved == 125
 
 

@@ -203,7 +203,7 @@ async def test_a_request_without_an_answer_times_out_by_name_and_its_late_answer
         serving(lambda command, _: kept.append(command), on_connect=arrived.append) as server,
         dialled(server) as endpoint,
     ):
-        with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:\d+: no answer to GET_MIN_OFFSET \(31\) within 20 ms"):
+        with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:\d+: no response to GET_MIN_OFFSET \(31\) within 20 ms"):
             await endpoint.request(SILENT, timeout_ms=20)
         arrived[0].send(kept[0].reply())
         future = endpoint.request(SILENT, timeout_ms=5000)
@@ -216,7 +216,7 @@ async def test_answered_requests_do_not_pile_up_until_they_would_have_timed_out(
     async with serving(echo) as server, dialled(server) as endpoint:
         for _ in range(50):
             await asyncio.gather(*(endpoint.request(ECHO, timeout_ms=3_600_000) for _ in range(20)))
-        assert len(endpoint._outstanding._heap) <= 64 + 2 * 20
+        assert len(endpoint._pending._heap) <= 64 + 2 * 20
 
 
 async def test_closing_fails_what_is_outstanding_naming_the_peer_and_the_reason() -> None:
@@ -269,7 +269,7 @@ async def test_what_is_too_large_is_refused_before_anything_is_sent() -> None:
     async with serving(echo) as server, dialled(server) as endpoint:
         with pytest.raises(LocalProtocolError):
             endpoint.request(ECHO, body=bytes(17 * 1024 * 1024), timeout_ms=5000)
-        assert len(endpoint._outstanding) == 0
+        assert len(endpoint._pending) == 0
         assert (await endpoint.request(ECHO, timeout_ms=5000)).code == 0
 
 

@@ -31,7 +31,7 @@ async def test_a_request_times_out_at_its_time_and_not_before(frozen: FrozenLoop
     await frozen.advance(2.998)
     assert not future.done()
     await frozen.advance(2 * MS)
-    with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:1000: no answer to GET_MIN_OFFSET \(31\) within 3000 ms"):
+    with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:1000: no response to GET_MIN_OFFSET \(31\) within 3000 ms"):
         future.result()
     endpoint.abort("")
 
@@ -81,7 +81,7 @@ async def test_the_timer_does_not_ring_for_requests_that_are_answered(frozen: Fr
 async def test_outstanding_requests_are_bounded() -> None:
     endpoint, _ = record(None, requests_max=2)
     futures = [endpoint.request(1, timeout_ms=5000) for _ in range(2)]
-    with pytest.raises(TransportError, match="2 requests are outstanding"):
+    with pytest.raises(TransportError, match="2 requests are pending"):
         await endpoint.request(1, timeout_ms=5000)
     endpoint.abort("")
     assert all(isinstance(future.exception(), TransportError) for future in futures)
@@ -109,7 +109,7 @@ async def test_a_frame_that_is_not_complete_in_time_closes_the_connection(frozen
     assert not endpoint.closed
     await frozen.advance(2 * MS)
     assert recorder.ended == "closed"
-    assert f"{len(FRAME) - 1} bytes of a frame came, the rest did not within 30000 ms" in endpoint.reason
+    assert f"{len(FRAME) - 1} bytes of a frame arrived, the rest did not within 30000 ms" in endpoint.reason
 
 
 async def test_bytes_that_keep_coming_do_not_extend_the_time_of_a_frame(frozen: FrozenLoop) -> None:
@@ -166,7 +166,7 @@ async def test_silence_closes_the_end_that_was_dialled(frozen: FrozenLoop) -> No
     await frozen.advance(119.998)
     assert not endpoint.closed
     await frozen.advance(2 * MS)
-    assert (recorder.ended, endpoint.reason) == ("closed", "nothing heard for 120000 ms")
+    assert (recorder.ended, endpoint.reason) == ("closed", "nothing received for 120000 ms")
 
 
 async def test_a_peer_that_takes_no_answers_is_closed_as_a_silent_one(frozen: FrozenLoop) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockstep.runtime.daemon import call_apart
+from lockstep.runtime.daemon import call_isolated
 from lockstep.runtime.log_limit import EVENTS_MAX
 from support.server_sources import server_sources
 
@@ -91,5 +91,5 @@ async def test_a_callback_that_fails_again_and_again_is_logged_ten_times(event: 
         raise KeyError("missing")
 
     for _ in range(3 * EVENTS_MAX):
-        call_apart(event, fails)
+        call_isolated(event, fails)
     assert [record.getMessage().split()[0] for record in caplog.records] == [event] * EVENTS_MAX

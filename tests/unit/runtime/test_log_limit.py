@@ -16,13 +16,13 @@ from support.until import until
 
 def test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted() -> None:
     table = EventLimit()
-    assert [table.passes("refused", 5) for _ in range(15)] == [True] * 10 + [False] * 5
-    assert table.passes("failed", 5), "each name is counted by itself"
+    assert [table.allows("refused", 5) for _ in range(15)] == [True] * 10 + [False] * 5
+    assert table.allows("failed", 5), "each name is counted by itself"
     assert table.due_ms() == 1_005
-    assert table.ended(1_004) == []
-    assert table.ended(1_005) == [("refused", 5)]
-    assert table.ended(9_999) == []
-    assert table.passes("refused", 1_005)
+    assert table.pop_ended(1_004) == []
+    assert table.pop_ended(1_005) == [("refused", 5)]
+    assert table.pop_ended(9_999) == []
+    assert table.allows("refused", 1_005)
     assert table.due_ms() is None
 
 
@@ -32,12 +32,12 @@ def test_every_event_is_passed_or_counted_and_no_second_has_more_than_two_period
     happened, told, passed = dict.fromkeys("abc", 0), dict.fromkeys("abc", 0), list[tuple[str, int]]()
     for event, later_ms in steps:
         now_ms += later_ms
-        for name, count in table.ended(now_ms):
+        for name, count in table.pop_ended(now_ms):
             told[name] += count
         happened[event] += 1
-        if table.passes(event, now_ms):
+        if table.allows(event, now_ms):
             passed.append((event, now_ms))
-    for name, count in table.ended(now_ms + PERIOD_MS):
+    for name, count in table.pop_ended(now_ms + PERIOD_MS):
         told[name] += count
     for name in "abc":
         times = [at for event, at in passed if event == name]

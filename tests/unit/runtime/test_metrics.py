@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.runtime.metrics import BUCKETS_US, SLICE_ROWS, MetricFamilies, Slices, Timing
+from lockstep.runtime.metrics import BUCKETS_US, SLICE_ROWS, DurationHistogram, MetricFamilies, Slices
 
 
 def lines(figures: MetricFamilies) -> list[str]:
@@ -31,17 +31,17 @@ def test_every_value_carries_the_common_labels_and_its_own() -> None:
     [(0, 0), (BUCKETS_US[0], 0), (BUCKETS_US[0] + 1, 1), (BUCKETS_US[-1], len(BUCKETS_US) - 1), (BUCKETS_US[-1] + 1, len(BUCKETS_US))],
 )
 def test_a_duration_counts_up_to_its_bound(took_us: int, bucket: int) -> None:
-    timing = Timing()
-    timing.add(took_us)
+    timing = DurationHistogram()
+    timing.observe(took_us)
     assert timing.counts.index(1) == bucket
     assert (sum(timing.counts), timing.total_us) == (1, took_us)
 
 
 @given(st.lists(st.integers(0, 10**8), max_size=50))
 def test_buckets_are_cumulative_and_the_last_one_holds_all(durations: list[int]) -> None:
-    timing = Timing()
+    timing = DurationHistogram()
     for took_us in durations:
-        timing.add(took_us)
+        timing.observe(took_us)
     figures = MetricFamilies({})
     figures.histogram("took_seconds", "Text.", timing)
     found = lines(figures)
@@ -102,7 +102,7 @@ async def test_slices_let_others_run_after_so_many_items() -> None:
         nonlocal done
         slices = Slices(10)
         for _ in range(100):
-            await slices.item()
+            await slices.step()
             done += 1
 
     task = asyncio.ensure_future(work())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lockstep.runtime.turn import AGAIN_MS, Turn, TurnBudget
+from lockstep.runtime.turn import RETRY_MS, Turn, TurnBudget
 from support.loops import FrozenLoop
 
 
@@ -24,10 +24,10 @@ class Work:
 async def test_it_runs_once_a_turn_however_often_it_is_asked_for() -> None:
     work = Work()
     for _ in range(3):
-        work.turn.soon()
+        work.turn.schedule()
     await asyncio.sleep(0)
     assert (work.calls, work.turn.is_scheduled) == (1, False)
-    work.turn.soon()
+    work.turn.schedule()
     await asyncio.sleep(0)
     assert work.calls == 2
 
@@ -35,12 +35,12 @@ async def test_it_runs_once_a_turn_however_often_it_is_asked_for() -> None:
 async def test_an_error_is_passed_on_and_it_can_be_scheduled_afterwards(caplog: pytest.LogCaptureFixture) -> None:
     work = Work()
     work.error = KeyError("missing")
-    work.turn.soon()
+    work.turn.schedule()
     await asyncio.sleep(0)
     assert work.failures == [work.error]
     assert "turn.failed" in caplog.text
     work.error = None
-    work.turn.soon()
+    work.turn.schedule()
     await asyncio.sleep(0)
     assert work.calls == 2
 
@@ -48,17 +48,17 @@ async def test_an_error_is_passed_on_and_it_can_be_scheduled_afterwards(caplog: 
 @pytest.mark.frozen_clock
 async def test_it_is_tried_again_after_a_pause_unless_it_is_asked_for_before(frozen: FrozenLoop) -> None:
     work = Work()
-    work.turn.again()
-    await frozen.advance(AGAIN_MS / 1_000 - 0.001)
+    work.turn.retry()
+    await frozen.advance(RETRY_MS / 1_000 - 0.001)
     assert work.calls == 0
     await frozen.advance(0.001)
     assert work.calls == 1
-    work.turn.later(50)
-    work.turn.later(20)
-    work.turn.again()
+    work.turn.schedule_after(50)
+    work.turn.schedule_after(20)
+    work.turn.retry()
     await frozen.advance(0.02)
     assert work.calls == 2
-    work.turn.later(20)
+    work.turn.schedule_after(20)
     work.turn.cancel()
     await frozen.advance(1)
     assert work.calls == 2
@@ -69,7 +69,7 @@ async def test_tasks_share_the_items_of_a_turn_and_none_is_left_out() -> None:
 
     async def work(task: int) -> None:
         for _ in range(25):
-            await budget.item()
+            await budget.take()
             turns[-1].append(task)
             done[task] += 1
 

@@ -137,7 +137,7 @@ class PullProcessor:
         self._holds: LongPollTable[Pull] = LongPollTable(held_max=held_max, held_per_group_max=held_per_group_max)
         self._found: deque[Pull] = deque()
         self._turn = Turn("pulls", self._serve_found, self._turn_failed)
-        self._deadline = Turn("pulls.deadline", self._expire, lambda error: self._deadline.again())
+        self._deadline = Turn("pulls.deadline", self._expire, lambda error: self._deadline.retry())
         self._deadline_ms = 0
         """When the deadline's turn is, while it is scheduled."""
         self.excess_count = 0
@@ -177,7 +177,7 @@ class PullProcessor:
     def arrived(self, topic: str, queue_id: int) -> None:
         """Messages of the queue may be read from now on. The store calls it, once per queue and turn."""
         if self._ask(lambda holds: holds.wake(topic, queue_id), False):
-            self._turn.soon()
+            self._turn.schedule()
 
     def stale(self, effect: StalePulls) -> None:
         """The group's epoch of the queue rose: who carries an older one is told now."""
@@ -186,7 +186,7 @@ class PullProcessor:
     def topic_changed(self, topic: str) -> None:
         """The topic's layout changed: who waits there is checked anew."""
         if self._ask(lambda holds: holds.wake_topic(topic), False):
-            self._turn.soon()
+            self._turn.schedule()
 
     def connection_closed(self, endpoint: Endpoint) -> None:
         self._take(lambda holds: holds.of_connection(endpoint.id))
@@ -216,7 +216,7 @@ class PullProcessor:
         if due_ms is None or (self._deadline.is_scheduled and self._deadline_ms <= due_ms):
             return
         self._deadline_ms = due_ms
-        self._deadline.later(max(1, due_ms - self._clock.monotonic_ms()))
+        self._deadline.schedule_after(max(1, due_ms - self._clock.monotonic_ms()))
 
     # ----------------------------------------------------------------------------------------------------------- held pulls
 
@@ -241,14 +241,14 @@ class PullProcessor:
             if held.item is not but:
                 held.item.fault = error
                 self._found.append(held.item)
-        self._turn.soon()
+        self._turn.schedule()
 
     # --------------------------------------------------------------------------------------------------------------- serving
 
     def _serve_soon(self, pulls: list[Pull]) -> None:
         if pulls:
             self._found += pulls
-            self._turn.soon()
+            self._turn.schedule()
 
     def _serve_found(self) -> None:
         """One share of them a turn: heartbeats and commits are not kept waiting by a thousand groups that catch up at once."""
@@ -264,14 +264,14 @@ class PullProcessor:
             except Exception as error:
                 pull.request.fail(error)
         if found or self._holds.any_woken:
-            self._turn.soon()
+            self._turn.schedule()
 
     def _turn_failed(self, error: Exception) -> None:
         """Nobody knows how far the turn has come: what it would have served is answered SYSTEM_ERROR, what is held stays."""
         while self._found:
             self._found.popleft().request.fail(error)
         if self._holds.any_woken:
-            self._turn.again()
+            self._turn.retry()
 
     def _takes(self, endpoint: Endpoint) -> bool:
         """The connection has room for another answer."""

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lockstep.broker.store.consume_queue import ConsumeQueue
-from lockstep.runtime.daemon import call_apart
+from lockstep.runtime.daemon import call_isolated
 
 Callback = Callable[[], None]
 CALLBACK_FAILED = "callback.failed"
@@ -62,7 +62,7 @@ class CommitWaiters:
             written, self._written = self._written, []
             self.waiting_count -= len(written)
             for callback in written:
-                call_apart(CALLBACK_FAILED, callback)
+                call_isolated(CALLBACK_FAILED, callback)
         if self.touched or self._waiters or position > self._closed:
             self._closed = position
             self._pending.append(_Turn(position, [(queue, queue.next) for queue in self.touched], self._waiters, opened_us))
@@ -85,12 +85,12 @@ class CommitWaiters:
         for turn in confirmed:
             self.waiting_count -= len(turn.waiters)
             for waiter in turn.waiters:
-                call_apart(CALLBACK_FAILED, waiter)
+                call_isolated(CALLBACK_FAILED, waiter)
             if turn.queues and self.on_confirmed is not None:
-                call_apart(CALLBACK_FAILED, self.on_confirmed, turn.opened_us)
+                call_isolated(CALLBACK_FAILED, self.on_confirmed, turn.opened_us)
         if self.on_arrival is not None:
             for queue in arrived:
-                call_apart("arrival.failed", self.on_arrival, queue.topic, queue.queue_id)
+                call_isolated("arrival.failed", self.on_arrival, queue.topic, queue.queue_id)
 
     def forget(self) -> None:
         """The log failed: nothing that waits is answered any more."""

@@ -43,7 +43,7 @@ class Query:
         slices = Slices(READS_PER_SLICE)
 
         async def at_or_after(index: int, fall_ms: int, end: int) -> bool:
-            await slices.item()
+            await slices.step()
             index = self._damage.behind(queue.topic, queue.queue_id, index)
             if index >= end:
                 return True
@@ -51,7 +51,7 @@ class Query:
             return stored_ms is not None and stored_ms >= timestamp_ms - fall_ms
 
         async def behind(index: int, position: int) -> bool:
-            await slices.item()
+            await slices.step()
             entry = await self._entry(queue, index)
             return entry is not None and entry[0] >= position
 

@@ -94,7 +94,7 @@ class QueueTable:
         slices = Slices(FLUSH_QUEUES_PER_SLICE)
         for queue in list(self._dirty):
             self._flush(queue)
-            await slices.item()
+            await slices.step()
 
     def _flush(self, queue: ConsumeQueue) -> None:
         waiting = queue.next - queue.flushed

@@ -66,7 +66,7 @@ class Retention:
         await self._host.threads.run(self._log.remove, going)
         slices = Slices(FLUSH_QUEUES_PER_SLICE)
         for queue in moved:
-            await slices.item()
+            await slices.step()
             # The entry before stays: it shows the next start that those before it were removed, not lost.
             self._queues.files.remove_below(queue, (queue.min - 1) * ENTRY_BYTES)
         facts = {"files": len(going), "bytes": going[-1].end - going[0].start, "queues": len(moved)}

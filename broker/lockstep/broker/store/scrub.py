@@ -129,14 +129,14 @@ class Scrub:
         """Reports the messages that are missing behind the last record of each queue, and those of queues without any record."""
         slices = Slices()
         for key, record in self._unproved.items():
-            await slices.item()
+            await slices.step()
             first, offset = self._report.first(key), record.queue_offset
             if first is None or record.body is not None or offset < max(first + self._missing_max + 1, await self._report.end(key, first)):
                 self._count(record)
             else:
                 self._misplaced(record, f"the queue begins with {first} and has no record behind this one")
         for key in list(self._report.queues()):
-            await slices.item()
+            await slices.step()
             seen = self._next.get(key, self._report.first(key))
             if seen is not None and seen < (end := await self._report.end(key, seen)):
                 self._report.lost(key, seen, end, self._lost_at)

@@ -131,7 +131,7 @@ async def gathered(parts: Iterable[bytes]) -> list[bytes]:
     slices, payload = Slices(PARTS_PER_SLICE), _Payload()
     for part in parts:
         payload.add(part)
-        await slices.item(1 + len(part) // PART_BYTES)
+        await slices.step(1 + len(part) // PART_BYTES)
     return payload.seal()
 
 

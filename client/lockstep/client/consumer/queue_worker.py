@@ -69,7 +69,7 @@ class QueueWorker:
     def want(self) -> None:
         """List and layout, or the user, give the queue to this member: acquire it."""
         if self.ownership.exclusive:
-            self.ownership.outlived = self.ctx.host.calls.wait(self.ctx.call_key(self.queue), self._outlived_call_ended)
+            self.ownership.outlived = self.ctx.host.calls.notify_when_ended(self.ctx.call_key(self.queue), self._outlived_call_ended)
         self.ownership.want()
         self.session.add(self)
         self.session.trigger()

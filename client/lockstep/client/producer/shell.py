@@ -227,7 +227,9 @@ class ProducerShell:
                 assert endpoint is not None
                 frame = effect.frame
                 answer = _Write(self, topic, machine, frame)
-                endpoint.ask(RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=effect.timeout_ms, answer=answer)
+                endpoint.send_request(
+                    RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=effect.timeout_ms, receiver=answer
+                )
             else:
                 self._do(topic, effect)
         self._schedule(topic, machine)

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from lockstep.runtime.host import Calls, Host
+from lockstep.runtime.host import Host, RunningCalls
 from lockstep.testing.simulation.disk import SimFiles
 from lockstep.testing.simulation.host import SimClock, SimRandom, SimThreads
 
@@ -184,7 +184,7 @@ class Process:
         machine.starts += 1
         random = SimRandom(Random(f"{loop.seed}/{machine.name}/{machine.starts}"))
         threads = SimThreads(partial(loop.run_in_executor, None), self._start_thread)  # world: the universe's own
-        self.host = Host(SimClock(machine), random, machine.disk, threads, machine.boot_id, number, "/home", Calls())
+        self.host = Host(SimClock(machine), random, machine.disk, threads, machine.boot_id, number, "/home", RunningCalls())
 
     def _start_thread(self, function: Callable[[], None]) -> None:
         self.loop.start_job(self, function, self.machine.listener_delay_s)
