@@ -20,10 +20,10 @@ from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
 from lockstep.broker.store.flusher import Flusher
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.protocol.errors import ServiceNotAvailableError
-from lockstep.runtime.daemon import Tasks, call_apart
+from lockstep.runtime.daemon import Tasks, call_isolated
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host
-from lockstep.runtime.metrics import Timing
+from lockstep.runtime.metrics import DurationHistogram
 from lockstep.runtime.turn import Turn
 
 
@@ -48,7 +48,7 @@ class LogWriter:
         self.turn_is_open = False
         self._turn_us = 0
         """When the open turn began."""
-        self.append_latency = Timing()
+        self.append_latency = DurationHistogram()
         """From the first append of a turn until its responses were sent."""
         self.refusal: str | None = "the store has not recovered yet"
         """Why frames are refused now; None if they are not."""
@@ -112,7 +112,7 @@ class LogWriter:
         if not self.turn_is_open:
             self.turn_is_open = True
             self._turn_us = self._clock.monotonic_us()
-            self._turn.soon()
+            self._turn.schedule()
 
     def end_turn(self) -> None:
         """Write the open turn now, if one is open. Any error ends the process: it is not known then what is written and responded to."""
@@ -154,7 +154,7 @@ class LogWriter:
                 raise
 
     def _time_turn(self, opened_us: int) -> None:
-        self.append_latency.add(self._clock.monotonic_us() - opened_us)
+        self.append_latency.observe(self._clock.monotonic_us() - opened_us)
 
     # -- confirmation ----------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class LogWriter:
             self._waiters.confirm(position)
         waiters = self._sync_waiters
         while waiters and waiters[0][0] <= position:
-            call_apart(CALLBACK_FAILED, waiters.popleft()[1])
+            call_isolated(CALLBACK_FAILED, waiters.popleft()[1])
 
     # -- failure ---------------------------------------------------------------------------------
 
