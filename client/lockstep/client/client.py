@@ -21,17 +21,18 @@ class ClientArguments(ClientConfig):
 class Client:
     """The connections of a process to one cluster: `Producer("orders", client=client)`, `PushConsumer("billing", client=client)`.
 
-    Producers and consumers that are given the same client share one session, one connection to each broker, one route cache and one
-    heartbeat. One that is given none makes a client of its own. The first that starts opens the connections, and the last that stops
-    closes them; then the client may be used again. A client serves any event loop; each has connections of its own.
+    Producers and consumers with the same client share one session, one connection to each broker, one route cache and one heartbeat.
+    Without this argument they create a client of their own. The first that starts opens the connections, and the last that stops closes
+    them; then the client can be used again. A client can be used in any event loop, and has separate connections in each.
 
     Args:
-        nameserver: "HOST:PORT", several separated by ";", or a list of them.
+        nameserver: "HOST:PORT", several separated by ";", or a list of them. Default: 127.0.0.1:9876.
+        host: The clock, randomness and files to use; for tests. Default: those of this machine.
 
     The other arguments are the settings of ClientConfig.
 
     Raises:
-        ConfigError: An address is invalid.
+        ConfigError: A setting has the wrong type or is out of range, or an address is invalid.
     """
 
     @takes_arguments_of(ClientArguments)
@@ -45,7 +46,7 @@ class Client:
         return f"<Client {';'.join(self.addresses)}>"
 
     def instance(self, group: str | None = None) -> Instance:
-        """Return the running loop's instance, with one reference taken: give it back by `await instance.close()`.
+        """Return the running loop's instance and take a reference, which `await instance.close()` releases.
 
         A session names each consumer group once: if `group` is in the instance already, the group gets another one.
         """
@@ -62,7 +63,7 @@ class Client:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionArguments(GroupArguments):
-    """The arguments that say which connections a producer or consumer uses."""
+    """The arguments that choose the connections of a producer or consumer."""
 
     client: Client | None = None
     host: Host | None = None

@@ -1,4 +1,5 @@
-"""Keeps a client's routes fresh: asks nameservers for the topics in use. RocketMQ: updateTopicRouteInfoFromNameServer and its timer."""
+"""Keeps a client's routes up to date: requests the routes of the topics in use. RocketMQ: updateTopicRouteInfoFromNameServer and its
+timer."""
 
 import asyncio
 from collections.abc import Callable, Collection, Container, Iterable
@@ -16,7 +17,7 @@ log = get_logger("lockstep.client")
 
 
 class RouteWatch:
-    """The watched topics' routes are asked for every 30 s; every second while something is missing that is there."""
+    """Requests the routes of the watched topics every 30 s; every second while a layout or an address is expected and missing."""
 
     def __init__(
         self,
@@ -32,17 +33,20 @@ class RouteWatch:
         self._config = config
         self._clock = clock
         self._learnt = learnt
-        """Called with each answer."""
+        """Called with each response."""
         self._topics: dict[str, None] = {}
         self._asked_ms: int | None = None
         self._wanted = asyncio.Event()
         self._all_wanted = False
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicLayout | None:
-        """The topic's highest known layout, asked of a nameserver if unknown or `refresh`; None: there is no such topic now.
+        """Return the topic's highest known layout, or None if the topic does not exist now. Request it if it is unknown or `refresh` is
+        set.
 
-        From then on the topic is watched: its route is asked for every 30 s, and its brokers are linked. TransportError where no
-        nameserver answers and the cache has nothing.
+        The topic is watched from then on: its route is requested every 30 s, and its brokers are linked.
+
+        Raises:
+            TransportError: No nameserver responds, and the layout is unknown.
         """
         self._topics.setdefault(topic)
         known = self._known.layout(topic)
@@ -59,17 +63,17 @@ class RouteWatch:
         return None if layout is None or layout.deleted else layout
 
     def adopt(self, route: TopicRoute) -> None:
-        """Take over a route learnt elsewhere (a created topic) and watch its topic."""
+        """Adopt the route of a topic that was just created, and watch the topic."""
         self._topics.setdefault(route.layout.topic)
         self._learn(route)
 
     def refresh_soon(self) -> None:
-        """Ask for the watched routes again at once, but at most once a second."""
+        """Request the watched routes again at once, but at most once per second."""
         self._all_wanted = True
         self._wanted.set()
 
     def expect(self, topic: str, version: LayoutVersion) -> None:
-        """A broker has this layout already. The nameservers are asked until one has it too, at once and then every second."""
+        """Request the topic's route until a nameserver has this layout, which a broker has already: at once, then every second."""
         if topic not in self._topics:
             return
         now_ms = self._clock.monotonic_ms()
@@ -78,19 +82,19 @@ class RouteWatch:
             self._wanted.set()
 
     def broker_names(self) -> list[str]:
-        """The brokers that the watched topics' layouts name, whether or not an address is known."""
+        """Return the brokers in the watched topics' layouts, whether or not their addresses are known."""
         return list(dict.fromkeys(name for topic in self._topics for name in self._known.brokers_of(topic)))
 
     def unlinked(self, topic: str, moved: Collection[str], linked: Container[str]) -> list[str]:
-        """Brokers that watched topics name, whose address is known and that are not among `linked`, after a route of `topic` has come.
+        """Return the brokers of watched topics with a known address that are not among `linked`, after a response for `topic`.
 
-        Only what that route can have changed is looked at: the topic's own brokers, and with `moved` addresses the other topics'.
+        Only those that the response can have changed are checked: the topic's own brokers, and the other topics' if addresses have `moved`.
         """
         names = self.broker_names() if any(name not in linked for name in moved) else self._known.brokers_of(topic)
         return [name for name in names if name not in linked and self._known.address(name) is not None]
 
     async def run(self) -> None:
-        """Ask for as long as the client runs."""
+        """Request routes as long as the client runs."""
         config, clock = self._config, self._clock
         all_asked_ms = clock.monotonic_ms()
         while True:
@@ -122,7 +126,7 @@ class RouteWatch:
             except TopicNotExistError:
                 continue
             except LockstepError as error:
-                # No nameserver answers, so the other topics would not be answered either.
+                # No nameserver responds, so the requests for the other topics would fail too.
                 log.warning("routes.unanswered", topic=topic, error=str(error))
                 return
 
@@ -133,5 +137,6 @@ class RouteWatch:
             self.refresh_soon()
 
     def _address_missing(self) -> bool:
-        """A nameserver that has just been started knows whole layouts, and not yet where each of their brokers is."""
+        """Return whether the address of a broker is missing. A nameserver that has just started knows layouts before it knows all
+        addresses."""
         return any(self._known.address(name) is None for name in self.broker_names())

@@ -1,4 +1,4 @@
-"""Consumers as a program: the loop, the signals, the end."""
+"""Runs consumers as a program: the event loop, the signals and the end."""
 
 import asyncio
 import signal
@@ -17,22 +17,22 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(*services: AbstractAsyncContextManager[object]) -> None:
-    """Run consumers, and what they need, until SIGTERM, SIGINT or the death of one of the consumers. Blocks.
+    """Run consumers, and the services that they need, until SIGTERM, SIGINT or the failure of one of the consumers. Blocks.
 
         run(consumer)
         run(database, producer, billing, shipping)
 
-    It has an event loop of its own (uvloop's if that is installed). Services are started in the order given. At the end all consumers
-    stop at once (each drains, commits, releases its queues and leaves its group), then the others in the opposite order. Returns after a
-    signal, or when every consumer was stopped. A second signal ends the process at once.
+    The services run on a new event loop (uvloop's if it is installed) and are started in the given order. At the end all consumers stop at
+    the same time (each drains, commits, releases its queues and leaves its group), then the others in the reverse order. The function
+    returns after a signal, or when every consumer has stopped. A second signal ends the process at once.
 
     Args:
-        services: Push and pull consumers, and any other asynchronous context managers. A pull consumer is polled by one of those.
+        services: Push and pull consumers, and any other asynchronous context managers. One of those polls a pull consumer.
 
     Raises:
         ConfigError: There is no consumer among the services.
-        StateError: No signal would arrive: this is not the main thread, or it runs an event loop.
-        Exception: What killed a consumer, or kept a service from starting.
+        StateError: Signals can't be received: this is not the main thread, or it runs an event loop.
+        Exception: The error for which a consumer failed, or a service did not start.
     """
     consumers = [service for service in services if isinstance(service, BaseConsumer)]
     if not consumers:
@@ -85,7 +85,7 @@ async def _one_died_or_all_ended(consumers: Sequence[BaseConsumer]) -> None:
 
 @contextmanager
 def _signals(told: Callable[[int], object]) -> Iterator[None]:
-    """`told` hears of the first signal, from wherever the main thread is; the second one has its default effect."""
+    """Call `told` at the first signal, wherever the main thread is; the second one has its default effect."""
 
     def first(number: int, _: FrameType | None) -> None:
         for each in SIGNALS:

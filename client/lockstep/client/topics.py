@@ -1,7 +1,7 @@
-"""Creating a topic: one layout, whoever asks and however many ask at once (ordering.md 9). RocketMQ: MQAdminImpl.createTopic.
+"""Creates a topic with one layout, even if several clients create it at the same time (ordering.md 9). RocketMQ: MQAdminImpl.createTopic.
 
-The brokers are asked in the order of their names, and the layout that the first one answers is what the others are asked for: of two who
-create one topic at once, the one who reaches the first broker first decides for both.
+The requests are sent to the brokers in the order of their names, and the layout in the first response is sent to the others: of two clients
+that create a topic at the same time, the one that reaches the first broker first decides for both.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,19 @@ from lockstep.runtime.link import call
 
 
 def first_layout(topic: str, broker_names: Sequence[str], queue_count: int, writer: int) -> TopicLayout:
-    """A new topic's layout: `queue_count` queues on each broker, by broker name."""
+    """Return a new topic's layout: `queue_count` queues on each broker, in the order of the broker names."""
     entries = tuple(LayoutEntry(name, queue_count, queue_count, 1) for name in sorted(broker_names))
     return TopicLayout(topic, LayoutVersion(1, writer), entries)
 
 
 async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto: bool = False) -> TopicLayout:
-    """Create the topic with `queue_count` queues on each registered broker; answers the layout in force, a present one unchanged.
+    """Create the topic with `queue_count` queues on each registered broker. Return its layout; that of an existing topic is not changed.
 
-    `auto`: it comes of a first send, which brokers refuse (TopicNotExistError) unless they are set to allow it. LocalProtocolError for a
-    name that can't be one; TransportError where no broker answers.
+    `auto`: the topic is created by a first send, which brokers refuse (TopicNotExistError) unless they are configured to allow it.
+
+    Raises:
+        LocalProtocolError: The name is invalid.
+        TransportError: No broker responds.
     """
     check_topic(topic)
     if is_system_topic(topic):

@@ -1,7 +1,7 @@
-"""What a push and a pull consumer have in common: a group is joined and left, and whoever dies is seen. RocketMQ: MQConsumerInner.
+"""The common part of push and pull consumers: they join and leave a group, and report failures. RocketMQ: MQConsumerInner.
 
 NEW --start()--> STARTING --joined--> RUNNING --stop()--> STOPPING --drained--> STOPPED
-                 STARTING --refused--> NEW                RUNNING --refused, died--> STOPPING --drained--> FAILED
+                 STARTING --refused--> NEW                RUNNING --refused, failed--> STOPPING --drained--> FAILED
 """
 
 import asyncio
@@ -33,9 +33,9 @@ log = get_logger("client.consumer")
 CallbackT = TypeVar("CallbackT", bound=Callable[[ConsumerEvent], object])
 
 ANSWER_WAIT_MS = 2_000
-"""How long a stop waits, after the last drain limit, for the answers to its releases."""
+"""How long a stop waits, after the last drain limit, for the responses to its releases."""
 CANCEL_WAIT_MS = 1_000
-"""How long it then waits for listeners that do not end when cancelled."""
+"""How long it then waits for listeners that don't end when they are cancelled."""
 
 
 class BaseConsumer(ABC):
@@ -46,9 +46,9 @@ class BaseConsumer(ABC):
         self.group = group
         self.state = ConsumerState.NEW
         self.failure: BaseException | None = None
-        """What killed it."""
+        """The error for which it failed."""
         self.ended = asyncio.Event()
-        """Set when it has stopped or died."""
+        """Set when it has stopped or failed."""
         self._settings = settings
         self._client = client
         self._expressions: dict[str, str] = {}
@@ -67,7 +67,19 @@ class BaseConsumer(ABC):
         return f"<{type(self).__name__} {self.group} {self.state.value}>"
 
     def subscribe(self, topic: str, expression: str = "*") -> Self:
-        """Before `start`: consume `topic`, all of it or the tags of `expression` ("created || paid"). Again: replaces the expression."""
+        """Consume a topic. Call it before `start`; a second call for a topic replaces its expression.
+
+        Args:
+            topic: The name of the topic.
+            expression: "*" for all messages, or the tags of the messages to consume: "created || paid".
+
+        Returns:
+            The consumer.
+
+        Raises:
+            StateError: The consumer was started.
+            LocalProtocolError: The topic name or the expression is invalid.
+        """
         if self.state is not ConsumerState.NEW:
             raise StateError(f"{self.group}: subscriptions are the group's contract and stand from the start; stop, subscribe, start anew")
         check_topic(topic)
@@ -77,7 +89,10 @@ class BaseConsumer(ABC):
         return self
 
     def on_event(self, callback: CallbackT) -> CallbackT:
-        """Call back with each QueueAssigned, QueueRevoked, QueueGap, QueueBlocked, MessageDeadLettered, on the loop. A decorator too."""
+        """Call `callback` on the event loop with each QueueAssigned, QueueRevoked, QueueGap, QueueBlocked and MessageDeadLettered.
+
+        It can be used as a decorator, and returns the callback.
+        """
         self._callbacks.append(callback)
         return callback
 
@@ -89,27 +104,34 @@ class BaseConsumer(ABC):
 
     @abstractmethod
     def _make_context(self, instance: Instance) -> ConsumerContext:
-        """Returns what the consumer's queues share."""
+        """Return the context that the consumer's queues share."""
 
     @abstractmethod
     def _make_model(self, ctx: ConsumerContext) -> ConsumeModel:
-        """Returns what becomes of the messages of its queues."""
+        """Return the model by which the messages of its queues are consumed."""
 
     @abstractmethod
     async def _prepare(self, instance: Instance) -> None:
-        """Get ready what must be there before the group is joined."""
+        """Prepare what is needed before the group is joined."""
 
     @abstractmethod
     def _contract(self) -> ConsumerGroup:
-        """Returns what HEART_BEAT declares about the group."""
+        """Return the contract that HEART_BEAT declares for the group."""
 
     # ---------------------------------------------------------------------------------------------------------------- start
 
     async def start(self) -> Self:
         """Join the group and begin to consume.
 
-        Raises StateError (second start, no listener), ConfigError (no subscription), TransportError (no nameserver answers),
-        SubscriptionConflictError (the group's members agreed on another contract: both sides are named) and other BrokerErrors.
+        Returns:
+            The consumer.
+
+        Raises:
+            StateError: The consumer was started before, or has no listener.
+            ConfigError: It has no subscription.
+            TransportError: No nameserver responds.
+            SubscriptionConflictError: The other members of the group have another contract. The error names both.
+            BrokerError: A broker refused the group.
         """
         if self.state is not ConsumerState.NEW:
             raise StateError(f"{self.group} is {self.state.value}: a consumer starts once; make a new one")
@@ -169,10 +191,13 @@ class BaseConsumer(ABC):
     # ----------------------------------------------------------------------------------------------------------------- stop
 
     async def stop(self) -> None:
-        """Leave the group at once, drain each queue (`stop_timeout_ms`), release it with its final offset, close.
+        """Leave the group at once, drain each queue (`stop_timeout_ms`), release it with its final offset, and disconnect.
 
-        Called again it waits for the same. StateError when a listener of this consumer calls it: a queue can't drain while its listener
-        waits for the drain.
+        A second call waits until the first has ended.
+
+        Raises:
+            StateError: A listener of this consumer called it, and its queue can't drain while the listener waits for the drain; or the
+                consumer is starting.
         """
         if self.state is ConsumerState.NEW:
             self.state = ConsumerState.STOPPED
@@ -212,7 +237,7 @@ class BaseConsumer(ABC):
             self.ended.set()
 
     async def _let_go(self, instance: Instance) -> None:
-        """End what runs, give the instance back. A listener that does not end when cancelled is left alone."""
+        """End all tasks and release the instance. A listener that does not end when it is cancelled is left running."""
         membership, sessions = self._membership, self._sessions
         if self._model is not None:
             self._model.stop()
@@ -236,22 +261,24 @@ class BaseConsumer(ABC):
         await instance.close(group=self.group)
 
     def _running_tasks(self, membership: Membership) -> list[asyncio.Task[None]]:
-        """Returns the tasks in which listeners run."""
+        """Return the tasks in which listeners run."""
         runners = [task for worker in membership.workers for task in worker.running_tasks()]
         return runners if self._model is None else [*runners, *self._model.tasks()]
 
     def _die(self, error: BaseException) -> None:
-        """What makes going on impossible: drain, then `wait_closed()` raises it."""
+        """Stop because of an error: drain, then `wait_closed()` raises the error."""
         if self.failure is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING):
             self.failure = error
             log.error("consumer.failed", group=self.group, error=f"{type(error).__name__}: {error}")
             self._stop_soon()
 
     async def wait_closed(self) -> None:
-        """Returns when the consumer has stopped; raises what killed it.
+        """Wait until the consumer has stopped.
 
-        That may be the SubscriptionConflictError of a running member, a listener's SystemExit or KeyboardInterrupt, an internal error.
-        StateError before the start: nothing would ever end it.
+        Raises:
+            StateError: The consumer was not started.
+            Exception: The error for which it failed: a running member's SubscriptionConflictError, a listener's SystemExit or
+                KeyboardInterrupt, or an internal error.
         """
         if self.state is ConsumerState.NEW:
             raise StateError(f"{self.group} is new: start it (`async with`, or await start()) before waiting for its end")
@@ -266,7 +293,7 @@ class BaseConsumer(ABC):
         await self.stop()
 
     def health(self) -> ConsumerHealth:
-        """A snapshot; cheap enough to ask every second."""
+        """Return a snapshot of the consumer's state. It is cheap enough to be taken every second."""
         brokers: tuple[BrokerHealth, ...] = ()
         queues: tuple[QueueHealth, ...] = ()
         if self._instance is not None and self._membership is not None:

@@ -1,8 +1,8 @@
-"""Broadcasting: a member has every queue, locks none and keeps its progress in a file. RocketMQ: RebalancePushImpl, LocalFileOffsetStore.
+"""Broadcasting: a member has every queue, locks none and stores its progress in a file. RocketMQ: RebalancePushImpl, LocalFileOffsetStore.
 
-A LocalSession takes the place of the broker session: it grants from the file, and commits go to the file. Workers, pull loops and listeners
-are the same. The file is written at most once a second, at the end, and at once for a runner that waits
-(`commit="each"`). Where a queue begins, or begins anew, is in the file before its first message is handled: a crash skips nothing.
+A LocalSession replaces the broker session: it grants queues with the progress in the file, and commits go to the file. Workers, pull loops
+and listeners are the same. The file is written at most once per second, at the end, and at once for a runner that waits (`commit="each"`).
+The offset at which a queue begins, or begins again, is in the file before its first message is handled: a crash skips nothing.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ log = get_logger("client.consumer")
 T = TypeVar("T")
 
 WRITE_MS = 1_000
-"""Between two writes of the file that nobody waits for: what a crash repeats at most. RocketMQ: 5 s."""
+"""Time between two writes of the file that no runner waits for: a crash repeats at most this much. RocketMQ: 5 s."""
 AGAIN_MS = 1_000
-"""A start that a broker could not tell is asked for again after this."""
+"""Pause before a start offset that a broker could not return is requested again."""
 
 
 class AlwaysAlive:
-    """Life that need not be proven: no broker gives a broadcasting member's queue to another."""
+    """A proof of life that is always valid: no broker grants a broadcasting member's queue to another."""
 
     deadline_ms: ClassVar[int] = 1 << 62
 
 
 class LocalProgress:
-    """The book of one consumer and its file. `open`, `run` as a task, `close`."""
+    """The progress of one consumer and its file. Call `open`, `run` as a task, then `close`."""
 
     def __init__(self, instance: Instance, config: ConsumerConfig, group: str) -> None:
         self._instance = instance
@@ -53,10 +53,10 @@ class LocalProgress:
         self._book = LocalOffsets(group)
         self._grants = 0
         self._written = 0
-        """How many changes the file has."""
+        """The number of the last change that is in the file."""
         self._changes = 0
         self._starts: dict[MessageQueue, int] = {}
-        """Queue → the change that said where it begins, or begins anew."""
+        """By queue: the number of the change that set where it begins, or begins again."""
         self._urgent = False
         self._wake = asyncio.Event()
         self._done = asyncio.Condition()
@@ -67,28 +67,28 @@ class LocalProgress:
         self.handlers: dict[QueueOwnership, QueueHandler] = {}
 
     async def open(self) -> None:
-        """ConfigError where the file can't be this consumer's, see OffsetFile.open."""
+        """Open and read the file. Raise ConfigError if this consumer can't use it (see OffsetFile.open)."""
         found = await self._to_its_end(self._file.open)
         if not isinstance(found, LocalOffsets):
             raise found
         self._book = found
 
     async def close(self) -> None:
-        """The last write, then another consumer may have the file."""
+        """Write the file a last time, and release it for another consumer."""
         await self.tasks.cancel_all()
         if self._job is not None:
-            await asyncio.wait([self._job])  # whose waiter was cancelled: two writes at once would spoil the file
+            await asyncio.wait([self._job])  # its waiter was cancelled: two writes at once would damage the file
         if self._changes > self._written:
             await self._write()
         self._file.release()
 
     def next_token(self) -> int:
-        """Returns a number that rises with each grant of this member, through its restarts."""
+        """Return a number that rises with each grant of this member, also across restarts."""
         self._grants += 1
         return self._book.starts << 32 | self._grants
 
     def note(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
-        """The queue's progress, for the next write."""
+        """Record the queue's progress for the next write."""
         changed = ownership.holds and self._set(ownership.queue, SavedProgress(ownership.offset, ownership.attempts))
         self._urgent = self._urgent or urgent
         if changed or urgent:
@@ -100,7 +100,7 @@ class LocalProgress:
         return changed
 
     def begin_anew(self, ownership: QueueOwnership, offset: int) -> None:
-        """Whatever was consumed of the queue, it goes on there."""
+        """Continue the queue at this offset, whatever was consumed of it."""
         self._begin_at(ownership.queue, SavedProgress(offset, 0))
 
     def _begin_at(self, queue: MessageQueue, place: SavedProgress) -> None:
@@ -113,9 +113,11 @@ class LocalProgress:
     # ---------------------------------------------------------------------------------------------------------------- start
 
     async def start_of(self, queue: MessageQueue, link: BrokerLink) -> SavedProgress:
-        """Where this member goes on in the queue; for a new one, what the start policy says. A begin, also a new one, is in the file then.
+        """Return where this member continues in the queue; a new member begins according to the start policy. Where it begins is then in
+        the file.
 
-        TransportError, BrokerError, RemoteProtocolError where the broker can't be asked.
+        Raises:
+            TransportError, BrokerError, RemoteProtocolError: The broker did not return the start offset.
         """
         place = self._book.place(queue)
         if place is None:
@@ -151,7 +153,7 @@ class LocalProgress:
     # ---------------------------------------------------------------------------------------------------------------- write
 
     async def run(self) -> None:
-        """Until cancelled: the file follows the book."""
+        """Write the file after changes, until cancelled."""
         last_ms = self._clock.boot_ms() - WRITE_MS
         while True:
             await self._wake.wait()
@@ -194,7 +196,7 @@ class LocalProgress:
                 handler.answered()
 
     async def _to_its_end(self, call: Callable[..., T], *arguments: object) -> T | OSError | ConfigError:
-        """In a thread, to its end whoever waits for it; what it returns or raises."""
+        """Run a call in a thread to its end, even if the caller is cancelled. Return what it returns or raises."""
         self._job = job = self._jobs.spawn(self._run(call, *arguments), "offsets file")
         await asyncio.wait([job])
         return job.result()  # type: ignore[no-any-return]
@@ -207,7 +209,7 @@ class LocalProgress:
 
 
 class LocalSession:
-    """A worker's session where there is nothing to ask a broker for but messages; one for each queue."""
+    """The session of a worker that needs a broker only for messages; one for each queue."""
 
     def __init__(self, link: BrokerLink, progress: LocalProgress) -> None:
         self.link = link
@@ -225,7 +227,7 @@ class LocalSession:
         self._handler = None
 
     def trigger(self) -> None:
-        """The queue is wanted and not held, or is held no more."""
+        """Handle that the queue is wanted and not held, or is no longer held."""
         handler = self._handler
         if handler is not None and handler.ownership.may_acquire and not handler.ownership.in_lock:
             sent = handler.ownership.grant_requested()
@@ -255,7 +257,7 @@ class LocalSession:
         handler.answered()
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
-        """Progress, or a state to act on."""
+        """Record progress, or handle a change of state."""
         self._progress.note(ownership, urgent=urgent and ownership.state is OwnershipState.HELD)
         if ownership.state is OwnershipState.RELEASING:
             self._loop.call_soon(self._let_go, ownership)
@@ -273,7 +275,7 @@ class LocalSession:
             self.trigger()
 
     def _limit(self, ownership: QueueOwnership, changed: int) -> None:
-        """The drain limit has passed; what is still running counts no more."""
+        """End a drain at its limit; the result of a call that still runs no longer counts."""
         handler = self._handler
         if handler is not None and ownership.changed == changed and ownership.tick(self._progress.now_ms()):
             handler.given_up()
@@ -284,7 +286,8 @@ class LocalSession:
             self._handler.cancel_soon()
 
     def went_back(self, handler: QueueHandler, first: int, end: int) -> None:
-        """The queue ends before this member's offset: its broker lost messages, and others have their offsets now. All come again."""
+        """Begin again at `first` because the queue ends before this member's offset: its broker lost messages, and new messages have their
+        offsets."""
         ownership = handler.ownership
         log.error("queue.went_back", queue=str(ownership.queue), offset=ownership.offset, end=end, goes_on_at=first)
         if ownership.stale(ownership.token):

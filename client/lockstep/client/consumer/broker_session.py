@@ -1,8 +1,9 @@
 """The session of one instance with one broker: LOCK, SYNC and proof of life for all its groups.
 
-RocketMQ: RebalanceImpl.lockAll, RemoteBrokerOffsetStore. At any time one LOCK and one SYNC with items are in flight; an empty SYNC proves
-life at each interval. `_pump` is the only place that sends: it asks the timers (lease_timers.py) and the queues' machines (ownership.py)
-what is due, sends it and arms one timer for what is due next. Responses, triggers and changes of the link call it. Nothing here awaits.
+RocketMQ: RebalanceImpl.lockAll, RemoteBrokerOffsetStore. At any time at most one LOCK and one SYNC with items are in flight; an empty SYNC
+proves life at each interval. `_pump` is the only place that sends: it asks the timers (lease_timers.py) and the queues' machines
+(ownership.py) what is due, sends it and sets one timer for what is due next. Responses, triggers and changes of the link call it. Nothing
+here awaits.
 """
 
 import asyncio
@@ -36,41 +37,44 @@ from lockstep.runtime.log import get_logger
 log = get_logger("client.consumer")
 
 ANSWER_TIMEOUT_MS = 30_000
-"""LOCK and SYNC with items wait for the broker's disk; one without an answer for so long ends the connection, and the next LOCK tells."""
+"""LOCK and SYNC with items wait for the broker's disk. If there is no response for this long the connection is closed; the next LOCK
+returns the state."""
 RETIRING_LOOK_MS = 500
-"""How often a session without a group looks whether its link is up again."""
+"""How often a session without a group checks whether its link is up again."""
 QUERY_AGAIN_MS = 1_000
-"""A queue of a concurrent group that was refused is asked for again after this."""
+"""Pause before a queue of a concurrent group that was refused is requested again."""
 SILENCE_CHECK_MS = 100
-"""Silence is believed when it is seen twice, so far apart: after a standstill of this process the answers lie unread in the socket."""
+"""A connection counts as silent when it was silent in two checks this far apart: after this process was stopped, responses may be unread in
+the socket."""
 
 
 class BrokerSession:
-    """One per (instance, broker). `deadline_ms` is read before each call of a listener: at that boot time or later none may start."""
+    """One session per (instance, broker). `deadline_ms` is checked before each call of a listener: no call may start at that boot time or
+    later."""
 
     def __init__(self, link: BrokerLink, host: Host, groups: Mapping[str, GroupHandler]) -> None:
         self.link = link
         self.proof = ProofOfLife()
         self.awaited = False
-        """A runner waits for life to be proven again."""
+        """Whether a runner waits for a new proof of life."""
         self._groups = groups
         self._clock = host.clock
         self._loop = asyncio.get_running_loop()
         self._handlers: dict[QueueOwnership, QueueHandler] = {}
         self._changed: dict[QueueOwnership, None] = {}
-        """Queues that SYNC may have something to say of."""
+        """Queues for which SYNC may have something to send."""
         self._draining: dict[QueueOwnership, None] = {}
-        """Queues whose drain limit is to be watched; some may drain no longer."""
+        """Queues whose drain limit is checked; some may not be draining any more."""
         self._lock = LockSchedule()
         self._sync = SyncSchedule()
         self._connection = 0
-        """Number of the connection that LOCK and SYNC use; 0: none."""
+        """The number of the connection that LOCK and SYNC use; 0 if there is none."""
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._silence_seen_ms: int | None = None
         self._lapse_told = False
         self._over: Callable[[], bool] | None = None
-        """No group is left, and the broker has not heard yet that nothing is held: whether the instance is closed as well."""
+        """Set while no group is left and the broker does not know yet that nothing is held. Returns whether the instance is closed too."""
         self._closed = False
 
     def __repr__(self) -> str:
@@ -79,22 +83,24 @@ class BrokerSession:
     # -------------------------------------------------------------------------------------------------------------- queues
 
     def add(self, handler: QueueHandler) -> None:
-        """From now on the queue is named in LOCK and SYNC as its machine says. Adding it again changes nothing."""
+        """Name the queue in LOCK and SYNC from now on, as its machine requires. Adding it again has no effect."""
         self._handlers[handler.ownership] = handler
 
     def went_back(self, handler: QueueHandler, first: int, end: int) -> None:
-        """A pull was told that the queue ends before its offset. The broker ends the grant of what it has lost: STALE follows."""
+        """Handle that a queue ends before this member's offset. The broker ends the grants of the messages that it has lost: STALE
+        follows."""
         log.error("pull.moved_back", queue=str(handler.ownership.queue), offset=handler.ownership.offset, end=end)
 
     def remove(self, handler: QueueHandler) -> None:
-        """Forget a queue whose machine is done."""
+        """Remove a queue whose machine is done."""
         assert handler.ownership.done, handler.ownership
         self._handlers.pop(handler.ownership, None)
         self._changed.pop(handler.ownership, None)
         self._draining.pop(handler.ownership, None)
 
     def forsake(self, group: str) -> bool:
-        """Forget a group's queues as they are: the next LOCK names none of them, and the broker frees them. True: some were held."""
+        """Remove a group's queues as they are: the next LOCK names none of them, and the broker frees them. Return whether some were
+        held."""
         gone = [ownership for ownership in self._handlers if ownership.group == group]
         for ownership in gone:
             del self._handlers[ownership]
@@ -104,19 +110,19 @@ class BrokerSession:
         return any(ownership.holds or ownership.in_lock for ownership in gone)
 
     def trigger(self) -> None:
-        """A reason for LOCK: it leaves at once, or after the one in flight."""
+        """Request a LOCK: it is sent at once, or after the one in flight."""
         self._lock.trigger()
         self.pump_soon()
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
-        """SYNC has something to say of the queue: within 100 ms, or (a release, an awaited commit) at once."""
+        """Send the queue's change by SYNC: within 100 ms, or (a release, an awaited commit) at once."""
         urgent = urgent or ownership.state is OwnershipState.RELEASING
         timed = bool(self._changed)
         self._changed[ownership] = None
         self._watch(ownership)
         if urgent:
             self._sync.hurry()
-        if urgent or not timed:  # else the timer is set to the next SYNC
+        if urgent or not timed:  # otherwise the timer is set to the next SYNC
             self.pump_soon()
 
     @property
@@ -134,7 +140,8 @@ class BrokerSession:
     # ---------------------------------------------------------------------------------------------------------- connection
 
     def connected(self) -> None:
-        """The link is up and HEART_BEAT answered. Once per connection: LOCK with everything leaves at the end of this loop turn."""
+        """Handle that the link is up and HEART_BEAT was accepted. A LOCK of all queues is sent at the end of this loop turn, once per
+        connection."""
         if self._closed or not self.link.up or self.link.connection == self._connection:
             return
         self.disconnected()
@@ -145,7 +152,7 @@ class BrokerSession:
         self.pump_soon()
 
     def disconnected(self) -> None:
-        """What was unanswered is offered again by the next connection's LOCK."""
+        """Handle that the link is down. Requests without a response are repeated by the next connection's LOCK."""
         if not self._connection:
             return
         self._connection = 0
@@ -158,16 +165,17 @@ class BrokerSession:
         self.pump_soon()
 
     def retire(self, over: Callable[[], bool]) -> None:
-        """No group is left to say when the link comes up: look by itself, until one LOCK has freed what was forsaken or `over()`."""
+        """Check regularly whether the link is up, because no group is left to report it, until a LOCK has freed the removed queues or
+        `over()`."""
         self._over = over
         self.pump_soon()
 
     def go_on(self) -> None:
-        """A group has come while the session was retiring."""
+        """Stop retiring, because a group has been added."""
         self._over = None
 
     def close(self) -> None:
-        """No group is left, and nothing is held."""
+        """End the session. No group is left, and nothing is held."""
         self._closed = True
         self._connection = 0
         for handle in (self._timer, self._soon):
@@ -210,12 +218,12 @@ class BrokerSession:
         self._timer = self._loop.call_later(max(due_ms - now_ms, 1) / 1000, self._pump)
 
     def _watch(self, ownership: QueueOwnership) -> None:
-        """The queue's state may have changed: its drain limit is watched from now on if it has one."""
+        """Check the queue's drain limit from now on if its state has one."""
         if ownership.state is OwnershipState.DRAINING and ownership in self._handlers:
             self._draining[ownership] = None
 
     def _watch_calls(self, now_ms: int) -> int:
-        """Drain limits and the proof's lapse; when to look again."""
+        """Apply drain limits, and cancel running calls when the proof of life has lapsed. Return when to check again."""
         next_ms = now_ms + 60_000
         deadline_ms = self.proof.deadline_ms
         lapsed = now_ms >= deadline_ms
@@ -243,7 +251,7 @@ class BrokerSession:
         return next_ms
 
     def _talk(self, now_ms: int) -> int:
-        """Sends what is due; when to look again."""
+        """Send what is due. Return when to check again."""
         lock_ms = self._lock.due_ms()
         if lock_ms is not None and lock_ms <= now_ms:
             self._send_lock(now_ms)
@@ -260,7 +268,7 @@ class BrokerSession:
         return min([self.proof.due_ms(holding), *known])
 
     def _watch_silence(self, now_ms: int) -> int | None:
-        """One empty SYNC unanswered for the grace ends the connection; when to look again."""
+        """Close the connection if an empty SYNC had no response within the grace. Return when to check again."""
         silent_ms = self.proof.silent_at_ms()
         if silent_ms is None or silent_ms > now_ms:
             self._silence_seen_ms = None
@@ -288,7 +296,7 @@ class BrokerSession:
         future.add_done_callback(answered)
 
     def _read(self, future: "asyncio.Future[Command]", connection: int, what: str) -> Command | None:
-        """The answer, if it counts: of this connection, SUCCESS. A request without an answer ends the connection."""
+        """Return the response if it counts: it is of this connection, and SUCCESS. Without a response, close the connection."""
         error = None if future.cancelled() else future.exception()
         if connection != self._connection or future.cancelled():
             return None
@@ -361,7 +369,7 @@ class BrokerSession:
             self._one_locked(one, answer)
         for handler in list(self._handlers.values()):
             if not handler.ownership.exclusive:
-                handler.answered()  # nothing was asked for it: it goes on where the connection stands
+                handler.answered()  # no request was sent for it: it continues at the position of the connection
         self._hear(reply.versions)
         if self._over is not None and not self._handlers:
             self.close()
@@ -372,7 +380,7 @@ class BrokerSession:
         handler = self._handlers.get(ownership)
         event = ownership.lock_answered(sent, answer)
         if handler is None:
-            return  # forsaken: the next LOCK does not name it, which frees it
+            return  # removed: the next LOCK does not name it, which frees it
         self._watch(ownership)
         if event is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
             handler.granted(answer)
@@ -396,7 +404,7 @@ class BrokerSession:
     # --------------------------------------------------------------------------------------------------------------- QUERY
 
     def _send_queries(self) -> None:
-        """One for each queue of a concurrent group that is wanted and not held."""
+        """Send one query for each queue of a concurrent group that is wanted and not held."""
         for handler in list(self._handlers.values()):
             if handler.ownership.may_query:
                 sent, connection, header = handler.ownership.grant_requested(), self._connection, query_header(handler)
@@ -448,7 +456,7 @@ class BrokerSession:
             return
         try:
             if response is None:
-                raise RemoteProtocolError("SYNC was refused")  # the next LOCK offers everything again
+                raise RemoteProtocolError("SYNC was refused")  # the next LOCK sends everything again
             reply = decode_body(SyncReply, response.body)
             if len(reply.items) != len(sent):
                 raise RemoteProtocolError(f"SYNC of {len(sent)} queues was answered for {len(reply.items)}")

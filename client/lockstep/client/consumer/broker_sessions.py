@@ -13,7 +13,7 @@ class BrokerSessions:
     """The broker sessions of one instance, shared by its consumers, and the groups they serve."""
 
     def __init__(self, host: Host, over: Callable[[], bool]) -> None:
-        """`over`: the instance is closed, and its connections with it."""
+        """`over` returns whether the instance, and with it the connections, is closed."""
         self._host = host
         self._over = over
         self._sessions: dict[str, BrokerSession] = {}
@@ -25,7 +25,8 @@ class BrokerSessions:
             session.go_on()
 
     def leave(self, group: str) -> None:
-        """The group's queues are forsaken. With the last group the sessions end; one that still holds something tells the broker first."""
+        """Remove the group's queues. After the last group the sessions end; one that still holds queues releases them at the broker
+        first."""
         self._groups.pop(group, None)
         for name, session in list(self._sessions.items()):
             held = session.forsake(group)

@@ -1,10 +1,10 @@
 """Calls the listener concurrently: up to `concurrency` calls at a time over all queues. RocketMQ: ConsumeMessageConcurrentlyService.
 
-    taken ─▶ called ─▶ done ──────────────────────────────▶ finished: progress goes to the smallest unfinished offset
+    taken ─▶ called ─▶ done ──────────────────────────────▶ finished: progress moves to the smallest unfinished offset
                   └──▶ failed ─▶ sent back to the broker ─▶ finished: it comes again from %RETRY%group, or goes to %DLQ%group
-                                 └─ that failed ─▶ called again here after 5 s
+                                 └─ sending back failed ──▶ called again here after 5 s
 
-So progress moves on whether or not the listener succeeded, and never over a message that is neither done nor stored again. The messages of
+So progress moves on whether or not the listener succeeded, and never past a message that is neither done nor stored again. The messages of
 a call that runs longer than `consume_timeout_ms` are sent back, and its result no longer counts. There is no task or timer per message.
 """
 
@@ -31,15 +31,15 @@ from lockstep.runtime.log import get_logger
 log = get_logger("client.consumer")
 
 CALL_AGAIN_MS = 5_000
-"""A message that can't be sent back is called again here after this. RocketMQ: submitConsumeRequestLater."""
+"""The listener is called again with a message that can't be sent back after this time. RocketMQ: submitConsumeRequestLater."""
 SEND_BACK_TIMEOUT_MS = 5_000
 """RocketMQ: consumerSendMessageBack's timeout."""
 OFFSETS_LOGGED = 10
-"""Of the messages that are dropped at once."""
+"""The number of offsets that are logged when messages are dropped together."""
 SLICE_MS = 5
-"""After so long without letting the loop go on, the calls do."""
+"""After this time without returning to the loop, the calls return to it."""
 SWEEPS = 4
-"""Looks for calls that run too long, in each `consume_timeout_ms`."""
+"""Checks for calls that run too long, per `consume_timeout_ms`."""
 
 
 _SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
@@ -54,9 +54,9 @@ class Running:
     context: ConcurrentlyContext
     started_ms: int
     expired: bool = False
-    """It ran too long: its messages are sent back, or being sent."""
+    """It ran too long: its messages are sent back, or are being sent."""
     ended: bool = False
-    """The listener has returned; what it failed may be on its way back."""
+    """The listener has returned; failed messages may still be on their way back."""
 
 
 class ConcurrentModel:
@@ -67,7 +67,7 @@ class ConcurrentModel:
         self._listener = listener
         self._boot_ms = ctx.host.clock.boot_ms
         self._ready: OrderedDict[ConcurrentRunner, None] = OrderedDict()
-        """Queues with waiting messages, the next one first."""
+        """Queues with waiting messages, in the order in which they are served."""
         self._running: dict[Running, None] = {}
         self._slice_end_ms = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -91,7 +91,7 @@ class ConcurrentModel:
     # ---------------------------------------------------------------------------------------------------------- which is next
 
     def look(self, runner: "ConcurrentRunner") -> None:
-        """Call the listener for this queue if messages wait and a call is free."""
+        """Call the listener for this queue if messages wait and another call is allowed."""
         if self._callable(runner):
             self._ready.setdefault(runner)
             self._add_task()
@@ -108,7 +108,7 @@ class ConcurrentModel:
             task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _work(self) -> None:
-        """Make one call after the other while messages wait."""
+        """Make one call after another while messages wait."""
         while (running := self._next()) is not None:
             self._add_task()
             await self._run(running)
@@ -118,7 +118,7 @@ class ConcurrentModel:
                 self._slice_end_ms = max(self._slice_end_ms, self._boot_ms() + SLICE_MS)
 
     def _next(self) -> Running | None:
-        """The next batch, of one queue after the other."""
+        """Return the next batch, from one queue after another."""
         while self._ready:
             runner, _ = self._ready.popitem(last=False)
             if not self._callable(runner):
@@ -180,7 +180,7 @@ class ConcurrentModel:
             await self._send_all_back(running, batch[done:], context.delay_level_when_next_consume)
 
     async def _send_all_back(self, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
-        """Return whether the broker has stored all of them again. In broadcasting they are dropped, as in RocketMQ."""
+        """Return whether the broker has stored all of them again. A broadcasting group drops them, as RocketMQ does."""
         runner = running.runner
         queue = str(runner.queue.queue)
         if self._ctx.local is not None:
@@ -206,7 +206,7 @@ class ConcurrentModel:
         self.look(runner)
 
     async def _send_back(self, runner: "ConcurrentRunner", message: MessageExt, level: int) -> bool:
-        """Return False if the broker has not stored the message again, as far as is known."""
+        """Return False if the broker is not known to have stored the message again."""
         ctx, queue = self._ctx, runner.queue
         header = SendBackHeader(
             message.physical_offset,
@@ -233,7 +233,7 @@ class ConcurrentModel:
     # ------------------------------------------------------------------------------------------------------------- too long
 
     async def _expire_calls(self) -> None:
-        """Send the messages of calls that run too long back, until the consumer ends."""
+        """Send back the messages of calls that run too long, until the consumer ends."""
         timeout_ms = self._ctx.config.consume_timeout_ms
         while True:
             await asyncio.sleep(timeout_ms / SWEEPS / 1000)
@@ -249,7 +249,7 @@ class ConcurrentModel:
         queue = str(running.runner.queue.queue)
         log.warning("call.expired", listener=self._ctx.listener_name, queue=queue, **facts, then="its messages are sent back")
         if not await self._send_all_back(running, running.batch, FIRST_RETRY_LEVEL):
-            running.expired = False  # its own result counts, or the next sweep tries again; if it has ended, they are called again
+            running.expired = False  # its own result counts, or the next check tries again; if it has ended, they are called again
 
 
 class ConcurrentRunner:
@@ -262,13 +262,13 @@ class ConcurrentRunner:
         self.queue = queue
         self.grant = grant
         self.again: deque[list[MessageExt]] = deque()
-        """Taken messages for which the listener is to be called once more from here."""
+        """Taken messages with which the listener is to be called again."""
         self.not_sent_back = ""
-        """Why a message could not be sent back, the last time."""
+        """Why the last message could not be sent back."""
         self.refused: set[int] = set()
-        """Offsets of unfinished messages whose send back was refused for good, which is logged once."""
+        """Offsets of unfinished messages whose sending back was refused permanently, which is logged once."""
         self._logged: type[BaseException] | None = None
-        """The kind of the failure whose traceback was logged last."""
+        """The type of the error whose traceback was logged last."""
 
     async def run(self) -> None:
         while self.grant.alive:
@@ -283,13 +283,13 @@ class ConcurrentRunner:
         pass
 
     def give_up(self) -> None:
-        """What is finished has been committed. Each call goes on, and its context says that it is cancelled."""
+        """End the grant: finished messages have been committed. Running calls continue, and their contexts are cancelled."""
 
     def is_over(self) -> bool:
         return not self.grant.alive
 
     def finish(self, messages: Sequence[MessageExt]) -> None:
-        """These messages are done, or stored again: progress may move over them."""
+        """Mark messages as done or stored again: progress may move past them."""
         grant = self.grant
         if not messages or not grant.alive:
             return
@@ -300,7 +300,7 @@ class ConcurrentRunner:
         grant.wake_pull()
 
     def last_call_ended(self) -> None:
-        """No call works on the queue: release it if it drains, and acquire it again if this grant has ended."""
+        """Release the queue if it drains, as no call works on it, and acquire it again if this grant has ended."""
         ownership, session = self.queue.ownership, self.queue.session
         ownership.call_ended(self.grant.token, self.grant.messages.commit_offset, 0)
         session.changed(ownership)
@@ -309,14 +309,14 @@ class ConcurrentRunner:
             self.queue.look()
 
     def traceback(self, error: BaseException | None) -> BaseException | None:
-        """Return the error if its traceback is to be logged: for the first of its kind under this grant."""
+        """Return the error if its traceback is to be logged: for the first of its type under this grant."""
         if error is None or self._logged is type(error):
             return None
         self._logged = type(error)
         return error
 
     def note_failed_send_back(self, message: MessageExt, error: Exception) -> None:
-        """Keep why it failed. A refusal for good, which no repetition changes, is logged once for each message."""
+        """Keep the error. A permanent refusal is logged once for each message."""
         if not isinstance(error, BrokerError) or error.retriable:
             self.not_sent_back = str(error)
         elif message.queue_offset not in self.refused:

@@ -11,7 +11,7 @@ from lockstep.protocol.queue import MessageQueue
 
 
 class HeldQueue(QueueHandler, Protocol):
-    """A queue at work, as its pull loop and its runners see it."""
+    """A queue that is being consumed, as its pull loop and its runners see it."""
 
     ctx: ConsumerContext
     queue: MessageQueue
@@ -19,35 +19,35 @@ class HeldQueue(QueueHandler, Protocol):
     calls: dict[OrderlyContext | ConcurrentlyContext, None]
     """The contexts of the calls of the listener that work on the queue."""
     call_started_ms: int
-    """Boot time at which the oldest of them began."""
+    """The boot time at which the oldest of them began."""
 
     def fenced(self, grant: Grant, *, by: str) -> None:
-        """The broker refused the request `by` as stale: the grant has ended."""
+        """End the grant, because the broker refused the request `by` as stale."""
 
     def fetch(self, grant: Grant, runner: Runner) -> None:
-        """Pull from the grant's next offset on, instead of what was pulled for it before."""
+        """Pull from the grant's next offset on, and drop what was pulled for it before."""
 
     def look(self) -> None:
         """Forget the queue if nothing is left to send, to receive or to wait for."""
 
     def subscription_lapsed(self) -> None:
-        """The broker does not know the group's subscription: send a heartbeat."""
+        """Send a heartbeat, because the broker does not know the group's subscription."""
 
 
 class ConsumeModel(Protocol):
-    """What becomes of the messages of held queues. RocketMQ: ConsumeMessageService."""
+    """How the messages of held queues are consumed. RocketMQ: ConsumeMessageService."""
 
     def start(self) -> None:
-        """The group is joined: queues will be held."""
+        """Start. The group is joined, and queues will be held."""
 
     def stop(self) -> None:
-        """The consumer's queues are drained, or it has given up doing so."""
+        """Stop. The consumer's queues are drained, or the time for that is over."""
 
     def runner(self, queue: HeldQueue, grant: Grant) -> Runner:
-        """Returns a runner for a new grant."""
+        """Return a runner for a new grant."""
 
     def tasks(self) -> list["asyncio.Task[None]"]:
-        """Returns the tasks, other than the runners', in which the listener runs."""
+        """Return the tasks in which the listener runs, except those of runners."""
 
     def unassigned(self, queue: MessageQueue) -> None:
-        """The queue is no longer this member's, whether it was ever held or not."""
+        """Handle that the queue is no longer this member's, whether it was ever held or not."""

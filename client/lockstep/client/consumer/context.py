@@ -1,4 +1,4 @@
-"""What all queues of one consumer share."""
+"""The state that all queues of one consumer share."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class ConsumerContext:
     policy: GrantPolicy
     """How its queues are acquired."""
     features: tuple[str, ...]
-    """What each broker must support."""
+    """The features that each broker must have."""
     listener_name: str
-    """How logs name the listener; "poll" for a pull consumer."""
+    """The listener's name in logs; "poll" for a pull consumer."""
     filters: Mapping[str, TagFilter]
-    """By topic: what it subscribes to."""
+    """The subscriptions by topic."""
     host: Host
     tasks: Tasks
     runs: Tasks
@@ -36,13 +36,13 @@ class ConsumerContext:
     fail: Callable[[BaseException], None]
     """Stop the consumer: it can't go on. `wait_closed()` raises the error."""
     assigned: Mapping[MessageQueue, None] | None = None
-    """The queues that the user has assigned; None: member lists and layouts decide."""
+    """The queues that the user has assigned; None if member lists and layouts decide."""
     local: LocalProgress | None = None
-    """Broadcasting: every queue is this member's, and it keeps its progress itself."""
+    """Set in broadcasting: every queue is this member's, and it stores its progress itself."""
     cluster: tuple[str, ...] = ()
     """The addresses of its nameservers."""
     paused: bool = False
 
     def call_key(self, queue: MessageQueue) -> Hashable:
-        """Returns what names, in `Host.calls`, the calls of this process that work on the group's queue."""
+        """Return the key in `Host.calls` of this process's calls for the group's queue."""
         return self.cluster, self.group, queue

@@ -1,4 +1,4 @@
-"""What a consumer tells beside messages: frozen values for `consumer.on_event(callback)`; each is logged too."""
+"""The events that a consumer reports: frozen values for `consumer.on_event(callback)`. Each is logged too."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ class QueueAssigned:
     queue: MessageQueue
     offset: int
     epoch: int | None
-    """The fencing token of the grant (Fence.epoch), which rises with each grant of the queue; the member's own in broadcasting. None in a
-    concurrent group, which locks no queue."""
+    """The fencing token of the grant (Fence.epoch), which rises with each grant of the queue; in broadcasting the member's own. None in a
+    concurrent group, which does not lock queues."""
     generation: int | None
     """The generation of the group's progress in the queue, which rises with each reset; None in broadcasting."""
 
@@ -40,7 +40,7 @@ class QueueGap:
 
 @dataclass(frozen=True, slots=True)
 class QueueBlocked:
-    """The batch that begins at `offset` has failed `attempts` times; everything behind it in the queue waits."""
+    """The batch that begins at `offset` has failed `attempts` times. Later messages of the queue wait."""
 
     queue: MessageQueue
     offset: int
@@ -50,7 +50,7 @@ class QueueBlocked:
 
 @dataclass(frozen=True, slots=True)
 class MessageDeadLettered:
-    """The message at `offset` failed for the last time, and is in the group's dead-letter topic; the queue goes on behind it."""
+    """The message at `offset` failed for the last time, and is in the group's dead-letter topic. The queue continues after it."""
 
     queue: MessageQueue
     offset: int

@@ -1,4 +1,4 @@
-"""One grant of one queue, and what works under it: fetched messages, a pull loop and a runner."""
+"""One grant of one queue: its fetched messages, its pull loop and its runner."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Runner(Protocol):
         """Consume until the grant ends."""
 
     def position_moved(self) -> None:
-        """The fetched part of the queue grew by messages that the subscription does not match: progress may move over them."""
+        """Handle that the fetched part of the queue grew by messages that the subscription does not match: progress may move past them."""
 
     def resume(self) -> None:
         """Call the listener once more even if its attempts are exhausted."""
@@ -42,7 +42,7 @@ class Grant:
         self.pull_wake.set()
 
     def wake_pull(self) -> None:
-        """Let the pull loop go on if it waits for room and there is some."""
+        """Let the pull loop continue if it waits for room and there is some."""
         if self.pull_waits and self.messages.room():
             self.pull_wake.set()
 

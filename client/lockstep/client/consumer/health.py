@@ -1,4 +1,4 @@
-"""`consumer.health()`: what a consumer knows of itself, as frozen values."""
+"""The state of a consumer as frozen values: `consumer.health()`."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,7 +7,7 @@ from lockstep.protocol.queue import MessageQueue
 
 
 class ConsumerState(Enum):
-    """What a consumer is doing. FAILED: it has died; `wait_closed()` raises why."""
+    """The state of a consumer. FAILED: `wait_closed()` raises the error."""
 
     NEW = "new"
     STARTING = "starting"
@@ -24,25 +24,25 @@ class BrokerHealth:
     name: str
     connected: bool
     proven_ago_ms: int | None
-    """Age of the proof of life; None: nothing was proven yet. Calls start while it is below grace − 500 ms."""
+    """Milliseconds since the last proof of life; None before the first. Calls may start while it is less than the grace − 500 ms."""
     grace_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueHealth:
-    """One queue that is wanted, held or on its way out."""
+    """One queue that is wanted, held or being released."""
 
     queue: MessageQueue
     state: str
     """A state of ownership.py: wanted, held, draining, releasing, released, unsure, gone (an old listener still runs)."""
     offset: int
-    """Next offset to consume, as far as results are in."""
+    """The next offset to consume, according to the results so far."""
     committed_offset: int
-    """The same, as far as the broker has answered."""
+    """The next offset to consume that the broker has confirmed."""
     attempts: int
     fetched_count: int
     running_ms: int | None
-    """How long the listener has been at it; None: no call runs."""
+    """Milliseconds for which the present call has run; None if no call runs."""
     blocked: bool
     """Its first batch has failed so often that QueueBlocked was reported: `max_attempts` times, or 3 times if attempts are unlimited."""
     epoch: int | None
@@ -53,7 +53,7 @@ class QueueHealth:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHealth:
-    """What a consumer knows of itself at one moment: `consumer.health()`."""
+    """The state of a consumer at one moment."""
 
     group: str
     client_id: str | None
@@ -65,6 +65,6 @@ class ConsumerHealth:
 
     @property
     def ok(self) -> bool:
-        """Running, every broker connected and proven, no queue blocked."""
+        """Whether it is running, every broker is connected and proven, and no queue is blocked."""
         proven = all(b.connected and b.proven_ago_ms is not None and b.proven_ago_ms < b.grace_ms for b in self.brokers)
         return self.state is ConsumerState.RUNNING and proven and not any(queue.blocked for queue in self.queues)

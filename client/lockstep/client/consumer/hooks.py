@@ -23,7 +23,7 @@ SUCCESSES = (None, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT, Co
 
 @dataclass(slots=True, eq=False)
 class Consuming:
-    """One call of a listener, as its hooks see it."""
+    """One call of a listener, as hooks see it."""
 
     group: str
     queue: MessageQueue
@@ -32,28 +32,28 @@ class Consuming:
     result: object = None
     """What the listener returned."""
     error: BaseException | None = None
-    """What it raised; CancelledError where the call was cancelled."""
+    """The error that it raised; CancelledError if the call was cancelled."""
     memory: dict[object, Any] = field(default_factory=dict)
-    """Where hooks keep what they need afterwards: `memory[self] = span`."""
+    """Storage for hooks from `before_consume` to `after_consume`: `memory[self] = span`."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether the call has ended with None, SUCCESS, COMMIT or CONSUME_SUCCESS. The broker may still refuse the result as stale."""
+        """Whether the call ended with None, SUCCESS, COMMIT or CONSUME_SUCCESS. The broker may still refuse the result as stale."""
         return self.error is None and any(self.result is success for success in SUCCESSES)
 
 
 class ConsumeHook(Protocol):
-    """Is told of every call, in the task or thread of the listener. Given to `PushConsumer.add_hook`."""
+    """Called before and after every call of the listener, in its task or thread. Register it with `PushConsumer.add_hook`."""
 
     def before_consume(self, consuming: Consuming) -> None:
-        """Right before the listener is called."""
+        """Called right before the listener."""
 
     def after_consume(self, consuming: Consuming) -> None:
-        """Right after it."""
+        """Called right after the listener, whether it succeeded or not."""
 
 
 def watched(listener: Listener, group: str, hooks: Sequence[ConsumeHook]) -> Listener:
-    """The listener with the hooks around each call; itself where there are none."""
+    """Return the listener with the hooks called around each call, or the listener itself if there are none."""
     if not hooks:
         return listener
     given, call = tuple(hooks), cast("Callable[..., Any]", listener)

@@ -1,4 +1,4 @@
-"""What a broker session reports, and to whom: to the worker of a queue, and to a group's membership."""
+"""The reports of a broker session, to the worker of a queue and to a group's membership."""
 
 from typing import Protocol
 
@@ -14,22 +14,22 @@ class QueueHandler(Protocol):
     def ownership(self) -> QueueOwnership: ...
 
     def granted(self, answer: LockResult) -> None:
-        """The queue is HELD: consumption begins at the answer's offset."""
+        """Handle that the queue is HELD: consumption begins at the offset of the result."""
 
     def lost(self, fenced: bool) -> None:
-        """The grant has ended: by a newer one (fenced), or because the release was answered."""
+        """Handle that the grant has ended: by a newer one (fenced), or because the release was confirmed."""
 
     def given_up(self) -> None:
-        """The running call is past its drain limit: its result no longer counts."""
+        """Handle that the running call has exceeded its drain limit: its result no longer counts."""
 
     def cancel_soon(self) -> None:
-        """The result of the running call may be refused: set the call's `cancelled` event."""
+        """Set the running call's `cancelled` event, because its result may be refused."""
 
     def answered(self) -> None:
-        """Progress was answered, or life is proven again: wake up whatever waits for that."""
+        """Wake everything that waits for confirmed progress or a new proof of life."""
 
     def gap(self, first: int | None, end: int | None) -> None:
-        """Retention removed the messages `first` ≤ offset < `end` before the group consumed them. None: it did not."""
+        """Handle that retention removed the messages `first` ≤ offset < `end` before the group consumed them; with None it removed none."""
 
     def start_policy(self, topic: str) -> StartPolicy: ...
 
@@ -37,52 +37,52 @@ class QueueHandler(Protocol):
 class Deadline(Protocol):
     @property
     def deadline_ms(self) -> int:
-        """Boot time from which no call may start."""
+        """The boot time from which no call may start."""
 
 
 class QueueSession(Protocol):
-    """What a queue's worker talks to: a broker's session, or in broadcasting the member's own file."""
+    """The session of a queue's worker: a broker's session, or in broadcasting the member's own file."""
 
     link: BrokerLink
     awaited: bool
-    """A runner waits for life to be proven again."""
+    """Whether a runner waits for a new proof of life."""
 
     @property
     def proof(self) -> Deadline: ...
 
     def add(self, handler: QueueHandler) -> None:
-        """Acquire, renew and release the queue as its machine says, and report to the handler."""
+        """Acquire, renew and release the queue as its machine requires, and report to the handler."""
 
     def remove(self, handler: QueueHandler) -> None:
-        """Forget the queue: its machine is done."""
+        """Remove a queue whose machine is done."""
 
     def trigger(self) -> None:
-        """Look for queues to acquire or to release: one is wanted that is not held, or is no longer held."""
+        """Check for queues to acquire or to release: one is wanted that is not held, or is no longer held."""
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Send progress or a release; `urgent`: at once, because something waits for the response."""
 
     def went_back(self, handler: QueueHandler, first: int, end: int) -> None:
-        """The queue now holds the messages `first` ≤ offset < `end`, and this member's offset is above `end`."""
+        """Handle that the queue now holds the messages `first` ≤ offset < `end`, and this member's offset is above `end`."""
 
 
 class GroupHandler(Protocol):
     """A consumer's membership of its group, as sessions and workers see it."""
 
     def heard(self, link: BrokerLink, version: ListVersion) -> None:
-        """A response named the version of the member list."""
+        """Handle that a response named the version of the member list."""
 
     def doubted(self, link: BrokerLink) -> None:
-        """The broker's list does not give a queue to this member that it asked for: request the list."""
+        """Request the broker's list, because it does not assign a requested queue to this member."""
 
     def start_policy(self, topic: str) -> StartPolicy:
-        """Returns where the group begins in a queue of the topic that it has no progress of."""
+        """Return where the group begins in a queue of the topic in which it has no progress."""
 
     def hear_since(self, topic: str, since: int) -> None:
-        """A broker resolved the start policy for the topic at this layout counter."""
+        """Record the layout counter at which a broker resolved the start policy of the topic."""
 
     def beat_soon(self) -> None:
-        """A broker does not know the group's subscription: send a heartbeat."""
+        """Send a heartbeat, because a broker does not know the group's subscription."""
 
     def forget(self, handler: QueueHandler) -> None:
-        """The queue's machine is done."""
+        """Remove a queue whose machine is done."""

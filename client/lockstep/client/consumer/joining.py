@@ -1,4 +1,4 @@
-"""Joining a group: what a push and a pull consumer do alike at their start."""
+"""Joining a group: the common part of the starts of push and pull consumers."""
 
 import asyncio
 
@@ -11,13 +11,13 @@ from lockstep.runtime.log import get_logger
 log = get_logger("client.consumer")
 
 CONFLICT_PAUSE_MS = 250
-"""Between two quiet tries to join a group whose other members may be gone and in their grace."""
+"""Pause between two attempts to join a group whose other members may be gone and in their grace."""
 CONFLICT_EXTRA_MS = 1_000
-"""Beyond the grace: a broker frees an ended session's membership with its next tick."""
+"""Time after the grace for which attempts continue: a broker ends the membership of an ended session at its next tick."""
 
 
 async def join(instance: Instance, group: str) -> None:
-    """HEART_BEAT everywhere. A conflict with members who are all in their grace is tried again quietly until that is over."""
+    """Send HEART_BEAT to all brokers. Repeat it after a conflict with members that are all in their grace, until that is over."""
     clock = instance.host.clock
     began_ms = clock.boot_ms()
     while True:
@@ -33,7 +33,7 @@ async def join(instance: Instance, group: str) -> None:
 
 
 async def is_routed(instance: Instance, topic: str) -> bool:
-    """False: there is no such topic, or the nameserver has not heard of any broker since it started. Asked again every second."""
+    """Return False if the topic does not exist, or the nameserver knows no broker yet. It is requested again every second."""
     try:
         return await instance.watch.route(topic) is not None
     except RouteNotReadyError:
@@ -41,7 +41,7 @@ async def is_routed(instance: Instance, topic: str) -> bool:
 
 
 async def ready_retries(instance: Instance, group: str) -> None:
-    """The topic of the group's retries is there, or will be with the first message that is sent back."""
+    """Ensure that the topic of the group's retries exists, or will be created with the first message that is sent back."""
     topic = retry_topic(group)
     try:
         if not await is_routed(instance, topic):

@@ -1,32 +1,34 @@
-"""When a session says what to one broker: proof of life, LOCK, SYNC. Pure: all times are boot-clock milliseconds that are passed in.
+"""The times at which a session sends requests to one broker: proof of life, LOCK, SYNC. Pure: times are boot-clock milliseconds that are
+passed in.
 
-*proven* is the send time of the last answered SYNC or LOCK on the connection; on a new connection nothing is proven until its first LOCK
-is answered (the value of the connection before stands meanwhile). The broker can have seen a close no earlier than proven, so it grants to
-nobody else before proven + grace: this side starts nothing after proven + grace − 500 ms.
+*proven* is the send time of the last SYNC or LOCK with a response on the connection. On a new connection nothing is proven until the
+response to its first LOCK; until then the value of the connection before is kept. The broker can't have seen the connection close before
+*proven*, so it grants the queues to no other member before proven + grace. This side starts no call after proven + grace − 500 ms.
 """
 
 from dataclasses import dataclass
 
 LONG_AGO_MS = -(1 << 62)
-"""Due at once; a deadline that was never ahead."""
+"""A time in the past: a request that is due at once, or a deadline that has always passed."""
 GRACE_MS = 3_000
-"""Until the first answer names the broker's own."""
+"""The grace until the first response names the broker's own."""
 MARGIN_MS = 500
-"""From the last start of a call to the moment at which the broker may grant the queue to another; covers drift and a slow start."""
+"""Time from the last start of a call to the moment at which the broker may grant the queue to another. It covers clock drift and a slow
+start."""
 IDLE_PROOF_MS = 5_000
-"""A session says something at least this often, and four times in the time after which it would end."""
+"""A session sends something at least this often, and four times per session timeout."""
 FIRST_LOCK_MS = 1_000
 LOCK_EVERY_MS = 20_000
 """RocketMQ: ConsumeMessageOrderlyService's lockMQPeriodically."""
 LOCK_SPACING_MS = 10
-"""Between two LOCKs that triggers ask for: bounds a loop of trigger and refusal at 100/s."""
+"""Time between two LOCKs that triggers request: bounds a loop of trigger and refusal at 100/s."""
 SYNC_SPACING_MS = 100
-"""Between two SYNCs with items, unless one of them can't wait."""
+"""Time between two SYNCs with items, unless one of them is urgent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProofRequest:
-    """A request that proves something when it is answered."""
+    """A request that proves life when its response comes."""
 
     connection: int
     sent_ms: int
@@ -34,7 +36,7 @@ class ProofRequest:
 
 
 class ProofOfLife:
-    """Proof of life at one broker."""
+    """The proof of life at one broker."""
 
     __slots__ = ("_connection", "_empty", "_idle_ms", "_last_empty_ms", "_locked", "_proven_grace_ms", "grace_ms", "proven_ms")
 
@@ -42,16 +44,16 @@ class ProofOfLife:
         self.grace_ms = GRACE_MS
         self.proven_ms: int | None = None
         self._proven_grace_ms = GRACE_MS
-        """What the broker that answered then gives: one that was started anew with a longer grace may not revive an old proof."""
+        """The grace of the broker that responded then: one that was restarted with a longer grace must not renew an old proof."""
         self._connection = 0
-        """0: none."""
+        """0 if there is none."""
         self._locked = False
         self._empty: list[ProofRequest] = []
         self._last_empty_ms = 0
         self._idle_ms = IDLE_PROOF_MS
 
     def connected(self, connection: int, now_ms: int, grace_ms: int, session_timeout_ms: int) -> None:
-        """`connection`: a number that rises with each connect, ≥ 1. The rest as the broker says."""
+        """`connection`: a number that rises with each connect, at least 1. The broker names the other values."""
         self._idle_ms = min(IDLE_PROOF_MS, session_timeout_ms // 4)
         self._connection = connection
         self._locked = False
@@ -66,12 +68,12 @@ class ProofOfLife:
 
     @property
     def is_locked(self) -> bool:
-        """The first LOCK of this connection was answered."""
+        """Return whether the first LOCK of this connection has a response."""
         return self._locked
 
     @property
     def deadline_ms(self) -> int:
-        """No call starts at this time or later. Before anything was proven: always past."""
+        """Return the time from which no call starts; always in the past before the first proof."""
         return LONG_AGO_MS if self.proven_ms is None else self.proven_ms + min(self._proven_grace_ms, self.grace_ms) - MARGIN_MS
 
     def sent(self, now_ms: int, *, lock: bool = False, empty: bool = False) -> ProofRequest:
@@ -85,7 +87,7 @@ class ProofOfLife:
         if stamp.connection != self._connection:
             return
         if stamp in self._empty:
-            del self._empty[: self._empty.index(stamp) + 1]  # answered in order: what left before it is answered or never will be
+            del self._empty[: self._empty.index(stamp) + 1]  # responses come in order: earlier requests have theirs or will never have one
         if stamp.lock:
             self._locked = True
         if self._locked and (self.proven_ms is None or stamp.sent_ms > self.proven_ms):
@@ -96,17 +98,18 @@ class ProofOfLife:
         return min(self._idle_ms, max(self.grace_ms // 3, 1)) if holding else self._idle_ms
 
     def due_ms(self, holding: bool) -> int:
-        """When an empty SYNC is due: it overtakes whatever waits for the disk, and is left out while other answers prove as much."""
+        """Return when an empty SYNC is due. It overtakes requests that wait for the disk, and is omitted while other responses prove
+        life."""
         last = self._last_empty_ms if self.proven_ms is None or not self._locked else max(self._last_empty_ms, self.proven_ms)
         return last + self._interval_ms(holding)
 
     def silent_at_ms(self) -> int | None:
-        """When the oldest unanswered empty SYNC makes the connection count as dead; None: none is out."""
+        """Return when the oldest empty SYNC without a response makes the connection count as dead; None if none is outstanding."""
         return self._empty[0].sent_ms + self.grace_ms if self._empty else None
 
 
 class LockSchedule:
-    """One LOCK in flight per broker, and again if a trigger came meanwhile."""
+    """One LOCK in flight per broker, and another one if a trigger comes meanwhile."""
 
     __slots__ = ("_asked", "_last_ms", "_next_ms", "in_flight")
 
@@ -117,7 +120,7 @@ class LockSchedule:
         self._next_ms = 0
 
     def connected(self, now_ms: int) -> None:
-        """The first request after HEART_BEAT is a LOCK with everything held, at once."""
+        """Schedule a LOCK of all held queues at once: it is the first request after HEART_BEAT."""
         self.in_flight = False
         self._asked = True
         self._last_ms = None
@@ -127,7 +130,7 @@ class LockSchedule:
         self._asked = True
 
     def due_ms(self) -> int | None:
-        """When the next LOCK is due; None: while one is in flight."""
+        """Return when the next LOCK is due; None while one is in flight."""
         if self.in_flight:
             return None
         if not self._asked:
@@ -145,14 +148,14 @@ class LockSchedule:
         self.in_flight = False
 
     def failed(self, now_ms: int) -> None:
-        """Refused as a whole: again in a second."""
+        """Schedule the next attempt a second later, because LOCK was refused as a whole."""
         self.in_flight = False
         self._asked = False
         self._next_ms = now_ms + FIRST_LOCK_MS
 
 
 class SyncSchedule:
-    """One SYNC with items in flight per broker; the next leaves when it is answered and 100 ms have passed, at once where one is urgent."""
+    """One SYNC with items in flight per broker. The next is sent after its response and after 100 ms; at once if it is urgent."""
 
     __slots__ = ("_last_ms", "_urgent", "in_flight")
 
@@ -165,17 +168,17 @@ class SyncSchedule:
         self.in_flight = False
 
     def hurry(self) -> None:
-        """A release, or a commit that a runner waits for."""
+        """Send the next SYNC at once: for a release, or a commit that a runner waits for."""
         self._urgent = True
 
     def due_ms(self) -> int | None:
-        """When items may leave; None: while some are in flight."""
+        """Return when items may be sent; None while some are in flight."""
         if self.in_flight:
             return None
         return LONG_AGO_MS if self._urgent else self._last_ms + SYNC_SPACING_MS
 
     def calm(self) -> None:
-        """There was nothing to say after all."""
+        """Cancel the request, because there is nothing to send."""
         self._urgent = False
 
     def sent(self, now_ms: int) -> None:

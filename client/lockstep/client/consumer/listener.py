@@ -1,4 +1,5 @@
-"""What a listener gets and returns, and what its answer means for the queue. RocketMQ: MessageListenerOrderly, ConsumeOrderlyContext."""
+"""The arguments and results of a listener, and the effect of a result on the queue. RocketMQ: MessageListenerOrderly,
+ConsumeOrderlyContext."""
 
 import asyncio
 import inspect
@@ -13,33 +14,33 @@ from lockstep.protocol.queue import MessageQueue
 
 
 class ConsumeOrderlyStatus(Enum):
-    """What an orderly listener may return. None counts as SUCCESS; an exception or any other value as SUSPEND_CURRENT_QUEUE_A_MOMENT.
+    """The results of an ordered listener. None counts as SUCCESS; an exception or any other value as SUSPEND_CURRENT_QUEUE_A_MOMENT.
 
-    SystemExit and KeyboardInterrupt also end the consumer: `wait_closed()` raises them. RocketMQ: null means SUSPEND there.
+    SystemExit and KeyboardInterrupt also end the consumer: `wait_closed()` raises them. In RocketMQ null means SUSPEND.
     """
 
     SUCCESS = "SUCCESS"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
     COMMIT = "COMMIT"
-    """With `context.auto_commit = False`: everything taken and not committed so far is done."""
+    """With `context.auto_commit = False`: all messages that were taken and not committed yet are done."""
     ROLLBACK = "ROLLBACK"
-    """With `context.auto_commit = False`: everything taken and not committed so far comes again."""
+    """With `context.auto_commit = False`: all messages that were taken and not committed yet come again."""
 
 
 class ConsumeConcurrentlyStatus(Enum):
-    """What a concurrent listener may return. None counts as CONSUME_SUCCESS; an exception or any other value as RECONSUME_LATER.
+    """The results of a concurrent listener. None counts as CONSUME_SUCCESS; an exception or any other value as RECONSUME_LATER.
 
-    SystemExit and KeyboardInterrupt also end the consumer: `wait_closed()` raises them. RocketMQ: null means RECONSUME_LATER there.
+    SystemExit and KeyboardInterrupt also end the consumer: `wait_closed()` raises them. In RocketMQ null means RECONSUME_LATER.
     """
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
-    """The batch is done up to `context.ack_index`; what stands behind it comes again."""
+    """The batch is done up to `context.ack_index`; later messages come again."""
     RECONSUME_LATER = "RECONSUME_LATER"
     """The whole batch comes again, each message after its delay."""
 
 
 class QueueAction(Enum):
-    """What a call's status does to the process queue."""
+    """The effect of a call's status on the process queue."""
 
     COMMIT = "commit all that is taken"
     KEEP = "count only: it stays taken until a COMMIT"
@@ -58,14 +59,14 @@ STEPS: dict[tuple[bool, ConsumeOrderlyStatus], QueueAction] = {
     (False, _S.ROLLBACK): QueueAction.ROLL_BACK,
     (False, _S.SUSPEND_CURRENT_QUEUE_A_MOMENT): QueueAction.PUT_BACK,
 }
-"""(auto_commit, status) → step. COMMIT and ROLLBACK under auto commit are warned of and count as SUCCESS (RocketMQ's table, C.13)."""
+"""By (auto_commit, status). With auto commit, COMMIT and ROLLBACK log a warning and count as SUCCESS (RocketMQ's table, C.13)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right under which a call runs, for conditional writes of the user's own: refuse what carries a lower epoch than was seen.
+    """The fencing token of a call, for conditional writes to the user's own store: reject a write with a lower epoch than was seen.
 
-    Epochs compare only within one (group, topic, broker, queue).
+    Epochs are comparable only within one (group, topic, broker, queue).
     """
 
     group: str
@@ -75,7 +76,7 @@ class Fence:
     epoch: int
 
     def to_json(self) -> str:
-        """The epoch is printed as a string: it has more digits than a JSON reader's double may hold."""
+        """Return it as JSON. The epoch is a string: it has more digits than a JSON reader's double may hold."""
         return json.dumps({"group": self.group, "topic": self.topic, "broker": self.broker, "queue": self.queue, "epoch": str(self.epoch)})
 
     def __str__(self) -> str:
@@ -83,9 +84,9 @@ class Fence:
 
 
 class Cancelled:
-    """`context.cancelled`: set once the result of this call may no longer be accepted, so that a long listener can end early.
+    """`context.cancelled`: set when the result of the call may no longer be accepted, so that a long listener can end early.
 
-    `is_set()` may be asked from any thread, also while the event loop is blocked; `await wait()` belongs to the loop.
+    `is_set()` may be called from any thread, even while the event loop is blocked; `await wait()` only on the loop.
     """
 
     __slots__ = ("_lapsed", "_set", "_waiters")
@@ -111,7 +112,7 @@ class Cancelled:
         return True
 
     def set(self) -> None:
-        """On the event loop only."""
+        """Set it. Call this on the event loop only."""
         self._set = True
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -120,7 +121,7 @@ class Cancelled:
 
 
 class _CallContext:
-    """What the context of a call has in either model."""
+    """The common part of the contexts of a call."""
 
     __slots__ = ("_cancelled", "_lapsed", "queue")
 
@@ -136,19 +137,21 @@ class _CallContext:
         return self._cancelled
 
     def cancel(self) -> None:
-        """The consumer's own: this call's result may no longer be accepted."""
+        """Called by the consumer: the result of this call may no longer be accepted."""
         self.cancelled.set()
 
 
 class OrderlyContext(_CallContext):
-    """One call's circumstances. RocketMQ: ConsumeOrderlyContext.
+    """The context of a call of an ordered listener. RocketMQ: ConsumeOrderlyContext.
 
-    queue      the MessageQueue
-    fence      the right under which this call runs (Fence)
-    attempt    how often this batch has failed before, 0 for the first call; survives moves and restarts
-    cancelled  see Cancelled
-    auto_commit  True unless the listener sets it False: then only COMMIT moves the progress
-    suspend_current_queue_time_ms  set it with SUSPEND: pause before the next call, clamped to 10 … 30,000; None: the consumer's setting
+    Attributes:
+        queue: The MessageQueue.
+        fence: The fencing token of this call (Fence).
+        attempt: The number of times that this batch has failed before; 0 in the first call. A move or a restart does not reset it.
+        cancelled: See Cancelled.
+        auto_commit: True unless the listener sets it to False: then only COMMIT moves the progress.
+        suspend_current_queue_time_ms: Set it with SUSPEND: the pause before the next call in milliseconds, clamped to 10 … 30,000. None:
+            the consumer's setting.
     """
 
     __slots__ = ("attempt", "auto_commit", "fence", "suspend_current_queue_time_ms")
@@ -162,12 +165,15 @@ class OrderlyContext(_CallContext):
 
 
 class ConcurrentlyContext(_CallContext):
-    """One call's circumstances. RocketMQ: ConsumeConcurrentlyContext.
+    """The context of a call of a concurrent listener. RocketMQ: ConsumeConcurrentlyContext.
 
-    queue       the MessageQueue
-    ack_index   with CONSUME_SUCCESS: index of the last message of the batch that is done; −1: none. At first the last one
-    delay_level_when_next_consume   of the messages that failed: 0 by the number of their retries, 1 … 18 this level, −1 dead-letter now
-    cancelled   see Cancelled: the queue has gone to another member, or the call has run for too long and its messages come again
+    Attributes:
+        queue: The MessageQueue.
+        ack_index: With CONSUME_SUCCESS: the index of the last message of the batch that is done; −1: none. Default: the last one.
+        delay_level_when_next_consume: The delay of the failed messages: 0 by the number of their retries, 1 … 18 this level, −1 dead-letter
+            them now.
+        cancelled: See Cancelled. It is set if the queue has gone to another member, or if the call has run too long and its messages come
+            again.
     """
 
     __slots__ = ("ack_index", "delay_level_when_next_consume")
@@ -191,12 +197,12 @@ Listener = OrderlyListener | ConcurrentlyListener
 
 
 def is_async(listener: Listener) -> bool:
-    """Awaited on the loop (True) or run in a daemon thread (False); an object with an async `__call__` counts as async."""
+    """Return whether the listener is awaited on the loop (an object with an async `__call__` too) or run in a daemon thread."""
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(getattr(listener, "__call__", None))  # noqa: B004
 
 
 def check_listener(listener: object) -> None:
-    """ConfigError for what can't be called with (messages, context): it would fail on every message, for ever."""
+    """Raise ConfigError if the listener can't be called with (messages, context): every call would fail."""
     if not callable(listener):
         raise ConfigError(f"listener {listener!r:.100}: expected a function of (messages, context)")
     try:
@@ -204,17 +210,17 @@ def check_listener(listener: object) -> None:
     except TypeError as error:
         raise ConfigError(f"listener {listener_name(listener)}: expected a function of (messages, context): {error}") from None
     except ValueError:
-        pass  # built-in callables tell no signature
+        pass  # built-in callables have no signature
 
 
 def listener_name(listener: Callable[..., object]) -> str:
-    """How logs call it: module and qualified name."""
+    """Return its name in logs: module and qualified name."""
     named = listener if hasattr(listener, "__qualname__") else type(listener)
     return f"{named.__module__}.{named.__qualname__}"
 
 
 def read_result(result: object) -> tuple[ConsumeOrderlyStatus, str | None]:
-    """Returns the status, and what is wrong with the result if it counts as SUSPEND for that."""
+    """Return the status, and why the result is invalid if it counts as SUSPEND for that reason."""
     if result is None:
         return ConsumeOrderlyStatus.SUCCESS, None
     if isinstance(result, ConsumeOrderlyStatus):
@@ -223,7 +229,7 @@ def read_result(result: object) -> tuple[ConsumeOrderlyStatus, str | None]:
 
 
 def read_concurrent_result(result: object) -> tuple[ConsumeConcurrentlyStatus, str | None]:
-    """Returns the status, and what is wrong with the result if it counts as RECONSUME_LATER for that."""
+    """Return the status, and why the result is invalid if it counts as RECONSUME_LATER for that reason."""
     if result is None:
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None
     if isinstance(result, ConsumeConcurrentlyStatus):

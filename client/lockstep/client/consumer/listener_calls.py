@@ -1,4 +1,4 @@
-"""Calls of a user's listener: on the loop if it is `async def`, else in a daemon thread."""
+"""Calls a user's listener: on the loop if it is `async def`, otherwise in a daemon thread."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ log = get_logger("client.consumer")
 
 Context = OrderlyContext | ConcurrentlyContext
 Outcome = tuple[object, BaseException | None]
-"""What a listener returned, and what it raised."""
+"""The listener's result, and the error that it raised."""
 
 
 class ListenerCalls:
-    """Calls one listener, and knows in which of the two ways."""
+    """Calls one listener, on the loop or in a thread."""
 
     __slots__ = ("_count", "_ctx", "_listener", "in_loop", "watch")
 
@@ -33,9 +33,11 @@ class ListenerCalls:
     async def call(
         self, queue: MessageQueue, batch: list[MessageExt], context: Context, given_up: Callable[[], bool] = lambda: False
     ) -> Outcome:
-        """Return what the listener returned, or what it raised.
+        """Call the listener. Return its result or the error that it raised.
 
-        Raises CancelledError if this task is cancelled, unless the call was given up: then that is what the call raised.
+        Raises:
+            CancelledError: This task was cancelled and the call was not given up. If it was, the CancelledError is returned as the call's
+                error.
         """
         self._count += 1
         try:
@@ -49,20 +51,20 @@ class ListenerCalls:
             return None, error
         except GeneratorExit:
             raise
-        except BaseException as error:  # listener: whatever it raises means failed; out of this task, SystemExit would tear the loop down
+        except BaseException as error:  # listener: any error means that the call failed; outside this task, SystemExit would end the loop
             return None, error
         finally:
             self._count -= 1
 
     async def _in_thread(self, queue: MessageQueue, batch: list[MessageExt], context: Context) -> Outcome:
-        """In a daemon thread a plain listener blocks neither the loop nor the end of the process."""
+        """Call it in a daemon thread, where a plain listener blocks neither the loop nor the end of the process."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Outcome] = loop.create_future()
 
         def work() -> None:
             try:
                 result: Outcome = (self._listener(batch, context), None)  # type: ignore[arg-type]
-            except BaseException as error:  # listener: handled on the loop, as an async one's
+            except BaseException as error:  # listener: handled on the loop, like an async one's
                 result = (None, error)
             calls.end(key)
             try:
@@ -77,7 +79,7 @@ class ListenerCalls:
 
 
 def ends_the_consumer(error: BaseException) -> bool:
-    """SystemExit and KeyboardInterrupt are about more than this batch."""
+    """Return whether an error concerns more than this batch: SystemExit and KeyboardInterrupt."""
     return not isinstance(error, Exception | asyncio.CancelledError)
 
 

@@ -1,10 +1,10 @@
-"""How far one member of a broadcasting group is, and the text of the file that keeps it. Pure. RocketMQ: LocalFileOffsetStore.
+"""The progress of one member of a broadcasting group, and the text of the file that stores it. Pure. RocketMQ: LocalFileOffsetStore.
 
     {"format": 1, "group": "prices", "starts": 3, "topics": {"orders": {"since": 1, "queues": {"broker-a:0": [1500, 0]}}}, "crc32": …}
 
-A queue's numbers: next offset to consume, failed calls of the batch that begins there. They hold for ever, as (queue, offset) → message
-does, also for a topic that is deleted and made again. `since`: the layout counter at which the group's start policy was looked at; queues
-added later begin at 0. `starts` rises with each start. `crc32` is that of the text without it.
+The numbers of a queue are the next offset to consume, and the failed calls of the batch that begins there. They remain valid, like (queue,
+offset) → message, even if a topic is deleted and created again. `since` is the layout counter at which the group's start policy was
+applied; queues that are added later begin at 0. `starts` rises with each start. `crc32` is that of the text without it.
 """
 
 import json
@@ -19,14 +19,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class SavedProgress:
-    """Of one queue."""
+    """The progress in one queue."""
 
     offset: int
     attempts: int
 
 
 class LocalOffsets:
-    """The progress of one member: queue → Place."""
+    """The progress of one member, by queue."""
 
     def __init__(self, group: str) -> None:
         self.group = group
@@ -35,15 +35,15 @@ class LocalOffsets:
         self._places: dict[MessageQueue, SavedProgress] = {}
 
     def place(self, queue: MessageQueue) -> SavedProgress | None:
-        """None: this member has never had the queue."""
+        """Return the progress in a queue; None if this member has never had it."""
         return self._places.get(queue)
 
     def since(self, topic: str, counter: int) -> int:
-        """The layout counter at which the start policy was first looked at; `counter`, from now on, where it never was."""
+        """Return the layout counter at which the start policy was first applied; record `counter` if it never was."""
         return self._since.setdefault(topic, counter)
 
     def set(self, queue: MessageQueue, place: SavedProgress) -> bool:
-        """True: it was not there yet."""
+        """Set the progress in a queue. Return whether there was none before."""
         if self._places.get(queue) == place:
             return False
         self._places[queue] = place
@@ -58,7 +58,7 @@ class LocalOffsets:
 
     @classmethod
     def decode(cls, text: bytes, group: str) -> "LocalOffsets":
-        """ValueError, in words, where the text is not what was written for this group."""
+        """Parse the text. Raise ValueError, with the reason, if it was not written for this group."""
         try:
             plain = json.loads(text)
             del plain["crc32"]

@@ -1,4 +1,4 @@
-"""Notices a listener that blocks the event loop: locks live only while the loop says so."""
+"""Detects a listener that blocks the event loop, which must run to keep locks."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,9 +13,9 @@ BLOCKED_MS = 1_000
 
 
 class LoopWatch:
-    """A beat every 250 ms. A second without one while a call was running is told, by the listener's name.
+    """Beats every 250 ms. If there was no beat for a second while a call was running, logs a warning with the listener's name.
 
-    Runners call `call_ended`: a call may end in the turn that it blocked, before the next beat.
+    Runners call `call_ended`, because a call may end in the loop turn that it blocked, before the next beat.
     """
 
     def __init__(self, host: Host, listener_name: str, running: Callable[[], bool]) -> None:
@@ -24,7 +24,7 @@ class LoopWatch:
         self._running = running
         self._handle: asyncio.TimerHandle | None = None
         self._beat_ms = host.clock.boot_ms()
-        """Boot time of the last beat."""
+        """The boot time of the last beat."""
 
     def start(self) -> None:
         self._beat_ms = self._clock.boot_ms()
@@ -36,7 +36,7 @@ class LoopWatch:
             self._handle = None
 
     def call_ended(self, started_ms: int, ended_ms: int) -> None:
-        """A call of the listener has ended (boot times)."""
+        """Handle the end of a call of the listener (boot times)."""
         blocked_ms = ended_ms - max(started_ms, self._beat_ms)
         if blocked_ms >= BLOCKED_MS:
             self._blocked(blocked_ms)
