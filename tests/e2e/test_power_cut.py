@@ -57,7 +57,7 @@ async def test_after_a_power_cut_under_async_flush_grants_end_generations_rise_a
     await machine.crash(None, power=True)
     old = billing.grant
     async with machine.serving() as broker, native(broker.address) as client:
-        assert broker.state.coordination.state.holding
+        assert broker.state.coordination.state.grants_suspended
         await billing.member.join(client)
         assert (await billing.member.status()).owner is None
         assert (await billing.member.commit(old.epoch, 21)).verdict is LockVerdict.STALE
@@ -88,7 +88,7 @@ async def test_a_hold_that_has_not_ended_begins_again_with_the_next_start() -> N
         grant = await billing.member.lock()
         assert grant.verdict is LockVerdict.OK
     async with machine.serving() as broker, native(broker.address) as client:
-        assert not broker.state.coordination.state.holding
+        assert not broker.state.coordination.state.grants_suspended
         await billing.member.join(client)
         assert (await billing.member.lock(epoch=grant.epoch)).verdict is LockVerdict.OK
 
@@ -99,7 +99,7 @@ async def test_where_nothing_can_be_lost_the_owner_goes_on_with_its_epoch(flush:
     billing = await first_life(machine)
     await machine.crash(None, power=power)
     async with machine.serving() as broker, native(broker.address) as client:
-        assert not broker.state.coordination.state.holding
+        assert not broker.state.coordination.state.grants_suspended
         await billing.member.join(client)
         grant = await billing.member.lock(epoch=billing.grant.epoch, offset=25)
         assert (grant.verdict, grant.epoch, grant.generation) == (LockVerdict.OK, billing.grant.epoch, billing.grant.generation)
@@ -125,7 +125,7 @@ async def test_a_second_crash_at_any_step_of_the_start_does_not_forget_the_first
             await machine.crash(broker, power=power)
         async with machine.serving() as broker, native(broker.address) as client:
             await billing.member.join(client)
-            assert broker.state.coordination.state.holding, f"died at operation {countdown}"
+            assert broker.state.coordination.state.grants_suspended, f"died at operation {countdown}"
             assert (await billing.member.commit(billing.grant.epoch, 21)).verdict is LockVerdict.STALE
             assert (await billing.member.status()).generation > billing.grant.generation
         if survived == 3:
@@ -148,7 +148,7 @@ async def test_what_was_acknowledged_under_sync_flush_survives_and_nothing_is_in
             sent, acknowledged = found, len(found)
             stream = Stream("orders", producer_id=f"{life:032x}")
             await billing.member.join(client)
-            if broker.state.coordination.state.holding:
+            if broker.state.coordination.state.grants_suspended:
                 await freed(client)
             grant = await billing.member.lock()
             assert grant.epoch > billing.grant.epoch

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lockstep.protocol.bodies import LockVerdict, ReconcileBody
+from lockstep.protocol.bodies import LockVerdict, SessionLockBody
 from lockstep.testing.simulation import SimFiles
 from support.coordination_kit import GRACE, Bench, Client, replay
 from sweep.seeds import run_one
@@ -62,7 +62,7 @@ def test_what_comes_late_on_an_older_connection_frees_nothing() -> None:
     a.connect()
     assert bench.closed() == [late]
     epoch = a.lock(0)[0].epoch
-    bench.c.lock_sync.lock(late, ReconcileBody(()), bench.now_ms)
+    bench.c.lock_sync.lock(late, SessionLockBody(()), bench.now_ms)
     assert bench.owner(0) == "a"
     assert a.commit(0, 1, epoch=epoch) is LockVerdict.OK
     assert b.verdicts(0) == {0: LockVerdict.NOT_YOURS}

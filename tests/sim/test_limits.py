@@ -20,7 +20,7 @@ class Weighed(Run):
         assert broker._pulls is not None
         assert broker._state is not None
         topics = broker._state.topics
-        layouts = [layout for topic in self.setting.topics if (layout := topics.find(topic)) is not None]
+        layouts = [layout for topic in self.setting.topics if (layout := topics.find_layout(topic)) is not None]
         return {
             "queues": sum(topics.own_read_count(layout) for layout in layouts),  # an operator may have altered the topic in the storm
             "connections": len(broker._server.endpoints),

@@ -23,8 +23,8 @@ from lockstep.protocol.bodies import (
     LockResult,
     LockVerdict,
     QueueRef,
-    ReconcileBody,
-    ReconcileReply,
+    SessionLockBody,
+    SessionLockReply,
     StartPolicy,
     Subscription,
     SyncBody,
@@ -84,8 +84,8 @@ class Bench:
         self.start()
 
     def start(self, *, assumed_loss: bool = False) -> None:
-        self.c.started(self.c.state.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
-        self.c.opened(self.now_ms)
+        self.c.enter_term(self.c.state.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
+        self.c.port_opened(self.now_ms)
         self.flush()
 
     def restart(self, *, assumed_loss: bool = False, opened: bool = True) -> None:
@@ -93,9 +93,9 @@ class Bench:
         self.flush()
         self.journal = Journal()
         self.c = replay(self)
-        self.c.started(self.c.state.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
+        self.c.enter_term(self.c.state.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
         if opened:
-            self.c.opened(self.now_ms)
+            self.c.port_opened(self.now_ms)
         self.flush()
 
     def flush(self) -> None:
@@ -110,7 +110,7 @@ class Bench:
 
     def retention_moved(self, minimums: dict[tuple[str, int], int]) -> None:
         """Retention has removed what lies below these minimums of (topic, queue id); all groups are moved."""
-        for _ in self.c.retention_moved(minimums):
+        for _ in self.c.skip_removed(minimums):
             pass
 
     def drain(self, kind: type[E]) -> list[E]:
@@ -135,18 +135,18 @@ class Bench:
         return () if members is None else members.members
 
     def epoch(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> int:
-        status = self.c.status.of(group, self.now_ms, str)
+        status = self.c.status.read(group, self.now_ms, str)
         assert status is not None
         return {(queue.topic, queue.queue_id): queue.epoch for queue in status.queues}[topic, queue_id]
 
     def owner(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> str | None:
-        status = self.c.status.of(group, self.now_ms, str)
+        status = self.c.status.read(group, self.now_ms, str)
         assert status is not None
         return {(queue.topic, queue.queue_id): queue.owner for queue in status.queues}[topic, queue_id]
 
     def progress(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> tuple[int, int]:
         """(committed offset, attempts)"""
-        status = self.c.status.of(group, self.now_ms, str)
+        status = self.c.status.read(group, self.now_ms, str)
         assert status is not None
         return {(q.topic, q.queue_id): (q.committed_offset, q.attempts) for q in status.queues}[topic, queue_id]
 
@@ -185,17 +185,17 @@ class Client:
         return HeartbeatBody(self.name, self.groups, session=self.session, connection=self.number)
 
     def beat(self) -> HeartbeatReply | None:
-        return self.bench.c.membership.heartbeat(self.connection, Heartbeat.of(self.body()), self.bench.now_ms)
+        return self.bench.c.membership.heartbeat(self.connection, Heartbeat.from_body(self.body()), self.bench.now_ms)
 
     def close(self) -> None:
-        self.bench.c.membership.closed(self.connection, self.bench.now_ms)
+        self.bench.c.membership.connection_closed(self.connection, self.bench.now_ms)
 
     def leave(self, group: str = GROUP) -> bool:
         self.groups = tuple(each for each in self.groups if each.group != group)
         return self.bench.c.membership.unregister(self.connection, self.name, group, self.bench.now_ms)
 
-    def send_lock(self, *items: LockItem, starts: tuple[StartPolicy, ...] = ()) -> ReconcileReply | None:
-        return self.bench.c.lock_sync.lock(self.connection, ReconcileBody(items, starts), self.bench.now_ms)
+    def send_lock(self, *items: LockItem, starts: tuple[StartPolicy, ...] = ()) -> SessionLockReply | None:
+        return self.bench.c.lock_sync.lock(self.connection, SessionLockBody(items, starts), self.bench.now_ms)
 
     def lock(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, LockResult]:
         """LOCK of everything held and the queues wanted; takes over what was granted."""
@@ -241,10 +241,10 @@ class ClassicClient:
         self.beat()
 
     def beat(self) -> None:
-        self.bench.c.membership.heartbeat(self.connection, Heartbeat.of(HeartbeatBody(self.name, self.groups)), self.bench.now_ms)
+        self.bench.c.membership.heartbeat(self.connection, Heartbeat.from_body(HeartbeatBody(self.name, self.groups)), self.bench.now_ms)
 
     def close(self) -> None:
-        self.bench.c.membership.closed(self.connection, self.bench.now_ms)
+        self.bench.c.membership.connection_closed(self.connection, self.bench.now_ms)
 
     def lock(self, *queue_ids: int, group: str = GROUP, broker: str = BROKER, topic: str = TOPIC) -> list[int]:
         body = LockBatchBody(self.name, group, tuple(QueueRef(topic, broker, queue_id) for queue_id in queue_ids))

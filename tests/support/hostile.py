@@ -7,7 +7,7 @@ import typing
 from random import Random
 from typing import Any
 
-from lockstep.protocol.bodies import HeartbeatBody, LockBatchBody, ReconcileBody, RegisterBody, SyncBody
+from lockstep.protocol.bodies import HeartbeatBody, LockBatchBody, RegisterBody, SessionLockBody, SyncBody
 from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode as R
 from lockstep.protocol.fields import camel
@@ -28,7 +28,7 @@ BROKER_CODES: dict[int, tuple[type | None, type | None]] = {
     R.HEART_BEAT: (None, HeartbeatBody),
     R.UNREGISTER_CLIENT: (clients.UnregisterClientHeader, None),
     R.GET_CONSUMER_LIST_BY_GROUP: (clients.GroupHeader, None),
-    R.LOCK_BATCH_MQ: (None, ReconcileBody),
+    R.LOCK_BATCH_MQ: (None, SessionLockBody),
     R.UNLOCK_BATCH_MQ: (None, LockBatchBody),
     R.SYNC: (None, SyncBody),
     R.SEND_RECORDS: (send.SendRecordsHeader, None),

@@ -34,7 +34,7 @@ class Broker:
 
     def changed(self, topic: str) -> None:
         self.log += self.journal.encode(1 << 20)
-        if self.topics.find(topic) is None:
+        if self.topics.find_layout(topic) is None:
             self.messages.clear()
 
     @property
@@ -43,14 +43,14 @@ class Broker:
 
     def send(self, queue_id: int, body: str = "") -> None:
         """A classic send to a broker that creates topics: acknowledged where the queue exists."""
-        if self.topics.find(TOPIC) is None:
+        if self.topics.find_layout(TOPIC) is None:
             self.topics.create_own(TOPIC, 2, 2)
-        if queue_id < self.topics.own_write_count(self.topics.live(TOPIC)):
+        if queue_id < self.topics.own_write_count(self.topics.require_layout(TOPIC)):
             self.messages.setdefault(queue_id, []).append(body)
 
     @property
     def unreachable(self) -> list[int]:
-        layout = self.topics.find(TOPIC)
+        layout = self.topics.find_layout(TOPIC)
         return [queue_id for queue_id in self.messages if layout is None or queue_id >= layout.read_count(self.name)]
 
 
@@ -87,17 +87,17 @@ class Cluster:
                 broker.start()
             case "forget":
                 self.nameserver = LayoutTable()
-            case "grow" if (layout := broker.topics.find(TOPIC)) is not None:
+            case "grow" if (layout := broker.topics.find_layout(TOPIC)) is not None:
                 other = self.brokers[late % len(self.brokers)].name
                 count = layout.id_count(other) + 1
                 broker.topics.create(altered(layout, [other], write_count=count, read_count=count, writer=self.writers()))
-            case "narrow" if (layout := broker.topics.find(TOPIC)) is not None:
+            case "narrow" if (layout := broker.topics.find_layout(TOPIC)) is not None:
                 name = self.brokers[late % len(self.brokers)].name
                 if (write_count := layout.write_count(name)) > 1:
                     read_count = layout.id_count(name)
                     narrow = altered(layout, [name], write_count=write_count - 1, read_count=read_count, writer=self.writers())
                     broker.topics.create(narrow)
-            case "delete" if (layout := broker.topics.find(TOPIC)) is not None:
+            case "delete" if (layout := broker.topics.find_layout(TOPIC)) is not None:
                 broker.topics.create(layout.deletion)
         self.told += [layout for layout in [broker.layout] if layout is not None]
 

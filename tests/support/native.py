@@ -15,8 +15,8 @@ from lockstep.protocol.bodies import (
     LockItem,
     LockResult,
     QueueStatus,
-    ReconcileBody,
-    ReconcileReply,
+    SessionLockBody,
+    SessionLockReply,
     StartPolicy,
     Subscription,
     SyncBody,
@@ -167,9 +167,9 @@ class Member:
     async def lock(self, queue_id: int = 0, epoch: int | None = None, offset: int | None = None) -> LockResult:
         """LOCK of one queue: without an epoch it is wanted, with one it is held."""
         item = LockItem(self.group, self.topic, queue_id, epoch, offset)
-        body = ReconcileBody((item,), (StartPolicy(self.group, self.topic, ConsumeFromWhere.FIRST_OFFSET),))
+        body = SessionLockBody((item,), (StartPolicy(self.group, self.topic, ConsumeFromWhere.FIRST_OFFSET),))
         answer = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))
-        return decode_body(ReconcileReply, answer.body).items[0]
+        return decode_body(SessionLockReply, answer.body).items[0]
 
     async def commit(self, epoch: int, offset: int, queue_id: int = 0, *, release: bool = False) -> SyncResult:
         """SYNC of one queue."""

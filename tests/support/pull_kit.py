@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.pull_fence import PullCheck
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codes import RequestCode
@@ -34,13 +34,13 @@ class FakeCoordination:
     def __post_init__(self) -> None:
         self.pulls = self.membership = self.legacy = self
 
-    def check(self, connection: int, key: Key, epoch: int | None, generation: int | None = None) -> PullCheck:
+    def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None) -> PullCheck:
         return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         return self.subscriptions.get((group, topic))
 
-    def update_offset(self, connection: int, key: Key, offset: int, now_ms: int) -> None:
+    def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.commits.append((key[0], key[2], offset))

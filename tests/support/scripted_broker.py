@@ -27,8 +27,8 @@ from lockstep.protocol.bodies import (
     LockVerdict,
     MemberList,
     QueueFreeBody,
-    ReconcileBody,
-    ReconcileReply,
+    SessionLockBody,
+    SessionLockReply,
     SyncBody,
     SyncItem,
     SyncReply,
@@ -225,7 +225,7 @@ class ScriptedBroker:
             case RequestCode.HEART_BEAT:
                 return decode_body(HeartbeatBody, command.body)
             case RequestCode.LOCK_BATCH_MQ:
-                return decode_body(ReconcileBody, command.body)
+                return decode_body(SessionLockBody, command.body)
             case RequestCode.SYNC:
                 return decode_body(SyncBody, command.body)
             case RequestCode.PULL_MESSAGE:
@@ -246,7 +246,7 @@ class ScriptedBroker:
                 client = self.clients[endpoint.id]
                 answers = tuple(script(item) or self._lock(client, item) for item in body.items)
                 self._free_unnamed(client, body)
-                reply = ReconcileReply(answers, self._versions(), self.grace_ms, 20_000)
+                reply = SessionLockReply(answers, self._versions(), self.grace_ms, 20_000)
                 endpoint.send(command.reply(body=encode_body(reply)))
             case RequestCode.SYNC:
                 sync = self.sync_script.popleft() if self.sync_script and body.items else lambda _: None
@@ -313,7 +313,7 @@ class ScriptedBroker:
         offset, attempts = self.progress.get(key, (0, 0))
         return answer(LockVerdict.OK, epoch=lock.epoch, offset=offset, attempts=attempts, generation=1, since=self.since)
 
-    def _free_unnamed(self, client: str, body: ReconcileBody) -> None:
+    def _free_unnamed(self, client: str, body: SessionLockBody) -> None:
         named = {(item.group, item.topic, item.queue_id) for item in body.items}
         for key, lock in self.locks.items():
             if lock.holder == client and key not in named:

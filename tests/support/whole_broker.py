@@ -16,8 +16,8 @@ from lockstep.protocol.bodies import (
     HeartbeatReply,
     LockItem,
     LockVerdict,
-    ReconcileBody,
-    ReconcileReply,
+    SessionLockBody,
+    SessionLockReply,
     StartPolicy,
     Subscription,
 )
@@ -126,8 +126,8 @@ async def heartbeat(client: Client, client_id: str, session: str, connection: in
 
 
 async def reconcile(client: Client, item: LockItem) -> Any:
-    body = ReconcileBody((item,), (StartPolicy("g", TOPIC, ConsumeFromWhere.FIRST_OFFSET),))
-    reply = decode_body(ReconcileReply, (await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))).body)
+    body = SessionLockBody((item,), (StartPolicy("g", TOPIC, ConsumeFromWhere.FIRST_OFFSET),))
+    reply = decode_body(SessionLockReply, (await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))).body)
     return reply.items[0]
 
 

@@ -44,7 +44,7 @@ def behind(universe: Universe) -> list[str]:
 
 def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
     coordination = broker.state.coordination
-    status = coordination.status.of(group, 0, lambda _: "")
+    status = coordination.status.read(group, 0, lambda _: "")
     queues = {} if status is None else {(queue.topic, queue.queue_id): queue for queue in status.queues}
     found = []
     for key in [(topic, queue_id) for topic in topics for queue_id in coordination.lock_sync.own_queue_ids(topic)]:
@@ -76,7 +76,7 @@ def _not_delivered(broker: Broker) -> list[str]:
         return []
     found = []
     for queue_id in store.queue_ids(SCHEDULE_TOPIC):
-        end, at = store.bounds(SCHEDULE_TOPIC, queue_id)[1], delays.next(queue_id)
+        end, at = store.bounds(SCHEDULE_TOPIC, queue_id)[1], delays.next_offset(queue_id)
         if at < end:
             found.append(f"{name}: what waits {format_delay(queue_delay_ms(queue_id))} is at {at} of {end}")
     return found

@@ -133,7 +133,7 @@ class Broker:
         self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
         store.store_host = store_host_of(self.address, store.store_id)
         await self._enter_term(store, state, recovery)
-        state.topics.log_impossible()
+        state.topics.log_invalid_layouts()
         state.topics.keep_stored_queues()
         await self._register(store, state)
         await server.start()
@@ -197,8 +197,8 @@ class Broker:
         term = next_term(last_term, clock.wall_ms())
         state.coordination.set_day(store.safe_now_ms())
         store.record_clock()
-        state.name_store()
-        state.coordination.started(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
+        state.record_store_id()
+        state.coordination.enter_term(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
         state.write_changes()
         await store.sync()
         await store.mark_terms(accepted=term, last=term)
@@ -222,7 +222,7 @@ class Broker:
             nameservers,
             layouts=state.layouts.all,
             adopt=state.topics.adopt,
-            full=lambda: state.topics.full,
+            full=lambda: state.topics.is_full,
         )
         state.on_topic_changed.append(lambda _topic: registrar.changed())
         registrar.start()
@@ -238,7 +238,7 @@ class Broker:
         """Leases count from the open port."""
         assert self._keeper is not None
         assert self._leases is not None
-        state.coordination.opened(self._host.clock.boot_ms())
+        state.coordination.port_opened(self._host.clock.boot_ms())
         self._leases.start()
         self._effects.carry_out()
         keeper = self._keeper
@@ -309,7 +309,7 @@ class Broker:
         self._dispatcher(command, endpoint)
 
     def _heard(self, endpoint: Endpoint) -> None:
-        self.state.coordination.state.sessions.heard(endpoint.id, self._host.clock.boot_ms())
+        self.state.coordination.state.sessions.touch(endpoint.id, self._host.clock.boot_ms())
 
     def _arrived(self, topic: str, queue_id: int) -> None:
         assert self._pulls is not None
@@ -322,7 +322,7 @@ class Broker:
         assert self._pulls is not None
         self._pulls.connection_closed(endpoint)
         if not self._failed and self._gate.closed_because is None:
-            self.state.coordination.membership.closed(endpoint.id, self._host.clock.boot_ms())
+            self.state.coordination.membership.connection_closed(endpoint.id, self._host.clock.boot_ms())
 
     def _fail(self, error: BaseException) -> None:
         """Nothing is answered from here on: what was promised may not be on the disk."""

@@ -65,7 +65,7 @@ class EffectRunner:
         """Steps of drained notices, in their order: the effect, or one send of it."""
         self._undrained = False
         self._turn = Turn("effects", self.carry_out, self._failed)
-        state.wake = self._wake
+        state.on_effects = self._wake
 
     def _wake(self) -> None:
         self._undrained = True
@@ -181,7 +181,7 @@ class StoreMaintenance:
 
     async def snapshot(self) -> None:
         """The tables as of this turn, at the log's end as of this turn."""
-        await self._store.write_snapshot(self._state.plain())
+        await self._store.write_snapshot(self._state.take_snapshot())
 
     async def keep_retention(self) -> None:
         """Removes what is old, moves the groups that had not read it, watches the disk."""

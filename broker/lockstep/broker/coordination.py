@@ -24,7 +24,7 @@ from lockstep.broker.membership import Membership
 from lockstep.broker.pull_fence import PullFence
 from lockstep.broker.tables.activity_table import DAY_MS, ActivityTable
 from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.lock_table import Key, LockTable
+from lockstep.broker.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.layouts import LayoutTable
@@ -92,8 +92,8 @@ class Coordination:
         state = self.state
         return {
             "term": state.term,
-            "holding": state.holding,
-            "told_grace_ms": state.told_grace_ms,
+            "holding": state.grants_suspended,
+            "told_grace_ms": state.promised_grace_ms,
             "groups": state.groups.snapshot(),
             "locks": state.locks.snapshot(),
             "progress": state.progress.snapshot(),
@@ -104,7 +104,7 @@ class Coordination:
     def restore(self, plain: Mapping[str, Any]) -> None:
         """Into empty tables."""
         state = self.state
-        state.term, state.holding, state.told_grace_ms = plain["term"], plain["holding"], plain["told_grace_ms"]
+        state.term, state.grants_suspended, state.promised_grace_ms = plain["term"], plain["holding"], plain["told_grace_ms"]
         state.groups.restore(plain["groups"])
         state.locks.restore(plain["locks"])
         state.progress.restore(plain["progress"])
@@ -113,47 +113,47 @@ class Coordination:
 
     # -------------------------------------------------------------------------------------------------------------- start
 
-    def started(self, term: int, *, assumed_loss: bool, now_ms: int) -> None:
+    def enter_term(self, term: int, *, assumed_loss: bool, now_ms: int) -> None:
         """After replay: a new term; everybody recorded has the grace. What this records must be durable before the port opens.
 
         `assumed_loss`: the machine crashed under async flush, so a visible suffix of the log, grants in it included, may be gone.
         """
         state = self.state
         assert term > state.term, "a term never falls"
-        state.fence.start(term)
-        state.do(("broker.term", term))
-        if state.told_grace_ms < state.config.disconnect_grace_ms:
-            state.do(("broker.grace", state.config.disconnect_grace_ms))
+        state.fence.start_term(term)
+        state.record(("broker.term", term))
+        if state.promised_grace_ms < state.config.disconnect_grace_ms:
+            state.record(("broker.grace", state.config.disconnect_grace_ms))
         if assumed_loss:
-            state.locks.end_all(state.fence.draw())
-            state.progress.renew_all(state.fence.draw())
-            if not state.holding:
-                state.do(("broker.hold", True))
-        self._mend_progress()
-        self._know_groups()
-        self._begin_grace(now_ms)
+            state.locks.record_end_of_all(state.fence.draw())
+            state.progress.renew_generations(state.fence.draw())
+            if not state.grants_suspended:
+                state.record(("broker.hold", True))
+        self._repair_progress()
+        self._register_known_groups()
+        self._start_grace(now_ms)
 
-    def opened(self, now_ms: int) -> None:
+    def port_opened(self, now_ms: int) -> None:
         """The port is open: every grace counts from here, and nothing ends before the longest one that was told is over."""
-        self.state.sessions.restart(now_ms, now_ms + self.state.told_grace_ms)
-        self._begin_grace(now_ms)
+        self.state.sessions.restart_timeouts(now_ms, now_ms + self.state.promised_grace_ms)
+        self._start_grace(now_ms)
         self._opened_ms = now_ms
 
-    def _begin_grace(self, now_ms: int) -> None:
+    def _start_grace(self, now_ms: int) -> None:
         self._ticked_ms = now_ms
-        self.state.contracts_held = {group.name: None for group in self.state.groups if group.contract is not None}
-        self.membership.recorded(now_ms)
-        self.legacy.recorded(now_ms)
+        self.state.retained_contracts = {group.name: None for group in self.state.groups if group.contract is not None}
+        self.membership.restore_members(now_ms)
+        self.legacy.restore_leases(now_ms)
 
-    def _know_groups(self) -> None:
+    def _register_known_groups(self) -> None:
         """A log from before activity was recorded: its groups were active today."""
         state = self.state
         for names in ([group.name for group in state.groups], state.progress.groups(), state.locks.groups(), state.settings.groups()):
             for name in names:
                 if name not in state.activity:
-                    state.activity.active(name)
+                    state.activity.record_activity(name)
 
-    def _mend_progress(self) -> None:
+    def _repair_progress(self) -> None:
         """Progress outside its queue: the log was cut, and those offsets will be given to other messages; or the last life ended between
         the removal of old messages and the record of it.
         """
@@ -162,10 +162,10 @@ class Coordination:
         for key, progress in list(state.progress):
             end = state.bounds.end_offset(key[1], key[2])
             if progress.offset > end:
-                state.progress.set(key, Progress(state.fence.draw(), end))
-                state.end(key)
+                state.progress.set_progress(key, Progress(state.fence.draw(), end))
+                state.end_grant(key)
             minimums[key[1:]] = state.bounds.bounds(key[1], key[2])[0]
-        for _ in self.retention_moved(minimums):
+        for _ in self.skip_removed(minimums):
             pass
 
     # --------------------------------------------------------------------------------------------------------------- time
@@ -174,36 +174,36 @@ class Coordination:
         """What time alone changes: sessions and leases that are over, the end of the hold. Returns when to call next."""
         state = self.state
         if self._ticked_ms is not None and (pause_ms := now_ms - self._ticked_ms - TICK_MS_MAX) > 0:
-            state.sessions.shift(pause_ms, now_ms)
+            state.sessions.exclude_pause(pause_ms, now_ms)
         self._ticked_ms = now_ms
         if self._opened_ms is None:
             return now_ms + TICK_MS_MAX
         self.membership.expire(now_ms)
         self.legacy.expire(now_ms)
         held_until = self._opened_ms + state.config.session_timeout_ms
-        if state.contracts_held and now_ms >= held_until:
-            state.contracts_held = {}
+        if state.retained_contracts and now_ms >= held_until:
+            state.retained_contracts = {}
             for group in state.groups:
-                state.settle(group.name)
-        if now_ms >= self._opened_ms + state.told_grace_ms:
+                state.drop_unused_contract(group.name)
+        if now_ms >= self._opened_ms + state.promised_grace_ms:
             self._end_start_grace()
         return self._next_due_ms(now_ms)
 
     def _end_start_grace(self) -> None:
         """Nobody from before the start can still be running on what it was told then."""
         state = self.state
-        if state.told_grace_ms > state.config.disconnect_grace_ms:
-            state.do(("broker.grace", state.config.disconnect_grace_ms))
-        if state.holding:
-            state.do(("broker.hold", False))
+        if state.promised_grace_ms > state.config.disconnect_grace_ms:
+            state.record(("broker.grace", state.config.disconnect_grace_ms))
+        if state.grants_suspended:
+            state.record(("broker.hold", False))
             for group in state.groups:
-                state.tell_all_free(group)
+                state.notify_group_free(group)
 
     def _next_due_ms(self, now_ms: int) -> int:
         assert self._opened_ms is not None
         dues = [now_ms + TICK_MS_MAX, self.membership.next_due_ms(), self.legacy.next_due_ms()]
-        if self.state.holding or self.state.told_grace_ms > self.state.config.disconnect_grace_ms:
-            dues.append(self._opened_ms + self.state.told_grace_ms)
+        if self.state.grants_suspended or self.state.promised_grace_ms > self.state.config.disconnect_grace_ms:
+            dues.append(self._opened_ms + self.state.promised_grace_ms)
         return max(now_ms + 1, min(due for due in dues if due is not None))
 
     def set_day(self, wall_ms: int) -> bool:
@@ -215,15 +215,15 @@ class Coordination:
     def layout_changed(self, topic: str) -> None:
         """A layout was adopted. A deleted topic loses progress and locks; queues that were added are free."""
         state = self.state
-        state.tell_layout(topic)
+        state.notify_layout_changed(topic)
         layout = state.layouts.get(topic)
         if layout is None or layout.deleted:
             state.drop_topic(topic)
             return
-        for group in state.groups.of_topic(topic):
-            state.tell_topic_free(group, topic)
+        for group in state.groups.groups_subscribed_to(topic):
+            state.notify_topic_free(group, topic)
 
-    def retention_moved(self, minimums: Mapping[tuple[str, int], int]) -> Iterator[None]:
+    def skip_removed(self, minimums: Mapping[tuple[str, int], int]) -> Iterator[None]:
         """Retention removed what lies below the new minimum of (topic, queue id): groups that were not there yet are moved, and told.
 
         Yields after each (group, topic, queue) that was looked at, and each group: the caller may let other work in between. What a process
@@ -233,13 +233,13 @@ class Coordination:
         moved = dict.fromkeys(topic for topic, _ in minimums)
         for group in table.groups():
             yield
-            for topic in [topic for topic in table.topics(group) if topic in moved]:
-                for queue_id, _ in table.of_topic(group, topic):
-                    self._move_up((group, topic, queue_id), minimums.get((topic, queue_id), 0))
+            for topic in [topic for topic in table.topics_of_group(group) if topic in moved]:
+                for queue_id, _ in table.progress_in_topic(group, topic):
+                    self._skip_to((group, topic, queue_id), minimums.get((topic, queue_id), 0))
                     yield
 
-    def _move_up(self, key: Key, new_min: int) -> None:
+    def _skip_to(self, key: QueueKey, new_min: int) -> None:
         progress = self.state.progress.get(key)
         if progress is not None and progress.offset < new_min:
             first = progress.offset if progress.gap is None else progress.gap[0]
-            self.state.progress.set(key, replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))
+            self.state.progress.set_progress(key, replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))

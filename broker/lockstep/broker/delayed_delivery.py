@@ -61,7 +61,7 @@ class GroupTopics:
 
     def create(self, topic: str) -> None:
         """For a request: gives the topic a queue of this broker where it has none. ServiceNotAvailableError where the disk has no room for
-        a new topic, NoPermissionError where the cluster has too many (TopicTable.create, `beyond`).
+        a new topic, NoPermissionError where the cluster has too many (TopicTable.create, `for_group`).
         """
         if self._is_missing(topic):
             if self._may_begin is not None:
@@ -79,16 +79,16 @@ class GroupTopics:
                 raise ServiceNotAvailableError(f"a delayed message waits: {error.remark}") from error
 
     def _is_missing(self, topic: str) -> bool:
-        layout = self._topics.find(topic)
+        layout = self._topics.find_layout(topic)
         return layout is None or not self._topics.own_write_count(layout)
 
     def _create(self, topic: str) -> None:
-        layout = self._topics.create_own(topic, 1, 1, beyond=True)
+        layout = self._topics.create_own(topic, 1, 1, for_group=True)
         log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 
     def began(self, topic: str) -> int:
         """The counter of the oldest queues in the layout in force; 0 where there is none."""
-        layout = self._topics.find(topic)
+        layout = self._topics.find_layout(topic)
         return 0 if layout is None else layout.began
 
     def deleted_since(self, topic: str, began: int) -> bool:
@@ -96,14 +96,14 @@ class GroupTopics:
 
         Records of earlier versions have the layout's counter instead, which is not below it.
         """
-        layout = self._topics.find(topic)
+        layout = self._topics.find_layout(topic)
         return began > 0 and (layout is None or layout.began > began)
 
     def place(self, topic: str, queue_id: int) -> int | None:
         """The queue of this broker that takes a delayed message for the topic; None: the topic does not exist any more."""
-        if group_of_topic(topic) is not None or self._topics.find(topic) is not None:
+        if group_of_topic(topic) is not None or self._topics.find_layout(topic) is not None:
             self._ready(topic)
-        layout = self._topics.find(topic)
+        layout = self._topics.find_layout(topic)
         count = 0 if layout is None else self._topics.own_write_count(layout)
         return queue_id % count if count else None
 
@@ -175,7 +175,7 @@ class DelayedDelivery:
         An error that no rule foresees ends neither this nor the process: the store and the journal end the process themselves when they
         can't be sure of their tables. It is logged with its traceback, and `_given_up` decides about its message.
         """
-        offset = self._table.next(queue_id)
+        offset = self._table.next_offset(queue_id)
         try:
             result = await self._read(queue_id, offset)
             if result is not None and result.status is not ReadStatus.FOUND:
@@ -185,7 +185,7 @@ class DelayedDelivery:
             places = split_records(data)
         except Exception as error:  # one message: logged and counted by _given_up, as a request's is by dispatch.py
             if self._given_up(queue_id, offset, error):
-                self._table.delivered(queue_id, offset + 1)
+                self._table.record_delivered(queue_id, offset + 1)
             return
         if result is None:
             self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
@@ -200,7 +200,7 @@ class DelayedDelivery:
                 break
             done += 1
         if done:
-            self._table.delivered(queue_id, offset + done)
+            self._table.record_delivered(queue_id, offset + done)
 
     def _pass_gap(self, queue_id: int, offset: int, result: ReadResult) -> None:
         """Goes on behind messages that are not there any more, or waits until there are some."""
@@ -213,7 +213,7 @@ class DelayedDelivery:
             return
         facts = {"delay_ms": queue_delay_ms(queue_id), "first": offset, "end": result.next_offset}
         log_limited(log, "error", "delay.gap", **facts, why=LOSSES[result.status])
-        self._table.delivered(queue_id, result.next_offset)
+        self._table.record_delivered(queue_id, result.next_offset)
 
     def _pass_on_due(self, queue_id: int, offset: int, record: RecordView) -> bool:
         """Delivers the message if it is due; whether it needs nothing more. `_due_ms` says when it is looked at again otherwise."""

@@ -12,13 +12,13 @@ class GroupAdmin:
     def __init__(self, state: GroupState) -> None:
         self._state = state
 
-    def configure(self, settings: GroupSettings) -> None:
+    def set_settings(self, settings: GroupSettings) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
         check_group(settings.group)
-        self._state.begin(settings.group)
-        self._state.settings.set(settings)
+        self._state.register_group(settings.group)
+        self._state.settings.record_settings(settings)
 
-    def delete(self, group: str, *, with_progress: bool) -> int | None:
+    def delete_group(self, group: str, *, with_progress: bool) -> int | None:
         """DELETE_SUBSCRIPTIONGROUP: remove the group's settings; `with_progress` also its progress and locks, all in one change of the log.
 
         Returns in how many queues progress was removed; None if nothing is known of the group. Its topics and their messages stay. Raises
@@ -30,15 +30,15 @@ class GroupAdmin:
             return None
         state.check_unused(group)
         if with_progress:
-            count = state.progress.count_of(group)
-            state.forget(group)
+            count = state.progress.queue_count(group)
+            state.forget_group(group)
             return count
         if state.settings.get(group) is not None:
-            state.settings.remove(group)
-            state.tidy(group)
+            state.settings.record_removal(group)
+            state.forget_if_empty(group)
         return 0
 
-    def reset(self, body: ResetBody) -> ResetReply:
+    def reset_progress(self, body: ResetBody) -> ResetReply:
         """RESET_OFFSETS."""
         return reset(self._state, body)
 
@@ -46,15 +46,15 @@ class GroupAdmin:
         """Whether to forget a group. Ask once a day: a group that is in use counts as active on each day on which it is asked about."""
         state = self._state
         if group in state.activity and state.in_use(group):
-            state.activity.active(group)
+            state.activity.record_activity(group)
         days = state.config.group_idle_days
         return bool(days) and state.activity.idle_days(group) >= days
 
-    def forget(self, group: str) -> int | None:
+    def forget_idle(self, group: str) -> int | None:
         """Forget a group that is still idle. Returns in how many queues it had progress; None if it is not idle any more."""
         state = self._state
         if state.in_use(group) or state.activity.idle_days(group) < state.config.group_idle_days:
             return None
-        count = state.progress.count_of(group)
-        state.forget(group)
+        count = state.progress.queue_count(group)
+        state.forget_group(group)
         return count

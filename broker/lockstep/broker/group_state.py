@@ -13,7 +13,7 @@ from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify,
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.group_table import Group, GroupTable
-from lockstep.broker.tables.lock_table import FencingCounter, Key, LockTable
+from lockstep.broker.tables.lock_table import FencingCounter, LockTable, QueueKey
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import SessionTable
 from lockstep.broker.tables.settings_table import SettingsTable
@@ -80,7 +80,7 @@ class QueueBounds(Protocol):
 
 
 class GroupState:
-    """`wake` is called when there is something to drain where there was nothing."""
+    """`on_effects` is called when there is something to drain where there was nothing."""
 
     KINDS = frozenset({"broker.term", "broker.hold", "broker.grace"})
 
@@ -96,32 +96,32 @@ class GroupState:
         self.progress = ProgressTable(journal)
         self.settings = SettingsTable(journal)
         self.activity = ActivityTable(journal)
-        self.may_begin: Callable[[str], None] | None = None
+        self.disk_check: Callable[[str], None] | None = None
         """Raises ServiceNotAvailableError where the disk has no room for state that begins something, named for people."""
-        self.overruled: dict[str, int] = {}
+        self.override_counts: dict[str, int] = {}
         """Group → how often a member's subscriptions replaced those of others, since the start."""
         self.term = 0
         """Of the start that wrote last."""
-        self.holding = False
+        self.grants_suspended = False
         """Durable: a suffix of the log is assumed lost, nobody is granted a queue for the grace (ordering.md 8.5)."""
-        self.told_grace_ms = 0
+        self.promised_grace_ms = 0
         """Durable: the longest grace that a client may still count on. Above the settings' only after a start with a shorter one."""
-        self.contracts_held: dict[str, None] = {}
+        self.retained_contracts: dict[str, None] = {}
         """Groups whose contract was recorded before the start: it stands for the session timeout even without a member."""
         self.classic_connections: dict[str, int] = {}
         """Client id of a classic member → its connection now."""
         self.closing: dict[int, None] = {}
         """Connections that are to be closed: what still arrives on them means nothing."""
-        self.wake: Callable[[], None] | None = None
-        self._urgent: list[CloseConnection | StalePulls] = []
-        self._relaid: dict[str, None] = {}
-        self._freed: OrderedDict[Key, None] = OrderedDict()
-        self._free_topics: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        self.on_effects: Callable[[], None] | None = None
+        self._urgent_effects: list[CloseConnection | StalePulls] = []
+        self._changed_layouts: dict[str, None] = {}
+        self._freed_queues: OrderedDict[QueueKey, None] = OrderedDict()
+        self._topic_scans: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
         """(group, topic) whose free queues are to be told → the place of the next queue, and how many are still to be looked at."""
         self._classic_freed: dict[str, None] = {}
         """Groups whose classic members are to be notified of a free queue."""
-        self._nudge: dict[Key, None] = {}
-        self._awake = False
+        self._superseded_queues: dict[QueueKey, None] = {}
+        self._drain_requested = False
 
     # ------------------------------------------------------------------------------------------------------------ durable
 
@@ -130,14 +130,14 @@ class GroupState:
             case ("broker.term", int(term)):
                 self.term = term
             case ("broker.hold", bool(holding)):
-                self.holding = holding
+                self.grants_suspended = holding
             case ("broker.grace", int(told_ms)):
-                self.told_grace_ms = told_ms
+                self.promised_grace_ms = told_ms
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown")
 
-    def do(self, change: Change) -> None:
-        self.journal.do(change, self.apply)
+    def record(self, change: Change) -> None:
+        self.journal.record(change, self.apply)
 
     # ------------------------------------------------------------------------------------------------------------- groups
 
@@ -153,33 +153,33 @@ class GroupState:
                 f"{self.config.broker_name} knows {len(self.activity)} groups, {limit} are allowed (--groups-max): group {group} is "
                 "refused. Groups without a member and a commit are forgotten after --group-idle-days; `lockstep group delete` removes one"
             )
-        self.check_disk(f"group {group}")
+        self.check_disk_room(f"group {group}")
 
-    def begin(self, group: str) -> None:
+    def register_group(self, group: str) -> None:
         """Call before anything is recorded of a group: counts it and notes it as active. Raises as `check_group_room`."""
         self.check_group_room(group)
-        self.activity.active(group)
+        self.activity.record_activity(group)
 
-    def check_member(self, group: str, client_id: str) -> None:
-        """Room for one more member of a group. Raises as `begin`."""
+    def check_member_room(self, group: str, client_id: str) -> None:
+        """Room for one more member of a group. Raises as `register_group`."""
         limit = self.config.members_max
-        if self.groups.members_count >= limit:
+        if self.groups.member_count >= limit:
             raise NoPermissionError(
-                f"{self.config.broker_name} has {self.groups.members_count} members of groups, {limit} are allowed (--members-max): "
+                f"{self.config.broker_name} has {self.groups.member_count} members of groups, {limit} are allowed (--members-max): "
                 f"{client_id} can't join group {group}"
             )
-        self.check_disk(f"member {client_id} of group {group}")
+        self.check_disk_room(f"member {client_id} of group {group}")
 
-    def check_subscriptions(self, group: str, client_id: str, asked: tuple[Subscription, ...]) -> None:
+    def check_subscription_room(self, group: str, client_id: str, asked: tuple[Subscription, ...]) -> None:
         """NoPermissionError where there is no room for what a member subscribes to."""
         kept, limit = self.groups.subscription_bytes, self.config.subscription_bytes_max
-        if (more := self.groups.missing_bytes(group, asked)) and kept + more > limit:
+        if (more := self.groups.additional_bytes(group, asked)) and kept + more > limit:
             raise NoPermissionError(
                 f"{self.config.broker_name} keeps subscriptions of {kept} bytes, {limit} are allowed (--subscriptions-mib-max): "
                 f"{client_id} can't subscribe with {more} bytes more in group {group}"
             )
 
-    def check_progress(self, group: str, topic: str, count: int) -> None:
+    def check_progress_room(self, group: str, topic: str, count: int) -> None:
         """Room for `count` more queues of the topic with progress of the group. Raises as `check_group_room`, never for 0."""
         if count <= 0:
             return
@@ -189,7 +189,7 @@ class GroupState:
                 f"{self.config.broker_name} keeps progress of {len(self.progress)} queues of groups, {limit} are allowed (--progress-max): "
                 f"group {group} can't begin in {count} queues of {topic}"
             )
-        self.check_disk(f"progress of group {group} in {topic}")
+        self.check_disk_room(f"progress of group {group} in {topic}")
 
     def missing_progress_count(self, group: str, topic: str) -> int:
         """How many of this broker's readable queues of the topic have no progress of the group: what its start adds. Never too low, and too
@@ -197,7 +197,7 @@ class GroupState:
         """
         return self.progress.missing_count(group, topic, self.own_queue_count(topic))
 
-    def check_locks(self, key: Key, count: int) -> None:
+    def check_lock_room(self, key: QueueKey, count: int) -> None:
         """Room for `count` more locks, of which `key` is the first. Raises as `check_group_room`, never for 0."""
         limit = self.config.progress_max
         if count > 0 and len(self.locks) + count > limit:
@@ -206,20 +206,22 @@ class GroupState:
                 f"{count} more from {key} are refused"
             )
         if count > 0:
-            self.check_disk(f"a lock of group {key[0]} in {key[1]}")
+            self.check_disk_room(f"a lock of group {key[0]} in {key[1]}")
 
-    def check_disk(self, what: str) -> None:
+    def check_disk_room(self, what: str) -> None:
         """ServiceNotAvailableError where the disk is too full for state that begins something."""
-        if self.may_begin is not None:
-            self.may_begin(what)
+        if self.disk_check is not None:
+            self.disk_check(what)
 
-    def tidy(self, group: str) -> None:
+    def forget_if_empty(self, group: str) -> None:
         """A group of which no table has anything any more is not known. One that has a topic here is: each was created for a group that
         counts, so that groups that come and go can't create more topics than the limit of groups allows.
         """
-        known = self.groups.get(group) or self.progress.topics(group) or self.locks.topics(group) or self.settings.get(group)
+        known = (
+            self.groups.get(group) or self.progress.topics_of_group(group) or self.locks.topics_of_group(group) or self.settings.get(group)
+        )
         if group in self.activity and not known and not any(map(self.own_queue_count, (RETRY_PREFIX + group, DLQ_PREFIX + group))):
-            self.forget(group)
+            self.forget_group(group)
 
     def in_use(self, group: str) -> bool:
         """Whether it has a member, a queue that is held, or settings of an operator."""
@@ -235,7 +237,7 @@ class GroupState:
         if members:
             what, then = f"has {len(members)} members at {self.config.broker_name}", "Stop them"
         elif self.locks.held_count(group):
-            holders = dict.fromkeys(str(lock.client_id) for _, lock in self.locks.of_group(group) if lock.held)
+            holders = dict.fromkeys(str(lock.client_id) for _, lock in self.locks.locks_of_group(group) if lock.held)
             what = f"has queues at {self.config.broker_name} that clients hold which are no members (any more)"
             at_the_latest_s = max(self.config.classic_lock_ms, self.config.session_timeout_ms) // 1000
             then = f"They are free at the latest {at_the_latest_s} s after the clients have stopped: wait"
@@ -247,19 +249,19 @@ class GroupState:
             f"group {group} was not deleted: it {what}: {listed}. {then}, and run `lockstep group delete {group}` again"
         )
 
-    def forget(self, group: str) -> None:
+    def forget_group(self, group: str) -> None:
         """Forgets the group with its progress, its locks and its settings, in one change of the log."""
-        self.activity.forgotten(group)
+        self.activity.record_forgotten(group)
         self.drop_group(group)
 
     def drop_group(self, group: str) -> None:
-        """What `forget` records, live or from the log."""
+        """What `forget_group` records, live or from the log."""
         self.progress.drop_group(group)
         self.locks.drop_group(group)
         self.groups.drop_group(group)
         self.settings.drop_group(group)
-        self.overruled.pop(group, None)
-        self.contracts_held.pop(group, None)
+        self.override_counts.pop(group, None)
+        self.retained_contracts.pop(group, None)
 
     # ------------------------------------------------------------------------------------------------------------- queues
 
@@ -278,9 +280,9 @@ class GroupState:
         layout = self.layouts.get(topic)
         return 0 if layout is None else layout.read_count(self.config.broker_name)
 
-    def ruled(self, group: Group) -> bool:
+    def decides_owners(self, group: Group) -> bool:
         """Whether this broker's list says whose a queue is; else RocketMQ's rule over all queues does, which one broker can't judge."""
-        return group.contract is not None and group.contract.allocate == BY_BROKER and not group.classic
+        return group.contract is not None and group.contract.allocate == BY_BROKER and not group.has_classic_members
 
     def owner(self, group: Group, topic: str, queue_id: int) -> str | None:
         """The member to whom the list of a ruled group gives the queue."""
@@ -295,165 +297,171 @@ class GroupState:
 
     # ------------------------------------------------------------------------------------------------------------- grants
 
-    def grant(self, key: Key, session: str | None, client_id: str) -> int:
+    def grant(self, key: QueueKey, session: str | None, client_id: str) -> int:
         """Gives the queue, under a new epoch."""
         epoch = self.fence.draw()
-        self.locks.grant(key, epoch, session, client_id)
-        self._stale(key, epoch)
+        self.locks.record_grant(key, epoch, session, client_id)
+        self._end_held_pulls(key, epoch)
         return epoch
 
-    def free(self, key: Key) -> None:
+    def free_queue(self, key: QueueKey) -> None:
         """The queue may be granted to others; its epoch stays good until then."""
         if self.locks.holder(key) is not None:
-            self.locks.free(key)
-            self.tell_free(key)
-            self.settle(key[0])
+            self.locks.record_free(key)
+            self.notify_queue_free(key)
+            self.drop_unused_contract(key[0])
 
-    def end(self, key: Key) -> None:
+    def end_grant(self, key: QueueKey) -> None:
         """Ends the grant: the epoch rises, and nobody has the new one."""
         if self.locks.get(key) is None:
-            self._stale(key, 0)  # a concurrent group's pulls carry the generation
+            self._end_held_pulls(key, 0)  # a concurrent group's pulls carry the generation
             return
         epoch = self.fence.draw()
-        self.locks.end(key, epoch)
-        self._stale(key, epoch)
-        self.tell_free(key)
+        self.locks.record_end(key, epoch)
+        self._end_held_pulls(key, epoch)
+        self.notify_queue_free(key)
 
-    def supersede(self, key: Key) -> None:
+    def supersede_grant(self, key: QueueKey) -> None:
         """Ends what the grant allows and leaves the queue to the session that has it, until that session lets go of it: its LOCK does not
         name the queue, it releases the queue, or it ends. So no other member works on the queue beside a listener that cannot know. This is
         part of the lock and durable: neither a restart nor an answer that was lost on the way gives the queue to another member.
         """
         holder = self.locks.holder(key)
         if holder is None or holder.session is None or holder.client_id is None:
-            self.end(key)
+            self.end_grant(key)
             return
         epoch = self.fence.draw()
-        self.locks.supersede(key, epoch)
-        self._stale(key, epoch)
-        self._nudge[key] = None
+        self.locks.record_superseded(key, epoch)
+        self._end_held_pulls(key, epoch)
+        self._superseded_queues[key] = None
 
-    def end_group(self, group: str) -> None:
+    def end_group_grants(self, group: str) -> None:
         """Ends the grants of the group's sessions: its contract is dropped or changed."""
-        ended = [key for key, lock in self.locks.of_group(group) if lock.session is not None]
+        ended = [key for key, lock in self.locks.locks_of_group(group) if lock.session is not None]
         if ended:
             epoch = self.fence.draw()
-            self.locks.end_group(group, epoch)
+            self.locks.record_group_end(group, epoch)
             for key in ended:
-                self._stale(key, epoch)
-                self.tell_free(key)
+                self._end_held_pulls(key, epoch)
+                self.notify_queue_free(key)
 
-    def join(self, group: str, client_id: str, session: str | None) -> None:
-        """The one way onto a list. Call `begin` before."""
+    def join_group(self, group: str, client_id: str, session: str | None) -> None:
+        """The one way onto a list. Call `register_group` before."""
         if self.groups.join(group, client_id, session):
-            self._rouse()
+            self._request_drain()
 
-    def leave(self, group: str, client_id: str) -> None:
+    def leave_group(self, group: str, client_id: str) -> None:
         """The one way off a list."""
         self.groups.leave(group, client_id)
-        self._rouse()
-        self.settle(group)
-        self.tidy(group)
+        self._request_drain()
+        self.drop_unused_contract(group)
+        self.forget_if_empty(group)
 
-    def settle(self, name: str) -> None:
+    def drop_unused_contract(self, name: str) -> None:
         """Drops the contract when the last member is gone. One that has left and still drains a queue is not gone."""
         group = self.groups.get(name)
-        if group is None or group.contract is None or group.members or name in self.contracts_held or self.locks.any_session_holds(name):
+        if (
+            group is None
+            or group.contract is None
+            or group.members
+            or name in self.retained_contracts
+            or self.locks.any_session_holds(name)
+        ):
             return
-        self.end_group(name)
-        self.groups.agree(name, None)
-        self.tidy(name)
+        self.end_group_grants(name)
+        self.groups.set_contract(name, None)
+        self.forget_if_empty(name)
 
     # ------------------------------------------------------------------------------------------------------------ effects
 
-    def close(self, connection: int, reason: str) -> None:
+    def close_connection(self, connection: int, reason: str) -> None:
         if connection not in self.closing:
             self.closing[connection] = None
-            self._urgent.append(CloseConnection(connection, reason))
-            self._rouse()
+            self._urgent_effects.append(CloseConnection(connection, reason))
+            self._request_drain()
 
-    def tell_free(self, key: Key) -> None:
+    def notify_queue_free(self, key: QueueKey) -> None:
         """If the queue is still free when effects are drained, whom it belongs to is told."""
-        self._freed[key] = None
-        self._rouse()
+        self._freed_queues[key] = None
+        self._request_drain()
 
-    def tell_layout(self, topic: str) -> None:
+    def notify_layout_changed(self, topic: str) -> None:
         """Who subscribes to the topic is told its layout: it is asked for every 30 s only."""
-        self._relaid[topic] = None
-        self._rouse()
+        self._changed_layouts[topic] = None
+        self._request_drain()
 
-    def tell_topic_free(self, group: Group, topic: str) -> None:
-        """As `tell_free`, of each queue that this broker has of the topic. Which of them are free is looked at when effects are drained.
+    def notify_topic_free(self, group: Group, topic: str) -> None:
+        """As `notify_queue_free`, of each queue that this broker has of the topic. Which of them are free is checked when effects are drained.
 
         Where some were looked at already, the look goes on behind them and comes back to them: a group that changes again and again is
         told of all its queues.
         """
         if group.contract is not None and group.contract.locks:
-            place, _ = self._free_topics.get((group.name, topic), (0, 0))
-            self._free_topics[group.name, topic] = place, self.own_queue_count(topic)
-            self._rouse()
+            place, _ = self._topic_scans.get((group.name, topic), (0, 0))
+            self._topic_scans[group.name, topic] = place, self.own_queue_count(topic)
+            self._request_drain()
 
-    def tell_all_free(self, group: Group) -> None:
+    def notify_group_free(self, group: Group) -> None:
         if group.contract is not None:
             for subscription in group.contract.subscriptions:
-                self.tell_topic_free(group, subscription.topic)
+                self.notify_topic_free(group, subscription.topic)
 
     def drop_topic(self, topic: str) -> None:
         """Its progress and locks go with it; and the group for which it was created, where nothing else is known of that."""
-        keys = self.locks.of_topic(topic)
+        keys = self.locks.keys_in_topic(topic)
         for key in keys:
-            self._stale(key, 0)
+            self._end_held_pulls(key, 0)
         groups = dict.fromkeys(key[0] for key in keys)
-        groups |= dict.fromkeys(self.progress.groups_in(topic))
+        groups |= dict.fromkeys(self.progress.groups_in_topic(topic))
         if groups:
             self.locks.drop_topic(topic)
             self.progress.drop_topic(topic)
         if (own := group_of_topic(topic)) is not None:
             groups[own] = None
         for group in groups:
-            self.settle(group)
-            self.tidy(group)
+            self.drop_unused_contract(group)
+            self.forget_if_empty(group)
 
     def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[Effect]:
         """What is to be done in the world, in this order: close, answer stale pulls, tell of layouts, notify, tell of free queues.
 
         `count_max`: free queues that are looked at, and connections that are told of one. `notices`: whether layouts and notices are
-        drained too; otherwise they wait, and what they say is decided later. `wake` is called again where anything is left. An error while
+        drained too; otherwise they wait, and what they say is decided later. `on_effects` is called again if anything is left. An error while
         notices are made takes neither closes nor stale pulls with it: it is the last effect.
         """
-        self._awake = True
+        self._drain_requested = True
         try:
-            effects: list[Effect] = list(self._urgent)
-            self._urgent = []
-            changed = dict.fromkeys(self.groups.take_changed()) if notices else {}
+            effects: list[Effect] = list(self._urgent_effects)
+            self._urgent_effects = []
+            changed = dict.fromkeys(self.groups.take_changed_lists()) if notices else {}
             if notices:
                 effects += self._layout_effects()
             for name in changed:
                 group = self.groups.get(name)
-                if group is not None and self.ruled(group):
-                    self.tell_all_free(group)
+                if group is not None and self.decides_owners(group):
+                    self.notify_group_free(group)
             pushes = self._free_queue_effects(count_max)
             if notices:
-                effects += self._notices(changed)
+                effects += self._notify_effects(changed)
             effects += pushes
         except Exception as error:  # notices: logged by who carries the effects out
             effects.append(DrainFault(error))
         finally:
-            self._awake = False
-        if self._freed or self._free_topics or self._classic_freed or self._relaid or self.groups.has_changed:
-            self._rouse()
+            self._drain_requested = False
+        if self._freed_queues or self._topic_scans or self._classic_freed or self._changed_layouts or self.groups.has_changed_lists:
+            self._request_drain()
         return effects
 
     def _layout_effects(self) -> list[PushLayout]:
-        relaid, self._relaid = self._relaid, {}
+        relaid, self._changed_layouts = self._changed_layouts, {}
         told: dict[str, dict[int, None]] = {topic: {} for topic in relaid}
         for topic, connections in told.items():
-            for group in self.groups.of_topic(topic):
+            for group in self.groups.groups_subscribed_to(topic):
                 connections |= dict.fromkeys(self._native_connections(group))
         found = [(self.layouts.get(topic), connections) for topic, connections in told.items()]
         return [PushLayout(layout, tuple(connections)) for layout, connections in found if layout is not None and connections]
 
-    def _notices(self, changed: dict[str, None]) -> list[Notify]:
+    def _notify_effects(self, changed: dict[str, None]) -> list[Notify]:
         """Of the groups whose lists changed to all members, of those with a free queue to the classic ones."""
         freed, self._classic_freed = self._classic_freed, {}
         told: dict[str, tuple[int, ...]] = {}
@@ -465,22 +473,22 @@ class GroupState:
         return [Notify(name, connections, self.version(name)) for name, connections in told.items() if connections]
 
     def _free_queue_effects(self, count_max: int | None) -> list[PushQueueFree]:
-        pushes: dict[int, dict[Key, None]] = {}
-        if self.holding:
-            self._freed.clear()
-            self._free_topics.clear()
+        pushes: dict[int, dict[QueueKey, None]] = {}
+        if self.grants_suspended:
+            self._freed_queues.clear()
+            self._topic_scans.clear()
         unruled: dict[str, tuple[int, ...]] = {}
         count = 0
-        for key in self._take_freed():
+        for key in self._next_candidates():
             count += 1
             if key is not None:
-                count += self._tell_of(key, pushes, unruled)
+                count += self._add_free_queue(key, pushes, unruled)
             if count_max is not None and count >= count_max:
                 break
-        if self._free_topics:
+        if self._topic_scans:
             # The next slice begins with another group: one whose list keeps changing leaves the others their turns.
-            self._free_topics.move_to_end(next(iter(self._free_topics)))
-        nudged, self._nudge = self._nudge, {}
+            self._topic_scans.move_to_end(next(iter(self._topic_scans)))
+        nudged, self._superseded_queues = self._superseded_queues, {}
         for key in nudged:
             holder = self.locks.holder(key)
             session = None if holder is None else self.sessions.get(holder.session)
@@ -488,25 +496,25 @@ class GroupState:
                 pushes.setdefault(session.connection, {})[key] = None
         return [PushQueueFree(connection, tuple(FreeQueue(*key) for key in keys)) for connection, keys in pushes.items()]
 
-    def _take_freed(self) -> Iterator[Key | None]:
+    def _next_candidates(self) -> Iterator[QueueKey | None]:
         """Takes the queues that are to be looked at, one at a time; None where a topic has no further one."""
-        while self._freed:
-            yield self._freed.popitem(last=False)[0]
-        while self._free_topics:
-            group, topic = waits = next(iter(self._free_topics))
-            place, left = self._free_topics[waits]
+        while self._freed_queues:
+            yield self._freed_queues.popitem(last=False)[0]
+        while self._topic_scans:
+            group, topic = waits = next(iter(self._topic_scans))
+            place, left = self._topic_scans[waits]
             layout = self.layouts.get(topic)
             queue_id = None if layout is None or left <= 0 else layout.queue_id_at(self.config.broker_name, place)
             if queue_id is not None:
-                self._free_topics[waits] = place + 1, left - 1
+                self._topic_scans[waits] = place + 1, left - 1
                 yield group, topic, queue_id
             elif place and left > 0:
-                self._free_topics[waits] = 0, left  # behind the last queue, or the topic has fewer now
+                self._topic_scans[waits] = 0, left  # behind the last queue, or the topic has fewer now
             else:
-                del self._free_topics[waits]
+                del self._topic_scans[waits]
                 yield None
 
-    def _tell_of(self, key: Key, pushes: dict[int, dict[Key, None]], unruled: dict[str, tuple[int, ...]]) -> int:
+    def _add_free_queue(self, key: QueueKey, pushes: dict[int, dict[QueueKey, None]], unruled: dict[str, tuple[int, ...]]) -> int:
         """Notes who is told of a queue, if it is free; to how many connections it is pushed.
 
         `unruled`: the native connections of groups in which no rule of this broker's names an owner.
@@ -514,15 +522,15 @@ class GroupState:
         group = self.groups.get(key[0])
         if group is None or not self.has_queue(key[1], key[2]) or self.locks.holder(key) is not None:
             return 0
-        if not self.ruled(group) and group.name not in unruled:
+        if not self.decides_owners(group) and group.name not in unruled:
             unruled[group.name] = self._native_connections(group)
             self._classic_freed[group.name] = None
-        told = self._told_of(group, key, unruled)
+        told = self._connections_to_notify(group, key, unruled)
         for connection in told:
             pushes.setdefault(connection, {})[key] = None
         return len(told)
 
-    def _told_of(self, group: Group, key: Key, unruled: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    def _connections_to_notify(self, group: Group, key: QueueKey, unruled: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
         """The connections that hear of this free queue: its owner's, or every native member's where no rule of this broker's names one."""
         if group.contract is None or not group.contract.locks:
             return ()
@@ -541,12 +549,12 @@ class GroupState:
         found = [self.classic_connections.get(client_id) for client_id in ids]
         return tuple(connection for connection in found if connection is not None)
 
-    def _stale(self, key: Key, epoch: int) -> None:
-        self._urgent.append(StalePulls(*key, epoch))
-        self._rouse()
+    def _end_held_pulls(self, key: QueueKey, epoch: int) -> None:
+        self._urgent_effects.append(StalePulls(*key, epoch))
+        self._request_drain()
 
-    def _rouse(self) -> None:
-        if not self._awake:
-            self._awake = True
-            if self.wake is not None:
-                self.wake()
+    def _request_drain(self) -> None:
+        if not self._drain_requested:
+            self._drain_requested = True
+            if self.on_effects is not None:
+                self.on_effects()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.legacy_clients import LegacyClients
 from lockstep.broker.membership import Membership
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, MemberStatus, QueueStatus
 
 SESSION_DIGITS_SHOWN = 8
@@ -13,7 +13,7 @@ SESSION_DIGITS_SHOWN = 8
 
 
 class GroupStatusReader:
-    """Reads what is known of a group. Large groups are read part by part: members, then queues, then `combined`."""
+    """Reads what is known of a group. Large groups are read part by part: members, then queues, then `combine`."""
 
     def __init__(self, state: GroupState, membership: Membership, legacy: LegacyClients) -> None:
         self._state = state
@@ -32,16 +32,16 @@ class GroupStatusReader:
     def held_count(self, group: str) -> int | None:
         """How many queues of the group are held; None for a group that is not ordered and of which no lock is known."""
         contract, locks = self.contract(group), self._state.locks
-        return locks.held_count(group) if (contract is not None and contract.locks) or locks.topics(group) else None
+        return locks.held_count(group) if (contract is not None and contract.locks) or locks.topics_of_group(group) else None
 
-    def of(self, group: str, now_ms: int, address: Callable[[int], str]) -> GroupStatus | None:
+    def read(self, group: str, now_ms: int, address: Callable[[int], str]) -> GroupStatus | None:
         """GROUP_STATUS of one group, all at once; `address` names the peer of a connection. None: nothing is known of the group."""
-        found = [self.member(group, client_id, now_ms, address) for client_id in self.member_ids(group)]
-        queues = [self.queue(key, now_ms) for key in self.queue_keys(group)]
-        return self.combined(group, [member for member in found if member is not None], queues)
+        found = [self.read_member(group, client_id, now_ms, address) for client_id in self.member_ids(group)]
+        queues = [self.read_queue(key, now_ms) for key in self.queue_keys_of(group)]
+        return self.combine(group, [member for member in found if member is not None], queues)
 
-    def combined(self, name: str, members: Sequence[MemberStatus], queues: Sequence[QueueStatus]) -> GroupStatus | None:
-        """The status, with what `member` and `queue` returned for each. None: nothing is known of the group."""
+    def combine(self, name: str, members: Sequence[MemberStatus], queues: Sequence[QueueStatus]) -> GroupStatus | None:
+        """The status, with what `read_member` and `read_queue` returned for each. None: nothing is known of the group."""
         state = self._state
         if name not in state.activity:
             return None
@@ -52,7 +52,7 @@ class GroupStatusReader:
             members=tuple(members),
             queues=tuple(queues),
             settings=state.settings.get(name),
-            overruled_count=state.overruled.get(name, 0),
+            overruled_count=state.override_counts.get(name, 0),
         )
 
     def member_ids(self, group: str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class GroupStatusReader:
         known = self._state.groups.get(group)
         return () if known is None else known.member_ids
 
-    def member(self, name: str, client_id: str, now_ms: int, address: Callable[[int], str]) -> MemberStatus | None:
+    def read_member(self, name: str, client_id: str, now_ms: int, address: Callable[[int], str]) -> MemberStatus | None:
         """None: it is not a member any more."""
         state = self._state
         group = state.groups.get(name)
@@ -68,11 +68,11 @@ class GroupStatusReader:
             return None
         session_id = group.members[client_id]
         if session_id is None:
-            connection, heard_ms = self._membership.classic_heard(group.name, client_id)
+            connection, heard_ms = self._membership.classic_received(group.name, client_id)
         else:
             session = state.sessions.get(session_id)
-            connection, heard_ms = (None, now_ms) if session is None else (session.connection, session.heard_ms)
-        said = group.said.get(client_id)
+            connection, heard_ms = (None, now_ms) if session is None else (session.connection, session.received_ms)
+        said = group.member_subscriptions.get(client_id)
         return MemberStatus(
             client_id=client_id,
             session=None if session_id is None else session_id[:SESSION_DIGITS_SHOWN],
@@ -82,18 +82,18 @@ class GroupStatusReader:
             subscriptions=None if group.contract is not None and group.contract.subscriptions == said else said,
         )
 
-    def queue_keys(self, name: str) -> Iterator[Key]:
+    def queue_keys_of(self, name: str) -> Iterator[QueueKey]:
         """The queues to which the group subscribes, and those in which it has progress or a lock, sorted. Looks at one topic at a time."""
         state = self._state
         group = state.groups.get(name)
-        subscribed = {} if group is None else group.subscribed
-        for topic in sorted({*subscribed, *state.progress.topics(name), *state.locks.topics(name)}):
+        subscribed = {} if group is None else group.contract_subscriptions
+        for topic in sorted({*subscribed, *state.progress.topics_of_group(name), *state.locks.topics_of_group(name)}):
             ids = {queue.queue_id for queue in state.own_queues(topic)} if topic in subscribed else set()
-            ids |= {queue_id for queue_id, _ in state.progress.of_topic(name, topic)}
+            ids |= {queue_id for queue_id, _ in state.progress.progress_in_topic(name, topic)}
             for queue_id in sorted(ids.union(state.locks.queue_ids(name, topic))):
                 yield name, topic, queue_id
 
-    def queue(self, key: Key, now_ms: int) -> QueueStatus:
+    def read_queue(self, key: QueueKey, now_ms: int) -> QueueStatus:
         """One queue of one group."""
         state = self._state
         lock, progress, committed_ms = state.locks.get(key), state.progress.get(key), state.progress.committed_ms(key)

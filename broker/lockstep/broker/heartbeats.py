@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from lockstep.broker.contract import TOPICS_PER_CLIENT_MAX, check_heartbeat, contract_of
-from lockstep.broker.tables.subscription_table import bytes_of
+from lockstep.broker.tables.subscription_table import estimated_bytes
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody
 from lockstep.protocol.codec.plain import unpack_plain
 from lockstep.protocol.errors import LocalProtocolError
@@ -30,7 +30,7 @@ class Heartbeat:
     contracts: tuple[ConsumerGroup, ...]
 
     @classmethod
-    def of(cls, body: HeartbeatBody) -> "Heartbeat":
+    def from_body(cls, body: HeartbeatBody) -> "Heartbeat":
         """LocalProtocolError says what is wrong with it."""
         check_client_id(body.client_id)
         if body.session is not None and (len(body.session) != SESSION_DIGITS or body.session.strip("0123456789abcdef")):
@@ -57,8 +57,8 @@ class HeartbeatCache:
         if known is not None:
             self._known.move_to_end(digest)
             return known[0]
-        heartbeat = Heartbeat.of(heartbeat_body(raw))
-        size = HEARTBEAT_BYTES + len(raw) + 2 * sum([bytes_of(each.subscriptions) for each in heartbeat.body.consumers])
+        heartbeat = Heartbeat.from_body(heartbeat_body(raw))
+        size = HEARTBEAT_BYTES + len(raw) + 2 * sum([estimated_bytes(each.subscriptions) for each in heartbeat.body.consumers])
         self._known[digest] = heartbeat, size
         self.bytes += size
         while self.bytes > self._bytes_max:

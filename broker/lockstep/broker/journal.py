@@ -1,6 +1,6 @@
 """State is log (store.md): the durable changes of one loop turn, which leave the process as the body of one state record.
 
-A change is a tuple `(kind, …)` of plain values. A table alters its durable state only by `Journal.do`; replay applies the same changes
+A change is a tuple `(kind, …)` of plain values. A table alters its durable state only by `Journal.record`; replay applies the same changes
 alone. Applying *sets* values and depends on nothing but the tables, so a record whose changes a snapshot already holds may be applied
 again: the end is the same.
 
@@ -27,21 +27,21 @@ _FORMAT = _packb(FORMAT)
 class Journal:
     """Collects changes until the store asks for them (`LogWriter.before_write`). `on_dirty` is called with the first change of each turn.
 
-    `on_unsure` is called with the error of a change that could not be applied: the tables may hold half of it, and the log lacks it.
+    `on_apply_failed` is called with the error of a change that could not be applied: the tables may hold half of it, and the log lacks it.
     """
 
-    __slots__ = ("_changes", "on_dirty", "on_unsure")
+    __slots__ = ("_changes", "on_apply_failed", "on_dirty")
 
     def __init__(self, on_dirty: Callable[[], None] | None = None, on_unsure: Callable[[BaseException], None] | None = None) -> None:
         self.on_dirty = on_dirty
-        self.on_unsure = on_unsure
+        self.on_apply_failed = on_unsure
         self._changes: list[bytes] = []
         """Each as it will be written."""
 
     def __len__(self) -> int:
         return len(self._changes)
 
-    def do(self, change: Change, apply: Callable[[Change], object]) -> None:
+    def record(self, change: Change, apply: Callable[[Change], object]) -> None:
         """Applies a change and appends it. LocalProtocolError where it can't be encoded: it is neither applied nor appended then."""
         try:
             data = _packb(change)
@@ -50,8 +50,8 @@ class Journal:
         try:
             apply(change)
         except Exception as error:  # re-raised
-            if self.on_unsure is not None:
-                self.on_unsure(error)
+            if self.on_apply_failed is not None:
+                self.on_apply_failed(error)
             raise
         self._changes.append(data)
         if len(self._changes) == 1 and self.on_dirty is not None:

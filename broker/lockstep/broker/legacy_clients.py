@@ -14,7 +14,7 @@ from itertools import islice
 
 from lockstep.broker.group_state import FREES_PER_TICK, GroupState
 from lockstep.broker.membership import Membership
-from lockstep.broker.tables.lock_table import Key, Lock
+from lockstep.broker.tables.lock_table import Lock, QueueKey
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import LockBatchBody, LockBatchReply, QueueRef
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
@@ -27,7 +27,7 @@ class LegacyClients:
     def __init__(self, state: GroupState, membership: Membership) -> None:
         self._state = state
         self._membership = membership
-        self._leases: dict[Key, int] = {}
+        self._leases: dict[QueueKey, int] = {}
         """Classic lock → when it was renewed last, the longest ago first."""
         self.refused_update_count = 0
         """Commits without an epoch that were not applied because somebody else holds the queue."""
@@ -44,20 +44,20 @@ class LegacyClients:
         granted = [ref for ref in dict.fromkeys(body.mq_set) if self._may_lock(self._key(body, ref), ref, body.client_id, now_ms)]
         if granted:
             fresh = [key for ref in granted if state.locks.get(key := self._key(body, ref)) is None]
-            state.check_locks(self._key(body, granted[0]), len(fresh))
-            state.begin(body.consumer_group)
+            state.check_lock_room(self._key(body, granted[0]), len(fresh))
+            state.register_group(body.consumer_group)
         for ref in granted:
             self._lock(self._key(body, ref), body.client_id, now_ms)
         return LockBatchReply(tuple(granted))
 
-    def _may_lock(self, key: Key, ref: QueueRef, client_id: str, now_ms: int) -> bool:
+    def _may_lock(self, key: QueueKey, ref: QueueRef, client_id: str, now_ms: int) -> bool:
         state = self._state
-        if ref.broker_name != state.config.broker_name or not state.has_queue(ref.topic, ref.queue_id) or state.holding:
+        if ref.broker_name != state.config.broker_name or not state.has_queue(ref.topic, ref.queue_id) or state.grants_suspended:
             return False
         holder = state.locks.holder(key)
-        return holder is None or (holder.classic and (holder.client_id == client_id or self._expired(key, now_ms)))
+        return holder is None or (holder.held_by_classic and (holder.client_id == client_id or self._expired(key, now_ms)))
 
-    def _lock(self, key: Key, client_id: str, now_ms: int) -> None:
+    def _lock(self, key: QueueKey, client_id: str, now_ms: int) -> None:
         holder = self._state.locks.holder(key)
         if holder is None or holder.client_id != client_id or self._expired(key, now_ms):
             self._state.grant(key, None, client_id)
@@ -79,49 +79,49 @@ class LegacyClients:
                 break
             self._free(key)
 
-    def recorded(self, now_ms: int) -> None:
+    def restore_leases(self, now_ms: int) -> None:
         """Every recorded classic lock has its whole lease from now."""
-        self._leases = {key: now_ms for key, lock in self._state.locks if lock.classic}
+        self._leases = {key: now_ms for key, lock in self._state.locks if lock.held_by_classic}
 
     def next_due_ms(self) -> int | None:
         renewed = next(iter(self._leases.values()), None)
         return None if renewed is None else renewed + self._state.config.classic_lock_ms + 1
 
-    def lease_left_ms(self, key: Key, now_ms: int) -> int | None:
+    def lease_left_ms(self, key: QueueKey, now_ms: int) -> int | None:
         """None: no classic client holds the queue."""
         renewed = self._leases.get(key)
         return None if renewed is None else max(0, renewed + self._state.config.classic_lock_ms - now_ms)
 
-    def _expired(self, key: Key, now_ms: int) -> bool:
+    def _expired(self, key: QueueKey, now_ms: int) -> bool:
         return now_ms - self._leases[key] > self._state.config.classic_lock_ms
 
-    def _free(self, key: Key) -> None:
+    def _free(self, key: QueueKey) -> None:
         del self._leases[key]
         holder = self._state.locks.holder(key)
-        if holder is not None and holder.classic:
-            self._state.free(key)
+        if holder is not None and holder.held_by_classic:
+            self._state.free_queue(key)
 
     def _is_holder(self, holder: Lock, client_id: str | None) -> bool:
-        return holder.classic and holder.client_id == client_id
+        return holder.held_by_classic and holder.client_id == client_id
 
-    def _key(self, body: LockBatchBody, ref: QueueRef) -> Key:
+    def _key(self, body: LockBatchBody, ref: QueueRef) -> QueueKey:
         return body.consumer_group, ref.topic, ref.queue_id
 
     # ----------------------------------------------------------------------------------------------------- pull and offset
 
-    def may_commit(self, connection: int, key: Key) -> bool:
+    def may_commit(self, connection: int, key: QueueKey) -> bool:
         """Whether a commit without an epoch counts: the queue is free, or held by this connection's classic client."""
         holder = self._state.locks.holder(key)
-        return holder is None or self._is_holder(holder, self._membership.classic_client(connection))
+        return holder is None or self._is_holder(holder, self._membership.classic_client_on(connection))
 
-    def query_offset(self, key: Key, *, young: bool) -> int | None:
+    def query_offset(self, key: QueueKey, *, young: bool) -> int | None:
         """The group's offset; without one 0 for a young queue, whose first message is still at hand; else None: not found."""
         progress = self._state.progress.get(key)
         if progress is not None:
             return progress.offset
         return 0 if young or self._state.progress.since(key[0], key[1]) is not None else None
 
-    def update_offset(self, connection: int, key: Key, offset: int, now_ms: int) -> None:
+    def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int) -> None:
         """A commit without an epoch: taken as it is, a lower one as a reset. NoPermissionError names who holds the queue."""
         state = self._state
         group, topic, queue_id = key
@@ -137,11 +137,11 @@ class LegacyClients:
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, where the queue ends")
         progress = state.progress.get(key)
-        state.check_progress(group, topic, int(progress is None))
-        state.begin(group)
+        state.check_progress_room(group, topic, int(progress is None))
+        state.register_group(group)
         if progress is not None and offset >= progress.offset:
-            state.progress.commit(key, offset, 0, now_ms)
+            state.progress.record_commit(key, offset, 0, now_ms)
             return
-        state.progress.set(key, Progress(state.fence.draw(), offset))
+        state.progress.set_progress(key, Progress(state.fence.draw(), offset))
         if progress is not None and state.locks.holder(key) is None:
-            state.end(key)
+            state.end_grant(key)

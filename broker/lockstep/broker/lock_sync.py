@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.message_copy import plain_words
 from lockstep.broker.tables.group_table import Group
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.broker.tables.session_table import Session
 from lockstep.protocol.allocate import MANUAL
@@ -33,8 +33,8 @@ from lockstep.protocol.bodies import (
     LockItem,
     LockResult,
     LockVerdict,
-    ReconcileBody,
-    ReconcileReply,
+    SessionLockBody,
+    SessionLockReply,
     StartPolicy,
     SyncBody,
     SyncItem,
@@ -54,7 +54,7 @@ BEGINS_MAX = 16_384
 """Queues in which groups begin in BEGINS_MS: as many as the largest topic has, which take some 50 ms. Members ask again for the others."""
 BEGINS_MS = 100
 
-OffsetsByTime = Mapping[Key, int]
+OffsetsByTime = Mapping[QueueKey, int]
 """(group, topic, queue id) → offset at the time that the group's start policy names."""
 NO_TIMES: OffsetsByTime = {}
 
@@ -64,86 +64,86 @@ class LockSync:
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
-        self._gap_told: dict[Key, tuple[int | None, tuple[int, int]]] = {}
-        self._begins_since_ms = 0
-        self._begins = 0
+        self._reported_gaps: dict[QueueKey, tuple[int | None, tuple[int, int]]] = {}
+        self._start_window_ms = 0
+        self._start_count = 0
         """Queues in which groups have begun since then."""
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
-    def lock(self, connection: int, body: ReconcileBody, now_ms: int, by_time: OffsetsByTime = NO_TIMES) -> ReconcileReply | None:
+    def lock(self, connection: int, body: SessionLockBody, now_ms: int, by_time: OffsetsByTime = NO_TIMES) -> SessionLockReply | None:
         """None: the connection is not its session's and is being closed."""
         state = self._state
-        session = state.sessions.heard(connection, now_ms)
+        session = state.sessions.touch(connection, now_ms)
         if session is None:
-            state.close(connection, "LOCK on a connection without a session")
+            state.close_connection(connection, "LOCK on a connection without a session")
             return None
         keys = [(item.group, item.topic, item.queue_id) for item in body.items]
         if len(keys) > ITEMS_MAX or len(dict.fromkeys(keys)) != len(keys):
             raise LocalProtocolError(f"LOCK of {len(keys)} queues: expected each once, and at most {ITEMS_MAX}")
-        answers: dict[Key, LockResult] = {}
+        answers: dict[QueueKey, LockResult] = {}
         for key, item in zip(keys, body.items, strict=True):
             if item.epoch is not None:
                 answers[key] = self._renew(session, key, item, item.epoch, now_ms)
-        for key in state.locks.held_by(session.id):
+        for key in state.locks.keys_held_by(session.id):
             lock, answer = state.locks.holder(key), answers.get(key)
             if lock is not None and lock.superseded and answer is not None:
                 continue  # the session learns of the reset from this answer, if it arrives: a LOCK without this epoch frees the queue
             if answer is None or answer.verdict in (LockVerdict.STALE, LockVerdict.NOT_YOURS):
-                state.free(key)
+                state.free_queue(key)
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):
             if item.epoch is None:
                 answers[key] = self._acquire(session, key, starts, by_time, now_ms)
         config = state.config
-        return ReconcileReply(
+        return SessionLockReply(
             items=tuple(answers[key] for key in keys),
             versions=self._versions(session, {item.group: None for item in body.items}),
             disconnect_grace_ms=config.disconnect_grace_ms,
             session_timeout_ms=config.session_timeout_ms,
         )
 
-    def _renew(self, session: Session, key: Key, item: LockItem, epoch: int, now_ms: int) -> LockResult:
+    def _renew(self, session: Session, key: QueueKey, item: LockItem, epoch: int, now_ms: int) -> LockResult:
         state = self._state
         lock = state.locks.get(key)
-        if lock is None or not lock.good(session.id, epoch):
+        if lock is None or not lock.accepts_epoch(session.id, epoch):
             return LockResult(*key, LockVerdict.STALE, epoch=epoch)
-        refused = None if item.offset is None else self._commit(key, item.offset, item.attempts, now_ms)
+        refused = None if item.offset is None else self._commit_offset(key, item.offset, item.attempts, now_ms)
         if not lock.held:
             group = state.groups.get(item.group)
-            if group is None or not self._lists(group, session, key):
+            if group is None or not self._may_hold(group, session, key):
                 return LockResult(*key, LockVerdict.NOT_YOURS, epoch=epoch)
-            state.locks.hold(key)
+            state.locks.record_held_again(key)
         if refused is not None:
             return LockResult(*key, LockVerdict.REFUSED, epoch=epoch, remark=refused)
-        return self._granted(session, key, epoch)
+        return self._grant_result(session, key, epoch)
 
     def _acquire(
-        self, session: Session, key: Key, starts: Mapping[tuple[str, str], StartPolicy], by_time: OffsetsByTime, now_ms: int
+        self, session: Session, key: QueueKey, starts: Mapping[tuple[str, str], StartPolicy], by_time: OffsetsByTime, now_ms: int
     ) -> LockResult:
         state = self._state
         group = state.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
             return LockResult(*key, LockVerdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
-        reason = self._unreadable(group, group.contract, key, ordered=True) or self._no_room(key)
+        reason = self._refusal(group, group.contract, key, ordered=True) or self._room_refusal(key)
         if reason is not None:
             return LockResult(*key, LockVerdict.REFUSED, remark=reason)
-        if not self._resolve(group.contract, key, starts.get(key[:2]), by_time, now_ms):
-            state.tell_free(key)  # to its member, which then sends another LOCK
+        if not self._resolve_start(group.contract, key, starts.get(key[:2]), by_time, now_ms):
+            state.notify_queue_free(key)  # to its member, which then sends another LOCK
             return LockResult(*key, LockVerdict.WAIT)
-        if not self._lists(group, session, key):
+        if not self._may_hold(group, session, key):
             return LockResult(*key, LockVerdict.NOT_YOURS)
-        if state.holding:
+        if state.grants_suspended:
             return LockResult(*key, LockVerdict.WAIT)
         holder = state.locks.holder(key)
         if holder is not None:
             holding = state.sessions.get(holder.session)
             waits = holding is not None and holding.connection is None
             return LockResult(*key, LockVerdict.WAIT if waits else LockVerdict.HELD)
-        self._begin(key)
-        return self._granted(session, key, state.grant(key, session.id, session.client_id))
+        self._prepare_grant(key)
+        return self._grant_result(session, key, state.grant(key, session.id, session.client_id))
 
-    def query(
+    def query_start(
         self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime = NO_TIMES
     ) -> LockResult | None:
         """QUERY_CONSUMER_OFFSET with a start policy: where a member of a concurrent group goes on. Nobody holds the queue for that.
@@ -151,38 +151,38 @@ class LockSync:
         None: the connection is not its session's and is being closed.
         """
         state = self._state
-        session = state.sessions.heard(connection, now_ms)
+        session = state.sessions.touch(connection, now_ms)
         if session is None:
-            state.close(connection, "QUERY_CONSUMER_OFFSET with a start policy on a connection without a session")
+            state.close_connection(connection, "QUERY_CONSUMER_OFFSET with a start policy on a connection without a session")
             return None
         key = (header.consumer_group, header.topic, header.queue_id)
         group = state.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
             return LockResult(*key, LockVerdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
-        reason = self._unreadable(group, group.contract, key, ordered=False) or self._no_room(key)
+        reason = self._refusal(group, group.contract, key, ordered=False) or self._room_refusal(key)
         if reason is not None:
             return LockResult(*key, LockVerdict.REFUSED, remark=reason)
-        if not self._resolve(group.contract, key, start_policy(header), by_time, now_ms):
+        if not self._resolve_start(group.contract, key, start_policy(header), by_time, now_ms):
             return LockResult(*key, LockVerdict.WAIT, remark=f"where group {key[0]} begins in {key[1]} is not known yet: try again")
-        if not self._lists(group, session, key):
+        if not self._may_hold(group, session, key):
             return LockResult(*key, LockVerdict.NOT_YOURS)
-        self._begin(key)
+        self._prepare_grant(key)
         progress = state.progress.get(key)
         assert progress is not None
-        return self._granted(session, key, progress.generation)
+        return self._grant_result(session, key, progress.generation)
 
-    def dead_lettered(self, connection: int, key: Key, epoch: int, offset: int) -> bool | None:
+    def is_dead_lettered(self, connection: int, key: QueueKey, epoch: int, offset: int) -> bool | None:
         """Whether progress is behind the message already; None: the epoch is not good."""
-        session, progress = self._state.sessions.of_connection(connection), self._state.progress.get(key)
-        if session is None or progress is None or not self._state.locks.good(key, session.id, epoch):
+        session, progress = self._state.sessions.session_on(connection), self._state.progress.get(key)
+        if session is None or progress is None or not self._state.locks.accepts_epoch(key, session.id, epoch):
             return None
         return progress.offset > offset
 
-    def move_behind(self, key: Key, offset: int, now_ms: int) -> None:
+    def commit_dead_letter(self, key: QueueKey, offset: int, now_ms: int) -> None:
         """Commit past the message at `offset`, which was dead-lettered; what is before it is finished."""
-        self._state.progress.commit(key, offset + 1, 0, now_ms)
+        self._state.progress.record_commit(key, offset + 1, 0, now_ms)
 
-    def _unreadable(self, group: Group, contract: ConsumerGroup, key: Key, *, ordered: bool) -> str | None:
+    def _refusal(self, group: Group, contract: ConsumerGroup, key: QueueKey, *, ordered: bool) -> str | None:
         if contract.ordered != ordered or contract.broadcasting:
             if ordered:
                 return f"group {contract.group} is not an ordered group in clustering: nobody locks its queues"
@@ -193,27 +193,27 @@ class LockSync:
             return f"{key[1]} has no readable queue {key[2]} at {self._state.config.broker_name}"
         return None
 
-    def _no_room(self, key: Key) -> str | None:
+    def _room_refusal(self, key: QueueKey) -> str | None:
         """Why the group can't begin in the queue, and, where its start policy is resolved first, in the others of the topic."""
         state, (group, topic, _) = self._state, key
         resolved = state.progress.since(group, topic) is not None
         count = int(state.progress.get(key) is None) if resolved else state.missing_progress_count(group, topic)
         try:
-            state.check_progress(group, topic, count)
+            state.check_progress_room(group, topic, count)
         except BrokerError as error:
             return error.remark
         return None
 
-    def _lists(self, group: Group, session: Session, key: Key) -> bool:
+    def _may_hold(self, group: Group, session: Session, key: QueueKey) -> bool:
         """Whether the group's list leaves the queue to this session; where RocketMQ's rule is in force, any member may have it."""
         if group.members.get(session.client_id) != session.id or not self._state.has_queue(key[1], key[2]):
             return False
-        return not self._state.ruled(group) or self._state.owner(group, key[1], key[2]) == session.client_id
+        return not self._state.decides_owners(group) or self._state.owner(group, key[1], key[2]) == session.client_id
 
-    def _granted(self, session: Session, key: Key, epoch: int) -> LockResult:
+    def _grant_result(self, session: Session, key: QueueKey, epoch: int) -> LockResult:
         progress = self._state.progress.get(key)
         assert progress is not None, "a grant begins progress, and they are dropped together"
-        first, end = self.tell_gap(key, session) or (None, None)
+        first, end = self.take_unreported_gap(key, session) or (None, None)
         return LockResult(
             *key,
             verdict=LockVerdict.OK,
@@ -226,19 +226,19 @@ class LockSync:
             gap_end=end,
         )
 
-    def tell_gap(self, key: Key, session: Session) -> tuple[int, int] | None:
+    def take_unreported_gap(self, key: QueueKey, session: Session) -> tuple[int, int] | None:
         """What retention took from the group: told with each new grant, and once on each connection, until a commit has passed it.
 
         The answer that told it before may have come when nobody held the queue any more.
         """
         progress = self._state.progress.get(key)
         if progress is None or progress.gap is None:
-            self._gap_told.pop(key, None)
+            self._reported_gaps.pop(key, None)
             return None
         told = (session.connection, progress.gap)
-        if self._gap_told.get(key) == told:
+        if self._reported_gaps.get(key) == told:
             return None
-        self._gap_told[key] = told
+        self._reported_gaps[key] = told
         return progress.gap
 
     # -------------------------------------------------------------------------------------------------------------- start
@@ -247,10 +247,10 @@ class LockSync:
         """This broker's readable queues of the topic."""
         return [queue.queue_id for queue in self._state.own_queues(topic)]
 
-    def times_needed(self, connection: int, body: ReconcileBody) -> tuple[StartPolicy, ...]:
+    def policies_to_look_up(self, connection: int, body: SessionLockBody) -> tuple[StartPolicy, ...]:
         """The start policies by time that this LOCK is about to resolve: of TIMES_MAX queues, and none that it may not have."""
         state, left = self._state, TIMES_MAX
-        session = state.sessions.of_connection(connection)
+        session = state.sessions.session_on(connection)
         if session is None:
             return ()
         starts = {(start.group, start.topic): start for start in body.starts}
@@ -263,13 +263,15 @@ class LockSync:
             if policy.where is not ConsumeFromWhere.TIMESTAMP or state.progress.since(*key[:2]) is not None:
                 continue
             count = state.own_queue_count(item.topic)
-            refused = self._unreadable(group, group.contract, key, ordered=group.contract.ordered) or self._no_room(key)
+            refused = self._refusal(group, group.contract, key, ordered=group.contract.ordered) or self._room_refusal(key)
             if count <= left and not refused and group.members.get(session.client_id) == session.id:
                 left -= count
                 found[key[:2]] = policy
         return tuple(found.values())
 
-    def _resolve(self, contract: ConsumerGroup, key: Key, start: StartPolicy | None, by_time: OffsetsByTime, now_ms: int) -> bool:
+    def _resolve_start(
+        self, contract: ConsumerGroup, key: QueueKey, start: StartPolicy | None, by_time: OffsetsByTime, now_ms: int
+    ) -> bool:
         """Record where the group begins in this topic, for all queues of this broker at once, if that is not known yet.
 
         Returns False if the member has to ask again: the group begins by time, and the offset of the queue was not looked up, or groups
@@ -283,23 +285,23 @@ class LockSync:
         policy = _policy(contract, topic, start)
         if policy.where is ConsumeFromWhere.TIMESTAMP and key not in by_time:
             return False
-        if not self._may_begin(state.own_queue_count(topic), now_ms):
+        if not self._reserve_starts(state.own_queue_count(topic), now_ms):
             return False
         since = min(layout.version.counter, policy.since or layout.version.counter)
         begins = []
         for queue_id, added_in in layout.each_added(state.config.broker_name):
             if state.progress.get((group, topic, queue_id)) is None:
                 begins.append((queue_id, 0 if added_in > since else self._start_offset(queue_id, policy, by_time)))
-        state.progress.resolve(group, topic, since=since, generation=state.fence.draw(), offsets=begins)
+        state.progress.record_start(group, topic, since=since, generation=state.fence.draw(), offsets=begins)
         return True
 
-    def _may_begin(self, count: int, now_ms: int) -> bool:
+    def _reserve_starts(self, count: int, now_ms: int) -> bool:
         """Whether a group may begin in `count` queues now, which then count."""
-        if now_ms - self._begins_since_ms >= BEGINS_MS:
-            self._begins_since_ms, self._begins = now_ms, 0
-        if self._begins and self._begins + count > BEGINS_MAX:
+        if now_ms - self._start_window_ms >= BEGINS_MS:
+            self._start_window_ms, self._start_count = now_ms, 0
+        if self._start_count and self._start_count + count > BEGINS_MAX:
             return False
-        self._begins += count
+        self._start_count += count
         return True
 
     def _start_offset(self, queue_id: int, policy: StartPolicy, by_time: OffsetsByTime) -> int:
@@ -311,19 +313,19 @@ class LockSync:
             return end
         return max(minimum, min(end, by_time.get((policy.group, policy.topic, queue_id), 0)))
 
-    def _begin(self, key: Key) -> None:
+    def _prepare_grant(self, key: QueueKey) -> None:
         """A new grant: its gap is told anew, and a queue that was added after the start policy was resolved begins at 0."""
-        self._gap_told.pop(key, None)
+        self._reported_gaps.pop(key, None)
         if self._state.progress.get(key) is None:
-            self._state.progress.set(key, Progress(self._state.fence.draw(), 0))
+            self._state.progress.set_progress(key, Progress(self._state.fence.draw(), 0))
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
 
     def sync(self, connection: int, body: SyncBody, now_ms: int) -> SyncReply | None:
         """None: the connection is not its session's and is being closed."""
-        session = self._state.sessions.heard(connection, now_ms)
+        session = self._state.sessions.touch(connection, now_ms)
         if session is None:
-            self._state.close(connection, "SYNC on a connection without a session")
+            self._state.close_connection(connection, "SYNC on a connection without a session")
             return None
         if len(body.items) > ITEMS_MAX:
             raise LocalProtocolError(f"SYNC of {len(body.items)} items, {ITEMS_MAX} allowed")
@@ -336,17 +338,17 @@ class LockSync:
         if item.epoch is None:
             return self._sync_generation(key, item, now_ms)
         lock = state.locks.get(key)
-        if lock is None or not lock.good(session.id, item.epoch):
+        if lock is None or not lock.accepts_epoch(session.id, item.epoch):
             if item.release and lock is not None and lock.held and lock.session == session.id:
-                state.free(key)  # its grant was superseded
+                state.free_queue(key)  # its grant was superseded
             return SyncResult(LockVerdict.STALE, item.epoch)
-        if item.offset is not None and (refused := self._commit(key, item.offset, item.attempts, now_ms, item.error)) is not None:
+        if item.offset is not None and (refused := self._commit_offset(key, item.offset, item.attempts, now_ms, item.error)) is not None:
             return SyncResult(LockVerdict.REFUSED, item.epoch, refused)
         if item.release and lock.held:
-            state.free(key)
+            state.free_queue(key)
         return SyncResult(LockVerdict.OK, item.epoch)
 
-    def _sync_generation(self, key: Key, item: SyncItem, now_ms: int) -> SyncResult:
+    def _sync_generation(self, key: QueueKey, item: SyncItem, now_ms: int) -> SyncResult:
         """A concurrent group commits under the generation; an ordered one, or a locked queue, needs the epoch."""
         state = self._state
         group = state.groups.get(key[0])
@@ -359,21 +361,21 @@ class LockSync:
         progress = state.progress.get(key)
         if progress is None or progress.generation != item.generation:
             return SyncResult(LockVerdict.STALE)
-        refused = None if item.offset is None else self._commit(key, item.offset, item.attempts, now_ms)
+        refused = None if item.offset is None else self._commit_offset(key, item.offset, item.attempts, now_ms)
         return SyncResult(LockVerdict.OK if refused is None else LockVerdict.REFUSED, None, refused)
 
-    def _commit(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None = None) -> str | None:
+    def _commit_offset(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None = None) -> str | None:
         """Commits upward only; returns why the value can't be."""
         end = self._state.bounds.end_offset(key[1], key[2])
         if not 0 <= offset <= end or attempts < 0:
             return f"offset {offset} of {key[1]} queue {key[2]}, attempts {attempts}: the queue ends at {end}"
-        self._state.activity.active(key[0])
-        self._state.progress.commit(key, offset, attempts, now_ms, error and plain_words(error))
+        self._state.activity.record_activity(key[0])
+        self._state.progress.record_commit(key, offset, attempts, now_ms, error and plain_words(error))
         return None
 
     def _versions(self, session: Session, named: Mapping[str, None]) -> dict[str, ListVersion]:
         state = self._state
-        names = {**named, **{group.name: None for group in state.groups.of_session(session.id)}}
+        names = {**named, **{group.name: None for group in state.groups.groups_of_session(session.id)}}
         return {name: state.version(name) for name in names}
 
 

@@ -14,7 +14,7 @@ from lockstep.broker.group_state import FREES_PER_TICK, GroupState
 from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.session_table import Session, SessionRefusal
-from lockstep.broker.tables.subscription_table import bytes_of
+from lockstep.broker.tables.subscription_table import estimated_bytes
 from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
 
@@ -25,7 +25,7 @@ SUBSCRIPTION_BYTES_PER_CONNECTION_MAX = 2 << 20
 
 
 @dataclass(slots=True)
-class ClassicSeen:
+class ClassicMember:
     """A classic member of one group: on which connection it was heard, until when it counts without being heard again."""
 
     connection: int | None
@@ -39,12 +39,12 @@ class Membership:
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
-        self._classic: dict[tuple[str, str], ClassicSeen] = {}
+        self._classic_members: dict[tuple[str, str], ClassicMember] = {}
         """(group, client id) → when and where the classic member was heard."""
-        self._classic_on: dict[int, dict[tuple[str, str], None]] = {}
-        """Connection → those of `_classic` that were heard on it last."""
-        self._classic_count: Counter[str] = Counter()
-        """Client id → how many groups `_classic` has it in."""
+        self._classic_members_on: dict[int, dict[tuple[str, str], None]] = {}
+        """Connection → those of `_classic_members` that were heard on it last."""
+        self._classic_group_counts: Counter[str] = Counter()
+        """Client id → how many groups `_classic_members` has it in."""
         self._classic_clients: dict[int, str] = {}
 
     # ---------------------------------------------------------------------------------------------------------- heartbeat
@@ -58,8 +58,8 @@ class Membership:
         if connection in self._state.closing:
             return None
         if body.session is None:
-            if self._state.sessions.of_connection(connection) is not None:
-                self._state.close(connection, "heartbeat without a session on a session's connection")
+            if self._state.sessions.session_on(connection) is not None:
+                self._state.close_connection(connection, "heartbeat without a session on a session's connection")
                 return None
             self._classic_heartbeat(connection, heartbeat, now_ms)
             return self._reply(body)
@@ -67,11 +67,11 @@ class Membership:
         if session is None:
             return None
         pairs = zip(body.consumers, heartbeat.contracts, strict=True)
-        refused = [error for entry, contract in pairs if (error := self._refusal(session, entry, contract))]
+        refused = [error for entry, contract in pairs if (error := self._join_or_refuse(session, entry, contract))]
         named = {entry.group: None for entry in body.consumers}
-        for group in self._state.groups.of_session(session.id):
+        for group in self._state.groups.groups_of_session(session.id):
             if group.name not in named:
-                self._state.leave(group.name, session.client_id)
+                self._state.leave_group(group.name, session.client_id)
         if refused:
             raise refused[0]
         return self._reply(body)
@@ -82,13 +82,13 @@ class Membership:
         if bound is SessionRefusal.DUPLICATE:
             raise DuplicateClientIdError(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
         if isinstance(bound, SessionRefusal):
-            state.close(connection, f"heartbeat refused: {bound.value}")
+            state.close_connection(connection, f"heartbeat refused: {bound.value}")
             return None
-        if bound.older is not None:
-            state.close(bound.older, "a newer connection of its session took over")
+        if bound.older_connection is not None:
+            state.close_connection(bound.older_connection, "a newer connection of its session took over")
         return bound.session
 
-    def _refusal(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> BrokerError | None:
+    def _join_or_refuse(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> BrokerError | None:
         """Joins the group; why it can't be joined."""
         try:
             self._check_room(entry.group, session.client_id, offered)
@@ -97,61 +97,71 @@ class Membership:
         try:
             return self._join(session, entry, offered)
         finally:
-            self._state.tidy(entry.group)
+            self._state.forget_if_empty(entry.group)
 
     def _check_room(self, name: str, client_id: str, offered: ConsumerGroup) -> None:
         """NoPermissionError above a limit; ServiceNotAvailableError where the disk is too full for a new group or member."""
         state = self._state
         group = state.groups.get(name)
         if group is None or client_id not in group.members:
-            state.check_member(name, client_id)
-        if group is None or group.said.get(client_id) != offered.subscriptions:
-            state.check_subscriptions(name, client_id, offered.subscriptions)
-        state.begin(name)
+            state.check_member_room(name, client_id)
+        if group is None or group.member_subscriptions.get(client_id) != offered.subscriptions:
+            state.check_subscription_room(name, client_id, offered.subscriptions)
+        state.register_group(name)
 
     def _join(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> SubscriptionConflictError | None:
         state = self._state
         group = state.groups.get(entry.group)
-        if group is not None and group.contract is not None and self._overrules(group, group.contract, session, entry, offered):
+        if (
+            group is not None
+            and group.contract is not None
+            and self._replaces_subscriptions(group, group.contract, session, entry, offered)
+        ):
             pass
         elif group is not None and group.contract is not None and group.contract != offered:
             conflict = self._conflict(group, group.contract, session, offered)
             if conflict is not None:
                 return conflict
-            state.end_group(entry.group)
-            state.groups.agree(entry.group, offered)
+            state.end_group_grants(entry.group)
+            state.groups.set_contract(entry.group, offered)
         elif group is None or group.contract is None:
-            state.groups.agree(entry.group, offered)
-        state.join(entry.group, session.client_id, session.id)
-        self._note_said(entry, session.client_id, offered.subscriptions)
+            state.groups.set_contract(entry.group, offered)
+        state.join_group(entry.group, session.client_id, session.id)
+        self._record_subscriptions(entry, session.client_id, offered.subscriptions)
         return None
 
-    def _overrules(self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> bool:
+    def _replaces_subscriptions(
+        self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup
+    ) -> bool:
         """Whether only the subscriptions differ and the group's policy lets them.
 
         Who comes decides for all, and who brings a version above all others (it was given queues). Else who was there says nothing.
         """
         state = self._state
-        if not state.settings.classic(group.name) or here == offered or replace(here, subscriptions=offered.subscriptions) != offered:
+        if (
+            not state.settings.uses_classic_policy(group.name)
+            or here == offered
+            or replace(here, subscriptions=offered.subscriptions) != offered
+        ):
             return False
         newer = any(each.sub_version > group.sub_versions.get(each.topic, 0) for each in entry.subscriptions)
         if newer or group.members.get(session.client_id) != session.id:
-            state.overruled[group.name] = state.overruled.get(group.name, 0) + 1
-            state.groups.agree(group.name, offered)
+            state.override_counts[group.name] = state.override_counts.get(group.name, 0) + 1
+            state.groups.set_contract(group.name, offered)
         return True
 
-    def _note_said(self, entry: ConsumerGroup, client_id: str, said: tuple[Subscription, ...]) -> None:
+    def _record_subscriptions(self, entry: ConsumerGroup, client_id: str, said: tuple[Subscription, ...]) -> None:
         group = self._state.groups.get(entry.group)
         assert group is not None, "it was joined"
-        self._state.groups.note_said(group, client_id, said)
-        self._state.groups.note_versions(group, entry.subscriptions)
+        self._state.groups.record_subscriptions(group, client_id, said)
+        self._state.groups.record_subscription_versions(group, entry.subscriptions)
 
     def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
         """None: nobody else stands by the old contract, so it may be changed."""
         state = self._state
         others = [client_id for client_id in group.member_ids if client_id != session.client_id]
         draining = [each for each in state.locks.sessions_holding(group.name) if each != session.id]
-        if not others and not draining and group.name not in state.contracts_held:
+        if not others and not draining and group.name not in state.retained_contracts:
             return None
         connected = [client_id for client_id in others if self._connected(group, client_id)]
         text = f"group {group.name} has another contract at {state.config.broker_name}: {'; '.join(differences(here, asked))}. "
@@ -181,7 +191,7 @@ class Membership:
         group = self._state.groups.get(name)
         topics = [] if group is None or group.contract is None else [each.topic for each in group.contract.subscriptions]
         since = {topic: counter for topic in topics if (counter := self._state.progress.since(name, topic)) is not None}
-        last_decides = self._state.settings.classic(name)
+        last_decides = self._state.settings.uses_classic_policy(name)
         return GroupView(self.member_list(name) or MemberList((), self._state.version(name)), since, last_decides)
 
     def member_list(self, name: str) -> MemberList | None:
@@ -189,7 +199,7 @@ class Membership:
         group = self._state.groups.get(name)
         if group is None or not group.members:
             return None
-        return MemberList(group.member_ids, self._state.version(name), group.classic)
+        return MemberList(group.member_ids, self._state.version(name), group.has_classic_members)
 
     def member_count(self, name: str) -> int:
         """How many members the group has here."""
@@ -201,10 +211,10 @@ class Membership:
         group = self._state.groups.get(name)
         if group is None:
             return None
-        agreed = group.subscribed.get(topic)
+        agreed = group.contract_subscriptions.get(topic)
         if agreed is not None:
             return replace(agreed, sub_version=group.sub_versions.get(topic, 0))
-        return group.subscriptions.get(topic)
+        return group.classic_subscriptions.get(topic)
 
     # ------------------------------------------------------------------------------------------------------------ leaving
 
@@ -212,52 +222,52 @@ class Membership:
         """Leave first, then drain: off the list at once, session and locks stay. False: the connection is being closed."""
         state = self._state
         group = state.groups.get(name)
-        session = state.sessions.heard(connection, now_ms)
+        session = state.sessions.touch(connection, now_ms)
         if session is not None:
             if group is not None and session.client_id == client_id and group.members.get(client_id) == session.id:
-                state.leave(name, client_id)
+                state.leave_group(name, client_id)
             return True
         if group is not None and group.members.get(client_id) is not None:
-            state.close(connection, "UNREGISTER_CLIENT of a session on a connection that is not its own")
+            state.close_connection(connection, "UNREGISTER_CLIENT of a session on a connection that is not its own")
             return False
-        seen = self._classic.get((name, client_id))
+        seen = self._classic_members.get((name, client_id))
         if seen is not None and seen.connection == connection:
             self._classic_leave(name, client_id)
         return True
 
-    def closed(self, connection: int, now_ms: int) -> None:
+    def connection_closed(self, connection: int, now_ms: int) -> None:
         """A session's grace begins; a classic client is gone; any other connection's close means nothing."""
         self._state.closing.pop(connection, None)
-        self._state.sessions.closed(connection, now_ms)
+        self._state.sessions.unbind(connection, now_ms)
         self._classic_clients.pop(connection, None)
-        for name, client_id in list(self._classic_on.get(connection, ())):
+        for name, client_id in list(self._classic_members_on.get(connection, ())):
             self._classic_leave(name, client_id)
 
     def expire(self, now_ms: int) -> None:
         """Ends the sessions that are over, as far as FREES_PER_TICK allows, and the classic members that are silent."""
         state = self._state
         left = FREES_PER_TICK
-        for session in state.sessions.overdue(now_ms):
+        for session in state.sessions.expired_sessions(now_ms):
             if session.connection is not None:
-                state.close(session.connection, "nothing was heard of its session for the session timeout")
-            left -= self._end(session, left)
-        for (name, client_id), seen in list(self._classic.items()):
+                state.close_connection(session.connection, "nothing was heard of its session for the session timeout")
+            left -= self._end_session(session, left)
+        for (name, client_id), seen in list(self._classic_members.items()):
             if now_ms > seen.until_ms:
                 if seen.connection is not None:
-                    state.close(seen.connection, "nothing was heard of its classic client")
+                    state.close_connection(seen.connection, "nothing was heard of its classic client")
                 self._classic_leave(name, client_id)
 
-    def _end(self, session: Session, count_max: int) -> int:
+    def _end_session(self, session: Session, count_max: int) -> int:
         """A session is over: off every list, then its locks are free; returns how many it freed.
 
         It is forgotten last: what `count_max` or an error leaves, the next call does.
         """
         state = self._state
-        for group in state.groups.of_session(session.id):
-            state.leave(group.name, session.client_id)
-        held = state.locks.held_by(session.id)
+        for group in state.groups.groups_of_session(session.id):
+            state.leave_group(group.name, session.client_id)
+        held = state.locks.keys_held_by(session.id)
         for key in held[:count_max]:
-            state.free(key)
+            state.free_queue(key)
         if len(held) <= count_max:
             state.sessions.remove(session)
         return min(len(held), count_max)
@@ -276,29 +286,29 @@ class Membership:
                 raise DuplicateClientIdError(
                     f"client id {body.client_id} belongs to a living session here: give each client an id of its own"
                 )
-            seen = self._classic.get(key)
+            seen = self._classic_members.get(key)
             here = None if seen is None else seen.connection  # a member for which this connection has no room stays on its own
             try:
-                size = self._check_classic(connection, entry.group, body.client_id, contract)
+                size = self._check_connection_room(connection, entry.group, body.client_id, contract)
                 here = connection
                 self._check_room(entry.group, body.client_id, contract)
             except BrokerError as error:
                 refused.append(error)
                 if seen is not None:
-                    self._classic_seen(key, replace(seen, connection=here, until_ms=until_ms))
+                    self._set_classic_member(key, replace(seen, connection=here, until_ms=until_ms))
                 continue
-            state.join(entry.group, body.client_id, None)
-            self._classic_seen(key, ClassicSeen(connection, until_ms, size))
+            state.join_group(entry.group, body.client_id, None)
+            self._set_classic_member(key, ClassicMember(connection, until_ms, size))
             state.classic_connections[body.client_id] = connection
-            self._note_said(entry, body.client_id, contract.subscriptions)
+            self._record_subscriptions(entry, body.client_id, contract.subscriptions)
             group = state.groups.get(entry.group)
             assert group is not None, "it was joined"
-            known, newer = group.subscriptions, {}
+            known, newer = group.classic_subscriptions, {}
             for each in entry.subscriptions:
                 if each.topic not in known or each.sub_version > known[each.topic].sub_version:
                     newer[each.topic] = each.sub_version
             if newer:  # of the copy that is kept and counted
-                kept = group.said[body.client_id]
+                kept = group.member_subscriptions[body.client_id]
                 known |= {each.topic: replace(each, sub_version=newer[each.topic]) for each in kept if each.topic in newer}
             if len(known) > len(entry.subscriptions):
                 for topic in known.keys() - {each.topic for each in entry.subscriptions}:
@@ -306,16 +316,16 @@ class Membership:
         if refused:
             raise refused[0]
 
-    def _check_classic(self, connection: int, name: str, client_id: str, offered: ConsumerGroup) -> int:
+    def _check_connection_room(self, connection: int, name: str, client_id: str, offered: ConsumerGroup) -> int:
         """About the memory of the member's subscriptions. NoPermissionError above the limits of one connection."""
-        key, here = (name, client_id), self._classic_on.get(connection, {})
+        key, here = (name, client_id), self._classic_members_on.get(connection, {})
         if key not in here and len(here) >= MEMBERS_PER_CONNECTION_MAX:
             raise NoPermissionError(
                 f"this connection has {len(here)} members of groups, {MEMBERS_PER_CONNECTION_MAX} are allowed: "
                 f"{client_id} can't join group {name}"
             )
-        size = bytes_of(offered.subscriptions)
-        total = size + sum([self._classic[each].subscription_bytes for each in here if each != key])
+        size = estimated_bytes(offered.subscriptions)
+        total = size + sum([self._classic_members[each].subscription_bytes for each in here if each != key])
         if total > SUBSCRIPTION_BYTES_PER_CONNECTION_MAX:
             raise NoPermissionError(
                 f"the members of this connection have subscriptions of {total} bytes, {SUBSCRIPTION_BYTES_PER_CONNECTION_MAX} are allowed: "
@@ -324,58 +334,58 @@ class Membership:
         return size
 
     def _classic_leave(self, name: str, client_id: str) -> None:
-        self._classic_seen((name, client_id), None)
-        if client_id not in self._classic_count:
+        self._set_classic_member((name, client_id), None)
+        if client_id not in self._classic_group_counts:
             self._state.classic_connections.pop(client_id, None)
         group = self._state.groups.get(name)
         if group is not None and group.members.get(client_id) is None:
-            self._state.leave(name, client_id)
+            self._state.leave_group(name, client_id)
 
-    def _classic_seen(self, key: tuple[str, str], seen: ClassicSeen | None) -> None:
+    def _set_classic_member(self, key: tuple[str, str], seen: ClassicMember | None) -> None:
         """Sets when and where a classic member was heard; None: it is none any more."""
-        before = self._classic.pop(key, None)
+        before = self._classic_members.pop(key, None)
         if before is not None:
-            self._classic_count[key[1]] -= 1
+            self._classic_group_counts[key[1]] -= 1
             if before.connection is not None:
-                there = self._classic_on[before.connection]
+                there = self._classic_members_on[before.connection]
                 del there[key]
                 if not there:
-                    del self._classic_on[before.connection]
+                    del self._classic_members_on[before.connection]
         if seen is not None:
-            self._classic[key] = seen
-            self._classic_count[key[1]] += 1
+            self._classic_members[key] = seen
+            self._classic_group_counts[key[1]] += 1
             if seen.connection is not None:
-                self._classic_on.setdefault(seen.connection, {})[key] = None
-        if not self._classic_count[key[1]]:
-            del self._classic_count[key[1]]
+                self._classic_members_on.setdefault(seen.connection, {})[key] = None
+        if not self._classic_group_counts[key[1]]:
+            del self._classic_group_counts[key[1]]
 
-    def classic_client(self, connection: int) -> str | None:
+    def classic_client_on(self, connection: int) -> str | None:
         """The classic client whose heartbeat came on this connection."""
         return self._classic_clients.get(connection)
 
-    def classic_heard(self, name: str, client_id: str) -> tuple[int | None, int]:
+    def classic_received(self, name: str, client_id: str) -> tuple[int | None, int]:
         """The connection of a classic member (None: not back since the start) and when it was heard."""
-        seen = self._classic[name, client_id]
+        seen = self._classic_members[name, client_id]
         config = self._state.config
         return seen.connection, seen.until_ms - (config.classic_restart_ms if seen.connection is None else config.classic_member_ms)
 
     # -------------------------------------------------------------------------------------------------------------- start
 
-    def recorded(self, now_ms: int) -> None:
+    def restore_members(self, now_ms: int) -> None:
         """Everyone whom the log names is there and has the grace (classic: 30 s) from now."""
         state = self._state
         for group in state.groups:
             for client_id, session_id in group.members.items():
                 if session_id is None:
-                    self._classic_seen((group.name, client_id), ClassicSeen(None, now_ms + state.config.classic_restart_ms))
+                    self._set_classic_member((group.name, client_id), ClassicMember(None, now_ms + state.config.classic_restart_ms))
                 else:
-                    state.sessions.recorded(session_id, client_id, now_ms)
+                    state.sessions.restore_session(session_id, client_id, now_ms)
         for _, lock in state.locks:
             if lock.held and lock.session is not None and lock.client_id is not None:
-                state.sessions.recorded(lock.session, lock.client_id, now_ms)
+                state.sessions.restore_session(lock.session, lock.client_id, now_ms)
 
     def next_due_ms(self) -> int | None:
-        dues = [seen.until_ms + 1 for seen in self._classic.values()]
+        dues = [seen.until_ms + 1 for seen in self._classic_members.values()]
         if (due := self._state.sessions.next_due_ms()) is not None:
             dues.append(due)
         return min(dues, default=None)

@@ -11,7 +11,7 @@ from lockstep.broker.nameserver_registration import RegistrationState
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, StoreCorruptError
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.topic_table import NAMES_MAX
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
@@ -78,11 +78,11 @@ class BrokerMetrics:
         text = "Names of topics above which not even the topic of a group is created."
         figures.gauge("lockstep_topic_names_limit", text, rows=[((), NAMES_MAX)])
 
-    async def _lag(self, figures: MetricFamilies, groups: Sequence[str]) -> list[Key]:
+    async def _lag(self, figures: MetricFamilies, groups: Sequence[str]) -> list[QueueKey]:
         """The queues that are behind, LATENCY_QUEUES_MAX of them at most."""
         coordination, bounds = self._state.coordination, self._store.bounds
         lag: Counter[tuple[str, str]] = Counter()
-        behind: list[Key] = []
+        behind: list[QueueKey] = []
         slices = Slices()
         for group in groups:
             await slices.step()
@@ -97,7 +97,7 @@ class BrokerMetrics:
         figures.gauge("rocketmq_consumer_lag_messages", "Stored and not committed yet.", names, lag.items())
         return behind
 
-    async def _latency(self, figures: MetricFamilies, behind: Iterable[Key]) -> None:
+    async def _latency(self, figures: MetricFamilies, behind: Iterable[QueueKey]) -> None:
         """How long the oldest message that is not committed has been stored."""
         now_ms = self._store.now_ms()
         worst: dict[tuple[str, str], int] = {}
@@ -134,7 +134,7 @@ class BrokerMetrics:
         text = "Members of the group, 0 where it is known and none is there."
         figures.gauge("rocketmq_consumer_connections", text, ("consumer_group",), members)
         figures.gauge("lockstep_queues_held", "Queues that a member holds the lock of.", ("consumer_group",), held)
-        granted = (((group,), count) for group, count in dict(coordination.state.locks.granted).items())
+        granted = (((group,), count) for group, count in dict(coordination.state.locks.grant_counts).items())
         figures.counter("lockstep_queue_grants", "Locks granted since the start: each move is one.", ("consumer_group",), granted)
         config = coordination.state.config
         for metric, text, value in (
@@ -143,7 +143,7 @@ class BrokerMetrics:
             ("lockstep_groups_configured", "Groups with settings: they are never forgotten.", len(coordination.state.settings)),
             ("lockstep_progress_entries", "Queues with progress of a group: (group, topic, queue).", len(coordination.state.progress)),
             ("lockstep_progress_entries_limit", "Queues that may have progress of a group.", config.progress_max),
-            ("lockstep_members", "Members of all groups.", coordination.state.groups.members_count),
+            ("lockstep_members", "Members of all groups.", coordination.state.groups.member_count),
             ("lockstep_members_limit", "Members that all groups may have.", config.members_max),
             (
                 "lockstep_subscription_bytes",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.legacy_clients import LegacyClients
 from lockstep.broker.lock_sync import LockSync
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.errors import NoPermissionError
 
 
@@ -29,7 +29,7 @@ class PullFence:
         self._lock_sync = lock_sync
         self._legacy = legacy
 
-    def check(self, connection: int, key: Key, epoch: int | None, generation: int | None = None) -> PullCheck | None:
+    def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None) -> PullCheck | None:
         """Returns None if the pull carries an epoch on a connection without a session, which is being closed.
 
         Raises NoPermissionError if the group may not consume.
@@ -37,12 +37,12 @@ class PullFence:
         state = self._state
         if not state.settings.may_consume(key[0]):
             raise NoPermissionError(f"group {key[0]} may not consume: allow it with `lockstep group update {key[0]} --consume`")
-        session = state.sessions.of_connection(connection)
+        session = state.sessions.session_on(connection)
         if epoch is not None:
             if session is None:
-                state.close(connection, "PULL with an epoch on a connection without a session")
+                state.close_connection(connection, "PULL with an epoch on a connection without a session")
                 return None
-            stale = not state.locks.good(key, session.id, epoch)
+            stale = not state.locks.accepts_epoch(key, session.id, epoch)
         elif generation is not None:
             progress = state.progress.get(key)
             stale = progress is None or progress.generation != generation
@@ -50,4 +50,4 @@ class PullFence:
             return PullCheck(may_commit=self._legacy.may_commit(connection, key))
         if stale:
             return PullCheck(stale=True)
-        return PullCheck(gap=None if session is None else self._lock_sync.tell_gap(key, session))
+        return PullCheck(gap=None if session is None else self._lock_sync.take_unreported_gap(key, session))

@@ -31,13 +31,15 @@ def reset(state: GroupState, body: ResetBody) -> ResetReply:
                 f"generation {wanted.generation} of {body.group} at {body.topic} queue {wanted.queue_id} is over; nothing was reset here"
             )
     ids = dict.fromkeys(wanted.queue_id for wanted in body.queues)
-    state.check_progress(body.group, body.topic, sum(state.progress.get((body.group, body.topic, queue_id)) is None for queue_id in ids))
-    state.begin(body.group)
+    state.check_progress_room(
+        body.group, body.topic, sum(state.progress.get((body.group, body.topic, queue_id)) is None for queue_id in ids)
+    )
+    state.register_group(body.group)
     before = []
     for wanted in body.queues:
         key = (body.group, body.topic, wanted.queue_id)
         progress = state.progress.get(key)
         before.append(QueueOffset(wanted.queue_id, -1 if progress is None else progress.offset))
-        state.progress.set(key, Progress(state.fence.draw(), wanted.offset))
-        state.supersede(key)
+        state.progress.set_progress(key, Progress(state.fence.draw(), wanted.offset))
+        state.supersede_grant(key)
     return ResetReply(tuple(before))

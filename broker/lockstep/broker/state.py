@@ -48,7 +48,7 @@ class BrokerState:
         self.sequences = SequenceTable()
         self.delays = DelayTable(self.journal)
         self.coordination = Coordination(config, self.layouts, store, self.journal)
-        self.coordination.state.may_begin = store.check_beginning
+        self.coordination.state.disk_check = store.check_beginning
         self.on_topic_changed: list[Callable[[str], None]] = []
         store.writer.before_write = self.write_changes
 
@@ -62,17 +62,17 @@ class BrokerState:
     def _topic_changed(self, topic: str) -> None:
         self.coordination.layout_changed(topic)
         self.write_changes()
-        if self.topics.find(topic) is None:
-            self._drop(topic)
+        if self.topics.find_layout(topic) is None:
+            self._delete_messages(topic)
         for callback in self.on_topic_changed:
             callback(topic)
 
-    def _drop(self, topic: str) -> None:
+    def _delete_messages(self, topic: str) -> None:
         """Deletes the topic's messages."""
         self._store.drop_topic(topic)
         self.sequences.drop_topic(topic)
 
-    def plain(self) -> dict[str, Any]:
+    def take_snapshot(self) -> dict[str, Any]:
         """All tables as of now; everything in it is in the log."""
         self.write_changes()
         return {
@@ -97,7 +97,7 @@ class BrokerState:
         for change in decode_changes(body):
             if change[0] in (LAYOUT, FORGOTTEN):
                 if (topic := self.topics.apply(change)) is not None:
-                    self._drop(topic)
+                    self._delete_messages(topic)
             elif change[0] == DELIVERED:
                 self.delays.apply(change)
             elif change[0] == STORE:
@@ -105,9 +105,9 @@ class BrokerState:
             else:
                 self.coordination.apply(change)
 
-    def name_store(self) -> None:
+    def record_store_id(self) -> None:
         """Each start writes down whose log it is."""
-        self.journal.do((STORE, self._store.store_id), self._check_store)
+        self.journal.record((STORE, self._store.store_id), self._check_store)
 
     def _check_store(self, change: Change) -> None:
         _, store_id = change
@@ -121,7 +121,7 @@ class BrokerState:
         return self.sequences.crc_before(_scope(first, sequence), sequence, now_ms=first.store_ms)
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
-        self.sequences.record(_scope(first, sequence), sequence, StoredFrame(first.queue_offset, first.position, first.store_ms))
+        self.sequences.record_frame(_scope(first, sequence), sequence, StoredFrame(first.queue_offset, first.position, first.store_ms))
 
 
 def _scope(first: StoredRecord, sequence: FrameSequence) -> Scope:

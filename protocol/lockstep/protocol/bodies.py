@@ -217,7 +217,7 @@ class LockResult:
 
 
 @dataclass(frozen=True, slots=True)
-class ReconcileReply:
+class SessionLockReply:
     items: tuple[LockResult, ...]
     versions: dict[str, ListVersion]
     """Group → version of this broker's member list."""

@@ -21,7 +21,7 @@ GROUPS = "tests/unit/broker/test_group_limits.py"
 def messages_sent_back_count_no_group(patch: Patches) -> None:
     """A message that is sent back counts its group, and is refused above the limit of groups."""
     patch.set(GroupState, "check_group_room", lambda self, group: None)
-    patch.set(GroupState, "begin", lambda self, group: None)
+    patch.set(GroupState, "register_group", lambda self, group: None)
 
 
 @mutant("swarm", aimed=f"{SEND_BACKS}::test_a_topic_that_is_refused_leaves_no_group_behind")
@@ -53,7 +53,7 @@ def a_topic_is_created_for_a_copy_that_is_refused(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{GROUPS}::test_a_group_that_comes_and_goes_counts_while_its_topic_is_here")
 def groups_leave_their_topics_behind(patch: Patches) -> None:
     """A group counts while its retry or dead letter topic is here and it is not idle."""
-    tidy: Any = GroupState.tidy
+    tidy: Any = GroupState.forget_if_empty
 
     def without_topics(self: GroupState, group: str) -> None:
         counted: Any = self.own_queue_count
@@ -63,7 +63,7 @@ def groups_leave_their_topics_behind(patch: Patches) -> None:
         finally:
             self.own_queue_count = counted  # type: ignore[method-assign]
 
-    patch.set(GroupState, "tidy", without_topics)
+    patch.set(GroupState, "forget_if_empty", without_topics)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_limit")
@@ -78,25 +78,25 @@ def one_queue_stands_for_its_topic(patch: Patches) -> None:
 )
 def groups_begin_in_any_number_of_queues_at_once(patch: Patches) -> None:
     """Groups begin in so many queues at a time; the members of others ask again."""
-    patch.set(LockSync, "_may_begin", lambda self, count, now_ms: True)
+    patch.set(LockSync, "_reserve_starts", lambda self, count, now_ms: True)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_locks_of_strangers_have_a_limit")
 def any_number_of_locks_is_kept(patch: Patches) -> None:
     """A broker keeps so many locks; a request for more locks none of its queues."""
-    patch.set(GroupState, "check_locks", lambda self, key, count: None)
+    patch.set(GroupState, "check_lock_room", lambda self, key, count: None)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_a_refusal_leaves_nothing_behind")
 def a_refused_reset_counts_its_group(patch: Patches) -> None:
     """A request that is refused leaves no group behind."""
-    reset: Any = GroupAdmin.reset
+    reset: Any = GroupAdmin.reset_progress
 
     def begun_first(self: GroupAdmin, body: Any) -> Any:
-        self._state.begin(body.group)
+        self._state.register_group(body.group)
         return reset(self, body)
 
-    patch.set(GroupAdmin, "reset", begun_first)
+    patch.set(GroupAdmin, "reset_progress", begun_first)
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_a_group_with_members_is_refused_and_they_are_named")
@@ -108,7 +108,7 @@ def groups_in_use_are_deleted(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{DELETED}::test_groups_with_settings_make_room_when_they_are_deleted")
 def a_group_is_not_deleted(patch: Patches) -> None:
     """A group is deleted on request: those with settings are never forgotten."""
-    patch.set(GroupAdmin, "delete", lambda self, group, *, with_progress: 0)
+    patch.set(GroupAdmin, "delete_group", lambda self, group, *, with_progress: 0)
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart")
@@ -125,14 +125,14 @@ def a_deletion_in_memory(patch: Patches) -> None:
         self.activity.apply(("group.forgotten", group))
         self.drop_group(group)
 
-    patch.set(GroupState, "forget", unrecorded)
+    patch.set(GroupState, "forget_group", unrecorded)
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_without_a_flag_settings_go_and_progress_stays_as_in_rocketmq")
 def progress_goes_with_the_settings(patch: Patches) -> None:
     """Without cleanOffset a deletion keeps the group's progress."""
-    delete: Any = GroupAdmin.delete
-    patch.set(GroupAdmin, "delete", lambda self, group, *, with_progress: delete(self, group, with_progress=True))
+    delete: Any = GroupAdmin.delete_group
+    patch.set(GroupAdmin, "delete_group", lambda self, group, *, with_progress: delete(self, group, with_progress=True))
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_groups_that_leave_with_their_topic_leave_no_count_behind")
@@ -140,9 +140,9 @@ def grants_are_counted_of_groups_that_are_gone(patch: Patches) -> None:
     """What is counted of a group goes with it."""
 
     def kept(self: LockTable, group: str) -> None:
-        granted = self.granted[group]
+        granted = self.grant_counts[group]
         drop_group(self, group)
-        self.granted[group] = granted
+        self.grant_counts[group] = granted
 
     drop_group: Any = LockTable.drop_group
     patch.set(LockTable, "drop_group", kept)

@@ -13,7 +13,7 @@ from lockstep.broker.membership import Membership
 from lockstep.broker.pull_fence import PullCheck, PullFence
 from lockstep.broker.store import Store
 from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.lock_table import Key, Lock, LockTable
+from lockstep.broker.tables.lock_table import Lock, LockTable, QueueKey
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 from lockstep.protocol.bodies import LockVerdict
@@ -23,7 +23,7 @@ from sweep.mutants.registry import Patches, mutant
 @mutant("net", "pause")
 def epochs_are_not_checked(patch: Patches) -> None:
     """Commit, release and renewal need the recorded epoch."""
-    patch.set(Lock, "good", lambda self, session, epoch: True)
+    patch.set(Lock, "accepts_epoch", lambda self, session, epoch: True)
 
 
 @mutant("net", "pause", aimed="tests/sim/test_aimed.py::test_a_pull_under_an_epoch_that_was_beaten_is_stale")
@@ -41,13 +41,13 @@ def pulls_are_not_checked(patch: Patches) -> None:
 @mutant("pause", aimed="tests/sim/test_aimed.py::test_what_a_silent_client_wakes_up_on_is_closed")
 def silent_connection_left_open(patch: Patches) -> None:
     """A session that was silent for its timeout loses its connection too."""
-    close = GroupState.close
+    close = GroupState.close_connection
 
     def lenient(self: GroupState, connection: int, reason: str) -> None:
         if "session timeout" not in reason:
             close(self, connection, reason)
 
-    patch.set(GroupState, "close", lenient)
+    patch.set(GroupState, "close_connection", lenient)
 
 
 @mutant("pause", "churn", aimed="tests/unit/broker/test_membership_sessions.py::test_a_closed_session_keeps_locks_and_place_for_the_grace")
@@ -64,7 +64,7 @@ def no_grace(patch: Patches) -> None:
 @mutant("broker", "power")
 def no_grace_after_a_start(patch: Patches) -> None:
     """After a start recorded sessions have the grace to come back."""
-    patch.set(Membership, "recorded", lambda self, now_ms: None)
+    patch.set(Membership, "restore_members", lambda self, now_ms: None)
 
 
 @mutant(
@@ -74,19 +74,19 @@ def no_grace_after_a_start(patch: Patches) -> None:
 )
 def standstill_counts_as_silence(patch: Patches) -> None:
     """Time in which the broker itself stood still is no silence of its clients."""
-    patch.set(SessionTable, "shift", lambda self, pause_ms, now_ms: None)
+    patch.set(SessionTable, "exclude_pause", lambda self, pause_ms, now_ms: None)
 
 
 @mutant("late", aimed="tests/sim/test_aimed.py::test_what_comes_late_on_an_older_connection_frees_nothing")
 def older_connection_still_served(patch: Patches) -> None:
     """A session is bound to its newest connection; the older one is closed unread."""
-    heard, bind = SessionTable.heard, SessionTable.bind
+    heard, bind = SessionTable.touch, SessionTable.bind
     old: dict[int, dict[int, Session]] = {}
 
     def both_heard(self: SessionTable, connection: int, now_ms: int) -> Session | None:
         session = heard(self, connection, now_ms) or old.get(id(self), {}).get(connection)
         if session is not None:
-            session.heard_ms = now_ms
+            session.received_ms = now_ms
         return session
 
     def both_bound(self: SessionTable, session_id: str, client_id: str, **facts: Any) -> BoundSession | SessionRefusal:
@@ -96,7 +96,7 @@ def older_connection_still_served(patch: Patches) -> None:
         old.setdefault(id(self), {})[facts["connection"]] = bound.session
         return BoundSession(bound.session, None)
 
-    patch.set(SessionTable, "heard", both_heard)
+    patch.set(SessionTable, "touch", both_heard)
     patch.set(SessionTable, "bind", both_bound)
 
 
@@ -119,20 +119,20 @@ def any_heartbeat_binds(patch: Patches) -> None:
 @mutant("late")
 def omitted_locks_are_kept(patch: Patches) -> None:
     """What a session holds and its LOCK does not name with its epoch is freed."""
-    held_by = LockTable.held_by
+    held_by = LockTable.keys_held_by
 
-    def nothing(self: LockTable, session: str) -> list[Key]:
+    def nothing(self: LockTable, session: str) -> list[QueueKey]:
         import sys
 
         return [] if sys._getframe(1).f_code.co_name == "lock" else held_by(self, session)
 
-    patch.set(LockTable, "held_by", nothing)
+    patch.set(LockTable, "keys_held_by", nothing)
 
 
 @mutant("churn", "net", aimed="tests/unit/broker/test_app.py::test_a_released_queue_is_offered_to_whom_the_list_names")
 def anybody_may_lock(patch: Patches) -> None:
     """A LOCK for a queue that the broker's list gives to another is answered NOT_YOURS."""
-    patch.set(LockSync, "_lists", lambda self, group, session, key: True)
+    patch.set(LockSync, "_may_hold", lambda self, group, session, key: True)
 
 
 @mutant(
@@ -142,7 +142,7 @@ def freed_epochs_never_come_back(patch: Patches) -> None:
     """A freed epoch is good until a higher one exists: its own session holds the queue again by naming it."""
     renew = LockSync._renew
 
-    def never(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+    def never(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> Any:
         lock = self._state.locks.get(key)
         if lock is not None and not lock.held:
             lock = None
@@ -157,11 +157,11 @@ def own_acquire_keeps_the_epoch(patch: Patches) -> None:
     """Every acquire raises the epoch, one's own too."""
     grant = GroupState.grant
 
-    def same(self: GroupState, key: Key, session: str | None, client_id: str) -> int:
+    def same(self: GroupState, key: QueueKey, session: str | None, client_id: str) -> int:
         lock = self.locks.get(key)
         if lock is None or lock.session != session or session is None:
             return grant(self, key, session, client_id)
-        self.locks.grant(key, lock.epoch, session, client_id)
+        self.locks.record_grant(key, lock.epoch, session, client_id)
         return lock.epoch
 
     patch.set(GroupState, "grant", same)
@@ -170,13 +170,13 @@ def own_acquire_keeps_the_epoch(patch: Patches) -> None:
 @mutant("power", "disk")
 def an_ended_grant_stays_good(patch: Patches) -> None:
     """What ends a grant raises the epoch: an assumed loss."""
-    patch.set(LockTable, "end_all", lambda self, epoch: None)
+    patch.set(LockTable, "record_end_of_all", lambda self, epoch: None)
 
 
 @mutant("power", "disk")
 def generations_stay(patch: Patches) -> None:
     """After an assumed loss every generation rises."""
-    patch.set(ProgressTable, "renew_all", lambda self, generation: None)
+    patch.set(ProgressTable, "renew_generations", lambda self, generation: None)
 
 
 @mutant(
@@ -184,7 +184,7 @@ def generations_stay(patch: Patches) -> None:
 )
 def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
     """When a contract is dropped or changed its grants end."""
-    patch.set(GroupState, "end_group", lambda self, group: None)
+    patch.set(GroupState, "end_group_grants", lambda self, group: None)
 
 
 @mutant("recontract")
@@ -196,41 +196,41 @@ def contracts_are_not_compared(patch: Patches) -> None:
 @mutant("broker", "power", aimed="tests/unit/broker/test_coordination.py::test_the_list_after_a_start_is_recorded_and_live")
 def members_in_memory(patch: Patches) -> None:
     """Members are recorded."""
-    patch.set(GroupTable, "_do", lambda self, change: self.apply(change))
+    patch.set(GroupTable, "_record", lambda self, change: self.apply(change))
 
 
 @mutant("broker", "power")
 def locks_in_memory(patch: Patches) -> None:
     """Grants are recorded before they are answered."""
-    patch.set(LockTable, "_do", lambda self, change: self.apply(change))
+    patch.set(LockTable, "_record", lambda self, change: self.apply(change))
 
 
 @mutant("broker", "late", aimed="tests/sim/test_aimed.py::test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start")
 def renewed_locks_in_memory(patch: Patches) -> None:
     """That a freed epoch is held again is recorded."""
-    patch.set(LockTable, "hold", lambda self, key: self.apply(("lock.held", *key)))
+    patch.set(LockTable, "record_held_again", lambda self, key: self.apply(("lock.held", *key)))
 
 
 @mutant("broker", "power")
 def progress_in_memory(patch: Patches) -> None:
     """Commits are recorded before they are answered."""
 
-    def commit(self: ProgressTable, key: Key, offset: int, attempts: int, now_ms: int) -> None:
-        before = self._known(key)
+    def commit(self: ProgressTable, key: QueueKey, offset: int, attempts: int, now_ms: int) -> None:
+        before = self._existing(key)
         if offset > before.offset:
             self._put(key, Progress(before.generation, offset, attempts))
 
-    patch.set(ProgressTable, "commit", commit)
+    patch.set(ProgressTable, "record_commit", commit)
 
 
 @mutant("late", "pause", aimed="tests/unit/broker/test_coordination.py::test_what_changes_nothing_writes_nothing")
 def lower_commits_are_stored(patch: Patches) -> None:
     """A lower offset changes nothing."""
 
-    def commit(self: ProgressTable, key: Key, offset: int, attempts: int, now_ms: int) -> None:
-        self._do(("progress.committed", *key, offset, attempts))
+    def commit(self: ProgressTable, key: QueueKey, offset: int, attempts: int, now_ms: int) -> None:
+        self._record(("progress.committed", *key, offset, attempts))
 
-    patch.set(ProgressTable, "commit", commit)
+    patch.set(ProgressTable, "record_commit", commit)
 
 
 @mutant("late", "pause", aimed="tests/sim/test_aimed.py::test_who_has_lost_a_lock_is_still_a_member")
@@ -238,10 +238,10 @@ def a_lost_lock_removes_the_member(patch: Patches) -> None:
     """A lost lock does not change membership."""
     renew = LockSync._renew
 
-    def remove(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+    def remove(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> Any:
         answer = renew(self, session, key, item, epoch, now_ms)
         if answer.verdict is LockVerdict.STALE:
-            self._state.leave(key[0], session.client_id)
+            self._state.leave_group(key[0], session.client_id)
         return answer
 
     patch.set(LockSync, "_renew", remove)
@@ -250,14 +250,14 @@ def a_lost_lock_removes_the_member(patch: Patches) -> None:
 @mutant("handover")
 def no_queue_free(patch: Patches) -> None:
     """Whom a free queue belongs to is told."""
-    patch.set(GroupState, "tell_free", lambda self, key: None)
-    patch.set(GroupState, "tell_topic_free", lambda self, group, topic: None)
+    patch.set(GroupState, "notify_queue_free", lambda self, key: None)
+    patch.set(GroupState, "notify_topic_free", lambda self, group, topic: None)
 
 
 @mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_what_is_sent_to_new_queues_is_consumed_soon")
 def new_layouts_are_not_told(patch: Patches) -> None:
     """A topic's new layout is told to who subscribes to it."""
-    patch.set(GroupState, "tell_layout", lambda self, topic: None)
+    patch.set(GroupState, "notify_layout_changed", lambda self, topic: None)
 
 
 @mutant("handover", aimed="tests/unit/broker/test_background.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")
@@ -275,25 +275,25 @@ def no_notices(patch: Patches) -> None:
 @mutant("power", "disk")
 def no_hold_after_a_loss(patch: Patches) -> None:
     """After an assumed loss nobody is granted a queue for the grace."""
-    opened = Coordination.opened
+    opened = Coordination.port_opened
 
     def unheld(self: Coordination, now_ms: int) -> None:
-        self.state.holding = False
+        self.state.grants_suspended = False
         opened(self, now_ms)
 
-    patch.set(Coordination, "opened", unheld)
+    patch.set(Coordination, "port_opened", unheld)
 
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_a_start_within_the_hold_begins_it_again")
 def a_second_start_forgets_the_hold(patch: Patches) -> None:
     """The hold is a record, ended by a record: a start that finds it not ended begins it again."""
-    started = Coordination.started
+    started = Coordination.enter_term
 
     def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
-        self.state.holding = False
+        self.state.grants_suspended = False
         started(self, term, assumed_loss=assumed_loss, now_ms=now_ms)
 
-    patch.set(Coordination, "started", forgetful)
+    patch.set(Coordination, "enter_term", forgetful)
 
 
 @mutant("power", "disk")
@@ -331,16 +331,16 @@ def terms_begin_anew(patch: Patches) -> None:
 @mutant("regrace")
 def a_longer_grace_is_forgotten(patch: Patches) -> None:
     """A start with a shorter grace spares its sessions for the longest one that was told."""
-    started = Coordination.started
+    started = Coordination.enter_term
 
     def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
-        self.state.told_grace_ms = 0
+        self.state.promised_grace_ms = 0
         started(self, term, assumed_loss=assumed_loss, now_ms=now_ms)
 
-    patch.set(Coordination, "started", forgetful)
+    patch.set(Coordination, "enter_term", forgetful)
 
 
 @mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_a_gap_that_grows_is_told_again")
 def retention_asks_nobody(patch: Patches) -> None:
     """Groups that had not read what retention removes are moved, and told."""
-    patch.set(Coordination, "retention_moved", lambda self, minimums: iter(()))
+    patch.set(Coordination, "skip_removed", lambda self, minimums: iter(()))

@@ -119,7 +119,9 @@ def nothing_waits(patch: Patches) -> None:
 @mutant(WORLD)
 def delivered_without_a_record(patch: Patches) -> None:
     """How far a queue of delays was delivered is recorded with the messages."""
-    patch.set(DelayTable, "delivered", lambda self, queue_id, next_offset: self.apply(("delay.delivered", queue_id + 1, next_offset)))
+    patch.set(
+        DelayTable, "record_delivered", lambda self, queue_id, next_offset: self.apply(("delay.delivered", queue_id + 1, next_offset))
+    )
 
 
 @mutant(WORLD)
@@ -137,18 +139,18 @@ def what_is_refused_is_left_behind(patch: Patches) -> None:
 @mutant(WORLD)
 def a_letter_leaves_progress_where_it_is(patch: Patches) -> None:
     """A dead letter and the progress behind it are one write."""
-    patch.set(LockSync, "move_behind", lambda self, *facts: None)
+    patch.set(LockSync, "commit_dead_letter", lambda self, *facts: None)
 
 
 @mutant(WORLD)
 def a_repeated_letter_is_written_again(patch: Patches) -> None:
     """A DEAD_LETTER whose message progress has passed was done before."""
-    done = LockSync.dead_lettered
+    done = LockSync.is_dead_lettered
 
     def never(self: LockSync, *facts: Any) -> bool | None:
         return None if done(self, *facts) is None else False
 
-    patch.set(LockSync, "dead_lettered", never)
+    patch.set(LockSync, "is_dead_lettered", never)
 
 
 @mutant(WORLD)
@@ -174,14 +176,14 @@ def generations_are_not_checked(patch: Patches) -> None:
 @mutant(WORLD)
 def anybody_begins_anywhere(patch: Patches) -> None:
     """A member begins where its group's progress is."""
-    granted = LockSync._granted
+    granted = LockSync._grant_result
 
     def ahead(self: LockSync, session: Any, key: Any, epoch: int) -> Any:
         answer = granted(self, session, key, epoch)
         state: GroupState = self._state
         return answer if state.locks.holder(key) is not None else replace(answer, offset=state.bounds.end_offset(key[1], key[2]))
 
-    patch.set(LockSync, "_granted", ahead)
+    patch.set(LockSync, "_grant_result", ahead)
 
 
 @mutant(

@@ -5,7 +5,7 @@ from typing import Any
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.processors.pull import Pull, PullProcessor
 from lockstep.broker.store import reader
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.session_table import Session
 from lockstep.protocol.bodies import SyncItem, SyncResult
 from sweep.mutants.registry import Patches, mutant
@@ -17,7 +17,7 @@ from sweep.mutants.registry import Patches, mutant
 )
 def a_freed_epoch_is_renewed_against_the_list(patch: Patches) -> None:
     """A freed epoch is held again only by the session to which the list gives the queue."""
-    renew, lists = LockSync._renew, LockSync._lists
+    renew, lists = LockSync._renew, LockSync._may_hold
     renewing: set[int] = set()
 
     def renewed(self: LockSync, *facts: Any) -> Any:
@@ -27,11 +27,11 @@ def a_freed_epoch_is_renewed_against_the_list(patch: Patches) -> None:
         finally:
             renewing.discard(id(self))
 
-    def listed(self: LockSync, group: Any, session: Session, key: Key) -> bool:
+    def listed(self: LockSync, group: Any, session: Session, key: QueueKey) -> bool:
         return id(self) in renewing or lists(self, group, session, key)
 
     patch.set(LockSync, "_renew", renewed)
-    patch.set(LockSync, "_lists", listed)
+    patch.set(LockSync, "_may_hold", listed)
 
 
 @mutant("reset", aimed="tests/unit/broker/test_reconcile_sync.py::test_a_superseded_epoch_is_stale_for_everything_and_named_in_the_answer")
@@ -42,8 +42,8 @@ def a_stale_release_frees_any_grant(patch: Patches) -> None:
     def freeing(self: LockSync, session: Session, item: SyncItem, now_ms: int) -> SyncResult:
         key = (item.group, item.topic, item.queue_id)
         lock = self._state.locks.get(key)
-        if item.release and item.epoch is not None and lock is not None and lock.held and not lock.good(session.id, item.epoch):
-            self._state.free(key)
+        if item.release and item.epoch is not None and lock is not None and lock.held and not lock.accepts_epoch(session.id, item.epoch):
+            self._state.free_queue(key)
         return sync_item(self, session, item, now_ms)
 
     patch.set(LockSync, "_sync_item", freeing)

@@ -11,7 +11,7 @@ from lockstep.broker.group_state import GroupState
 from lockstep.broker.legacy_clients import LegacyClients
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.store import Store
-from lockstep.broker.tables.lock_table import Key, LockTable
+from lockstep.broker.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.session_table import Session
 from lockstep.broker.tables.topic_table import TopicTable
@@ -27,50 +27,50 @@ LIVES = "tests/unit/broker/test_topic_lives.py::"
 @mutant("reset")
 def a_reset_frees_the_queue_at_once(patch: Patches) -> None:
     """Nobody else is granted a queue that was reset before its holder has heard of it."""
-    patch.set(GroupState, "supersede", GroupState.end)
+    patch.set(GroupState, "supersede_grant", GroupState.end_grant)
 
 
 @mutant("reset")
 def a_reset_keeps_the_grant(patch: Patches) -> None:
     """A reset ends the grant: what is finished of before is STALE."""
-    patch.set(GroupState, "supersede", lambda self, key: None)
+    patch.set(GroupState, "supersede_grant", lambda self, key: None)
 
 
 @mutant("reset")
 def a_reset_keeps_the_generation(patch: Patches) -> None:
     """A reset draws a new generation."""
-    set_ = ProgressTable.set
+    set_ = ProgressTable.set_progress
 
-    def same(self: ProgressTable, key: Key, progress: Progress) -> None:
+    def same(self: ProgressTable, key: QueueKey, progress: Progress) -> None:
         before = self.get(key)
         set_(self, key, progress if before is None else replace(progress, generation=before.generation))
 
-    patch.set(ProgressTable, "set", same)
+    patch.set(ProgressTable, "set_progress", same)
 
 
 @mutant("reset")
 def resets_in_memory(patch: Patches) -> None:
     """A reset is recorded before it is answered."""
 
-    def unrecorded(self: ProgressTable, key: Key, progress: Progress) -> None:
+    def unrecorded(self: ProgressTable, key: QueueKey, progress: Progress) -> None:
         self.apply(("progress.set", *key, progress.generation, progress.offset, progress.attempts, None, None))
 
-    patch.set(ProgressTable, "set", unrecorded)
+    patch.set(ProgressTable, "set_progress", unrecorded)
 
 
 @mutant("reset_restart")
 def superseded_locks_in_memory(patch: Patches) -> None:
     """That a reset leaves a queue to its holder is recorded: after a restart of the broker no other member is granted it either."""
-    supersede = LockTable.supersede
+    supersede = LockTable.record_superseded
 
-    def unrecorded(self: LockTable, key: Key, epoch: int) -> None:
+    def unrecorded(self: LockTable, key: QueueKey, epoch: int) -> None:
         lock = self.holder(key)
         assert lock is not None
         supersede(self, key, epoch)
-        self._journal.do(("lock.granted", *key, epoch, lock.session, lock.client_id), lambda _: None)
+        self._journal.record(("lock.granted", *key, epoch, lock.session, lock.client_id), lambda _: None)
 
     snapshot = LockTable.snapshot
-    patch.set(LockTable, "supersede", unrecorded)
+    patch.set(LockTable, "record_superseded", unrecorded)
     patch.set(LockTable, "snapshot", lambda self: [[*row[:-1], False] for row in snapshot(self)])
 
 
@@ -79,7 +79,7 @@ def a_lost_stale_frees_the_queue(patch: Patches) -> None:
     """A holder has heard of a reset when its LOCK does not name the queue, not when the answer that says so was written."""
     renew = LockSync._renew
 
-    def heard(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+    def heard(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> Any:
         answer = renew(self, session, key, item, epoch, now_ms)
         locks, lock = self._state.locks, self._state.locks.get(key)
         if answer.verdict is LockVerdict.STALE and lock is not None and lock.superseded and lock.session == session.id:
@@ -92,7 +92,7 @@ def a_lost_stale_frees_the_queue(patch: Patches) -> None:
 @mutant("begin")
 def each_queue_begins_by_itself(patch: Patches) -> None:
     """The first LOCK resolves a group's start policy for all queues of its broker."""
-    resolve = ProgressTable.resolve
+    resolve = ProgressTable.record_start
 
     def one(self: ProgressTable, group: str, topic: str, **facts: Any) -> None:
         wanted = sys._getframe(1).f_locals["key"][2]
@@ -100,7 +100,7 @@ def each_queue_begins_by_itself(patch: Patches) -> None:
         resolve(self, group, topic, offsets=only, **facts)
         del self._since[topic][group]
 
-    patch.set(ProgressTable, "resolve", one)
+    patch.set(ProgressTable, "record_start", one)
 
 
 @mutant("begin")
@@ -110,7 +110,7 @@ def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
     def unrecorded(self: ProgressTable, group: str, topic: str, *, since: int, generation: int, offsets: Any) -> None:
         self.apply(("progress.resolved", group, topic, since, generation, [list(pair) for pair in offsets]))
 
-    patch.set(ProgressTable, "resolve", unrecorded)
+    patch.set(ProgressTable, "record_start", unrecorded)
 
 
 @mutant("begin")
@@ -123,12 +123,12 @@ def everybody_begins_at_the_first_message(patch: Patches) -> None:
 def an_added_queue_begins_at_its_end(patch: Patches) -> None:
     """A queue that was added after a group had begun starts at 0."""
 
-    def at_end(self: LockSync, key: Key) -> None:
+    def at_end(self: LockSync, key: QueueKey) -> None:
         state = self._state
         if state.progress.get(key) is None:
-            state.progress.set(key, Progress(state.fence.draw(), state.bounds.end_offset(key[1], key[2])))
+            state.progress.set_progress(key, Progress(state.fence.draw(), state.bounds.end_offset(key[1], key[2])))
 
-    patch.set(LockSync, "_begin", at_end)
+    patch.set(LockSync, "_prepare_grant", at_end)
 
 
 @mutant("delete", aimed="tests/unit/broker/test_topic_table.py::test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew")
@@ -148,7 +148,7 @@ def a_repeated_deletion_deletes_what_came_after_it(patch: Patches) -> None:
 @mutant("delete", aimed=LIVES + "test_messages_of_a_deleted_topic_are_never_in_the_next_one_whatever_the_counters_were")
 def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
     """A broker that has a topic that was created again does not take a layout of before its deletion, whatever counter that has."""
-    take = TopicTable._take
+    take = TopicTable._put_if_higher
 
     def takes(self: TopicTable, layout: Any) -> bool:
         here = self.find(layout.topic)
@@ -158,7 +158,7 @@ def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
             return True
         return take(self, layout)
 
-    patch.set(TopicTable, "_take", takes)
+    patch.set(TopicTable, "_put_if_higher", takes)
 
 
 @mutant("delete")

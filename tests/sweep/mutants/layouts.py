@@ -19,7 +19,7 @@ CONVERGENCE = "tests/unit/broker/test_layout_convergence.py::"
 @mutant("first")
 def the_losers_queues_are_left_out(patch: Patches) -> None:
     """A broker whose queues the winning layout lacks appends those in which messages lie."""
-    patch.set(TopicTable, "_lost", lambda self, here, layout: 0)
+    patch.set(TopicTable, "_id_count_to_keep", lambda self, here, layout: 0)
 
 
 @mutant("first", aimed=CONVERGENCE + "test_appended_queues_are_readable_and_leave_the_numbers_of_the_queues_to_write_right")
@@ -37,7 +37,7 @@ def appended_queues_open_others_to_writers(patch: Patches) -> None:
 @mutant("first", aimed=CONVERGENCE + "test_a_deletion_wins_against_every_layout_that_was_made_without_it")
 def a_later_change_undoes_a_deletion(patch: Patches) -> None:
     """A layout that was made without knowledge of a deletion is deleted too."""
-    take = TopicTable._take
+    take = TopicTable._put_if_higher
 
     def forgets(self: TopicTable, layout: Any) -> bool:
         known = self.layouts.get(layout.topic)
@@ -47,7 +47,7 @@ def a_later_change_undoes_a_deletion(patch: Patches) -> None:
             return True
         return take(self, layout)
 
-    patch.set(TopicTable, "_take", forgets)
+    patch.set(TopicTable, "_put_if_higher", forgets)
 
 
 @mutant("first", aimed=CONVERGENCE + "test_queues_that_an_operator_took_away_are_not_appended")
@@ -57,9 +57,9 @@ def removed_queues_come_back(patch: Patches) -> None:
     def lost(self: TopicTable, here: Any, layout: Any) -> int:
         name = self._broker_name
         first, end = layout.id_count(name), here.id_count(name)
-        return max((queue_id + 1 for queue_id in self._stored(layout.topic) if first <= queue_id < end), default=0)
+        return max((queue_id + 1 for queue_id in self._stored_queue_ids(layout.topic) if first <= queue_id < end), default=0)
 
-    patch.set(TopicTable, "_lost", lost)
+    patch.set(TopicTable, "_id_count_to_keep", lost)
 
 
 # ------------------------------------------------------------------------------------------------------- limits, registrations
@@ -164,7 +164,7 @@ def topics_go_with_the_broker_that_was_first(patch: Patches) -> None:
 @mutant("first", aimed=TOPICS + "test_a_full_broker_adopts_no_topic_that_it_does_not_know_and_every_newer_layout_of_one_that_it_has")
 def topics_are_adopted_without_limit(patch: Patches) -> None:
     """A broker adopts no topic that it does not know when as many are known as may be."""
-    patch.set(TopicTable, "full", False)
+    patch.set(TopicTable, "is_full", False)
 
 
 @mutant("first", aimed=ROOM + "test_a_broker_that_takes_no_more_topics_is_routed_and_lacks_only_newer_layouts_of_its_own")

@@ -6,7 +6,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.processors.lock import LockProcessor
-from lockstep.broker.tables.lock_table import FencingCounter, Key, Lock
+from lockstep.broker.tables.lock_table import FencingCounter, Lock, QueueKey
 from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.runtime.request import Pending
@@ -18,10 +18,10 @@ def what_drains_is_not_renewed(patch: Patches) -> None:
     """Who holds a queue keeps it while it drains, although the list gives it to another."""
     renew = LockSync._renew
 
-    def moved(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> LockResult:
+    def moved(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> LockResult:
         answer = renew(self, session, key, item, epoch, now_ms)
         group = self._state.groups.get(key[0])
-        if answer.verdict is LockVerdict.OK and (group is None or not self._lists(group, session, key)):
+        if answer.verdict is LockVerdict.OK and (group is None or not self._may_hold(group, session, key)):
             return LockResult(*key, LockVerdict.NOT_YOURS, epoch=epoch)
         return answer
 
@@ -44,13 +44,13 @@ def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
 @mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_a_rising_epoch_answers_held_pulls")
 def held_pulls_are_not_told(patch: Patches) -> None:
     """When an epoch rises, held pulls of an older one are answered at once."""
-    patch.set(GroupState, "_stale", lambda self, key, epoch: None)
+    patch.set(GroupState, "_end_held_pulls", lambda self, key, epoch: None)
 
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_when_the_hold_ends_everybody_is_told_what_is_free")
 def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
     """When the hold after an assumed loss ends, whom each free queue belongs to is told."""
-    patch.set(GroupState, "tell_all_free", lambda self, group: None)
+    patch.set(GroupState, "notify_group_free", lambda self, group: None)
 
 
 @mutant(
@@ -76,26 +76,26 @@ def every_start_has_the_same_term(patch: Patches) -> None:
         self.term = 1
         self._counter = 0
 
-    patch.set(FencingCounter, "start", first)
+    patch.set(FencingCounter, "start_term", first)
 
 
 @mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_nobody_superseded_commits_releases_pulls_and_renews")
 def a_freed_epoch_commits_nothing(patch: Patches) -> None:
     """Finished work counts as long as nobody was granted the queue since, whether or not it is held."""
-    patch.set(Lock, "good", lambda self, session, epoch: self.held and self.session == session and self.epoch == epoch)
+    patch.set(Lock, "accepts_epoch", lambda self, session, epoch: self.held and self.session == session and self.epoch == epoch)
 
 
 @mutant("late", aimed="tests/unit/broker/test_reconcile_sync.py::test_beyond_the_end_is_refused_and_changes_nothing")
 def commits_beyond_the_end_are_taken(patch: Patches) -> None:
     """A commit beyond the end of its queue is refused."""
 
-    def unchecked(self: LockSync, key: Key, offset: int, attempts: int, now_ms: int) -> None:
-        self._state.progress.commit(key, offset, attempts, now_ms)
+    def unchecked(self: LockSync, key: QueueKey, offset: int, attempts: int, now_ms: int) -> None:
+        self._state.progress.record_commit(key, offset, attempts, now_ms)
 
-    patch.set(LockSync, "_commit", unchecked)
+    patch.set(LockSync, "_commit_offset", unchecked)
 
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_progress_beyond_a_cut_queues_end_is_set_back_and_its_grant_ended")
 def progress_stays_beyond_a_cut_queue(patch: Patches) -> None:
     """Progress beyond the end of what was recovered is set back, and its grant ended: other messages will stand there."""
-    patch.set(Coordination, "_mend_progress", lambda self: None)
+    patch.set(Coordination, "_repair_progress", lambda self: None)

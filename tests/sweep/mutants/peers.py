@@ -58,13 +58,13 @@ def half_a_change_is_gone_on_from(patch: Patches) -> None:
 )
 def changes_are_applied_before_they_are_encoded(patch: Patches) -> None:
     """A change that can't be encoded is not applied."""
-    do: Any = Journal.do
+    do: Any = Journal.record
 
     def late(self: Journal, change: Change, apply: Callable[[Change], object]) -> None:
         apply(change)
         do(self, change, lambda _: None)
 
-    patch.set(Journal, "do", late)
+    patch.set(Journal, "record", late)
 
 
 @mutant("swarm", aimed="tests/unit/runtime/test_dispatch.py::test_a_body_beyond_its_limit_is_not_decoded")

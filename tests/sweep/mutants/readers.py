@@ -208,16 +208,16 @@ def gaps_are_told_to_listeners_only(patch: Patches) -> None:
 @mutant("retention")
 def a_gap_begins_late(patch: Patches) -> None:
     """A gap begins where its group was: a pull consumer that is behind that passes over what others had done, and no more."""
-    moved = Coordination.retention_moved
+    moved = Coordination.skip_removed
 
     def late(self: Coordination, minimums: Any) -> Any:
         yield from moved(self, minimums)
         table = self.state.progress
         for key, progress in list(table):
             if key[0] == READERS and progress.gap is not None and progress.gap[1] == progress.offset:
-                table.set(key, replace(progress, gap=(progress.offset - 1, progress.offset)))
+                table.set_progress(key, replace(progress, gap=(progress.offset - 1, progress.offset)))
 
-    patch.set(Coordination, "retention_moved", late)
+    patch.set(Coordination, "skip_removed", late)
 
 
 @mutant("begin")

@@ -10,7 +10,7 @@ from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.store import Store
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import Session, SessionTable
 from lockstep.protocol.bodies import LockResult
@@ -54,10 +54,10 @@ def the_hold_ends_after_this_starts_grace(patch: Patches) -> None:
 
     def early(self: Coordination, now_ms: int) -> int:
         state = self.state
-        if state.holding and self._opened_ms is not None and now_ms >= self._opened_ms + state.config.disconnect_grace_ms:
-            state.do(("broker.hold", False))
+        if state.grants_suspended and self._opened_ms is not None and now_ms >= self._opened_ms + state.config.disconnect_grace_ms:
+            state.record(("broker.hold", False))
             for group in state.groups:
-                state.tell_all_free(group)
+                state.notify_group_free(group)
         return tick(self, now_ms)
 
     patch.set(Coordination, "tick", early)
@@ -66,24 +66,24 @@ def the_hold_ends_after_this_starts_grace(patch: Patches) -> None:
 @mutant("loss")
 def newcomers_are_granted_queues_during_the_hold(patch: Patches) -> None:
     """During the hold after an assumed loss no session is granted a queue, a session that is new since the start neither."""
-    recorded, acquire = SessionTable.recorded, LockSync._acquire
+    recorded, acquire = SessionTable.restore_session, LockSync._acquire
     known: dict[int, set[str]] = {}
 
     def remembered(self: SessionTable, session_id: str, client_id: str, now_ms: int) -> None:
         known.setdefault(id(self), set()).add(session_id)
         recorded(self, session_id, client_id, now_ms)
 
-    def unheld(self: LockSync, session: Session, key: Key, *facts: Any) -> LockResult:
+    def unheld(self: LockSync, session: Session, key: QueueKey, *facts: Any) -> LockResult:
         state = self._state
-        holding = state.holding
+        holding = state.grants_suspended
         if session.id not in known.get(id(state.sessions), ()):
-            state.holding = False
+            state.grants_suspended = False
         try:
             return acquire(self, session, key, *facts)
         finally:
-            state.holding = holding
+            state.grants_suspended = holding
 
-    patch.set(SessionTable, "recorded", remembered)
+    patch.set(SessionTable, "restore_session", remembered)
     patch.set(LockSync, "_acquire", unheld)
 
 
@@ -94,7 +94,7 @@ def graces_count_from_the_recovery(patch: Patches) -> None:
     def opened(self: Coordination, now_ms: int) -> None:
         self._opened_ms = now_ms
 
-    patch.set(Coordination, "opened", opened)
+    patch.set(Coordination, "port_opened", opened)
 
 
 @mutant("forgotten_commits")

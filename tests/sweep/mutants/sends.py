@@ -5,7 +5,7 @@ from typing import Any
 from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.tables import sequence_table
-from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
+from lockstep.broker.tables.sequence_table import ACCEPT, SequenceTable
 from lockstep.client.producer import queue_machine
 from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
@@ -27,7 +27,7 @@ from sweep.mutants.registry import Patches, mutant
 @mutant("send", "broker")
 def repeats_are_stored(patch: Patches) -> None:
     """A frame that is repeated is stored once."""
-    patch.set(SequenceTable, "check", lambda self, scope, frame, *, now_ms: TAKE)
+    patch.set(SequenceTable, "check_frame", lambda self, scope, frame, *, now_ms: ACCEPT)
     patch.set(send, "check_stamp", lambda body, frame, crc_before: None)
 
 
@@ -153,17 +153,17 @@ def two_writers_of_one_layout_both_win(patch: Patches) -> None:
 @mutant("send", aimed="tests/unit/broker/test_sequence_table.py::test_is_refused")
 def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
     """A frame of an unknown scope that does not begin it is out of sequence, not known."""
-    check = SequenceTable.check
+    check = SequenceTable.check_frame
 
     def known(self: SequenceTable, scope: Any, frame: Any, *, now_ms: int) -> Any:
         verdict = check(self, scope, frame, now_ms=now_ms)
-        if verdict is not TAKE and verdict.code == ResponseCode.OUT_OF_SEQUENCE:
+        if verdict is not ACCEPT and verdict.code == ResponseCode.OUT_OF_SEQUENCE:
             from lockstep.broker.tables.sequence_table import DUPLICATE
 
             return DUPLICATE
         return verdict
 
-    patch.set(SequenceTable, "check", known)
+    patch.set(SequenceTable, "check_frame", known)
 
 
 @mutant("alter", aimed="tests/unit/broker/test_nameserver_registration.py::test_a_layout_that_another_broker_brings_is_adopted_at_once")
@@ -191,7 +191,7 @@ def lower_producer_epochs_are_taken(patch: Patches) -> None:
     other_epoch = sequence_table._other_epoch
 
     def taken(last: Any, frame: Any) -> Any:
-        return TAKE if frame.first == 0 else other_epoch(last, frame)
+        return ACCEPT if frame.first == 0 else other_epoch(last, frame)
 
     patch.set(sequence_table, "_other_epoch", taken)
 

@@ -16,7 +16,7 @@ from sweep.mutants.registry import Patches, mutant
 @mutant("swarm", aimed="tests/unit/broker/test_pull.py::test_above_a_limit_the_oldest_held_pull_is_answered_as_at_its_deadline")
 def any_number_of_pulls_is_held(patch: Patches) -> None:
     """A broker holds so many pulls, and so many of a group at a queue; above that the oldest is answered."""
-    patch.set(LongPollTable, "excess", lambda self, pull: None)
+    patch.set(LongPollTable, "take_excess", lambda self, pull: None)
 
 
 @mutant(
@@ -25,8 +25,8 @@ def any_number_of_pulls_is_held(patch: Patches) -> None:
 )
 def whoever_was_woken_is_served_in_one_turn(patch: Patches) -> None:
     """One loop turn serves so many of the pulls that were woken; the others have the next turns."""
-    woken: Any = LongPollTable.woken
-    patch.set(LongPollTable, "woken", lambda self, count: woken(self, 1 << 30))
+    woken: Any = LongPollTable.take_woken
+    patch.set(LongPollTable, "take_woken", lambda self, count: woken(self, 1 << 30))
 
 
 @mutant(
@@ -35,13 +35,13 @@ def whoever_was_woken_is_served_in_one_turn(patch: Patches) -> None:
 )
 def any_number_of_groups_is_known(patch: Patches) -> None:
     """A broker knows so many groups; one more is refused."""
-    patch.set(GroupState, "begin", lambda self, group: self.activity.active(group))
+    patch.set(GroupState, "register_group", lambda self, group: self.activity.active(group))
 
 
 @mutant("swarm", aimed="tests/unit/broker/test_group_limits.py::test_progress_of_all_groups_together_has_a_limit")
 def any_number_of_queues_has_progress(patch: Patches) -> None:
     """A broker keeps progress of so many queues of groups; no group begins in more."""
-    patch.set(GroupState, "check_progress", lambda self, group, topic, count: None)
+    patch.set(GroupState, "check_progress_room", lambda self, group, topic, count: None)
 
 
 @mutant(
@@ -59,7 +59,7 @@ def idle_groups_are_kept(patch: Patches) -> None:
 )
 def activity_in_memory(patch: Patches) -> None:
     """The last day of a group's activity is recorded, and that a group was forgotten."""
-    patch.set(ActivityTable, "_do", lambda self, change: self.apply(change))
+    patch.set(ActivityTable, "_record", lambda self, change: self.apply(change))
 
 
 @mutant("swarm", aimed="tests/unit/broker/test_group_limits.py::test_a_group_that_is_in_use_is_never_forgotten")
@@ -91,22 +91,22 @@ MEMBERS = "tests/unit/broker/test_member_limits.py"
 @mutant("swarm", aimed=f"{MEMBERS}::test_one_member_more_than_the_limit_is_refused_by_name_and_those_that_are_there_go_on")
 def any_number_of_members_joins(patch: Patches) -> None:
     """All groups together have so many members; one more is refused."""
-    patch.set(GroupState, "check_member", lambda self, group, client_id: self.check_disk(f"member {client_id} of group {group}"))
+    patch.set(GroupState, "check_member_room", lambda self, group, client_id: self.check_disk(f"member {client_id} of group {group}"))
 
 
 @mutant("swarm", aimed=f"{MEMBERS}::test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once")
 def subscriptions_have_no_sum(patch: Patches) -> None:
     """What all groups and members subscribe to has a size in memory; above it no new subscription is taken."""
-    patch.set(GroupState, "check_subscriptions", lambda self, group, client_id, asked: None)
+    patch.set(GroupState, "check_subscription_room", lambda self, group, client_id, asked: None)
 
 
 @mutant("swarm", aimed=f"{MEMBERS}::test_a_connection_has_as_many_classic_members_as_one_client_may_have_groups")
 def a_connection_has_any_number_of_members(patch: Patches) -> None:
     """A connection has so many classic members, with subscriptions of so many bytes."""
-    patch.set(Membership, "_check_classic", lambda self, connection, name, client_id, offered: 0)
+    patch.set(Membership, "_check_connection_room", lambda self, connection, name, client_id, offered: 0)
 
 
 @mutant("swarm", aimed=f"{MEMBERS}::test_versions_of_topics_that_nobody_subscribes_to_are_forgotten")
 def versions_of_topics_are_kept(patch: Patches) -> None:
     """A group forgets the versions of topics to which none of its members subscribes."""
-    patch.set(Group, "forget_versions", lambda self: None)
+    patch.set(Group, "prune_sub_versions", lambda self: None)

@@ -56,7 +56,7 @@ async def test_a_message_whose_queue_lost_is_read_after_the_start_that_finds_it(
         await first._store.sync()  # type: ignore[union-attr]
         await kill(first)
     async with running(settings(tmp_path)) as again, dialled(again) as client:
-        assert [each.broker_name for each in again.state.topics.live("new").entries] == ["broker-b", "broker-a"]
+        assert [each.broker_name for each in again.state.topics.require_layout("new").entries] == ["broker-b", "broker-a"]
         assert [record.body for record in await stored(client, "new", 1)] == [b"kept"]
 
 
@@ -79,7 +79,7 @@ async def test_a_topic_that_was_created_again_elsewhere_has_no_message_of_before
         await first._store.sync()  # type: ignore[union-attr]
         await kill(first)
     async with running(settings(tmp_path)) as again, dialled(again) as client:
-        assert again.state.topics.live("new").began == 3
+        assert again.state.topics.require_layout("new").began == 3
         assert await stored(client, "new", 0, offset=0) == []
         assert [record.body for record in await stored(client, "new", 0, offset=1)] == [b"kept"]
 

@@ -16,8 +16,8 @@ from lockstep.protocol.bodies import (
     HeartbeatBody,
     LockItem,
     LockVerdict,
-    ReconcileBody,
-    ReconcileReply,
+    SessionLockBody,
+    SessionLockReply,
     Subscription,
     SyncBody,
     SyncItem,
@@ -148,7 +148,7 @@ async def test_only_an_unclean_stop_and_another_boot_under_async_flush_count_as_
     again = Broker(settings(tmp_path, flush=flush_now), replace(Host.real(), boot_id=lambda: boot))
     try:
         await again.start()
-        assert again.state.coordination.state.holding is held
+        assert again.state.coordination.state.grants_suspended is held
     finally:
         await again.stop()
 
@@ -166,7 +166,7 @@ async def test_a_start_that_is_given_up_before_its_term_stands_does_not_count_as
     again = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "second"))
     try:
         await again.start()
-        assert again.state.coordination.state.holding
+        assert again.state.coordination.state.grants_suspended
     finally:
         await again.stop()
 
@@ -262,16 +262,16 @@ async def test_a_turn_whose_changes_do_not_fit_a_log_file_is_written_in_parts(tm
         await client.create(wide)
         await heartbeat(client, "a@1#0", "0" * 32)
         items = tuple(LockItem("g", TOPIC, queue_id) for queue_id in range(count))
-        answer = await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(ReconcileBody(items)))
-        granted = decode_body(ReconcileReply, answer.body).items
+        answer = await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(SessionLockBody(items)))
+        granted = decode_body(SessionLockReply, answer.body).items
         assert {item.verdict for item in granted} == {LockVerdict.OK}
         await kill(broker)
     async with running(config) as again, dialled(again) as client:
         await heartbeat(client, "a@1#0", "0" * 32, connection=2)
         answer = await client.done(
-            RequestCode.LOCK_BATCH_MQ, body=encode_body(ReconcileBody(tuple(LockItem("g", TOPIC, x.queue_id, x.epoch) for x in granted)))
+            RequestCode.LOCK_BATCH_MQ, body=encode_body(SessionLockBody(tuple(LockItem("g", TOPIC, x.queue_id, x.epoch) for x in granted)))
         )
-        assert {item.verdict for item in decode_body(ReconcileReply, answer.body).items} == {LockVerdict.OK}
+        assert {item.verdict for item in decode_body(SessionLockReply, answer.body).items} == {LockVerdict.OK}
 
 
 async def test_a_contract_that_no_log_file_could_take_is_refused_and_the_broker_lives(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Endpoint:
 
 class Coordination:
     def __init__(self) -> None:
-        self.wake: Callable[[], None] | None = None
+        self.on_effects: Callable[[], None] | None = None
         self.effects: list[Effect] = []
         self.ticks: list[int] = []
         self.due_in_ms = 1_000
@@ -64,8 +64,8 @@ async def test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone() ->
         CloseConnection(9, "why"),
         stale,
     ]
-    assert coordination.wake is not None
-    coordination.wake()
+    assert coordination.on_effects is not None
+    coordination.on_effects()
     assert not one.sent, "in a turn of its own, after the state record"
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -80,8 +80,8 @@ async def test_an_effect_that_fails_is_logged_and_the_others_are_carried_out(cap
     EffectRunner(coordination, {1: one}, pulls)  # type: ignore[arg-type, dict-item]
     stale = StalePulls("g", "t", 0, 7)
     coordination.effects = [Notify("g", (1,), None), stale, CloseConnection(1, "over")]  # type: ignore[arg-type]
-    assert coordination.wake is not None
-    coordination.wake()
+    assert coordination.on_effects is not None
+    coordination.on_effects()
     await asyncio.sleep(0)
     assert pulls.told == [stale]
     assert one.aborted == "over"

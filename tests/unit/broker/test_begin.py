@@ -34,7 +34,7 @@ def member(bench: Bench, name: str = "a") -> Client:
 
 def begin(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET) -> LockResult | None:
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, queue_id, where)
-    return client.bench.c.lock_sync.query(client.connection, header, client.bench.now_ms)
+    return client.bench.c.lock_sync.query_start(client.connection, header, client.bench.now_ms)
 
 
 def granted(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET) -> LockResult:
@@ -74,10 +74,10 @@ def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_
     a = Client(bench, "a", ordered(topics=(own, others), ordered=False))
     a.connect()
     header = QueryConsumerOffsetHeader(GROUP, own, 0, where, 1_000)
-    answer = bench.c.lock_sync.query(a.connection, header, bench.now_ms, {(GROUP, own, 0): 50})
+    answer = bench.c.lock_sync.query_start(a.connection, header, bench.now_ms, {(GROUP, own, 0): 50})
     assert answer is not None
     assert (answer.verdict, answer.offset) == (LockVerdict.OK, 10)
-    other = bench.c.lock_sync.query(a.connection, replace(header, topic=others), bench.now_ms, {(GROUP, others, 0): 50})
+    other = bench.c.lock_sync.query_start(a.connection, replace(header, topic=others), bench.now_ms, {(GROUP, others, 0): 50})
     assert other is not None
     assert other.offset == {ConsumeFromWhere.FIRST_OFFSET: 10, ConsumeFromWhere.LAST_OFFSET: 90, ConsumeFromWhere.TIMESTAMP: 50}[where]
 
@@ -137,10 +137,10 @@ def test_an_ordered_group_is_locked_and_a_concurrent_one_is_queried() -> None:
     b = Client(bench, "b", concurrent("other"))
     b.connect()
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, ConsumeFromWhere.FIRST_OFFSET)
-    stranger = bench.c.lock_sync.query(b.connection, header, bench.now_ms)
+    stranger = bench.c.lock_sync.query_start(b.connection, header, bench.now_ms)
     assert stranger is not None
     assert stranger.verdict is LockVerdict.NOT_YOURS
-    assert bench.c.lock_sync.query(999, header, bench.now_ms) is None, "a connection without a session is closed"
+    assert bench.c.lock_sync.query_start(999, header, bench.now_ms) is None, "a connection without a session is closed"
     assert bench.closed() == [999]
 
 
@@ -149,12 +149,12 @@ def test_dead_lettering_needs_the_epoch_and_happens_once() -> None:
     a = Client(bench, "a", ordered())
     a.connect()
     epoch = a.lock(0)[0].epoch
-    assert bench.c.lock_sync.dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is False
-    bench.c.lock_sync.move_behind((GROUP, TOPIC, 0), 4, bench.now_ms)
+    assert bench.c.lock_sync.is_dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is False
+    bench.c.lock_sync.commit_dead_letter((GROUP, TOPIC, 0), 4, bench.now_ms)
     assert bench.progress(0) == (5, 0)
-    assert bench.c.lock_sync.dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is True, "the repeat of a lost answer"
-    assert bench.c.lock_sync.dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch - 1, 5) is None
-    assert bench.c.lock_sync.dead_lettered(999, (GROUP, TOPIC, 0), epoch, 5) is None
+    assert bench.c.lock_sync.is_dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is True, "the repeat of a lost answer"
+    assert bench.c.lock_sync.is_dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch - 1, 5) is None
+    assert bench.c.lock_sync.is_dead_lettered(999, (GROUP, TOPIC, 0), epoch, 5) is None
 
 
 def test_members_by_hand_begin_in_any_queue_of_any_topic_and_commit_under_its_generation() -> None:
@@ -165,7 +165,7 @@ def test_members_by_hand_begin_in_any_queue_of_any_topic_and_commit_under_its_ge
     one, same, other = granted(a, 0), granted(b, 0), granted(b, 1)
     assert one.epoch == same.epoch == other.epoch, "nobody deals"
     assert commit(a, 0, one.epoch, 1) is LockVerdict.OK
-    bench.c.admin.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
+    bench.c.admin.reset_progress(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
     assert not pulls(b, 0, same.epoch)
     assert commit(b, 0, same.epoch, 1) is LockVerdict.STALE
     assert granted(b, 0).epoch > same.epoch
@@ -183,5 +183,5 @@ def test_a_broadcasting_groups_progress_is_not_here(ordered_too: bool) -> None:
     assert answer.verdict is LockVerdict.REFUSED
     assert commit(a, 0, 1, 1) is LockVerdict.REFUSED
     with pytest.raises(LocalProtocolError, match="each member keeps its own progress"):
-        bench.c.admin.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
+        bench.c.admin.reset_progress(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
     assert not [effect for effect in bench.c.state.drain() if isinstance(effect, PushQueueFree)], "no queue of it is anybody's to lock"

@@ -12,7 +12,7 @@ from lockstep.broker.processors.send_back import SendBackProcessor
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.nameserver.processor import RouteProcessor
-from lockstep.protocol.bodies import DataVersion, LockItem, ReconcileBody, RegisterBody, SyncBody, SyncItem
+from lockstep.protocol.bodies import DataVersion, LockItem, RegisterBody, SessionLockBody, SyncBody, SyncItem
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode as R
 from lockstep.protocol.layouts import ENTRY_COUNT_MAX
@@ -58,7 +58,7 @@ def test_every_request_has_64_kib_unless_it_names_queues_layouts_or_carries_mess
 
 def test_a_lock_and_a_sync_of_all_queues_of_a_broker_fit() -> None:
     group, topic = "payments-lock_sync", "orders-of-the-day"
-    lock = ReconcileBody(tuple(LockItem(group, topic, queue_id, 1_800_000_000_000) for queue_id in range(QUEUES_MAX)))
+    lock = SessionLockBody(tuple(LockItem(group, topic, queue_id, 1_800_000_000_000) for queue_id in range(QUEUES_MAX)))
     sync = SyncBody(tuple(SyncItem(group, topic, queue_id, 1_800_000_000_000, 0, 1 << 60) for queue_id in range(QUEUES_MAX)))
     for body in (lock, sync):
         data = encode_body(body)

@@ -231,11 +231,11 @@ def test_a_pull_is_always_served_and_its_commit_bit_counts_unless_somebody_else_
 @pytest.mark.parametrize("offset", [40, 50, 60])
 def test_an_update_is_taken_as_rocketmq_takes_it_and_a_lower_value_is_a_reset(made: Setting, offset: int) -> None:
     bench, me = setting(made)
-    row = bench.c.status.of(GROUP, bench.now_ms, str)
+    row = bench.c.status.read(GROUP, bench.now_ms, str)
     assert row is not None
     before = row.queues[0].generation
     me.update(0, offset)
-    row = bench.c.status.of(GROUP, bench.now_ms, str)
+    row = bench.c.status.read(GROUP, bench.now_ms, str)
     assert row is not None
     assert row.queues[0].committed_offset == offset
     assert (row.queues[0].generation > before) is (offset < 50)

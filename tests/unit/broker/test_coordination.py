@@ -37,7 +37,7 @@ def test_epochs_rise_over_a_restart_and_even_over_a_lost_store() -> None:
     assert a.lock(0, held={})[0].epoch > first
     wall_ms = 1_800_000_000_000
     wiped = Coordination(CONFIG, LayoutTable(), bench.ends, Journal())
-    wiped.started(next_term(0, wall_ms), assumed_loss=False, now_ms=0)
+    wiped.enter_term(next_term(0, wall_ms), assumed_loss=False, now_ms=0)
     assert wiped.state.term << 32 > first
     assert wiped.state.term << 32 < 1 << 63
 
@@ -69,7 +69,7 @@ def test_recorded_sessions_have_the_grace_from_the_open_port() -> None:
     bench.restart(opened=False)
     bench.advance(60_000)
     assert bench.lists() == ("a", "b")
-    bench.c.opened(bench.now_ms)
+    bench.c.port_opened(bench.now_ms)
     b.connect()
     bench.advance(GRACE - 1)
     assert bench.lists() == ("a", "b")
@@ -152,7 +152,7 @@ def replay_generation(bench: Bench, queue_id: int) -> int:
     """The generation that the log held before the last start."""
     before = Bench(config=bench.config)
     before.records = bench.records[:-1]
-    found = replay(before).status.of(GROUP, 0, str)
+    found = replay(before).status.read(GROUP, 0, str)
     assert found is not None
     return found.queues[queue_id].generation
 
@@ -174,7 +174,7 @@ def test_when_the_hold_ends_everybody_is_told_what_is_free() -> None:
     assert bench.pushed() == {}
     bench.advance(GRACE)
     assert bench.pushed() == {a.connection: [0, 2], b.connection: [1, 3]}
-    assert not bench.c.state.holding
+    assert not bench.c.state.grants_suspended
 
 
 def test_nobody_is_told_of_free_queues_within_the_hold() -> None:
@@ -188,7 +188,7 @@ def test_a_start_within_the_hold_begins_it_again() -> None:
     bench, a, _ = crashed()
     bench.advance(GRACE - 1)
     bench.restart()
-    assert bench.c.state.holding
+    assert bench.c.state.grants_suspended
     a.connect()
     a.held = {}
     bench.advance(GRACE - 1)
@@ -298,7 +298,7 @@ def test_the_shell_is_woken_once_until_it_drains() -> None:
     bench = Bench()
     woken: list[int] = []
     bench.c.state.drain()
-    bench.c.state.wake = lambda: woken.append(1)
+    bench.c.state.on_effects = lambda: woken.append(1)
     Client(bench, "a").connect()
     Client(bench, "b").connect()
     assert woken == [1]
@@ -407,7 +407,7 @@ def test_status_names_owner_epoch_progress_and_members_and_keeps_the_session_sec
     z.lock(1)
     a.commit(0, 9, attempts=1)
     bench.now_ms += 700
-    status = bench.c.status.of(GROUP, bench.now_ms, lambda connection: f"10.0.0.1:{connection}")
+    status = bench.c.status.read(GROUP, bench.now_ms, lambda connection: f"10.0.0.1:{connection}")
     assert status is not None
     assert status.contract is not None
     assert status.members == (
@@ -418,7 +418,7 @@ def test_status_names_owner_epoch_progress_and_members_and_keeps_the_session_sec
         QueueStatus(TOPIC, 0, "a", answer.epoch, answer.generation, 9, 1_000, 1, 700, None, 700, None),
         QueueStatus(TOPIC, 1, "z", bench.epoch(1), answer.generation, 0, 1_000, 0, None, 59_300),
     )
-    assert bench.c.status.of("unknown", bench.now_ms, str) is None
+    assert bench.c.status.read("unknown", bench.now_ms, str) is None
     assert bench.c.status.groups() == (GROUP,)
 
 
@@ -429,7 +429,7 @@ def test_a_member_in_its_grace_is_shown_as_not_connected() -> None:
     z.connect()
     bench.restart()
     bench.now_ms += 100
-    status = bench.c.status.of(GROUP, bench.now_ms, str)
+    status = bench.c.status.read(GROUP, bench.now_ms, str)
     assert status is not None
     assert [(each.client_id, each.connected, each.address, each.heard_ago_ms) for each in status.members] == [
         ("a", False, "", 100),

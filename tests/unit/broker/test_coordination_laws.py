@@ -15,7 +15,7 @@ from lockstep.broker.effects import CloseConnection
 from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.store.snapshot import encode
-from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, LockItem, LockVerdict, ReconcileBody, SyncBody, SyncItem
+from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, LockItem, LockVerdict, SessionLockBody, SyncBody, SyncItem
 from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
@@ -102,7 +102,7 @@ class World:
                 owner.connection = 0
         if self.closing and number % 3 == 0:
             connection, _ = self.closing.pop(0)
-            self.bench.c.membership.closed(connection, self.bench.now_ms)
+            self.bench.c.membership.connection_closed(connection, self.bench.now_ms)
 
     def connect(self, client: Client) -> None:
         self.heartbeat(client, client.connect)
@@ -149,16 +149,16 @@ class World:
         before = self.bench.c.snapshot()
         queue = (GROUP, TOPIC, wants % QUEUES)
         if number % 4 == 0 and isinstance(owner, Client):
-            assert self.bench.c.membership.heartbeat(connection, Heartbeat.of(owner.body()), self.bench.now_ms) is None
+            assert self.bench.c.membership.heartbeat(connection, Heartbeat.from_body(owner.body()), self.bench.now_ms) is None
         elif number % 4 == 1:
             assert self.bench.c.lock_sync.sync(connection, SyncBody((SyncItem(*queue, epoch=1, release=True),)), self.bench.now_ms) is None
         else:
-            assert self.bench.c.lock_sync.lock(connection, ReconcileBody((LockItem(*queue),)), self.bench.now_ms) is None
+            assert self.bench.c.lock_sync.lock(connection, SessionLockBody((LockItem(*queue),)), self.bench.now_ms) is None
         assert self.bench.c.snapshot() == before
 
     def send_lock(self, client: Client, connection: int, items: tuple[LockItem, ...]) -> None:
         before = dict(self.running[client.session].epochs)
-        reply = self.bench.c.lock_sync.lock(connection, ReconcileBody(items), self.bench.now_ms)
+        reply = self.bench.c.lock_sync.lock(connection, SessionLockBody(items), self.bench.now_ms)
         if reply is None:
             return
         running = self.running[client.session]
@@ -246,7 +246,7 @@ class World:
     # ------------------------------------------------------------------------------------------------------------------ laws
 
     def check(self) -> None:
-        status = self.bench.c.status.of(GROUP, self.bench.now_ms, str)
+        status = self.bench.c.status.read(GROUP, self.bench.now_ms, str)
         if status is None:
             return
         version = (status.version.term, status.version.counter)
@@ -265,7 +265,9 @@ class World:
         assert len({tuple(lock[:3]) for lock in locks}) == len(locks), "two sessions hold one queue"
         state = self.bench.c.state
         assert state.locks._topics == Counter(key[1] for key, _ in state.locks)
-        assert state.progress._topics == Counter(topic for group in state.progress.groups() for topic in state.progress.topics(group))
+        assert state.progress._topics == Counter(
+            topic for group in state.progress.groups() for topic in state.progress.topics_of_group(group)
+        )
 
     def check_replay(self) -> None:
         """The log alone, any record twice, and a snapshot with the tail give the state that is here; a snapshot stays as it was taken."""

@@ -77,7 +77,7 @@ async def story(flip: int, *, sealed: bool) -> None:
         whole = (PROPERTIES, 0, 0, 1, bytes(8))
         assert found == [(b"before", *whole), (b"behind", *whole)]
         assert machine.store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]
-        assert machine.table.next(QUEUE) == len(BODIES)
+        assert machine.table.next_offset(QUEUE) == len(BODIES)
     else:
         assert bodies[0] == b"before"
     await machine.store.close()
@@ -156,7 +156,7 @@ async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed
         assert found == [b"before", b"behind"]
         assert len(failed) == TRIES_MAX
         assert store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]
-    assert machine.table.next(QUEUE) == len(BODIES)
+    assert machine.table.next_offset(QUEUE) == len(BODIES)
     await store.close()
 
 

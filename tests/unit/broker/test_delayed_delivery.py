@@ -153,7 +153,7 @@ async def test_progress_is_written_with_what_it_is_about_and_a_restart_goes_on_b
     table = DelayTable(Journal())
     for change in decode_changes(body):
         table.apply(change)
-    assert table.next(FIRST) == 3
+    assert table.next_offset(FIRST) == 3
     desk.table = DelayTable(Journal())
     desk.table.restore(table.snapshot())
     desk.delays = desk.service()
@@ -198,7 +198,7 @@ async def test_a_full_disk_stops_a_level_until_there_is_room_and_keeps_its_order
     desk.put(b"1", 1)
     desk.store.refuse = ServiceNotAvailableError("full")
     await desk.pass_ms(100)
-    assert desk.table.next(FIRST + 1) == 0
+    assert desk.table.next_offset(FIRST + 1) == 0
     desk.store.refuse = None
     await desk.pass_ms(AGAIN_MS - 1)
     assert desk.arrived() == []
@@ -219,7 +219,7 @@ async def test_a_group_topic_is_made_where_a_message_needs_it() -> None:
     desk.put(b"x", 1, topic="%RETRY%billing", queue_id=0)
     await desk.pass_ms(100)
     assert desk.arrived("%RETRY%billing", 0) == [b"x"]
-    layout = desk.topics.find("%RETRY%billing")
+    layout = desk.topics.find_layout("%RETRY%billing")
     assert layout is not None
     assert layout.write_count("broker-a") == 1
 
@@ -411,10 +411,10 @@ async def test_what_waits_for_a_topic_whose_layout_lost_gets_a_queue_of_this_bro
     desk = Desk()
     desk.put(b"x", 2)
     desk.topics.adopt([TopicLayout("orders", LayoutVersion(1, 8), (LayoutEntry("broker-b", 4, 4, 1),))])
-    assert desk.topics.own_write_count(desk.topics.live("orders")) == 0
+    assert desk.topics.own_write_count(desk.topics.require_layout("orders")) == 0
     await desk.pass_ms(1_000)
     assert desk.arrived(queue_id=0) == [b"x"]
-    assert desk.topics.live("orders").entries[-1] == LayoutEntry("broker-a", 1, 1, 2)
+    assert desk.topics.require_layout("orders").entries[-1] == LayoutEntry("broker-a", 1, 1, 2)
 
 
 async def test_a_retry_that_waits_gets_its_topic_also_where_no_more_are_allowed() -> None:
@@ -452,5 +452,5 @@ async def test_a_gap_that_ends_where_it_begins_is_looked_at_again_later_and_writ
     machine.store.read_some = gone  # type: ignore[method-assign]
     await machine.look()
     assert reads == 1
-    assert machine.table.next(FIRST) == 0
+    assert machine.table.next_offset(FIRST) == 0
     await machine.store.close()

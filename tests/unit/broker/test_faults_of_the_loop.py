@@ -55,7 +55,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage().split()[0] for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.parametrize(("name", "at_end"), [("woken", False), ("_compact", False), ("_compact", True), ("_unlink", True)])
+@pytest.mark.parametrize(("name", "at_end"), [("take_woken", False), ("_compact", False), ("_compact", True), ("_unlink", True)])
 async def test_pulls_that_were_held_are_answered_where_the_table_fails_that_wakes_them(
     name: str, at_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,7 +82,7 @@ async def test_pulls_that_were_held_are_answered_where_the_table_fails_that_wake
 async def test_pulls_are_answered_where_the_table_fails_at_their_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        fails_once(LongPollTable, "expired", monkeypatch)
+        fails_once(LongPollTable, "take_expired", monkeypatch)
         first = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
         second = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
         assert (first.code, second.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.PULL_NOT_FOUND)
@@ -150,7 +150,7 @@ def test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_wi
     a = Client(bench, "a")
     a.connect()
     bench.c.state.drain()
-    bench.c.state.close(a.connection, "its session is over")
+    bench.c.state.close_connection(a.connection, "its session is over")
     fails_once(GroupState, "_free_queue_effects", monkeypatch)
     effects = bench.c.state.drain()
     assert [type(each) for each in effects] == [CloseConnection, DrainFault]
@@ -166,6 +166,6 @@ async def test_effects_go_on_where_their_callback_fails(monkeypatch: pytest.Monk
 
     fails_once(EffectRunner, "_carry_out", monkeypatch)
     EffectRunner(bench.c.state, cast(Any, {7: Peer()}), cast(Any, None))
-    bench.c.state.close(7, "its session is over")
+    bench.c.state.close_connection(7, "its session is over")
     await until(lambda: closed == ["its session is over"])
     assert events(caplog) == ["turn.failed"]

@@ -24,13 +24,13 @@ def commit(on: Bench, group: str = GROUP, queue_id: int = 0) -> None:
 
 
 def delete(on: Bench, group: str = GROUP) -> int | None:
-    return on.c.admin.delete(group, with_progress=True)
+    return on.c.admin.delete_group(group, with_progress=True)
 
 
 def known() -> Bench:
     """A group with settings, with progress in two queues, with a lock that is free."""
     on = Bench()
-    on.c.admin.configure(SILENT)
+    on.c.admin.set_settings(SILENT)
     commit(on, queue_id=0)
     commit(on, queue_id=1)
     a = Client(on, "a")
@@ -54,7 +54,7 @@ def test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart() -
     assert replay(on).snapshot() == on.c.snapshot()
     on.restart()
     assert on.c.status.groups() == ("other",)
-    assert on.c.status.of(GROUP, on.now_ms, str) is None
+    assert on.c.status.read(GROUP, on.now_ms, str) is None
     a = Client(on, "a")
     a.connect()
     assert a.lock(0)[0].verdict is LockVerdict.OK
@@ -75,7 +75,7 @@ def test_groups_with_settings_make_room_when_they_are_deleted() -> None:
     """They are never forgotten: so many requests took every group's place for good."""
     on = Bench(config=replace(CONFIG, groups_max=2))
     for number in range(2):
-        on.c.admin.configure(GroupSettings(f"g{number}"))
+        on.c.admin.set_settings(GroupSettings(f"g{number}"))
     with pytest.raises(NoPermissionError, match="`lockstep group delete` removes one"):
         commit(on, "new")
     assert delete(on, "g0") == 0
@@ -85,7 +85,7 @@ def test_groups_with_settings_make_room_when_they_are_deleted() -> None:
 
 def test_a_group_with_members_is_refused_and_they_are_named() -> None:
     on = Bench()
-    on.c.admin.configure(SILENT)
+    on.c.admin.set_settings(SILENT)
     for name in "ab":
         Client(on, name).connect()
     on.flush()
@@ -149,23 +149,23 @@ def test_a_member_that_drains_uses_the_group() -> None:
 
 def test_without_a_flag_settings_go_and_progress_stays_as_in_rocketmq() -> None:
     on = known()
-    assert on.c.admin.delete(GROUP, with_progress=False) == 0
+    assert on.c.admin.delete_group(GROUP, with_progress=False) == 0
     assert len(on.journal) == 1
     assert (on.c.status.groups(), len(on.c.state.progress), len(on.c.state.settings)) == ((GROUP,), 4, 0)
     on.restart()
     assert (on.c.status.groups(), len(on.c.state.progress), len(on.c.state.settings)) == ((GROUP,), 4, 0)
-    on.c.admin.configure(GroupSettings("only-settings"))
-    on.c.admin.delete("only-settings", with_progress=False)
+    on.c.admin.set_settings(GroupSettings("only-settings"))
+    on.c.admin.delete_group("only-settings", with_progress=False)
     assert on.c.status.groups() == (GROUP,)
 
 
 @pytest.mark.parametrize("with_progress", [True, False])
 def test_a_group_that_is_not_known_is_deleted_without_a_change(with_progress: bool) -> None:
     on = Bench()
-    assert on.c.admin.delete("unknown", with_progress=with_progress) is None
+    assert on.c.admin.delete_group("unknown", with_progress=with_progress) is None
     assert len(on.journal) == 0
     with pytest.raises(LocalProtocolError, match="group is blank"):
-        on.c.admin.delete("", with_progress=with_progress)
+        on.c.admin.delete_group("", with_progress=with_progress)
 
 
 def test_a_group_is_deleted_although_its_topics_are_here() -> None:
@@ -184,7 +184,7 @@ def test_a_group_is_deleted_although_its_topics_are_here() -> None:
 )
 def test_a_classic_tools_request_is_understood_and_its_answer_waits_for_the_log(fields: dict[str, bool], progress_count: int) -> None:
     on = Bench()
-    on.c.admin.configure(SILENT)
+    on.c.admin.set_settings(SILENT)
     commit(on)
     store, endpoint = FakeStore(), FakeEndpoint()
     store.confirm_now = False

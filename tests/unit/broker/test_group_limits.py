@@ -42,7 +42,7 @@ def fill_disk(on: Bench) -> None:
     def full(what: str) -> None:
         raise ServiceNotAvailableError(f"the disk is full: {what}")
 
-    on.c.state.may_begin = full
+    on.c.state.disk_check = full
 
 
 def next_day(on: Bench, days: int = 1) -> list[str]:
@@ -51,7 +51,7 @@ def next_day(on: Bench, days: int = 1) -> list[str]:
     for _ in range(days):
         today = on.c.state.activity.today + 1
         assert on.c.set_day(today * DAY_MS)
-        gone += [group for group in idle_groups(on.c) if on.c.admin.forget(group) is not None]
+        gone += [group for group in idle_groups(on.c) if on.c.admin.forget_idle(group) is not None]
     return gone
 
 
@@ -61,9 +61,9 @@ def idle_groups(coordination: Coordination) -> list[str]:
 
 BEGINNINGS = {
     "a commit": lambda on, group: commit(on, group),
-    "a reset": lambda on, group: on.c.admin.reset(ResetBody(group, TOPIC, (QueueOffset(0, 5),))),
+    "a reset": lambda on, group: on.c.admin.reset_progress(ResetBody(group, TOPIC, (QueueOffset(0, 5),))),
     "a classic lock": lambda on, group: ClassicClient(on, "s").lock(0, group=group),
-    "settings": lambda on, group: on.c.admin.configure(GroupSettings(group)),
+    "settings": lambda on, group: on.c.admin.set_settings(GroupSettings(group)),
     "a member": lambda on, group: Client(on, f"of-{group}", ordered(group)).connect(),
     "a classic member": lambda on, group: ClassicClient(on, f"of-{group}", ordered(group)).connect(),
 }
@@ -104,10 +104,10 @@ def test_groups_that_leave_with_their_topic_leave_no_count_behind() -> None:
     on = bench()
     for number in range(5):
         assert ClassicClient(on, "s").lock(0, group=f"g{number}") == [0]
-    assert len(dict(on.c.state.locks.granted)) == 5
+    assert len(dict(on.c.state.locks.grant_counts)) == 5
     on.layouts.adopt(layout(queues=0, counter=2))
     on.c.layout_changed(TOPIC)
-    assert (len(on.c.state.activity), dict(on.c.state.locks.granted)) == (0, {})
+    assert (len(on.c.state.activity), dict(on.c.state.locks.grant_counts)) == (0, {})
 
 
 @pytest.mark.parametrize("how", BEGINNINGS)
@@ -116,7 +116,7 @@ def test_a_group_of_which_nothing_is_left_makes_room(how: str) -> None:
     on = bench(groups_max=1)
     BEGINNINGS[how](on, "first")
     if how.endswith("member"):
-        on.c.membership.closed(on.connections, on.now_ms)
+        on.c.membership.connection_closed(on.connections, on.now_ms)
         on.advance(60_000)
     elif how != "settings":
         on.layouts.adopt(layout(queues=0, counter=2))
@@ -136,7 +136,7 @@ def test_progress_of_all_groups_together_has_a_limit() -> None:
         commit(on, "g", 3)
     commit(on, "g", 2, 9)
     with pytest.raises(NoPermissionError):
-        on.c.admin.reset(ResetBody("h", TOPIC, (QueueOffset(0, 5),)))
+        on.c.admin.reset_progress(ResetBody("h", TOPIC, (QueueOffset(0, 5),)))
     a = Client(on, "a")
     a.connect()
     answer = a.lock(0)[0]
@@ -155,7 +155,7 @@ def test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_li
         answer = a.lock(0)[0]
     else:
         header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, where=ConsumeFromWhere.FIRST_OFFSET)
-        answer = cast(LockResult, on.c.lock_sync.query(a.connection, header, on.now_ms))
+        answer = cast(LockResult, on.c.lock_sync.query_start(a.connection, header, on.now_ms))
     assert answer.verdict is LockVerdict.REFUSED
     assert "--progress-max" in (answer.remark or "")
     assert "group billing can't begin in 999 queues of orders" in (answer.remark or "")
@@ -186,7 +186,7 @@ def test_a_reset_whose_first_queue_has_progress_counts_the_others() -> None:
     on = bench(progress_max=2)
     commit(on, "g", 0)
     with pytest.raises(NoPermissionError, match="group g can't begin in 3 queues of orders"):
-        on.c.admin.reset(ResetBody("g", TOPIC, tuple(QueueOffset(queue_id, 0) for queue_id in range(4))))
+        on.c.admin.reset_progress(ResetBody("g", TOPIC, tuple(QueueOffset(queue_id, 0) for queue_id in range(4))))
     assert len(on.c.state.progress) == 1
 
 
@@ -272,7 +272,7 @@ def test_a_group_without_a_member_and_a_commit_is_forgotten_after_its_days_with_
     assert next_day(on, 29) == []
     commit(on, "busy", 0, 9)
     assert next_day(on) == ["idle"]
-    assert (on.c.status.groups(), len(on.c.state.progress), on.c.status.of("idle", on.now_ms, str)) == (("busy",), 1, None)
+    assert (on.c.status.groups(), len(on.c.state.progress), on.c.status.read("idle", on.now_ms, str)) == (("busy",), 1, None)
     on.flush()
     assert replay(on).snapshot() == on.c.snapshot()
     assert on.c.legacy.query_offset(("idle", TOPIC, 0), young=False) is None
@@ -287,7 +287,7 @@ def test_a_group_that_is_in_use_is_never_forgotten(how: str) -> None:
     elif how == "a held queue":
         assert ClassicClient(on, "s").lock(0) == [0]
     elif how == "settings":
-        on.c.admin.configure(GroupSettings(GROUP))
+        on.c.admin.set_settings(GroupSettings(GROUP))
     assert next_day(on, 100) == []
     assert len(on.c.state.progress) == 1
 
@@ -298,7 +298,7 @@ def test_days_in_which_the_broker_was_stopped_make_no_group_idle() -> None:
     commit(on, GROUP)
     on.flush()
     again = replay(on)
-    again.started(on.c.state.term + 1, assumed_loss=False, now_ms=on.now_ms)
+    again.enter_term(on.c.state.term + 1, assumed_loss=False, now_ms=on.now_ms)
     again.set_day(20_100 * DAY_MS)
     again.set_day(20_101 * DAY_MS)
     assert idle_groups(again) == []
@@ -315,7 +315,7 @@ def test_a_clock_that_jumps_makes_no_group_idle(jumps: tuple[int, ...]) -> None:
     commit(on, "before")
     on.flush()
     again = replay(on)
-    again.started(on.c.state.term + 1, assumed_loss=False, now_ms=on.now_ms)
+    again.enter_term(on.c.state.term + 1, assumed_loss=False, now_ms=on.now_ms)
     for day in jumps:
         again.set_day(day * DAY_MS)
         again.legacy.update_offset(99, (f"at-{day}", TOPIC, 0), 5, on.now_ms)
@@ -359,7 +359,7 @@ def test_groups_of_a_log_that_did_not_record_activity_count_from_the_start() -> 
     again = Coordination(on.config, on.layouts, on.ends, on.journal)
     again.restore(kept)
     again.set_day(20_000 * DAY_MS)
-    again.started(on.c.state.term + 1, assumed_loss=False, now_ms=on.now_ms)
+    again.enter_term(on.c.state.term + 1, assumed_loss=False, now_ms=on.now_ms)
     assert again.status.groups() == ("g",)
     assert idle_groups(again) == []
 
@@ -432,14 +432,14 @@ def test_a_question_about_one_group_looks_at_that_group_alone() -> None:
         commit(on, f"g{number}")
     looked: list[str] = []
     table = on.c.state.progress
-    of_topic = table.of_topic
+    of_topic = table.progress_in_topic
 
     def counted(group: str, topic: str) -> Any:
         looked.append(group)
         return of_topic(group, topic)
 
-    table.of_topic = counted  # type: ignore[method-assign]
-    assert on.c.status.of("g7", on.now_ms, str) is not None
+    table.progress_in_topic = counted  # type: ignore[method-assign]
+    assert on.c.status.read("g7", on.now_ms, str) is not None
     assert looked == ["g7"]
 
 
@@ -516,5 +516,5 @@ def test_on_a_disk_that_is_nearly_full_no_topic_begins_and_those_that_are_there_
         return endpoint.take()[0].code
 
     assert ask("new") == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert topics.find("new") is None
+    assert topics.find_layout("new") is None
     assert ask(TOPIC) == 0

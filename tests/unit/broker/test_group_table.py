@@ -18,30 +18,30 @@ def test_every_change_of_a_list_raises_a_version_that_no_group_shares() -> None:
         assert group is not None
         versions.append(group.version)
     assert versions == [1, 2, 3]
-    assert table.take_changed() == ["g", "h"]
-    assert table.take_changed() == []
+    assert table.take_changed_lists() == ["g", "h"]
+    assert table.take_changed_lists() == []
 
 
 def test_giving_a_place_to_another_session_is_no_change_of_the_list_unless_a_classic_client_had_it() -> None:
     table = GroupTable(Journal())
     table.join("g", "a", "s1")
-    table.take_changed()
+    table.take_changed_lists()
     assert not table.join("g", "a", "s1")
     assert not table.join("g", "a", "s2")
-    assert table.of_session("s1") == []
-    assert [group.name for group in table.of_session("s2")] == ["g"]
-    assert table.take_changed() == []
+    assert table.groups_of_session("s1") == []
+    assert [group.name for group in table.groups_of_session("s2")] == ["g"]
+    assert table.take_changed_lists() == []
     assert table.join("g", "a", None)
-    assert table.take_changed() == ["g"]
+    assert table.take_changed_lists() == ["g"]
 
 
 def test_a_group_without_contract_and_members_is_forgotten() -> None:
     table = GroupTable(Journal())
-    table.agree("g", CONTRACT)
+    table.set_contract("g", CONTRACT)
     table.join("g", "a", "s")
     table.leave("g", "a")
     assert table.get("g") is not None
-    table.agree("g", None)
+    table.set_contract("g", None)
     assert table.get("g") is None
     table.leave("g", "a")
     assert list(table) == []
@@ -54,7 +54,7 @@ def test_members_are_listed_in_order() -> None:
     group = table.get("g")
     assert group is not None
     assert group.member_ids == ("a", "b", "c")
-    assert not group.classic
+    assert not group.has_classic_members
 
 
 CHANGES = st.one_of(
@@ -69,7 +69,7 @@ CHANGES = st.one_of(
 @given(st.lists(CHANGES, max_size=30))
 def test_the_groups_of_a_session_and_of_a_topic_are_found_and_a_snapshot_gives_them_back(changes: list[tuple[object, ...]]) -> None:
     table = GroupTable(Journal())
-    table.agree("g", CONTRACT)
+    table.set_contract("g", CONTRACT)
     for change in changes:
         table.apply(change)
     again = GroupTable(Journal())
@@ -77,9 +77,11 @@ def test_the_groups_of_a_session_and_of_a_topic_are_found_and_a_snapshot_gives_t
     for each in (table, again):
         for session in ("s", "r"):
             expected = [group.name for group in each if session in group.members.values()]
-            assert sorted(group.name for group in each.of_session(session)) == sorted(expected)
+            assert sorted(group.name for group in each.groups_of_session(session)) == sorted(expected)
         for topic in (TOPIC, "t", "u"):
-            assert sorted(group.name for group in each.of_topic(topic)) == sorted(group.name for group in each if topic in group.subscribed)
+            assert sorted(group.name for group in each.groups_subscribed_to(topic)) == sorted(
+                group.name for group in each if topic in group.contract_subscriptions
+            )
         for group in each:
-            assert (group.member_ids, group.classic) == (tuple(sorted(group.members)), None in group.members.values())
+            assert (group.member_ids, group.has_classic_members) == (tuple(sorted(group.members)), None in group.members.values())
         assert each.snapshot() == table.snapshot()

@@ -12,8 +12,8 @@ def ignore(_: Change) -> None:
 
 def test_all_changes_of_a_turn_are_one_record_in_order() -> None:
     journal = Journal()
-    journal.do(("lock.freed", "g", "t", 1), ignore)
-    journal.do(("broker.term", 5), ignore)
+    journal.record(("lock.freed", "g", "t", 1), ignore)
+    journal.record(("broker.term", 5), ignore)
     (body,) = journal.encode(100)
     assert decode_changes(body) == [("lock.freed", "g", "t", 1), ("broker.term", 5)]
     assert journal.encode(100) == []
@@ -23,11 +23,11 @@ def test_what_does_not_fit_one_record_becomes_several_in_order() -> None:
     journal = Journal()
     changes = [("lock.freed", "g", "t", queue_id) for queue_id in range(100)]
     for change in changes:
-        journal.do(change, ignore)
+        journal.record(change, ignore)
     bodies = journal.encode(200)
     assert max(map(len, bodies)) <= 200
     assert [change for body in bodies for change in decode_changes(body)] == changes
-    journal.do(("x" * 300,), ignore)
+    journal.record(("x" * 300,), ignore)
     assert len(journal.encode(200)) == 1, "a change is never cut"
 
 
@@ -36,7 +36,7 @@ def test_a_record_is_the_msgpack_of_all_its_changes(count: int) -> None:
     journal = Journal()
     changes = [("lock.freed", "g", "t", queue_id) for queue_id in range(count)]
     for change in changes:
-        journal.do(change, ignore)
+        journal.record(change, ignore)
     assert journal.encode(1 << 30) == [msgpack.packb([1, changes])]
 
 
@@ -44,15 +44,15 @@ def test_the_store_hears_of_the_first_change_of_each_turn_only() -> None:
     heard: list[int] = []
     journal = Journal(lambda: heard.append(len(journal)))
     for _ in range(2):
-        journal.do(("a",), ignore)
-        journal.do(("b",), ignore)
+        journal.record(("a",), ignore)
+        journal.record(("b",), ignore)
         journal.encode(100)
     assert heard == [1, 1]
 
 
 def test_the_bytes_of_a_record() -> None:
     journal = Journal()
-    journal.do(("broker.term", 1), ignore)
+    journal.record(("broker.term", 1), ignore)
     assert journal.encode(100) == [bytes.fromhex("92 01 91 92 ab") + b"broker.term" + b"\x01"]
 
 
@@ -61,10 +61,10 @@ def test_a_change_that_can_not_be_encoded_is_refused_and_neither_applied_nor_wri
     applied: list[Change] = []
     unsure: list[BaseException] = []
     journal = Journal(on_unsure=unsure.append)
-    journal.do(("a", 1), applied.append)
+    journal.record(("a", 1), applied.append)
     with pytest.raises(LocalProtocolError, match=r"state change 'lock.held' can't be written to the log"):
-        journal.do(("lock.held", value), applied.append)
-    journal.do(("b", 2), applied.append)
+        journal.record(("lock.held", value), applied.append)
+    journal.record(("b", 2), applied.append)
     assert applied == [("a", 1), ("b", 2)]
     assert [change for body in journal.encode(100) for change in decode_changes(body)] == [("a", 1), ("b", 2)]
     assert unsure == []
@@ -75,7 +75,7 @@ def test_a_table_that_makes_such_a_change_is_as_it_was() -> None:
     table = ProgressTable(journal)
     before = table.snapshot()
     with pytest.raises(LocalProtocolError, match="can't be written to the log"):
-        table.set(("g", "t", 0), Progress(1, 1 << 64, 0))
+        table.set_progress(("g", "t", 0), Progress(1, 1 << 64, 0))
     assert table.snapshot() == before
     assert journal.encode(100) == []
 
@@ -84,7 +84,7 @@ def test_a_change_that_can_not_be_applied_is_not_written_and_makes_the_tables_un
     unsure: list[BaseException] = []
     journal = Journal(on_unsure=unsure.append)
     with pytest.raises(KeyError):
-        journal.do(("a",), lambda _: {}["missing"])
+        journal.record(("a",), lambda _: {}["missing"])
     assert [type(error) for error in unsure] == [KeyError]
     assert journal.encode(100) == []
 

@@ -44,7 +44,7 @@ def test_a_deletion_wins_against_every_layout_that_was_made_without_it(
     for step in before:
         cluster.step(*step)
     broker = cluster.brokers[place % size]
-    if broker.topics.find(TOPIC) is None:
+    if broker.topics.find_layout(TOPIC) is None:
         return
     cluster.step("delete", place, 0, 0)
     knows = {broker.name}
@@ -68,12 +68,12 @@ def test_the_loser_appends_its_queues_in_the_step_in_which_it_takes_the_winner()
     a, b = two_brokers()
     a.send(1)
     b.send(0)
-    winner, loser = sorted((a, b), key=lambda broker: broker.topics.live(TOPIC).version, reverse=True)
+    winner, loser = sorted((a, b), key=lambda broker: broker.topics.require_layout(TOPIC).version, reverse=True)
     records = len(loser.log)
-    loser.topics.adopt([winner.topics.live(TOPIC)])
+    loser.topics.adopt([winner.topics.require_layout(TOPIC)])
     assert len(loser.log) == records + 1
-    made = loser.topics.live(TOPIC)
-    assert made.entries[0] == winner.topics.live(TOPIC).entries[0]
+    made = loser.topics.require_layout(TOPIC)
+    assert made.entries[0] == winner.topics.require_layout(TOPIC).entries[0]
     assert made.entries[1].broker_name == loser.name
     assert made.version.counter == made.entries[1].counter == 2
     assert loser.unreachable == []
@@ -90,8 +90,8 @@ def test_only_queues_with_messages_are_appended() -> None:
     a, b = two_brokers()
     a.topics.create_own(TOPIC, 2, 2)
     b.topics.create_own(TOPIC, 2, 2)
-    lower, higher = sorted((a, b), key=lambda broker: broker.topics.live(TOPIC).version)
-    lower.topics.adopt([higher.topics.live(TOPIC)])
+    lower, higher = sorted((a, b), key=lambda broker: broker.topics.require_layout(TOPIC).version)
+    lower.topics.adopt([higher.topics.require_layout(TOPIC)])
     assert lower.layout == higher.layout
 
 
@@ -99,7 +99,7 @@ def test_queues_that_an_operator_took_away_are_not_appended() -> None:
     a, _ = two_brokers()
     a.send(0)
     a.send(1)
-    small = altered(a.topics.live(TOPIC), ["broker-a"], write_count=1, read_count=1, writer=5)
+    small = altered(a.topics.require_layout(TOPIC), ["broker-a"], write_count=1, read_count=1, writer=5)
     a.topics.create(small)
     assert a.layout == small
     a.start()
@@ -152,7 +152,7 @@ def test_appended_queues_are_readable_and_leave_the_numbers_of_the_queues_to_wri
     for queue_id in stored:
         a.messages[queue_id] = ["kept"]
     a.topics.adopt([TopicLayout(TOPIC, LayoutVersion(4, 7), tuple(winner))])
-    made = a.topics.live(TOPIC)
+    made = a.topics.require_layout(TOPIC)
     assert (made.write_count(A), made.read_count(A)) == counts
     assert misnumbered(made) == {}
     assert not a.unreachable

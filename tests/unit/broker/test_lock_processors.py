@@ -16,7 +16,7 @@ from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,
@@ -31,8 +31,8 @@ from lockstep.protocol.bodies import (
     MemberList,
     QueueRef,
     QueueStatus,
-    ReconcileBody,
-    ReconcileReply,
+    SessionLockBody,
+    SessionLockReply,
     SyncBody,
     SyncItem,
     SyncReply,
@@ -126,12 +126,12 @@ class Desk:
         self.store.confirm()
         return peer.sent.pop()
 
-    async def later(self, peer: Peer, body: ReconcileBody) -> ReconcileReply:
+    async def later(self, peer: Peer, body: SessionLockBody) -> SessionLockReply:
         """The answer to a LOCK that waits for its turn in the lane first."""
         self.send(peer, RequestCode.LOCK_BATCH_MQ, None, body)
         await until(lambda: bool(self.store.waiting))
         self.store.confirm()
-        return read(ReconcileReply, peer.sent.pop())
+        return read(SessionLockReply, peer.sent.pop())
 
     def native(self, id: int = 1, *groups: ConsumerGroup) -> Peer:
         peer = Peer(id)
@@ -182,12 +182,12 @@ def test_a_late_heartbeat_is_not_answered() -> None:
 def test_lock_and_sync_with_items_wait_for_the_log_even_where_they_change_nothing() -> None:
     desk = Desk()
     peer = desk.native()
-    wanted = ReconcileBody((LockItem(GROUP, TOPIC, 0),))
-    epoch = read(ReconcileReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, wanted)).items[0].epoch
-    named = ReconcileBody((LockItem(GROUP, TOPIC, 0, epoch),))
+    wanted = SessionLockBody((LockItem(GROUP, TOPIC, 0),))
+    epoch = read(SessionLockReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, wanted)).items[0].epoch
+    named = SessionLockBody((LockItem(GROUP, TOPIC, 0, epoch),))
     commit = SyncBody((SyncItem(GROUP, TOPIC, 0, epoch, offset=3),))
     for _ in range(2):
-        assert read(ReconcileReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, named)).items[0].verdict is LockVerdict.OK
+        assert read(SessionLockReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, named)).items[0].verdict is LockVerdict.OK
         assert read(SyncReply, desk.wait(peer, RequestCode.SYNC, None, commit)).items[0].verdict is LockVerdict.OK
 
 
@@ -206,7 +206,7 @@ def test_an_empty_sync_is_answered_at_once_and_overtakes_one_that_waits() -> Non
 def test_a_sessions_request_on_a_strange_connection_closes_it_unanswered(code: int) -> None:
     desk = Desk()
     stranger = Peer(9)
-    body = ReconcileBody((LockItem(GROUP, TOPIC, 0),)) if code == RequestCode.LOCK_BATCH_MQ else SyncBody()
+    body = SessionLockBody((LockItem(GROUP, TOPIC, 0),)) if code == RequestCode.LOCK_BATCH_MQ else SyncBody()
     desk.send(stranger, code, None, body)
     assert stranger.sent == []
     assert desk.bench.drain(CloseConnection)[0].connection == 9
@@ -234,15 +234,15 @@ def test_a_lock_that_is_neither_body_is_refused_in_words(body: bytes, session: b
 async def test_a_start_policy_by_time_is_looked_up_before_the_lock_and_only_once() -> None:
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
-    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
+    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
     assert desk.bench.owner(2) is None
     await until(lambda: bool(desk.store.waiting))
     assert peer.sent == []
     desk.store.confirm()
-    assert read(ReconcileReply, peer.sent.pop()).items[0].offset == 102
+    assert read(SessionLockReply, peer.sent.pop()).items[0].offset == 102
     assert desk.store.asked == [(TOPIC, queue_id, 77) for queue_id in range(4)]
-    again = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 3),)))
-    assert read(ReconcileReply, again).items[0].offset == 103
+    again = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 3),)))
+    assert read(SessionLockReply, again).items[0].offset == 103
     await desk.dispatcher.close()
 
 
@@ -250,7 +250,7 @@ async def test_many_locks_by_time_at_once_look_up_no_more_often_than_run_at_once
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     for _ in range(20):
-        desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
+        desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
     await until(lambda: len(desk.store.waiting) == 20)
     assert len(desk.store.asked) == 4 * LANES[START_LANE].concurrency
     await desk.dispatcher.close()
@@ -268,12 +268,12 @@ async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_agai
     peer = desk.native(1, group)
     wanted = tuple(LockItem(GROUP, topic, queue_id) for topic in ("not-subscribed", *topics) for queue_id in (7, 0))
     desk.bench.c.state.drain()
-    first = await desk.later(peer, ReconcileBody(wanted))
+    first = await desk.later(peer, SessionLockBody(wanted))
     granted, waits = LockVerdict.OK, LockVerdict.WAIT
     assert [item.verdict for item in first.items if item.queue_id == 0] == [LockVerdict.REFUSED, granted, granted, waits]
     assert len(desk.store.asked) == 6
     assert desk.bench.drain(PushQueueFree) == [PushQueueFree(1, (FreeQueue(GROUP, "t2", 0),))]
-    second = await desk.later(peer, ReconcileBody(wanted[-1:]))
+    second = await desk.later(peer, SessionLockBody(wanted[-1:]))
     assert [(item.verdict, item.offset) for item in second.items] == [(granted, 100)]
     await desk.dispatcher.close()
 
@@ -281,8 +281,8 @@ async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_agai
 async def test_nothing_is_looked_up_for_a_lock_that_has_no_room() -> None:
     desk = Desk(replace(CONFIG, progress_max=3))
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
-    answer = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
-    assert read(ReconcileReply, answer).items[0].verdict is LockVerdict.REFUSED
+    answer = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
+    assert read(SessionLockReply, answer).items[0].verdict is LockVerdict.REFUSED
     assert desk.store.asked == []
     await desk.dispatcher.close()
 
@@ -290,7 +290,7 @@ async def test_nothing_is_looked_up_for_a_lock_that_has_no_room() -> None:
 async def test_a_lock_by_time_that_is_refused_says_so() -> None:
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
-    twice = ReconcileBody((LockItem(GROUP, TOPIC, 2), LockItem(GROUP, TOPIC, 2)))
+    twice = SessionLockBody((LockItem(GROUP, TOPIC, 2), LockItem(GROUP, TOPIC, 2)))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, twice)
     await until(lambda: bool(peer.sent))
     assert peer.sent.pop().code == ResponseCode.SYSTEM_ERROR
@@ -301,7 +301,7 @@ async def test_a_start_that_the_disk_can_not_resolve_is_refused_and_the_broker_l
     desk = Desk()
     desk.store.offset_by_time = broken_disk  # type: ignore[method-assign]
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
-    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
+    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
     await until(lambda: bool(peer.sent))
     answer = peer.sent.pop()
     assert (answer.code, "input/output" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
@@ -316,9 +316,9 @@ async def test_a_lock_by_time_of_a_connection_that_is_gone_meanwhile_leaves_noth
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.bench.c.state.drain()
-    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
+    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
     peer.closed = True
-    desk.bench.c.membership.closed(peer.id, desk.bench.now_ms)
+    desk.bench.c.membership.connection_closed(peer.id, desk.bench.now_ms)
     await until(lambda: not len(desk.dispatcher._tasks))
     assert desk.bench.c.state.drain() == []
     assert desk.store.waiting == []
@@ -369,14 +369,14 @@ async def test_the_status_of_a_group_of_thousands_of_queues_is_made_in_slices(mo
     peer = desk.native()
     keys = [(GROUP, TOPIC, queue_id) for queue_id in range(4 * LANE_ITEMS_PER_TURN)]
     turns = [0]
-    status = GroupStatusReader.queue
+    status = GroupStatusReader.read_queue
 
-    def counted(self: GroupStatusReader, key: Key, now_ms: int) -> QueueStatus:
+    def counted(self: GroupStatusReader, key: QueueKey, now_ms: int) -> QueueStatus:
         turns[-1] += 1
         return status(self, key, now_ms)
 
-    monkeypatch.setattr(GroupStatusReader, "queue_keys", lambda self, group: keys)
-    monkeypatch.setattr(GroupStatusReader, "queue", counted)
+    monkeypatch.setattr(GroupStatusReader, "queue_keys_of", lambda self, group: keys)
+    monkeypatch.setattr(GroupStatusReader, "read_queue", counted)
     desk.send(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(GROUP))
     while not peer.sent:
         turns.append(0)
@@ -397,7 +397,7 @@ def test_an_offset_is_taken_and_found_and_not_found_is_a_code_of_its_own() -> No
 def test_an_offset_of_a_held_queue_is_refused_naming_the_holder() -> None:
     desk = Desk()
     peer = desk.native()
-    desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 0),)))
+    desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 0),)))
     answer = desk.ask(Peer(2), RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(GROUP, TOPIC, 0, 9))
     assert answer.code == ResponseCode.NO_PERMISSION
     assert "held by client-1" in (answer.remark or "")

@@ -12,7 +12,7 @@ def test_numbers_of_a_fence_rise_within_a_term_and_over_terms() -> None:
     fence = FencingCounter()
     drawn = []
     for term in (1, 2, 9):
-        fence.start(term)
+        fence.start_term(term)
         drawn += [fence.draw(), fence.draw()]
     assert drawn == [1 << 32 | 1, 1 << 32 | 2, 2 << 32 | 1, 2 << 32 | 2, 9 << 32 | 1, 9 << 32 | 2]
 
@@ -20,9 +20,9 @@ def test_numbers_of_a_fence_rise_within_a_term_and_over_terms() -> None:
 @pytest.mark.parametrize("term", [0, 4, 5])
 def test_a_term_never_falls(term: int) -> None:
     fence = FencingCounter()
-    fence.start(5)
+    fence.start_term(5)
     with pytest.raises(AssertionError):
-        fence.start(term)
+        fence.start_term(term)
 
 
 def test_without_a_term_nothing_is_drawn() -> None:
@@ -32,53 +32,53 @@ def test_without_a_term_nothing_is_drawn() -> None:
 
 def test_an_epoch_is_good_if_it_is_the_recorded_one_of_its_session_held_or_free() -> None:
     table = LockTable(Journal())
-    table.grant(KEY, 7, "s", "c")
-    assert [table.good(KEY, *each) for each in [("s", 7), ("s", 6), ("s", 8), ("x", 7)]] == [True, False, False, False]
-    table.free(KEY)
-    assert table.good(KEY, "s", 7)
+    table.record_grant(KEY, 7, "s", "c")
+    assert [table.accepts_epoch(KEY, *each) for each in [("s", 7), ("s", 6), ("s", 8), ("x", 7)]] == [True, False, False, False]
+    table.record_free(KEY)
+    assert table.accepts_epoch(KEY, "s", 7)
     assert table.holder(KEY) is None
-    table.hold(KEY)
+    table.record_held_again(KEY)
     assert table.holder(KEY) == Lock(7, "s", "c", True)
-    table.end(KEY, 8)
-    assert not table.good(KEY, "s", 7)
-    assert not table.good(KEY, "s", 8)
-    assert not table.good(("g", "t", 1), "s", 7)
+    table.record_end(KEY, 8)
+    assert not table.accepts_epoch(KEY, "s", 7)
+    assert not table.accepts_epoch(KEY, "s", 8)
+    assert not table.accepts_epoch(("g", "t", 1), "s", 7)
 
 
 def test_what_is_held_and_what_was_granted_is_counted_by_group() -> None:
     table = LockTable(Journal())
-    table.grant(KEY, 1, "s", "c")
-    table.grant(("g", "t", 1), 2, "s", "c")
-    table.grant(KEY, 3, "x", "d")
-    table.grant(("other", "t", 0), 4, "s", "c")
-    table.free(("g", "t", 1))
+    table.record_grant(KEY, 1, "s", "c")
+    table.record_grant(("g", "t", 1), 2, "s", "c")
+    table.record_grant(KEY, 3, "x", "d")
+    table.record_grant(("other", "t", 0), 4, "s", "c")
+    table.record_free(("g", "t", 1))
     assert [table.held_count(group) for group in ("g", "other", "nobody")] == [1, 1, 0]
-    assert table.granted == {"g": 3, "other": 1}
+    assert table.grant_counts == {"g": 3, "other": 1}
 
 
 def test_ending_a_groups_grants_leaves_classic_locks_and_other_groups_alone() -> None:
     table = LockTable(Journal())
-    table.grant(KEY, 1, "s", "c")
-    table.grant(("g", "t", 1), 2, None, "classic")
-    table.grant(("other", "t", 0), 3, "s", "c")
-    table.end_group("g", 9)
+    table.record_grant(KEY, 1, "s", "c")
+    table.record_grant(("g", "t", 1), 2, None, "classic")
+    table.record_grant(("other", "t", 0), 3, "s", "c")
+    table.record_group_end("g", 9)
     assert [table.get(key) for key in (KEY, ("g", "t", 1), ("other", "t", 0))] == [
         Lock(9, None, None, False),
         Lock(2, None, "classic", True),
         Lock(3, "s", "c", True),
     ]
-    assert table.held_by("s") == [("other", "t", 0)]
+    assert table.keys_held_by("s") == [("other", "t", 0)]
 
 
 def test_dropping_a_topic_forgets_its_locks_in_every_group() -> None:
     table = LockTable(Journal())
-    table.grant(KEY, 1, "s", "c")
-    table.grant(("g", "u", 0), 2, "s", "c")
-    table.grant(("h", "t", 0), 3, "s", "c")
+    table.record_grant(KEY, 1, "s", "c")
+    table.record_grant(("g", "u", 0), 2, "s", "c")
+    table.record_grant(("h", "t", 0), 3, "s", "c")
     table.drop_topic("t")
     assert [key for key, _ in table] == [("g", "u", 0)]
-    assert table.held_by("s") == [("g", "u", 0)]
-    assert table.of_topic("t") == []
+    assert table.keys_held_by("s") == [("g", "u", 0)]
+    assert table.keys_in_topic("t") == []
 
 
 CHANGES = st.one_of(
@@ -108,8 +108,8 @@ def test_what_a_session_holds_is_what_the_locks_say_and_a_snapshot_gives_it_back
     again.restore(table.snapshot())
     for each in (table, again):
         for session in ("s", "r"):
-            assert sorted(each.held_by(session)) == sorted(key for key, lock in each if lock.held and lock.session == session)
+            assert sorted(each.keys_held_by(session)) == sorted(key for key, lock in each if lock.held and lock.session == session)
         assert each.snapshot() == table.snapshot()
     for group in ("g", "h"):
-        assert sorted(table.sessions_holding(group)) == [s for s in ("r", "s") if any(key[0] == group for key in table.held_by(s))]
+        assert sorted(table.sessions_holding(group)) == [s for s in ("r", "s") if any(key[0] == group for key in table.keys_held_by(s))]
         assert table.any_session_holds(group) == again.any_session_holds(group) == bool(table.sessions_holding(group))

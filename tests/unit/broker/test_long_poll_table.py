@@ -21,8 +21,8 @@ def names(pulls: list[HeldPull[str]]) -> list[str]:
 
 
 def arrived(table: LongPollTable[T], topic: str, queue_id: int) -> list[HeldPull[T]]:
-    table.wake(topic, queue_id)
-    return table.woken(1_000)
+    table.mark_woken(topic, queue_id)
+    return table.take_woken(1_000)
 
 
 def test_an_arrival_wakes_everyone_of_its_queue_first_come_first_and_nobody_else() -> None:
@@ -37,10 +37,10 @@ def test_an_arrival_wakes_everyone_of_its_queue_first_come_first_and_nobody_else
 def test_a_pull_is_held_until_its_deadline_and_not_a_millisecond_longer() -> None:
     table = LongPollTable[str]()
     table.hold(pull("a", deadline_ms=1_000))
-    assert table.expired(999, 1_000) == []
+    assert table.take_expired(999, 1_000) == []
     assert table.next_deadline_ms() == 1_000
-    assert names(table.expired(1_000, 1_000)) == ["a"]
-    assert table.expired(1_001, 1_000) == []
+    assert names(table.take_expired(1_000, 1_000)) == ["a"]
+    assert table.take_expired(1_001, 1_000) == []
     assert table.next_deadline_ms() is None
 
 
@@ -48,7 +48,7 @@ def test_deadlines_come_in_order_of_time() -> None:
     table = LongPollTable[str]()
     for item, deadline_ms in [("late", 30), ("early", 10), ("middle", 20)]:
         table.hold(pull(item, deadline_ms=deadline_ms))
-    assert names(table.expired(25, 1_000)) == ["early", "middle"]
+    assert names(table.take_expired(25, 1_000)) == ["early", "middle"]
 
 
 def test_one_that_was_woken_no_longer_has_a_deadline() -> None:
@@ -57,7 +57,7 @@ def test_one_that_was_woken_no_longer_has_a_deadline() -> None:
     table.hold(pull("b", deadline_ms=20, queue=1))
     arrived(table, "t", 0)
     assert table.next_deadline_ms() == 20
-    assert names(table.expired(100, 1_000)) == ["b"]
+    assert names(table.take_expired(100, 1_000)) == ["b"]
 
 
 def test_one_that_is_held_again_keeps_its_deadline_and_ends_once() -> None:
@@ -67,8 +67,8 @@ def test_one_that_is_held_again_keeps_its_deadline_and_ends_once() -> None:
     for _ in range(3):
         (again,) = arrived(table, "t", 0)
         table.hold(again)
-    assert names(table.expired(10, 1_000)) == ["a"]
-    assert table.expired(10, 1_000) == []
+    assert names(table.take_expired(10, 1_000)) == ["a"]
+    assert table.take_expired(10, 1_000) == []
 
 
 def test_only_the_group_whose_epoch_rose_is_answered_stale() -> None:
@@ -76,7 +76,7 @@ def test_only_the_group_whose_epoch_rose_is_answered_stale() -> None:
     table.hold(pull("a", group="g"))
     table.hold(pull("b", group="h"))
     table.hold(pull("c", group="g", queue=1))
-    assert names(table.of_group("g", "t", 0)) == ["a"]
+    assert names(table.take_group("g", "t", 0)) == ["a"]
     assert len(table) == 2
 
 
@@ -85,9 +85,9 @@ def test_a_closed_connection_leaves_nothing_behind() -> None:
     table.hold(pull("a", connection=1))
     table.hold(pull("b", connection=2))
     table.hold(pull("c", connection=1, queue=3))
-    assert names(table.of_connection(1)) == ["a", "c"]
-    assert table.of_connection(1) == []
-    assert names(table.everyone()) == ["b"]
+    assert names(table.take_connection(1)) == ["a", "c"]
+    assert table.take_connection(1) == []
+    assert names(table.take_all()) == ["b"]
 
 
 def test_a_deleted_topic_frees_all_its_pulls() -> None:
@@ -95,8 +95,8 @@ def test_a_deleted_topic_frees_all_its_pulls() -> None:
     table.hold(pull("a", queue=0))
     table.hold(pull("b", queue=1))
     table.hold(pull("c", topic="u"))
-    assert [table.wake_topic(topic) for topic in ("t", "v")] == [True, False]
-    assert names(table.woken(9)) == ["a", "b"]
+    assert [table.mark_topic_woken(topic) for topic in ("t", "v")] == [True, False]
+    assert names(table.take_woken(9)) == ["a", "b"]
     assert names(list(table)) == ["c"]
 
 
@@ -106,7 +106,7 @@ def test_a_connection_may_hold_just_so_many() -> None:
     assert table.hold(pull("b"))
     assert not table.hold(pull("c"))
     assert table.hold(pull("d", connection=2))
-    table.of_connection(1)
+    table.take_connection(1)
     assert table.hold(pull("c"))
 
 
@@ -124,7 +124,7 @@ def test_the_oldest_of_a_group_at_its_queue_goes_where_too_many_are_held() -> No
     for item, group, queue in [("other", "h", 0), ("a", "g", 0), ("b", "g", 0), ("elsewhere", "g", 1), ("c", "g", 0), ("d", "g", 0)]:
         held = pull(item, group=group, queue=queue)
         assert table.hold(held)
-        outs.append(out.item if (out := table.excess(held)) is not None else None)
+        outs.append(out.item if (out := table.take_excess(held)) is not None else None)
     assert outs == [None, None, None, None, "a", "b"]
     assert names(list(table)) == ["other", "elsewhere", "c", "d"]
 
@@ -135,7 +135,7 @@ def test_the_oldest_of_all_goes_where_too_many_are_held() -> None:
     for number, item in enumerate("abcd"):
         held = pull(item, connection=number, group=item, queue=number)
         assert table.hold(held)
-        outs.append(out.item if (out := table.excess(held)) is not None else None)
+        outs.append(out.item if (out := table.take_excess(held)) is not None else None)
     assert (outs, len(table)) == ([None, None, "a", "b"], 2)
 
 
@@ -144,14 +144,14 @@ def test_however_many_are_woken_so_many_come_out_as_are_asked_for_and_the_queues
     for item in "abcde":
         table.hold(pull(item))
     table.hold(pull("z", queue=1))
-    table.wake("t", 0)
-    table.wake("t", 1)
-    assert names(table.woken(2)) == ["a", "b"]
+    table.mark_woken("t", 0)
+    table.mark_woken("t", 1)
+    assert names(table.take_woken(2)) == ["a", "b"]
     table.hold(pull("later"))
-    assert names(table.woken(2)) == ["z", "c"]
-    assert table.any_woken
-    assert names(table.woken(9)) == ["d", "e"], "one that came behind the arrival waits for the next one"
-    assert not table.any_woken
+    assert names(table.take_woken(2)) == ["z", "c"]
+    assert table.has_woken
+    assert names(table.take_woken(9)) == ["d", "e"], "one that came behind the arrival waits for the next one"
+    assert not table.has_woken
     assert names(list(table)) == ["later"]
 
 
@@ -163,14 +163,14 @@ def test_a_queue_that_is_woken_in_every_turn_does_not_keep_another_from_its_turn
         table.hold(each)
     table.hold(pull("z", queue=1))
     taken: list[str] = []
-    table.wake("t", 0)
-    table.wake("t", 1)
+    table.mark_woken("t", 0)
+    table.mark_woken("t", 1)
     for _ in range(2):
-        found = table.woken(3)
+        found = table.take_woken(3)
         taken += names(found)
         for each in found:
             table.hold(pull(each.item, queue=each.queue_id))
-        table.wake("t", 0)
+        table.mark_woken("t", 0)
     assert "z" in taken
 
 
@@ -178,7 +178,7 @@ def test_however_many_are_due_so_many_come_out_as_are_asked_for() -> None:
     table = LongPollTable[str]()
     for number, item in enumerate("abc"):
         table.hold(pull(item, deadline_ms=number))
-    assert names(table.expired(9, 2)) == ["a", "b"]
+    assert names(table.take_expired(9, 2)) == ["a", "b"]
     assert table.next_deadline_ms() == 2
 
 
@@ -205,14 +205,14 @@ def test_everyone_held_comes_out_once_and_never_after_the_deadline(steps: list[S
             out = arrived(table, "t", one)
         elif step == "close":
             expected = {n for n, p in held.items() if p.connection_id == one}
-            out = table.of_connection(one)
+            out = table.take_connection(one)
         elif step == "group":
             expected = {n for n, p in held.items() if p.group == f"g{two}" and p.queue_id == one}
-            out = table.of_group(f"g{two}", "t", one)
+            out = table.take_group(f"g{two}", "t", one)
         else:
             now += three
             expected = {n for n, p in held.items() if p.deadline_ms <= now}
-            out = table.expired(now, 1_000)
+            out = table.take_expired(now, 1_000)
         assert sorted(p.item for p in out) == sorted(expected)
         for number_out in expected:
             del held[number_out]

@@ -18,7 +18,7 @@ from lockstep.broker.journal import Journal
 from lockstep.broker.processors import client
 from lockstep.broker.tables import group_table
 from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.lock_table import Key, LockTable
+from lockstep.broker.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.sequence_table import IDLE_MS, LastFrame, Scope, SequenceTable, StoredFrame
 from lockstep.protocol.allocate import AVERAGE
@@ -150,7 +150,7 @@ async def test_effects_are_carried_out_in_slices_and_those_of_a_kind_in_order() 
 
     class State:
         def __init__(self) -> None:
-            self.wake: Callable[[], None] | None = None
+            self.on_effects: Callable[[], None] | None = None
             self.effects: list[Any] = [Notify(GROUP, tuple(peers), ListVersion(1, 1))]
             self.effects += [StalePulls(GROUP, TOPIC, number, 1) for number in range(4 * STEPS_PER_TURN)]
 
@@ -160,8 +160,8 @@ async def test_effects_are_carried_out_in_slices_and_those_of_a_kind_in_order() 
 
     state = State()
     EffectRunner(cast(Any, state), cast(Any, peers), cast(Any, Pulls()))
-    assert state.wake is not None
-    state.wake()
+    assert state.on_effects is not None
+    state.on_effects()
     await counted.until(lambda: len(stale) == 4 * STEPS_PER_TURN)
     first = sum(len(peer.sent) for peer in peers.values())
     assert NOTICES_PER_TURN_MIN <= first < STEPS_PER_TURN, "the other effects come first, and notices do not wait for all of them"
@@ -211,8 +211,8 @@ async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -
     await counted.until(lambda: len(done) >= 2 * STEPS_PER_TURN)
     begun = len(counted.turns)
     held = next(key for key, lock in state.locks if lock.held)
-    state.end(held)
-    state.close(b.connection, "its session is over")
+    state.end_grant(held)
+    state.close_connection(b.connection, "its session is over")
     await counted.until(lambda: sum(1 for each in done if each[2] == "NOTIFY_CONSUMER_IDS_CHANGED") >= 100 * 50)
     ended = {what: turn for turn, _, what in done if turn > begun and what != "NOTIFY_CONSUMER_IDS_CHANGED"}
     assert ended == {"closed": begun + 1, "stale": begun + 1, "QUEUE_FREE": begun + 1}
@@ -226,15 +226,15 @@ async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices
     bench = Bench(*(layout(topic, LANE_ITEMS_PER_TURN // 2) for topic in topics))
     Client(bench, "a", ordered(topics=topics)).connect()
     coordination = bench.c
-    expected = coordination.status.of(GROUP, bench.now_ms, lambda connection: "")
-    keys: Callable[[str], Iterator[Key]] = coordination.status.queue_keys
+    expected = coordination.status.read(GROUP, bench.now_ms, lambda connection: "")
+    keys: Callable[[str], Iterator[QueueKey]] = coordination.status.queue_keys_of
 
-    def each_key(group: str) -> Iterator[Key]:
+    def each_key(group: str) -> Iterator[QueueKey]:
         for key in keys(group):
             counted.turns[-1] += 1
             yield key
 
-    monkeypatch.setattr(GroupStatusReader, "queue_keys", lambda self, group: each_key(group))
+    monkeypatch.setattr(GroupStatusReader, "queue_keys_of", lambda self, group: each_key(group))
     monkeypatch.setattr(client, "pack_plain", counted.of(pack_plain))
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
@@ -254,7 +254,7 @@ async def test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns(
     bench = Bench(layout(TOPIC, LANE_ITEMS_PER_TURN - 2))
     groups = [f"g{number}" for number in range(20)]
     Client(bench, "a", *(ordered(name) for name in groups)).connect()
-    monkeypatch.setattr(GroupStatusReader, "queue", counted.of(GroupStatusReader.queue))
+    monkeypatch.setattr(GroupStatusReader, "read_queue", counted.of(GroupStatusReader.read_queue))
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
     budget = TurnBudget(LANE_ITEMS_PER_TURN)
@@ -276,8 +276,8 @@ async def test_members_of_a_group_are_asked_for_and_packed_in_slices(monkeypatch
     bench = Bench(layout())
     for number in range(3 * LANE_ITEMS_PER_TURN):
         Client(bench, f"c{number:04}").connect()
-    expected = bench.c.status.of(GROUP, bench.now_ms, lambda connection: "")
-    monkeypatch.setattr(GroupStatusReader, "member", counted.of(GroupStatusReader.member))
+    expected = bench.c.status.read(GROUP, bench.now_ms, lambda connection: "")
+    monkeypatch.setattr(GroupStatusReader, "read_member", counted.of(GroupStatusReader.read_member))
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
     processor = client.ClientProcessor(cast(Any, host), bench.c)
@@ -296,8 +296,8 @@ async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pyte
     generations = [Progress(number + 1, 5) for number in range(QUEUES)]
     progress = bench.c.state.progress
     for queue_id, each in enumerate(generations):
-        progress.set((GROUP, TOPIC, queue_id), each)
-    monkeypatch.setattr(ProgressTable, "set", counted.of(ProgressTable.set))
+        progress.set_progress((GROUP, TOPIC, queue_id), each)
+    monkeypatch.setattr(ProgressTable, "set_progress", counted.of(ProgressTable.set_progress))
 
     class State:
         coordination = bench.c
@@ -305,7 +305,7 @@ async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pyte
     keeper = StoreMaintenance(cast(Any, FakeHost()), cast(Any, None), cast(Any, State()))
     moving = asyncio.ensure_future(keeper._move_groups([(TOPIC, queue_id, 9) for queue_id in range(QUEUES)]))
     await asyncio.sleep(0)
-    progress.commit((GROUP, TOPIC, QUEUES - 1), 12, 0, bench.now_ms)
+    progress.record_commit((GROUP, TOPIC, QUEUES - 1), 12, 0, bench.now_ms)
     await counted.until(moving.done)
     assert max(counted.turns) <= MOVES_PER_SLICE
     assert sum(counted.turns) == QUEUES - 1
@@ -334,7 +334,7 @@ def lines_to_delete(others: int) -> int:
     a.connect()
     for topic, count in ((TOPIC, 4), ("other", others)):
         for queue_id in range(count):
-            bench.c.state.progress.set((GROUP, topic, queue_id), Progress(1, 0))
+            bench.c.state.progress.set_progress((GROUP, topic, queue_id), Progress(1, 0))
             bench.c.state.grant((GROUP, topic, queue_id), a.session, "a")
     bench.c.state.drain()
     bench.layouts.adopt(layout(queues=0, counter=2))
@@ -368,11 +368,11 @@ async def test_groups_and_sequences_that_may_be_forgotten_are_looked_at_in_slice
     counted = Counted()
     bench = Bench()
     for number in range(3 * SLICE_ITEMS):
-        bench.c.state.activity.active(f"g{number}")
+        bench.c.state.activity.record_activity(f"g{number}")
     sequences = SequenceTable()
     for number in range(3 * SLICE_ITEMS):
         scope = Scope("ab" * 16, 0, TOPIC, number)
-        sequences.record(scope, FrameSequence("ab" * 16, 0, 1, 0, 1, False, 0), StoredFrame(0, 0, 1_000 * IDLE_MS * (number % 2)))
+        sequences.record_frame(scope, FrameSequence("ab" * 16, 0, 1, 0, 1, False, 0), StoredFrame(0, 0, 1_000 * IDLE_MS * (number % 2)))
     monkeypatch.setattr(GroupAdmin, "is_idle", counted.of(GroupAdmin.is_idle))
     monkeypatch.setattr(LastFrame, "idle_ms_max", property(counted.of(lambda self: IDLE_MS)))
 
@@ -401,7 +401,7 @@ def test_the_end_of_a_connection_looks_at_its_own_classic_members_alone() -> Non
             each.connect()
         with Steps("broker/membership.py") as steps:
             mine.close()
-            bench.c.membership.closed(12_345, bench.now_ms)
+            bench.c.membership.connection_closed(12_345, bench.now_ms)
         assert bench.lists() == tuple(sorted(each.name for each in members))
         return steps.count
 
@@ -412,7 +412,7 @@ def test_the_end_of_a_topic_looks_at_its_own_start_policies_alone() -> None:
     def lines(others: int) -> int:
         table = ProgressTable(Journal())
         for topic in (TOPIC, *(f"t{number}" for number in range(others))):
-            table.resolve(GROUP, topic, since=3, generation=1, offsets=[(0, 5)])
+            table.record_start(GROUP, topic, since=3, generation=1, offsets=[(0, 5)])
         with Steps("broker/tables/progress_table.py") as steps:
             table.drop_topic(TOPIC)
         assert table.since(GROUP, TOPIC) is None
@@ -524,8 +524,8 @@ def test_the_sequences_of_other_topics_are_not_looked_at_when_a_topic_is_deleted
         table = SequenceTable(scope_count_max=others + 1)
         frame = FrameSequence("p", 0, 1, 0, 1, True, 0, False)
         for number in range(others + 10):
-            table.record(Scope(f"p{number}", 0, "kept", 0), frame, StoredFrame(0, 0, 0))
-        table.record(Scope("p", 0, TOPIC, 0), frame, StoredFrame(0, 0, 0))
+            table.record_frame(Scope(f"p{number}", 0, "kept", 0), frame, StoredFrame(0, 0, 0))
+        table.record_frame(Scope("p", 0, TOPIC, 0), frame, StoredFrame(0, 0, 0))
         table.drop_topic(TOPIC)
         assert len(table) == others
         with Steps("tables/sequence_table.py") as steps:
@@ -541,13 +541,13 @@ def test_members_that_leave_one_after_the_other_sort_the_list_of_their_group_onc
     bench = Bench()
     connection = bench.new_connection()
     for number in range(100):
-        bench.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody(f"c{number}", (ordered(),))), bench.now_ms)
+        bench.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody(f"c{number}", (ordered(),))), bench.now_ms)
     ClassicClient(bench, "stays").connect()
     bench.c.state.drain()
     bench.flush()
     sorts: list[int] = []
     monkeypatch.setattr(group_table, "sorted", lambda found: sorts.append(len(found)) or sorted(found), raising=False)  # type: ignore[func-returns-value]
-    bench.c.membership.closed(connection, bench.now_ms)
+    bench.c.membership.connection_closed(connection, bench.now_ms)
     assert bench.lists() == ("stays",)
     bench.restart()
     assert bench.lists() == ("stays",)

@@ -9,7 +9,7 @@ from lockstep.broker.contract import contract_of
 from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
 from lockstep.broker.membership import MEMBERS_PER_CONNECTION_MAX, SUBSCRIPTION_BYTES_PER_CONNECTION_MAX
 from lockstep.broker.tables.group_table import GROUP_TOPIC_BYTES
-from lockstep.broker.tables.subscription_table import SubscriptionTable, bytes_of
+from lockstep.broker.tables.subscription_table import SubscriptionTable, estimated_bytes
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, Subscription
 from lockstep.protocol.errors import NoPermissionError
 from support.coordination_kit import CONFIG, Bench, ClassicClient, Client, ordered
@@ -30,12 +30,12 @@ def test_one_member_more_than_the_limit_is_refused_by_name_and_those_that_are_th
     members[0].connect()
     with pytest.raises(NoPermissionError, match=r"has 3 members of groups, 3 are allowed \(--members-max\): c1 can't join group g2"):
         members[1].connect()
-    assert on.c.state.groups.members_count == 3
+    assert on.c.state.groups.member_count == 3
     members[0].beat()
     members[0].close()
     on.advance(5_000)
     members[1].beat()
-    assert (on.c.state.groups.members_count, on.c.membership.member_count("g2")) == (2, 1)
+    assert (on.c.state.groups.member_count, on.c.membership.member_count("g2")) == (2, 1)
 
 
 def test_members_of_the_log_count_after_a_restart() -> None:
@@ -44,7 +44,7 @@ def test_members_of_the_log_count_after_a_restart() -> None:
     for each in members:
         each.connect()
     on.restart()
-    assert on.c.state.groups.members_count == 2
+    assert on.c.state.groups.member_count == 2
     with pytest.raises(NoPermissionError, match="2 are allowed"):
         Client(on, "c2").connect()
 
@@ -53,14 +53,14 @@ def test_a_connection_has_as_many_classic_members_as_one_client_may_have_groups(
     on = bench()
     connection = on.new_connection()
     for number in range(MEMBERS_PER_CONNECTION_MAX):
-        on.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody(f"c{number}", (ordered(),))), on.now_ms)
+        on.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody(f"c{number}", (ordered(),))), on.now_ms)
     with pytest.raises(NoPermissionError, match="this connection has 256 members of groups, 256 are allowed: one-more can't join"):
-        on.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody("one-more", (ordered(),))), on.now_ms)
-    on.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody("c0", (ordered(),))), on.now_ms)
+        on.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody("one-more", (ordered(),))), on.now_ms)
+    on.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody("c0", (ordered(),))), on.now_ms)
     ClassicClient(on, "another").connect()
-    assert on.c.state.groups.members_count == MEMBERS_PER_CONNECTION_MAX + 1 == GROUPS_PER_CLIENT_MAX + 1
-    on.c.membership.closed(connection, on.now_ms)
-    assert on.c.state.groups.members_count == 1
+    assert on.c.state.groups.member_count == MEMBERS_PER_CONNECTION_MAX + 1 == GROUPS_PER_CLIENT_MAX + 1
+    on.c.membership.connection_closed(connection, on.now_ms)
+    assert on.c.state.groups.member_count == 1
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -68,33 +68,33 @@ def test_members_of_another_connection_are_not_moved_to_one_that_has_no_room(lar
     on = bench()
     first, second = on.new_connection(), on.new_connection()
     group = subscribed(1_000 if large else 1)
-    count = SUBSCRIPTION_BYTES_PER_CONNECTION_MAX // bytes_of(group.subscriptions) if large else MEMBERS_PER_CONNECTION_MAX
+    count = SUBSCRIPTION_BYTES_PER_CONNECTION_MAX // estimated_bytes(group.subscriptions) if large else MEMBERS_PER_CONNECTION_MAX
     for connection in (first, second):
         for number in range(count):
-            on.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody(f"c{connection}-{number}", (group,))), on.now_ms)
+            on.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody(f"c{connection}-{number}", (group,))), on.now_ms)
     for number in range(count):
         with pytest.raises(NoPermissionError, match="are allowed: "):
-            on.c.membership.heartbeat(first, Heartbeat.of(HeartbeatBody(f"c{second}-{number}", (group,))), on.now_ms)
-    on.c.membership.closed(first, on.now_ms)
-    assert on.c.state.groups.members_count == count
-    on.c.membership.closed(second, on.now_ms)
-    assert on.c.state.groups.members_count == 0
+            on.c.membership.heartbeat(first, Heartbeat.from_body(HeartbeatBody(f"c{second}-{number}", (group,))), on.now_ms)
+    on.c.membership.connection_closed(first, on.now_ms)
+    assert on.c.state.groups.member_count == count
+    on.c.membership.connection_closed(second, on.now_ms)
+    assert on.c.state.groups.member_count == 0
 
 
 def test_the_subscriptions_of_a_connections_classic_members_have_a_sum() -> None:
     on = bench()
     connection = on.new_connection()
-    for number in range(SUBSCRIPTION_BYTES_PER_CONNECTION_MAX // bytes_of(subscribed(1_000).subscriptions)):
-        on.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody(f"c{number}", (subscribed(1_000),))), on.now_ms)
+    for number in range(SUBSCRIPTION_BYTES_PER_CONNECTION_MAX // estimated_bytes(subscribed(1_000).subscriptions)):
+        on.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody(f"c{number}", (subscribed(1_000),))), on.now_ms)
     with pytest.raises(NoPermissionError, match="the members of this connection have subscriptions of"):
-        on.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody("one-more", (subscribed(1_000),))), on.now_ms)
-    on.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody("c0", (subscribed(900),))), on.now_ms)
-    on.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody("c0", (subscribed(1_000),))), on.now_ms)
+        on.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody("one-more", (subscribed(1_000),))), on.now_ms)
+    on.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody("c0", (subscribed(900),))), on.now_ms)
+    on.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody("c0", (subscribed(1_000),))), on.now_ms)
 
 
 @pytest.mark.parametrize("kind", [Client, ClassicClient])
 def test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once(kind: Any) -> None:
-    size = bytes_of(subscribed(10).subscriptions)
+    size = estimated_bytes(subscribed(10).subscriptions)
     on = bench(subscription_bytes_max=2 * size + 2 * 10 * GROUP_TOPIC_BYTES + 50)
     for number in range(20):
         kind(on, f"same-{number}", subscribed(10, group="g1")).connect()
@@ -115,7 +115,7 @@ def test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once
 
 @pytest.mark.parametrize("kind", [Client, ClassicClient])
 def test_each_group_counts_its_topics_also_where_others_subscribe_to_the_same(kind: Any) -> None:
-    limit = bytes_of(contract_of(subscribed(100)).subscriptions) + 10 * 100 * GROUP_TOPIC_BYTES
+    limit = estimated_bytes(contract_of(subscribed(100)).subscriptions) + 10 * 100 * GROUP_TOPIC_BYTES
     on = bench(subscription_bytes_max=limit)
     clients = [kind(on, f"c{number}", subscribed(100, group=f"g{number}")) for number in range(11)]
     for each in clients[:10]:
@@ -140,7 +140,7 @@ def test_what_classic_groups_subscribe_to_is_kept_as_it_is_counted() -> None:
     assert second is not None
     assert (first.expression, first.sub_version, second.sub_version) == ("a || b", 0, 1)
     assert second.expression is first.expression
-    assert on.c.state.groups.subscription_bytes == bytes_of((first,)) + 2 * GROUP_TOPIC_BYTES
+    assert on.c.state.groups.subscription_bytes == estimated_bytes((first,)) + 2 * GROUP_TOPIC_BYTES
 
 
 def test_nothing_is_counted_when_all_have_left() -> None:
@@ -157,7 +157,7 @@ def test_nothing_is_counted_when_all_have_left() -> None:
         each.close()
     on.advance(200_000)
     table = on.c.state.groups.subscriptions
-    assert (on.c.state.groups.members_count, on.c.state.groups.subscription_bytes, len(table)) == (0, 0, 0)
+    assert (on.c.state.groups.member_count, on.c.state.groups.subscription_bytes, len(table)) == (0, 0, 0)
 
 
 def test_versions_of_topics_that_nobody_subscribes_to_are_forgotten() -> None:
@@ -178,10 +178,10 @@ def test_versions_of_topics_that_nobody_subscribes_to_are_forgotten() -> None:
 def test_a_copy_is_kept_as_long_as_somebody_uses_it() -> None:
     table = SubscriptionTable()
     one, same = ((Subscription("t", "a"),) for _ in range(2))
-    first = table.take(one)
-    assert table.missing_bytes(same) == 0
-    assert table.take(same) is first
-    table.give(same)
-    assert table.bytes == bytes_of(one)
-    table.give(one)
+    first = table.acquire(one)
+    assert table.additional_bytes(same) == 0
+    assert table.acquire(same) is first
+    table.release(same)
+    assert table.bytes == estimated_bytes(one)
+    table.release(one)
     assert (table.bytes, len(table)) == (0, 0)

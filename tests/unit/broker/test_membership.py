@@ -144,7 +144,7 @@ def test_the_newest_connection_of_a_classic_client_counts() -> None:
     a.connect()
     old = a.connection
     a.connect()
-    bench.c.membership.closed(old, bench.now_ms)
+    bench.c.membership.connection_closed(old, bench.now_ms)
     assert bench.lists() == ("a",)
 
 

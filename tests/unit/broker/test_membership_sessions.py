@@ -20,8 +20,8 @@ def test_the_end_of_a_session_with_many_queues_does_not_look_at_all_of_them_for_
     a.lock(*range(300))
     a.close()
     looks: list[str] = []
-    of_group = LockTable.of_group
-    monkeypatch.setattr(LockTable, "of_group", lambda self, group: looks.append(group) or of_group(self, group))
+    of_group = LockTable.locks_of_group
+    monkeypatch.setattr(LockTable, "locks_of_group", lambda self, group: looks.append(group) or of_group(self, group))
     bench.advance(GRACE)
     assert bench.lists() == ()
     assert {bench.owner(queue_id) for queue_id in range(3)} == {None}
@@ -44,7 +44,7 @@ def test_binding_a_newer_connection_closes_the_older_one_and_its_close_means_not
     old = a.connection
     a.connect()
     assert bench.closed() == [old]
-    bench.c.membership.closed(old, bench.now_ms)
+    bench.c.membership.connection_closed(old, bench.now_ms)
     bench.advance(GRACE + 10_000)
     a.beat()
     assert bench.lists() == ("a",)
@@ -84,7 +84,7 @@ def test_a_connection_that_is_being_closed_binds_nothing_any_more() -> None:
     assert bench.closed() == [a.connection]
     assert a.beat() is None
     assert bench.lists() == ()
-    bench.c.membership.closed(a.connection, bench.now_ms)
+    bench.c.membership.connection_closed(a.connection, bench.now_ms)
     assert a.connect() is not None
 
 
@@ -95,7 +95,7 @@ def test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered() -> Non
     late, body = bench.new_connection(), replace(a.body(), connection=1)
     a.connect()
     bench.c.state.drain()
-    assert bench.c.membership.heartbeat(late, Heartbeat.of(body), bench.now_ms) is None
+    assert bench.c.membership.heartbeat(late, Heartbeat.from_body(body), bench.now_ms) is None
     assert bench.closed() == [late]
 
 
@@ -103,7 +103,7 @@ def test_a_heartbeat_without_a_session_on_a_sessions_connection_closes_it() -> N
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
-    assert bench.c.membership.heartbeat(a.connection, Heartbeat.of(HeartbeatBody("a", a.groups)), bench.now_ms) is None
+    assert bench.c.membership.heartbeat(a.connection, Heartbeat.from_body(HeartbeatBody("a", a.groups)), bench.now_ms) is None
     assert bench.closed() == [a.connection]
 
 
@@ -141,7 +141,7 @@ def test_anything_that_is_heard_keeps_a_session_alive() -> None:
     for _ in range(4):
         bench.advance(TIMEOUT - 1)
         assert a.send_sync() == ()
-    bench.c.state.sessions.heard(a.connection, bench.now_ms)
+    bench.c.state.sessions.touch(a.connection, bench.now_ms)
     bench.advance(TIMEOUT - 1)
     assert bench.lists() == ("a",)
 
@@ -223,13 +223,13 @@ def test_a_heartbeat_that_breaks_the_rules_changes_nothing(body: HeartbeatBody) 
     bench = Bench()
     before = bench.c.snapshot()
     with pytest.raises(LocalProtocolError):
-        bench.c.membership.heartbeat(1, Heartbeat.of(body), bench.now_ms)
+        bench.c.membership.heartbeat(1, Heartbeat.from_body(body), bench.now_ms)
     assert bench.c.snapshot() == before
-    assert not (bench.c.state.sessions.of_connection(1) is not None)
+    assert not (bench.c.state.sessions.session_on(1) is not None)
 
 
 def test_an_unknown_connection_may_close_and_sync_without_harm() -> None:
     bench = Bench()
-    bench.c.membership.closed(99, bench.now_ms)
+    bench.c.membership.connection_closed(99, bench.now_ms)
     assert bench.c.lock_sync.sync(99, SyncBody(), bench.now_ms) is None
     assert bench.closed() == [99]

@@ -14,7 +14,7 @@ from lockstep.broker.app import Broker
 from lockstep.broker.store import StoreDiskError
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
-from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, HeartbeatBody, LockItem, ReconcileBody, StartPolicy, Subscription
+from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, HeartbeatBody, LockItem, SessionLockBody, StartPolicy, Subscription
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -142,7 +142,7 @@ async def test_what_the_session_table_raises_ends_the_request_that_it_is_asked_f
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(broker.state.coordination.state.sessions, "heard", missing)
+            patch.setattr(broker.state.coordination.state.sessions, "touch", missing)
             answer = await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
         assert (await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))).code == ResponseCode.SUCCESS
@@ -239,7 +239,7 @@ async def test_a_start_by_time_that_fails_is_refused_and_the_broker_lives(
 
         def ask() -> "asyncio.Future[Command]":
             if ordered:
-                lock = ReconcileBody((LockItem("g", TOPIC, 0),), (StartPolicy("g", TOPIC, ConsumeFromWhere.TIMESTAMP, 77),))
+                lock = SessionLockBody((LockItem("g", TOPIC, 0),), (StartPolicy("g", TOPIC, ConsumeFromWhere.TIMESTAMP, 77),))
                 return client.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(lock))
             header = QueryConsumerOffsetHeader("g", TOPIC, 0, where=ConsumeFromWhere.TIMESTAMP, timestamp_ms=77)
             return client.ask(RequestCode.QUERY_CONSUMER_OFFSET, header)
@@ -266,7 +266,7 @@ async def test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answere
         if half == "the queue after the log":
             monkeypatch.setattr(store._queues, "added", missing)
         elif half == "the sequence after the frame":
-            monkeypatch.setattr(broker.state.sequences, "record", missing)
+            monkeypatch.setattr(broker.state.sequences, "record_frame", missing)
         else:
             monkeypatch.setattr(broker.state.topics, "_adopt", missing)
         if half == "a change that is not applied":

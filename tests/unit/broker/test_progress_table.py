@@ -2,14 +2,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.broker.journal import Journal
-from lockstep.broker.tables.progress_table import Failing, Progress, ProgressTable
+from lockstep.broker.tables.progress_table import FailingBatch, Progress, ProgressTable
 
 KEY = ("g", "t", 0)
 
 
 def table_at(offset: int, attempts: int = 0, gap: tuple[int, int] | None = None) -> ProgressTable:
     table = ProgressTable(Journal())
-    table.set(KEY, Progress(1, offset, attempts, gap))
+    table.set_progress(KEY, Progress(1, offset, attempts, gap))
     return table
 
 
@@ -18,7 +18,7 @@ def test_offset_and_attempts_together_never_fall_within_a_generation(commits: li
     table = table_at(5)
     seen = [(5, 0)]
     for offset, attempts in commits:
-        table.commit(KEY, offset, attempts, 0)
+        table.record_commit(KEY, offset, attempts, 0)
         progress = table.get(KEY)
         assert progress is not None
         seen.append((progress.offset, progress.attempts))
@@ -30,7 +30,7 @@ def test_offset_and_attempts_together_never_fall_within_a_generation(commits: li
 def test_what_a_start_adds_is_never_counted_too_low(ids: set[int], id_count: int) -> None:
     table = ProgressTable(Journal())
     for queue_id in sorted(ids, key=lambda each: each * 7 % 13):
-        table.set(("g", "t", queue_id), Progress(1, 0))
+        table.set_progress(("g", "t", queue_id), Progress(1, 0))
     missing = len(set(range(id_count)) - ids)
     found = table.missing_count("g", "t", id_count)
     assert missing <= found <= id_count
@@ -42,10 +42,10 @@ def test_what_a_start_adds_is_never_counted_too_low(ids: set[int], id_count: int
 def test_a_commit_that_changes_nothing_is_not_journaled_but_seen() -> None:
     journal = Journal()
     table = ProgressTable(journal)
-    table.set(KEY, Progress(1, 5, 2))
+    table.set_progress(KEY, Progress(1, 5, 2))
     journal.encode(1 << 20)
-    table.commit(KEY, 5, 2, 70)
-    table.commit(KEY, 4, 9, 80)
+    table.record_commit(KEY, 5, 2, 70)
+    table.record_commit(KEY, 4, 9, 80)
     assert len(journal) == 0
     assert table.committed_ms(KEY) == 80
 
@@ -54,7 +54,7 @@ def test_a_gap_stands_until_a_commit_passes_its_end() -> None:
     table = table_at(30, gap=(5, 30))
     seen = []
     for offset, attempts in [(30, 1), (31, 0)]:
-        table.commit(KEY, offset, attempts, 0)
+        table.record_commit(KEY, offset, attempts, 0)
         progress = table.get(KEY)
         assert progress is not None
         seen.append(progress.gap)
@@ -64,7 +64,7 @@ def test_a_gap_stands_until_a_commit_passes_its_end() -> None:
 def test_resolving_is_one_change_for_all_queues() -> None:
     journal = Journal()
     table = ProgressTable(journal)
-    table.resolve("g", "t", since=4, generation=9, offsets=[(0, 10), (1, 20)])
+    table.record_start("g", "t", since=4, generation=9, offsets=[(0, 10), (1, 20)])
     assert len(journal) == 1
     assert table.since("g", "t") == 4
     assert [table.get(("g", "t", queue)) for queue in (0, 1, 2)] == [Progress(9, 10), Progress(9, 20), None]
@@ -73,15 +73,15 @@ def test_resolving_is_one_change_for_all_queues() -> None:
 
 def test_renewing_raises_every_generation_and_keeps_the_rest() -> None:
     table = table_at(30, 2, gap=(5, 30))
-    table.renew_all(8)
+    table.renew_generations(8)
     assert table.get(KEY) == Progress(8, 30, 2, (5, 30))
 
 
 def test_dropping_a_topic_forgets_progress_and_start_of_every_group() -> None:
     table = table_at(5)
-    table.resolve("h", "t", since=1, generation=2, offsets=[(0, 0)])
-    table.resolve("h", "u", since=1, generation=2, offsets=[(0, 0)])
-    table.commit(KEY, 6, 0, 50)
+    table.record_start("h", "t", since=1, generation=2, offsets=[(0, 0)])
+    table.record_start("h", "u", since=1, generation=2, offsets=[(0, 0)])
+    table.record_commit(KEY, 6, 0, 50)
     table.drop_topic("t")
     assert table.groups() == ["h"]
     assert (table.since("h", "t"), table.since("h", "u"), table.committed_ms(KEY)) == (None, 1, None)
@@ -89,7 +89,7 @@ def test_dropping_a_topic_forgets_progress_and_start_of_every_group() -> None:
 
 def test_a_snapshot_gives_everything_durable_back() -> None:
     table = table_at(30, 2, gap=(5, 30))
-    table.resolve("h", "u", since=3, generation=2, offsets=[(1, 7)])
+    table.record_start("h", "u", since=3, generation=2, offsets=[(1, 7)])
     again = ProgressTable(Journal())
     again.restore(table.snapshot())
     assert list(again) == sorted(table)
@@ -99,18 +99,18 @@ def test_a_snapshot_gives_everything_durable_back() -> None:
 
 def test_what_fails_is_known_from_the_first_failed_call_until_its_offset_is_passed() -> None:
     table = ProgressTable(Journal())
-    table.set(KEY, Progress(1, 5))
-    table.commit(KEY, 5, 0, 100)
+    table.set_progress(KEY, Progress(1, 5))
+    table.record_commit(KEY, 5, 0, 100)
     assert table.failing(KEY) is None
-    table.commit(KEY, 5, 1, 200, "ValueError: no")
-    table.commit(KEY, 5, 2, 300, "KeyError: 'x'")
-    table.commit(KEY, 5, 2, 400)
-    assert table.failing(KEY) == Failing(5, 200, "KeyError: 'x'")
-    table.commit(KEY, 4, 9, 500, "of an older call that came late")
-    assert table.failing(KEY) == Failing(5, 200, "KeyError: 'x'")
-    table.commit(KEY, 6, 0, 600)
+    table.record_commit(KEY, 5, 1, 200, "ValueError: no")
+    table.record_commit(KEY, 5, 2, 300, "KeyError: 'x'")
+    table.record_commit(KEY, 5, 2, 400)
+    assert table.failing(KEY) == FailingBatch(5, 200, "KeyError: 'x'")
+    table.record_commit(KEY, 4, 9, 500, "of an older call that came late")
+    assert table.failing(KEY) == FailingBatch(5, 200, "KeyError: 'x'")
+    table.record_commit(KEY, 6, 0, 600)
     assert table.failing(KEY) is None
-    table.commit(KEY, 6, 1, 700)
-    assert table.failing(KEY) == Failing(6, 700, None)
-    table.set(KEY, Progress(2, 0))
+    table.record_commit(KEY, 6, 1, 700)
+    assert table.failing(KEY) == FailingBatch(6, 700, None)
+    table.set_progress(KEY, Progress(2, 0))
     assert table.failing(KEY) is None, "a reset"

@@ -95,7 +95,7 @@ def test_a_concurrent_group_commits_under_its_generation_upward_only() -> None:
     classic = ClassicClient(bench, "tool")
     classic.connection = bench.new_connection()
     classic.update(0, 5)
-    row = bench.c.status.of(GROUP, bench.now_ms, str)
+    row = bench.c.status.read(GROUP, bench.now_ms, str)
     assert row is not None
     generation = row.queues[0].generation
 
@@ -134,7 +134,7 @@ def test_a_queue_that_somebody_has_locked_is_not_committed_under_its_generation(
     classic.connect()
     classic.update(0, 3)
     assert classic.lock(0) == [0]
-    status = bench.c.status.of(GROUP, bench.now_ms, str)
+    status = bench.c.status.read(GROUP, bench.now_ms, str)
     assert status is not None
     answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=status.queues[0].generation, offset=7))
     assert answers is not None

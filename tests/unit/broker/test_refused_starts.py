@@ -56,7 +56,7 @@ async def without_loss(path: Path) -> None:
     try:
         assert broker._store is not None
         assert broker._store.stopped_clean
-        assert not broker.state.coordination.state.holding
+        assert not broker.state.coordination.state.grants_suspended
         async with dialled(broker) as client:
             assert [record.body for record in await stored(client, TOPIC)] == [b"kept"]
     finally:

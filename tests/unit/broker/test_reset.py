@@ -13,7 +13,7 @@ from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, layout,
 def reset(bench: Bench, offsets: dict[int, int], group: str = GROUP, topic: str = TOPIC) -> list[tuple[int, int]]:
     """(queue id, offset before) as answered."""
     body = ResetBody(group, topic, tuple(QueueOffset(queue_id, offset) for queue_id, offset in offsets.items()))
-    return [(each.queue_id, each.offset) for each in bench.c.admin.reset(body).queues]
+    return [(each.queue_id, each.offset) for each in bench.c.admin.reset_progress(body).queues]
 
 
 def holder(bench: Bench, *queue_ids: int) -> Client:
@@ -155,9 +155,9 @@ def test_a_members_own_going_back_is_refused_where_another_reset_came_before() -
     reset(bench, {0: 100})
     back = ResetBody(GROUP, TOPIC, (QueueOffset(1, 0), QueueOffset(0, 300, known)))
     with pytest.raises(StaleEpochError, match=f"generation {known} of {GROUP} at {TOPIC} queue 0 is over"):
-        bench.c.admin.reset(back)
+        bench.c.admin.reset_progress(back)
     assert bench.progress(0) == (100, 0)
-    bench.c.admin.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 50, generation(bench, 0)),)))
+    bench.c.admin.reset_progress(ResetBody(GROUP, TOPIC, (QueueOffset(0, 50, generation(bench, 0)),)))
     assert bench.progress(0) == (50, 0)
 
 
@@ -191,7 +191,7 @@ def test_a_concurrent_members_commits_and_pulls_of_before_are_stale() -> None:
     a = Client(bench, "a", ConsumerGroup(GROUP, ordered().subscriptions, consume_from_where=ConsumeFromWhere.FIRST_OFFSET))
     a.connect()
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, ConsumeFromWhere.FIRST_OFFSET)
-    begun = bench.c.lock_sync.query(a.connection, header, bench.now_ms)
+    begun = bench.c.lock_sync.query_start(a.connection, header, bench.now_ms)
     assert begun is not None
     bench.c.state.drain()
     reset(bench, {0: 40})
@@ -199,7 +199,7 @@ def test_a_concurrent_members_commits_and_pulls_of_before_are_stale() -> None:
     answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, None, begun.generation, 50))
     assert answers is not None
     assert answers[0].verdict is LockVerdict.STALE
-    again = bench.c.lock_sync.query(a.connection, header, bench.now_ms)
+    again = bench.c.lock_sync.query_start(a.connection, header, bench.now_ms)
     assert again is not None
     assert (again.offset, again.generation > begun.generation) == (40, True)
 

@@ -372,5 +372,5 @@ def test_the_largest_body_is_taken() -> None:
 def test_a_first_send_creates_its_topic_only_where_that_is_allowed(asked: int, made: int) -> None:
     broker = Broker(auto_create=True)
     assert broker.send(message(topic="fresh", queue_id=0, default_topic_queue_nums=asked)).code == ResponseCode.SUCCESS
-    layout = broker.topics.live("fresh")
+    layout = broker.topics.require_layout("fresh")
     assert (layout.read_count("broker-a"), layout.write_count("broker-a")) == (made, made)

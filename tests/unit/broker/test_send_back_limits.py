@@ -77,11 +77,11 @@ async def test_on_a_full_disk_nothing_is_created_and_nothing_is_written(tmp_path
         offset = await stored(client)
     reserve = int(of_free * shutil.disk_usage(tmp_path).free) // MIB
     async with running(settings(tmp_path, disk_reserve_mib=reserve, disk_used_percent_max=100)) as broker, dialled(broker) as client:
-        before, end = known(broker), broker.state.plain()["layouts"]
+        before, end = known(broker), broker.state.take_snapshot()["layouts"]
         log_bytes = broker.status().log_bytes
         answers = await send_back(client, offset, range(20), level)
         assert {code for code, _ in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
-        assert (known(broker), broker.state.plain()["layouts"]) == (before, end)
+        assert (known(broker), broker.state.take_snapshot()["layouts"]) == (before, end)
         assert broker.status().log_bytes == log_bytes
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.tables.sequence_table import IDLE_GIVEN_MS, IDLE_MS, TAKE, Scope, SequenceTable, SequenceVerdict, StoredFrame
+from lockstep.broker.tables.sequence_table import ACCEPT, IDLE_GIVEN_MS, IDLE_MS, Scope, SequenceTable, SequenceVerdict, StoredFrame
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.sequence import FrameSequence
 
@@ -24,8 +24,8 @@ def frame(first: int, count: int, *, epoch: int = 5, crc: int = 0xAA, first_know
 def known() -> SequenceTable:
     """Epoch 5, frames [0, 10) and [10, 15) with CRC 0xAA."""
     table = SequenceTable()
-    table.record(SCOPE, frame(0, 10, crc=0x99), StoredFrame(30, 8_000, NOW_MS))
-    table.record(SCOPE, frame(10, 5), PLACE)
+    table.record_frame(SCOPE, frame(0, 10, crc=0x99), StoredFrame(30, 8_000, NOW_MS))
+    table.record_frame(SCOPE, frame(10, 5), PLACE)
     return table
 
 
@@ -64,28 +64,28 @@ TAKEN = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_is_refused(name: str) -> None:
     make, asked, code, expected_next = REFUSED[name]
-    verdict = make().check(SCOPE, asked, now_ms=NOW_MS)
-    assert (verdict.code, verdict.place, verdict.next) == (code, None, expected_next)
+    verdict = make().check_frame(SCOPE, asked, now_ms=NOW_MS)
+    assert (verdict.code, verdict.stored, verdict.next) == (code, None, expected_next)
     assert verdict.remark
 
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_is_taken(name: str) -> None:
     make, asked = TAKEN[name]
-    assert make().check(SCOPE, asked, now_ms=NOW_MS) is TAKE
+    assert make().check_frame(SCOPE, asked, now_ms=NOW_MS) is ACCEPT
 
 
 def test_the_last_frame_again_gets_its_first_answer() -> None:
     table = known()
     for _ in range(3):
-        assert table.check(SCOPE, frame(10, 5), now_ms=NOW_MS) == SequenceVerdict(ResponseCode.SUCCESS, PLACE)
+        assert table.check_frame(SCOPE, frame(10, 5), now_ms=NOW_MS) == SequenceVerdict(ResponseCode.SUCCESS, PLACE)
 
 
 def test_asking_changes_nothing() -> None:
     table = known()
     before = table.snapshot()
     for _, asked, *_rest in [*REFUSED.values(), *TAKEN.values()]:
-        table.check(SCOPE, asked, now_ms=NOW_MS)
+        table.check_frame(SCOPE, asked, now_ms=NOW_MS)
     assert table.snapshot() == before
 
 
@@ -96,23 +96,23 @@ def test_asking_changes_nothing() -> None:
 )
 def test_each_part_of_the_scope_counts(other: Scope) -> None:
     table = known()
-    assert table.check(other, frame(0, 1), now_ms=NOW_MS) is TAKE
-    assert table.check(other, frame(15, 1), now_ms=NOW_MS).code == ResponseCode.OUT_OF_SEQUENCE
+    assert table.check_frame(other, frame(0, 1), now_ms=NOW_MS) is ACCEPT
+    assert table.check_frame(other, frame(15, 1), now_ms=NOW_MS).code == ResponseCode.OUT_OF_SEQUENCE
 
 
 def test_a_topic_that_is_dropped_takes_what_was_sent_to_it_along() -> None:
     table = known()
-    table.record(SCOPE._replace(topic="other"), frame(0, 1), PLACE)
+    table.record_frame(SCOPE._replace(topic="other"), frame(0, 1), PLACE)
     table.drop_topic(SCOPE.topic)
-    assert table.check(SCOPE, frame(0, 5), now_ms=NOW_MS) is TAKE
-    assert table.check(SCOPE._replace(topic="other"), frame(0, 1), now_ms=NOW_MS) == SequenceVerdict(ResponseCode.SUCCESS, PLACE)
+    assert table.check_frame(SCOPE, frame(0, 5), now_ms=NOW_MS) is ACCEPT
+    assert table.check_frame(SCOPE._replace(topic="other"), frame(0, 1), now_ms=NOW_MS) == SequenceVerdict(ResponseCode.SUCCESS, PLACE)
 
 
 def test_a_new_epoch_forgets_the_old_one() -> None:
     table = known()
-    table.record(SCOPE, frame(0, 2, epoch=6, crc=0x11), StoredFrame(45, 9_500, NOW_MS))
-    assert table.check(SCOPE, frame(15, 1, epoch=5), now_ms=NOW_MS).code == ResponseCode.STALE_EPOCH
-    assert table.check(SCOPE, frame(2, 1, epoch=6), now_ms=NOW_MS) is TAKE
+    table.record_frame(SCOPE, frame(0, 2, epoch=6, crc=0x11), StoredFrame(45, 9_500, NOW_MS))
+    assert table.check_frame(SCOPE, frame(15, 1, epoch=5), now_ms=NOW_MS).code == ResponseCode.STALE_EPOCH
+    assert table.check_frame(SCOPE, frame(2, 1, epoch=6), now_ms=NOW_MS) is ACCEPT
 
 
 def test_the_crc_to_go_on_from_is_that_of_the_last_frame_of_the_epoch() -> None:
@@ -132,22 +132,22 @@ def test_an_idle_scope_is_forgotten_at_its_time_and_whether_it_was_swept_does_no
     last = replace(frame(10, 5), given=given_id)
     swept, unswept = SequenceTable(), SequenceTable()
     for table in (swept, unswept):
-        table.record(SCOPE, last, PLACE)
-    assert sum(swept.forget(now_ms=now_ms)) == (0 if remembered else 1)
+        table.record_frame(SCOPE, last, PLACE)
+    assert sum(swept.forget_idle(now_ms=now_ms)) == (0 if remembered else 1)
     for table in (swept, unswept):
-        assert (table.check(SCOPE, last, now_ms=now_ms).place == PLACE) is remembered
+        assert (table.check_frame(SCOPE, last, now_ms=now_ms).stored == PLACE) is remembered
 
 
 def test_beyond_its_count_the_longest_silent_scope_goes() -> None:
     table = SequenceTable(scope_count_max=2)
     a, b, c = (SCOPE._replace(queue_id=n) for n in range(3))
-    table.record(a, frame(0, 1), PLACE)
-    table.record(b, frame(0, 1), PLACE)
-    table.record(a, frame(1, 1), PLACE)
-    table.record(c, frame(0, 1), PLACE)
+    table.record_frame(a, frame(0, 1), PLACE)
+    table.record_frame(b, frame(0, 1), PLACE)
+    table.record_frame(a, frame(1, 1), PLACE)
+    table.record_frame(c, frame(0, 1), PLACE)
     assert len(table) == 2
-    assert table.check(b, frame(1, 1), now_ms=NOW_MS).code == ResponseCode.OUT_OF_SEQUENCE
-    assert table.check(a, frame(2, 1), now_ms=NOW_MS) is TAKE
+    assert table.check_frame(b, frame(1, 1), now_ms=NOW_MS).code == ResponseCode.OUT_OF_SEQUENCE
+    assert table.check_frame(a, frame(2, 1), now_ms=NOW_MS) is ACCEPT
 
 
 # ------------------------------------------------------------------------------------------------------ against a simple model
@@ -204,16 +204,16 @@ def test_answers_as_the_model_and_is_rebuilt_equal_from_snapshot_and_log(asked: 
         if number == snapshot_at:
             snapshot, tail_from = live.snapshot(), len(log)
         scope = SCOPE._replace(queue_id=queue_id)
-        verdict = live.check(scope, one, now_ms=NOW_MS)
-        assert (verdict.code, verdict.place, verdict.next) == model.expected(scope, one)
-        if verdict is TAKE:
+        verdict = live.check_frame(scope, one, now_ms=NOW_MS)
+        assert (verdict.code, verdict.stored, verdict.next) == model.expected(scope, one)
+        if verdict is ACCEPT:
             place = StoredFrame(len(log), 100 * len(log), NOW_MS)
-            live.record(scope, one, place)
+            live.record_frame(scope, one, place)
             model.stored.setdefault(scope, []).append((one, place))
             log.append((scope, one, place))
     rebuilt.restore(snapshot)  # type: ignore[arg-type]
     for entry in log[tail_from:]:
-        rebuilt.record(*entry)
+        rebuilt.record_frame(*entry)
     assert rebuilt.snapshot() == live.snapshot()
 
 
@@ -229,12 +229,12 @@ def test_a_producer_that_repeats_every_unanswered_frame_stores_each_sequence_onc
         for lost, silent in [(request_lost, answer_lost), (False, False), (False, False)]:
             if lost:
                 continue
-            verdict = table.check(SCOPE, one, now_ms=NOW_MS)
+            verdict = table.check_frame(SCOPE, one, now_ms=NOW_MS)
             assert verdict.code == ResponseCode.SUCCESS
-            if verdict is TAKE:
-                table.record(SCOPE, one, StoredFrame(len(stored), 0, NOW_MS))
+            if verdict is ACCEPT:
+                table.record_frame(SCOPE, one, StoredFrame(len(stored), 0, NOW_MS))
                 stored += range(one.first, one.next)
             elif not silent:
-                assert verdict.place == StoredFrame(one.first, 0, NOW_MS)
+                assert verdict.stored == StoredFrame(one.first, 0, NOW_MS)
         sequence += count
     assert stored == list(range(sequence))

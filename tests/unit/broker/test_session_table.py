@@ -26,9 +26,9 @@ def test_the_highest_connection_number_binds_and_names_the_older_connection(tabl
     bound(table, "s", 10, 1)
     result = bind(table, "s", 11, 2)
     assert isinstance(result, BoundSession)
-    assert result.older == 10
-    assert table.of_connection(10) is None
-    assert table.of_connection(11) is result.session
+    assert result.older_connection == 10
+    assert table.session_on(10) is None
+    assert table.session_on(11) is result.session
 
 
 @pytest.mark.parametrize(("number", "expected"), [(1, SessionRefusal.OLD), (2, SessionRefusal.OLD), (3, None)])
@@ -40,7 +40,7 @@ def test_only_a_higher_number_takes_over_from_another_connection(table: SessionT
 
 def test_a_lower_number_stays_refused_after_the_connection_closed(table: SessionTable) -> None:
     bound(table, "s", 10, 2)
-    table.closed(10, 5)
+    table.unbind(10, 5)
     assert bind(table, "s", 11, 2) is SessionRefusal.OLD
     assert isinstance(bind(table, "s", 12, 3), BoundSession)
 
@@ -48,7 +48,7 @@ def test_a_lower_number_stays_refused_after_the_connection_closed(table: Session
 def test_the_close_of_an_older_connection_means_nothing(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1)
     bound(table, "s", 11, 2)
-    assert table.closed(10, 100) is None
+    assert table.unbind(10, 100) is None
     assert session.connection == 11
 
 
@@ -56,8 +56,8 @@ def test_a_repeated_heartbeat_binds_again_and_closes_nothing(table: SessionTable
     bound(table, "s", 10, 1)
     result = bind(table, "s", 10, 1, now=7)
     assert isinstance(result, BoundSession)
-    assert result.older is None
-    assert result.session.heard_ms == 7
+    assert result.older_connection is None
+    assert result.session.received_ms == 7
 
 
 def test_one_connection_serves_one_session_and_a_session_one_client_id(table: SessionTable) -> None:
@@ -69,45 +69,45 @@ def test_one_connection_serves_one_session_and_a_session_one_client_id(table: Se
 def test_a_second_session_of_a_client_id_is_refused_while_the_first_is_connected_and_bound_in_its_grace(table: SessionTable) -> None:
     first = bound(table, "s1", 10, 1)
     assert bind(table, "s2", 11, 1) is SessionRefusal.DUPLICATE
-    table.closed(10, 50)
+    table.unbind(10, 50)
     second = bound(table, "s2", 11, 1, now=60)
     assert table.get("s1") is first
     assert table.due_ms(first) == 50 + GRACE
     assert bind(table, "s1", 12, 2) is SessionRefusal.DUPLICATE
     table.remove(first)
-    assert table.of_connection(11) is second
+    assert table.session_on(11) is second
     assert bind(table, "s3", 13, 1) is SessionRefusal.DUPLICATE
 
 
 @pytest.mark.parametrize(("after", "over"), [(GRACE - 1, False), (GRACE, True), (GRACE + 1, True)])
 def test_a_closed_session_is_over_when_the_grace_is(table: SessionTable, after: int, over: bool) -> None:
     bound(table, "s", 10, 1, now=100)
-    table.closed(10, 500)
-    assert bool(table.overdue(500 + after)) is over
+    table.unbind(10, 500)
+    assert bool(table.expired_sessions(500 + after)) is over
 
 
 @pytest.mark.parametrize(("after", "over"), [(TIMEOUT - 1, False), (TIMEOUT, True), (TIMEOUT + 1, True)])
 def test_a_silent_session_is_over_after_the_session_timeout(table: SessionTable, after: int, over: bool) -> None:
     bound(table, "s", 10, 1, now=100)
-    table.heard(10, 400)
-    assert bool(table.overdue(400 + after)) is over
+    table.touch(10, 400)
+    assert bool(table.expired_sessions(400 + after)) is over
 
 
 def test_silence_ends_a_session_even_when_it_closed_at_last(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1, now=0)
-    table.closed(10, TIMEOUT - 10)
+    table.unbind(10, TIMEOUT - 10)
     assert table.due_ms(session) == TIMEOUT
 
 
 def test_only_its_own_connection_is_heard(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1, now=0)
     bound(table, "s", 11, 2, now=5)
-    assert table.heard(10, 900) is None
-    assert session.heard_ms == 5
+    assert table.touch(10, 900) is None
+    assert session.received_ms == 5
 
 
 def test_a_recorded_session_has_the_grace_and_any_number_binds_it(table: SessionTable) -> None:
-    table.recorded("s", "c1", 1_000)
+    table.restore_session("s", "c1", 1_000)
     session = table.get("s")
     assert session is not None
     assert table.due_ms(session) == 1_000 + GRACE
@@ -116,22 +116,22 @@ def test_a_recorded_session_has_the_grace_and_any_number_binds_it(table: Session
 
 def test_a_pause_of_the_broker_is_not_silence_of_the_clients(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1, now=0)
-    table.shift(60_000, 61_000)
+    table.exclude_pause(60_000, 61_000)
     assert table.due_ms(session) == 60_000 + TIMEOUT
-    table.shift(60_000, 61_000)
-    assert session.heard_ms == 61_000
+    table.exclude_pause(60_000, 61_000)
+    assert session.received_ms == 61_000
     assert table.next_due_ms() == 61_000 + TIMEOUT
 
 
 def test_after_a_start_nobody_is_over_before_the_longest_grace_that_was_told(table: SessionTable) -> None:
-    table.recorded("s", "c1", 0)
-    table.restart(1_000, 1_000 + 5 * GRACE)
+    table.restore_session("s", "c1", 0)
+    table.restart_timeouts(1_000, 1_000 + 5 * GRACE)
     silent = bound(table, "s", 10, 1, now=1_001)
-    table.closed(10, 1_002)
+    table.unbind(10, 1_002)
     assert table.due_ms(silent) == 1_000 + 5 * GRACE
-    table.restart(2_000, 2_000 + GRACE)
+    table.restart_timeouts(2_000, 2_000 + GRACE)
     bound(table, "s", 11, 2, now=2_500)
-    table.closed(11, 2_600)
+    table.unbind(11, 2_600)
     assert table.due_ms(silent) == 2_600 + GRACE
 
 
@@ -139,6 +139,6 @@ def test_a_removed_session_is_nobodys(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1)
     table.remove(session)
     assert len(table) == 0
-    assert table.of_connection(10) is None
+    assert table.session_on(10) is None
     assert table.next_due_ms() is None
     assert isinstance(bind(table, "t", 10, 1), BoundSession)

@@ -40,7 +40,7 @@ def test_the_last_settings_of_each_group_hold_and_log_and_snapshot_give_them_bac
     journal = Journal()
     table = SettingsTable(journal)
     for settings in all_set:
-        table.set(settings)
+        table.record_settings(settings)
     last = {settings.group: settings for settings in all_set}
     again, restored = SettingsTable(Journal()), SettingsTable(Journal())
     for record in journal.encode(1 << 20):
@@ -51,7 +51,7 @@ def test_the_last_settings_of_each_group_hold_and_log_and_snapshot_give_them_bac
         assert {group: each.get(group) for group in each.groups()} == last
         for group in ("a", "b", "c"):
             assert each.may_consume(group) == (group not in last or last[group].consume_enable)
-            assert each.classic(group) == (group in last and last[group].subscription_policy is SubscriptionPolicy.CLASSIC)
+            assert each.uses_classic_policy(group) == (group in last and last[group].subscription_policy is SubscriptionPolicy.CLASSIC)
 
 
 def test_a_change_of_another_table_is_refused() -> None:
@@ -61,28 +61,28 @@ def test_a_change_of_another_table_is_refused() -> None:
 
 def test_settings_need_no_member_and_survive_a_restart() -> None:
     bench = Bench()
-    bench.c.admin.configure(CLASSIC)
+    bench.c.admin.set_settings(CLASSIC)
     bench.restart()
     assert bench.c.status.groups() == (GROUP,)
-    status = bench.c.status.of(GROUP, bench.now_ms, str)
+    status = bench.c.status.read(GROUP, bench.now_ms, str)
     assert status is not None
     assert (status.settings, status.contract) == (CLASSIC, None)
 
 
 def test_a_group_needs_a_name() -> None:
     with pytest.raises(LocalProtocolError, match="group is blank"):
-        Bench().c.admin.configure(GroupSettings(""))
+        Bench().c.admin.set_settings(GroupSettings(""))
 
 
 def test_a_group_that_may_not_consume_is_refused_every_pull_and_keeps_its_locks() -> None:
     bench = Bench()
     a = joined(bench, "a", ordered())
     a.lock(0)
-    bench.c.admin.configure(SILENT)
+    bench.c.admin.set_settings(SILENT)
     with pytest.raises(NoPermissionError, match="lockstep group update billing --consume"):
         a.pull(0)
     assert a.commit(0, 5).name == "OK", "what it has may be finished"
-    bench.c.admin.configure(GroupSettings(GROUP))
+    bench.c.admin.set_settings(GroupSettings(GROUP))
     assert a.pull(0) is True
 
 
@@ -95,7 +95,7 @@ def test_strictly_the_second_subscription_is_refused() -> None:
 
 def test_classically_the_last_to_come_decides_for_all_and_heartbeats_do_not_turn_it_back() -> None:
     bench = Bench()
-    bench.c.admin.configure(CLASSIC)
+    bench.c.admin.set_settings(CLASSIC)
     a = joined(bench, "a", tagged("tagA"))
     b = joined(bench, "b", tagged("tagB"))
     assert (subscribed(bench), bench.lists()) == ("tagB", ("a", "b"))
@@ -106,8 +106,8 @@ def test_classically_the_last_to_come_decides_for_all_and_heartbeats_do_not_turn
     assert subscribed(bench) == "tagB", "nobody came"
     joined(bench, "c", tagged("tagA"))
     assert subscribed(bench) == "tagA"
-    assert bench.c.state.overruled.get(GROUP, 0) == 2
-    status = bench.c.status.of(GROUP, bench.now_ms, str)
+    assert bench.c.state.override_counts.get(GROUP, 0) == 2
+    status = bench.c.status.read(GROUP, bench.now_ms, str)
     assert status is not None
     assert status.overruled_count == 2
 
@@ -115,7 +115,7 @@ def test_classically_the_last_to_come_decides_for_all_and_heartbeats_do_not_turn
 def test_classically_each_member_is_shown_with_what_it_says_itself() -> None:
     """ordering.md 11.4: whoever reproduces the inconsistent subscription sees who wanted what, and what holds."""
     bench = Bench()
-    bench.c.admin.configure(CLASSIC)
+    bench.c.admin.set_settings(CLASSIC)
     a = joined(bench, "a", tagged("tagA"))
     b = joined(bench, "b", tagged("tagB"))
     assert said(bench) == {"a": "tagA", "b": None}, "None: what the group's contract says"
@@ -127,7 +127,7 @@ def test_classically_each_member_is_shown_with_what_it_says_itself() -> None:
 
 
 def said(bench: Bench) -> dict[str, str | None]:
-    status = bench.c.status.of(GROUP, bench.now_ms, str)
+    status = bench.c.status.read(GROUP, bench.now_ms, str)
     assert status is not None
     return {each.client_id: each.subscriptions[0].expression if each.subscriptions else None for each in status.members}
 
@@ -140,7 +140,7 @@ def with_version(group: ConsumerGroup, sub_version: int) -> ConsumerGroup:
 def test_classically_a_member_decides_anew_with_a_version_above_all_others(version: int, decides: str) -> None:
     """RocketMQ: messageQueueChanged raises subVersion, and the next heartbeat overwrites what the broker has."""
     bench = Bench()
-    bench.c.admin.configure(CLASSIC)
+    bench.c.admin.set_settings(CLASSIC)
     a = joined(bench, "a", with_version(tagged("tagA"), 4))
     b = joined(bench, "b", with_version(tagged("tagB"), 5))
     a.groups = (with_version(tagged("tagA"), version),)
@@ -167,7 +167,7 @@ def test_strictly_a_higher_version_overrules_nothing() -> None:
 
 def test_classically_locks_outlive_another_ones_subscription() -> None:
     bench = Bench()
-    bench.c.admin.configure(CLASSIC)
+    bench.c.admin.set_settings(CLASSIC)
     a = joined(bench, "a", tagged("tagA"))
     a.lock(0)
     joined(bench, "b", tagged("tagB"))
@@ -176,7 +176,7 @@ def test_classically_locks_outlive_another_ones_subscription() -> None:
 
 def test_classically_what_else_is_in_the_contract_must_still_be_the_same() -> None:
     bench = Bench()
-    bench.c.admin.configure(CLASSIC)
+    bench.c.admin.set_settings(CLASSIC)
     joined(bench, "a", tagged("tagA"))
     with pytest.raises(SubscriptionConflictError, match="ordered"):
         joined(bench, "b", tagged("tagB", ordered=False))
@@ -184,8 +184,8 @@ def test_classically_what_else_is_in_the_contract_must_still_be_the_same() -> No
 
 def test_one_that_says_the_same_overrules_nobody() -> None:
     bench = Bench()
-    bench.c.admin.configure(CLASSIC)
+    bench.c.admin.set_settings(CLASSIC)
     same = (Subscription(TOPIC, "*"),)
     joined(bench, "a", ordered(subscriptions=same))
     joined(bench, "b", ordered(subscriptions=same))
-    assert bench.c.state.overruled.get(GROUP, 0) == 0
+    assert bench.c.state.override_counts.get(GROUP, 0) == 0

@@ -11,7 +11,7 @@ from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, recovery, snapshot
 from lockstep.broker.tables.sequence_table import Scope, StoredFrame
-from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict, ReconcileBody, SyncBody, SyncItem
+from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict, SessionLockBody, SyncBody, SyncItem
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal_frame
@@ -36,8 +36,8 @@ class Life:
 
     def begin(self) -> None:
         coordination = self.state.coordination
-        coordination.started(coordination.state.term + 1, assumed_loss=False, now_ms=0)
-        coordination.opened(0)
+        coordination.enter_term(coordination.state.term + 1, assumed_loss=False, now_ms=0)
+        coordination.port_opened(0)
         self.lay_out(2)
 
     def lay_out(self, queues: int) -> None:
@@ -61,10 +61,10 @@ class Life:
     def join(self) -> None:
         self.connection += 1
         body = HeartbeatBody("a@1#0", (ordered(),), session="0" * 32, connection=self.connection)
-        self.state.coordination.membership.heartbeat(self.connection, Heartbeat.of(body), 0)
+        self.state.coordination.membership.heartbeat(self.connection, Heartbeat.from_body(body), 0)
 
     def lock(self, queue_id: int) -> None:
-        reply = self.state.coordination.lock_sync.lock(self.connection, ReconcileBody((LockItem(GROUP, TOPIC, queue_id),)), 0)
+        reply = self.state.coordination.lock_sync.lock(self.connection, SessionLockBody((LockItem(GROUP, TOPIC, queue_id),)), 0)
         assert reply is not None
         self.held = {answer.queue_id: answer.epoch or 0 for answer in reply.items if answer.verdict is LockVerdict.OK}
 
@@ -75,7 +75,7 @@ class Life:
     async def step(self, random: Random) -> None:
         queue_id = random.randrange(2)
         match random.choice(("send", "send", "send", "join", "lock", "lock", "commit", "commit", "layout", "turn", "turn")):
-            case "send" if self.state.topics.find(TOPIC) is not None:
+            case "send" if self.state.topics.find_layout(TOPIC) is not None:
                 self.send(random.choice(PRODUCERS), queue_id, random.randint(1, 4))
             case "join":
                 self.join()
@@ -107,7 +107,7 @@ async def killed(life: Life, files: SimFiles) -> dict[str, Any]:
 
 
 def tables(life: Life) -> dict[str, Any]:
-    return {**life.state.plain(), "bounds": [life.store.bounds(TOPIC, queue_id) for queue_id in range(3)]}
+    return {**life.state.take_snapshot(), "bounds": [life.store.bounds(TOPIC, queue_id) for queue_id in range(3)]}
 
 
 async def test_what_is_sent_again_to_a_topic_made_anew_is_no_repeat() -> None:
@@ -136,7 +136,7 @@ async def test_the_whole_log_and_a_snapshot_with_its_tail_give_the_same_state_as
     for _ in range(60):
         await life.step(random)
         if random.random() < 0.05:
-            await life.store.write_snapshot(life.state.plain())
+            await life.store.write_snapshot(life.state.take_snapshot())
     expected = await killed(life, files)
     life = await started(files)
     assert tables(life) == expected
@@ -156,7 +156,7 @@ async def test_a_frame_whose_bytes_changed_is_no_good_end_of_the_log_also_as_the
     life.begin()
     life.send(PRODUCERS[0], 0, 2)
     if snapshot:
-        await life.store.write_snapshot(life.state.plain())
+        await life.store.write_snapshot(life.state.take_snapshot())
     at = life.send(PRODUCERS[0], 0, 2)
     life.store.writer.end_turn()
     end = life.store._log.end
@@ -210,7 +210,7 @@ async def test_a_topic_that_is_deleted_during_a_snapshot_costs_the_next_start_no
     life.begin()
     life.send(PRODUCERS[0], 0, 4)
     await life.store.sync()
-    writing = asyncio.ensure_future(life.store.write_snapshot(life.state.plain()))
+    writing = asyncio.ensure_future(life.store.write_snapshot(life.state.take_snapshot()))
     await asyncio.sleep(0)
     life.lay_out(0)
     if again:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from lockstep.broker.app import Broker
-from lockstep.protocol.bodies import LockBatchBody, LockItem, QueueRef, ReconcileBody, SyncBody, SyncItem
+from lockstep.protocol.bodies import LockBatchBody, LockItem, QueueRef, SessionLockBody, SyncBody, SyncItem
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.fields import from_plain
@@ -104,7 +104,7 @@ async def test_locks_and_commits_wait_and_so_do_those_that_change_nothing(machin
         await member.join()
         grant = await member.lock()
         await client.done(*plain())
-        renew = RequestCode.LOCK_BATCH_MQ, None, encode_body(ReconcileBody((LockItem("billing", TOPIC, 0, grant.epoch),)))
+        renew = RequestCode.LOCK_BATCH_MQ, None, encode_body(SessionLockBody((LockItem("billing", TOPIC, 0, grant.epoch),)))
         commit = SyncItem("billing", TOPIC, 0, epoch=grant.epoch, offset=1)
         stale = SyncItem("billing", TOPIC, 0, epoch=1, offset=1)
         sync = RequestCode.SYNC, None, encode_body(SyncBody((commit, stale)))

@@ -22,7 +22,7 @@ COUNTS = range(4)
 
 def grow(cluster: Cluster, broker: Broker, body: str) -> None:
     """One queue more, with a message in it."""
-    layout = broker.topics.live(TOPIC)
+    layout = broker.topics.require_layout(TOPIC)
     count = layout.id_count(broker.name) + 1
     broker.topics.create(altered(layout, [broker.name], write_count=count, read_count=count, writer=cluster.writers()))
     broker.send(count - 1, body)
@@ -44,7 +44,7 @@ class Story:
             broker.send(0, "old")
             for _ in range(count):
                 grow(self.cluster, broker, "old")
-        self.a.topics.create(self.a.topics.live(TOPIC).deletion)
+        self.a.topics.create(self.a.topics.require_layout(TOPIC).deletion)
         self.cluster.register(self.a)
 
     def create_again(self, both: bool, more: int) -> None:
@@ -66,7 +66,7 @@ class Story:
             cluster.nameserver = type(cluster.nameserver)()
             cluster.register(self.a)
         elif how == "b is asked for it first":
-            asked = self.a.topics.live(TOPIC)
+            asked = self.a.topics.require_layout(TOPIC)
             self.a.topics.create(self.b.topics.create(asked))
         cluster.settle()
 
@@ -174,7 +174,7 @@ def test_a_second_deletion_is_not_forgotten_with_the_first_ones() -> None:
     """Its topic began with a counter above 1: a broker that comes back with it would make the others drop what they have."""
     story = Story(0, 0)
     story.create_again(both=False, more=0)
-    story.a.topics.create(story.a.topics.live(TOPIC).deletion)
+    story.a.topics.create(story.a.topics.require_layout(TOPIC).deletion)
     assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 0
     assert story.a.topics.forget_deletions(COUNTER_MAX) == 1
 
@@ -189,7 +189,7 @@ def test_a_deletion_that_is_repeated_spares_what_was_created_after_the_first() -
         broker.send(0, "old")
     grow(cluster, c, "old")
     grow(cluster, c, "old")
-    a.topics.create(a.topics.live(TOPIC).deletion)
+    a.topics.create(a.topics.require_layout(TOPIC).deletion)
     assert a.layout is not None
     assert b.topics.adopt([a.layout]) == 1
     b.send(0, "new")
@@ -213,9 +213,9 @@ def test_a_repeated_deletion_spares_later_creations_however_far_its_counter_is_a
     cluster.settle()
     c.send(0, "old")
     for _ in range(requests):
-        layout = c.topics.live(TOPIC)
+        layout = c.topics.require_layout(TOPIC)
         c.topics.create(TopicLayout(TOPIC, LayoutVersion(layout.version.counter + step, 1), layout.entries))
-    a.topics.create(a.topics.live(TOPIC).deletion)
+    a.topics.create(a.topics.require_layout(TOPIC).deletion)
     assert a.layout is not None
     b.topics.adopt([a.layout])
     b.send(0, "new")
@@ -263,8 +263,8 @@ def test_in_any_order_of_delivery_a_message_is_lost_to_a_deletion_of_its_topic_a
             deletions.append(broker.layout.version.counter)
         for queue, found in broker.messages.items():
             if word == "send" and len(found) > before.get(queue, 0):
-                found[-1] = f"{number} began {broker.topics.live(TOPIC).began}"
-                sent.append((broker.name, broker.topics.live(TOPIC).began, found[-1]))
+                found[-1] = f"{number} began {broker.topics.require_layout(TOPIC).began}"
+                sent.append((broker.name, broker.topics.require_layout(TOPIC).began, found[-1]))
     cluster.settle()
     (layout,) = {broker.layout for broker in cluster.brokers}
     began = layout.began if layout is not None else 0

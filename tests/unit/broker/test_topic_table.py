@@ -77,7 +77,7 @@ def test_every_change_is_journaled_once_and_told_once() -> None:
 def test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew() -> None:
     told: list[bool] = []
     journal = Journal(lambda: None)
-    topics = TopicTable(LayoutTable(), journal, "broker-a", lambda topic: told.append(topics.find(topic) is None))
+    topics = TopicTable(LayoutTable(), journal, "broker-a", lambda topic: told.append(topics.find_layout(topic) is None))
     topics.adopt([layout(1)])
     topics.create(layout(3))
     assert told == [False, True, False], "deleted, then created again"
@@ -99,7 +99,7 @@ def test_the_changes_of_an_earlier_version_that_missed_a_deletion_are_read() -> 
 
 def test_a_layout_that_keeps_the_oldest_queue_is_no_deletion() -> None:
     told: list[bool] = []
-    topics = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find(topic) is None))
+    topics = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find_layout(topic) is None))
     topics.adopt([layout(1)])
     kept = layout(1).entries
     topics.adopt([TopicLayout("t", LayoutVersion(5, 7), (*kept, LayoutEntry("broker-b", 1, 1, 5)))])
@@ -110,15 +110,15 @@ def test_a_layout_that_keeps_the_oldest_queue_is_no_deletion() -> None:
 def test_a_layout_of_an_earlier_creation_is_outbid_whatever_its_counter_is() -> None:
     told: list[bool] = []
     topics = TopicTable(
-        LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find(topic) is None), new_writer=lambda: 9
+        LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find_layout(topic) is None), new_writer=lambda: 9
     )
     topics.adopt([layout(4)])
     topics.adopt([TopicLayout("t", LayoutVersion(8, 7), layout(1).entries)])
-    assert topics.live("t") == TopicLayout("t", LayoutVersion(9, 9), layout(4).entries)
+    assert topics.require_layout("t") == TopicLayout("t", LayoutVersion(9, 9), layout(4).entries)
     assert told == [False, False]
     last = TopicLayout("t", LayoutVersion(COUNTER_MAX, 7), layout(1).entries)
     topics.adopt([last])
-    assert topics.live("t") == last, "no counter is left above it"
+    assert topics.require_layout("t") == last, "no counter is left above it"
 
 
 def test_is_rebuilt_equal_from_the_log_and_from_a_snapshot() -> None:
@@ -137,7 +137,7 @@ def test_is_rebuilt_equal_from_the_log_and_from_a_snapshot() -> None:
 
 def test_a_missing_topic_is_told_with_the_next_step() -> None:
     with pytest.raises(TopicNotExistError, match="lockstep topic create nowhere"):
-        table().live("nowhere")
+        table().require_layout("nowhere")
 
 
 @pytest.mark.parametrize(("queue_id", "there"), [(-1, False), (0, True), (3, True), (4, False)])
@@ -198,14 +198,14 @@ def test_a_classic_tool_that_creates_a_topic_without_queues_is_told_how_many_it_
     topics.adopt([] if here is None else [here])
     with pytest.raises(MessageIllegalError, match=f"t was not created: {read} queues to read, {write} to write, expected 1 to 16384"):
         topics.create_own("t", read, write)
-    assert topics.find("t") is None
+    assert topics.find_layout("t") is None
 
 
 def test_an_invalid_layout_is_left_out_and_the_others_are_taken() -> None:
     topics = table()
     assert topics.adopt([layout(2, queues=1 << 40), layout(1, topic="u")]) == 1
     assert topics.layouts.get("t") is None
-    assert topics.live("u") == layout(1, topic="u")
+    assert topics.require_layout("u") == layout(1, topic="u")
 
 
 def test_a_deleted_topic_is_made_anew_by_a_classic_tool() -> None:
@@ -246,7 +246,7 @@ def test_a_requested_counter_is_at_most_2_to_the_20_above_the_one_here(here: int
         MessageIllegalError, match=f"topic t: layout counter {here + COUNTER_STEP_MAX + 1} is more than 1048576 above {here}"
     ):
         topics.create(layout(here + COUNTER_STEP_MAX + 1))
-    assert topics.create(layout(here + COUNTER_STEP_MAX)) == topics.live("t")
+    assert topics.create(layout(here + COUNTER_STEP_MAX)) == topics.require_layout("t")
 
 
 def test_a_counter_that_is_raised_is_checked_after_it() -> None:
@@ -278,7 +278,7 @@ def test_one_topic_more_than_allowed_is_refused_by_name() -> None:
     for create in (lambda: topics.create(layout(1, topic="c")), lambda: topics.create_own("c", 1, 1)):
         with pytest.raises(NoPermissionError, match="topic c was not created: the cluster has 2 topics, topics_max allows 2"):
             create()
-    topics.create_own("%RETRY%g", 1, 1, beyond=True)  # a message that was acknowledged waits for it
+    topics.create_own("%RETRY%g", 1, 1, for_group=True)  # a message that was acknowledged waits for it
     topics.create(layout(2, topic="%RETRY%g", queues=0))
     topics.create(layout(2, topic="a", queues=8))
     topics.create(layout(3, topic="a", queues=0))
@@ -292,17 +292,17 @@ def test_a_topic_of_a_group_is_refused_where_names_of_topics_come_near_to_what_n
     monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 3)
     topics = TopicTable(LayoutTable(), Journal(), "broker-a", topics_max=2)
     topics.create(layout(1, topic="a"))
-    topics.create_own("%RETRY%g", 1, 1, beyond=True)
-    topics.create_own("%DLQ%g", 1, 1, beyond=True)
+    topics.create_own("%RETRY%g", 1, 1, for_group=True)
+    topics.create_own("%DLQ%g", 1, 1, for_group=True)
     topics.create(layout(2, topic="%DLQ%g", queues=0))
     before = topics.snapshot()
     with pytest.raises(
         NoPermissionError, match="topic %RETRY%h was not created: the cluster has 2 topics and remembers 1 deleted ones, 3 together are"
     ):
-        topics.create_own("%RETRY%h", 1, 1, beyond=True)
+        topics.create_own("%RETRY%h", 1, 1, for_group=True)
     assert topics.snapshot() == before
-    topics.create_own("%DLQ%g", 1, 1, beyond=True)  # a name that is known adds none
-    assert topics.create_own("%RETRY%g", 1, 1, beyond=True) == topics.live("%RETRY%g")
+    topics.create_own("%DLQ%g", 1, 1, for_group=True)  # a name that is known adds none
+    assert topics.create_own("%RETRY%g", 1, 1, for_group=True) == topics.require_layout("%RETRY%g")
 
 
 def test_nameservers_take_more_names_of_topics_from_one_broker_than_it_creates_for_groups() -> None:
@@ -318,9 +318,9 @@ def test_the_topic_of_a_group_has_room_for_its_entry_up_to_what_nameservers_take
     topics.create(layout(1, topic="a"))
     with pytest.raises(NoPermissionError, match="have 1, 1 are allowed"):
         topics.create(layout(1, topic="b"))
-    topics.create_own("%RETRY%g", 1, 1, beyond=True)
+    topics.create_own("%RETRY%g", 1, 1, for_group=True)
     with pytest.raises(NoPermissionError, match="have 2, 2 are allowed"):
-        topics.create_own("%DLQ%g", 1, 1, beyond=True)
+        topics.create_own("%DLQ%g", 1, 1, for_group=True)
 
 
 def test_entries_of_all_layouts_together_are_limited_and_the_topic_beyond_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ def test_entries_of_all_layouts_together_are_limited_and_the_topic_beyond_is_ref
     topics = table()
     topics.create(layout(1, topic="a").with_queues("broker-b", 1, 1, 7))
     topics.create(layout(1, topic="b"))
-    for refused in (layout(1, topic="c"), topics.live("b").with_queues("broker-b", 1, 1, 7)):
+    for refused in (layout(1, topic="c"), topics.require_layout("b").with_queues("broker-b", 1, 1, 7)):
         with pytest.raises(
             NoPermissionError, match=f"topic {refused.topic} was not changed: its layout would have 1 entries more.* have 3, 3 are"
         ):
@@ -336,7 +336,7 @@ def test_entries_of_all_layouts_together_are_limited_and_the_topic_beyond_is_ref
     topics.create(layout(2, topic="b", queues=8))
     topics.create(layout(3, topic="b", queues=0))
     topics.create(layout(1, topic="c"))
-    topics.create_own("%RETRY%g", 1, 1, beyond=True)  # a message that was acknowledged waits for it
+    topics.create_own("%RETRY%g", 1, 1, for_group=True)  # a message that was acknowledged waits for it
     assert topics.adopt([layout(1, topic="d")]) == 1, "what the cluster has it keeps"
 
 
@@ -347,9 +347,9 @@ def test_a_full_broker_adopts_no_topic_that_it_does_not_know_and_every_newer_lay
     topics = table()
     monkeypatch.setattr(f"lockstep.broker.tables.topic_table.{limit}", figure)
     deleted = layout(2, topic="c", queues=0)
-    assert (topics.adopt([layout(1, topic="a"), layout(1, topic="b")]), topics.full) == (2, False)
+    assert (topics.adopt([layout(1, topic="a"), layout(1, topic="b")]), topics.is_full) == (2, False)
     assert topics.adopt([deleted, *(layout(1, topic=f"d-{number}") for number in range(9))]) == (1 if figure == 1 else 2)
-    assert topics.full
+    assert topics.is_full
     assert "topics.not_adopted" in caplog.text
     known = topics.layouts.all()
     assert topics.adopt([layout(4, topic=each.topic) for each in known]) == len(known)
@@ -368,7 +368,7 @@ def test_no_new_name_is_taken_while_too_many_deletions_are_remembered(monkeypatc
 def test_a_store_with_impossible_layouts_opens_serves_and_names_them(caplog: pytest.LogCaptureFixture) -> None:
     topics = table()
     topics.restore([to_plain(layout(COUNTER_MAX + 1)), to_plain(layout(1, topic="good"))])
-    topics.log_impossible()
-    assert topics.live("t") == layout(COUNTER_MAX + 1)
+    topics.log_invalid_layouts()
+    assert topics.require_layout("t") == layout(COUNTER_MAX + 1)
     topics.check_readable("t", 0)
     assert [record.getMessage().split()[:2] for record in caplog.records] == [["layout.impossible", "topic=t"]]

@@ -10,7 +10,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 
-from lockstep.broker.tables.sequence_table import TAKE, Scope, SequenceTable, StoredFrame  # noqa: E402
+from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, StoredFrame  # noqa: E402
 from lockstep.client import GivenId  # noqa: E402
 from lockstep.protocol.errors import NonDeterministicRetryError, OutOfSequenceError, StaleEpochError, StateError  # noqa: E402
 from lockstep.protocol.fields import to_plain  # noqa: E402
@@ -77,12 +77,12 @@ class Remembered:
         scope = Scope(header.producer_id, header.partition, header.topic, header.queue_id)
         place = header.partition, header.producer_epoch, header.first_sequence, header.count
         frame = FrameSequence(header.producer_id, *place, header.first, header.crc, bool(header.given))
-        verdict = self._table.check(scope, frame, now_ms=0)
-        stored = verdict.place or StoredFrame(-1, -1, 0)
-        if verdict is TAKE:
+        verdict = self._table.check_frame(scope, frame, now_ms=0)
+        stored = verdict.stored or StoredFrame(-1, -1, 0)
+        if verdict is ACCEPT:
             bodies = broker.queues.setdefault((header.topic, header.queue_id), [])
             stored = StoredFrame(len(bodies), len(bodies), 1)
-            self._table.record(scope, frame, stored)
+            self._table.record_frame(scope, frame, stored)
             bodies += seen.bodies
         reply = SendRecordsReply(*stored, "127.0.0.1:10911", next_sequence=verdict.next)
         seen.endpoint.send(seen.command.reply(verdict.code, verdict.remark, to_plain(reply)))

@@ -12,8 +12,8 @@ from lockstep.protocol.bodies import (
     LockResult,
     LockVerdict,
     QueueFreeBody,
-    ReconcileBody,
-    ReconcileReply,
+    SessionLockBody,
+    SessionLockReply,
     Subscription,
     SyncBody,
     SyncItem,
@@ -127,11 +127,11 @@ class Wire:
 
 
 def lock(wire: Wire, *items: LockItem) -> int:
-    return wire.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(ReconcileBody(items)))
+    return wire.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(SessionLockBody(items)))
 
 
 def locked(*items: LockResult) -> bytes:
-    return encode_body(ReconcileReply(items, {}, 3_000, 20_000))
+    return encode_body(SessionLockReply(items, {}, 3_000, 20_000))
 
 
 GRANT = LockResult("billing", "orders", 0, LockVerdict.OK, epoch=17, offset=5, attempts=2, generation=4)
@@ -228,7 +228,7 @@ def test_what_arrived_before_the_cut_is_not_lost() -> None:
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 64, 10_000])
 def test_any_split_gives_the_same_events_and_only_the_last_byte_tells(piece: int) -> None:
     whole, split = Wire().bound(), Wire().bound()
-    request = encode_frame(Command(RequestCode.LOCK_BATCH_MQ, 9, body=encode_body(ReconcileBody((LockItem("billing", "orders", 0),)))))
+    request = encode_frame(Command(RequestCode.LOCK_BATCH_MQ, 9, body=encode_body(SessionLockBody((LockItem("billing", "orders", 0),)))))
     reply = encode_frame(Command(0, 9, RESPONSE_FLAG, body=locked(GRANT)))
     for wire, size in ((whole, len(reply)), (split, piece)):
         for data, upstream in ((request, True), (reply, False)):

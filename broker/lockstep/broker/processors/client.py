@@ -93,7 +93,7 @@ class ClientProcessor:
             if member is not None:
                 await self._budget.take(len(member.subscriptions or ()) // TOPICS_PER_ITEM)
                 members.append(pack_plain(to_plain(member)))
-        status = coordination.status.combined(group, [], [])
+        status = coordination.status.combine(group, [], [])
         if status is None:
             raise SubscriptionGroupNotExistError(f"nothing is known of group {group} at {coordination.state.config.broker_name}")
         plain = to_plain(GroupStatusReply((), status))
@@ -102,7 +102,7 @@ class ClientProcessor:
 
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
         """How often its subscriptions were replaced, and what holds."""
-        return self._coordination.state.overruled.get(group, 0), self._coordination.status.contract(group)
+        return self._coordination.state.override_counts.get(group, 0), self._coordination.status.contract(group)
 
     def _forget(self, endpoint: Endpoint, _reason: str) -> None:
         self._peers.pop(endpoint.id, None)

@@ -1,6 +1,6 @@
 """LOCK_BATCH_MQ, UNLOCK_BATCH_MQ and SYNC. RocketMQ: AdminBrokerProcessor.lockBatchMQ, unlockBatchMQ.
 
-A connection with a session sends ReconcileBody, any other one LockBatchBody. Responses wait until the log is confirmed up to its end, even
+A connection with a session sends SessionLockBody, any other one LockBatchBody. Responses wait until the log is confirmed up to its end, even
 if the request changed nothing: they may report a change that is not durable yet. An empty SYNC only proves that the client is alive, and
 its response is sent at once.
 """
@@ -10,7 +10,7 @@ from functools import partial
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.lock_sync import OffsetsByTime
 from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
-from lockstep.protocol.bodies import LockBatchBody, ReconcileBody, SyncBody
+from lockstep.protocol.bodies import LockBatchBody, SessionLockBody, SyncBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import RemoteProtocolError
@@ -48,19 +48,19 @@ class LockProcessor:
         command = request.reply(body=reply)
         return Pending(command) if reply.items else command
 
-    def _lock_body(self, request: Request) -> ReconcileBody | LockBatchBody:
+    def _lock_body(self, request: Request) -> SessionLockBody | LockBatchBody:
         """Decode the body. Raise the error of LockBatchBody if a connection without a session has sent neither of the two."""
         raw = request.body
-        if self._coordination.state.sessions.of_connection(request.endpoint.id) is not None:
-            return decode_body(ReconcileBody, raw)
+        if self._coordination.state.sessions.session_on(request.endpoint.id) is not None:
+            return decode_body(SessionLockBody, raw)
         try:
             return decode_body(LockBatchBody, raw)
         except RemoteProtocolError as error:
             try:
-                return decode_body(ReconcileBody, raw)
+                return decode_body(SessionLockBody, raw)
             except RemoteProtocolError:
                 raise error from None
 
-    def _reconcile(self, request: Request, body: ReconcileBody, by_time: OffsetsByTime) -> Outcome:
+    def _reconcile(self, request: Request, body: SessionLockBody, by_time: OffsetsByTime) -> Outcome:
         reply = self._coordination.lock_sync.lock(request.endpoint.id, body, self._clock.boot_ms(), by_time)
         return NO_RESPONSE if reply is None else Pending(request.reply(body=reply))

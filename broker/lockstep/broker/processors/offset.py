@@ -10,7 +10,7 @@ from typing import Protocol
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.lock_sync import OffsetsByTime, start_policy
 from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
-from lockstep.protocol.bodies import LockItem, LockVerdict, ReconcileBody
+from lockstep.protocol.bodies import LockItem, LockVerdict, SessionLockBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceNotAvailableError
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
@@ -42,7 +42,7 @@ class OffsetProcessor:
         header: QueryConsumerOffsetHeader = request.header
         if header.where is not None:
             item = LockItem(header.consumer_group, header.topic, header.queue_id)
-            body = ReconcileBody((item,), (start_policy(header),))
+            body = SessionLockBody((item,), (start_policy(header),))
             return self._starts.resolve(request, body, partial(self._query_session, request, header))
         young = self._store.young_queue(header.topic, header.queue_id)
         offset = self._coordination.legacy.query_offset((header.consumer_group, header.topic, header.queue_id), young=young)
@@ -59,7 +59,7 @@ class OffsetProcessor:
         return Pending(request.reply())
 
     def _query_session(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> Outcome:
-        result = self._coordination.lock_sync.query(request.endpoint.id, header, self._clock.boot_ms(), by_time)
+        result = self._coordination.lock_sync.query_start(request.endpoint.id, header, self._clock.boot_ms(), by_time)
         if result is None:
             return NO_RESPONSE
         if result.verdict is LockVerdict.NOT_YOURS:

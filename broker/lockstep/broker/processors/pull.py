@@ -181,7 +181,7 @@ class PullProcessor:
 
     def stale(self, effect: StalePulls) -> None:
         """The group's epoch of the queue rose: who carries an older one is told now."""
-        self._serve_soon(self._take(lambda holds: holds.of_group(effect.group, effect.topic, effect.queue_id)))
+        self._serve_soon(self._take(lambda holds: holds.take_group(effect.group, effect.topic, effect.queue_id)))
 
     def topic_changed(self, topic: str) -> None:
         """The topic's layout changed: who waits there is checked anew."""
@@ -189,7 +189,7 @@ class PullProcessor:
             self._turn.schedule()
 
     def connection_closed(self, endpoint: Endpoint) -> None:
-        self._take(lambda holds: holds.of_connection(endpoint.id))
+        self._take(lambda holds: holds.take_connection(endpoint.id))
         self._blocked.pop(endpoint, None)
         self._cold.pop(endpoint, None)
 
@@ -197,14 +197,14 @@ class PullProcessor:
         """Answers everyone who waits; from now on nobody is held."""
         self._stopping = True
         self._deadline.cancel()
-        self._found += self._take(LongPollTable.everyone)
+        self._found += self._take(LongPollTable.take_all)
         while self._found:
             self._serve_found()
 
     def _expire(self) -> None:
         self._deadline.cancel()
         now_ms = self._clock.monotonic_ms()
-        expired = self._take(lambda holds: holds.expired(now_ms, TURN_HELD_MAX))
+        expired = self._take(lambda holds: holds.take_expired(now_ms, TURN_HELD_MAX))
         for pull in expired:
             pull.deadline_ms = None
         self._serve_soon(expired)
@@ -253,7 +253,7 @@ class PullProcessor:
     def _serve_found(self) -> None:
         """One share of them a turn: heartbeats and commits are not kept waiting by a thousand groups that catch up at once."""
         found = self._found
-        found += self._take(lambda holds: holds.woken(TURN_HELD_MAX))
+        found += self._take(lambda holds: holds.take_woken(TURN_HELD_MAX))
         self._turn_bytes = 0
         for _ in range(min(len(found), TURN_PULLS_MAX)):
             if self._turn_bytes >= TURN_BYTES_MAX:
@@ -378,7 +378,7 @@ class PullProcessor:
         try:
             if not self._holds.hold(pull.held):
                 return False
-            oldest = self._holds.excess(pull.held)
+            oldest = self._holds.take_excess(pull.held)
         except Exception as error:  # re-raised
             self._give_up(error, but=pull)
             raise

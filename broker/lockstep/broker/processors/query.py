@@ -38,7 +38,7 @@ class QueryProcessor:
     @handles(RequestCode.TOPIC_OFFSETS, TopicHeader)
     def topic_offsets(self, request: Request) -> Outcome:
         header: TopicHeader = request.header
-        count = self._topics.own_read_count(self._topics.live(header.topic))
+        count = self._topics.own_read_count(self._topics.require_layout(header.topic))
         bounds = [self._store.bounds(header.topic, queue_id) for queue_id in range(count)]
         ranges = tuple(OffsetRange(queue_id, *pair) for queue_id, pair in enumerate(bounds))
         return request.reply(body=encode_body(TopicOffsets(ranges)))
@@ -63,7 +63,7 @@ class QueryProcessor:
         return request.reply(body=record)
 
     def _has(self, header: QueueHeader | SearchOffsetHeader) -> bool:
-        layout = self._topics.find(header.topic)
+        layout = self._topics.find_layout(header.topic)
         return layout is not None and 0 <= header.queue_id < self._topics.own_read_count(layout)
 
 

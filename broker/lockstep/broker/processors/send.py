@@ -14,7 +14,7 @@ from lockstep.broker.delayed_delivery import DelayedDelivery
 from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.store import Appended, Store
-from lockstep.broker.tables.sequence_table import TAKE, Scope, SequenceTable, SequenceVerdict, StoredFrame
+from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, SequenceVerdict, StoredFrame
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
@@ -116,8 +116,8 @@ class SendProcessor:
         place = header.partition, header.producer_epoch, header.first_sequence, header.count
         frame = FrameSequence(producer_id, *place, header.first, header.crc, bool(header.given))
         now_ms = self._store.now_ms()
-        verdict = self._sequences.check(scope, frame, now_ms=now_ms)
-        if verdict is not TAKE:
+        verdict = self._sequences.check_frame(scope, frame, now_ms=now_ms)
+        if verdict is not ACCEPT:
             return self._answered_before(request, verdict, UNTIL[header.durable])
         stale = self._stale(header)
         if stale is not None:
@@ -125,7 +125,9 @@ class SendProcessor:
         check_stamp(request.body, frame, self._sequences.crc_before(scope, frame, now_ms=now_ms))
         appended = self._append(request, header)
         try:
-            self._sequences.record(scope, frame, StoredFrame(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
+            self._sequences.record_frame(
+                scope, frame, StoredFrame(appended.queue_offset, appended.physical_offset, appended.store_timestamp)
+            )
         except Exception as error:  # re-raised
             # Stored, and not known as stored: the sender's repeat would be stored a second time.
             self._store.writer.unsure(error)
@@ -134,7 +136,7 @@ class SendProcessor:
 
     def _answered_before(self, request: Request, verdict: SequenceVerdict, until: Until) -> Outcome:
         """A repeat, or a frame that is out of its turn."""
-        place = verdict.place or NO_PLACE
+        place = verdict.stored or NO_PLACE
         answer = SendRecordsReply(*place, store_host=self._host_text(), next_sequence=verdict.next)
         return Pending(request.reply(answer, code=verdict.code, remark=verdict.remark), until)
 
@@ -142,7 +144,7 @@ class SendProcessor:
         """The layout in force, where a keyed send hashed over an older one. An unknown topic is not this check's business."""
         if header.layout_counter is None or header.layout_writer is None:
             return None
-        layout = self._topics.find(header.topic)
+        layout = self._topics.find_layout(header.topic)
         stale = layout is not None and LayoutVersion(header.layout_counter, header.layout_writer) < layout.version
         return layout if stale else None
 

@@ -75,7 +75,7 @@ class SendBackProcessor:
         if request.endpoint.closed:
             return NO_RESPONSE
         key = (header.consumer_group, header.topic, header.queue_id)
-        done = self._coordination.lock_sync.dead_lettered(request.endpoint.id, key, header.epoch, header.offset)
+        done = self._coordination.lock_sync.is_dead_lettered(request.endpoint.id, key, header.epoch, header.offset)
         if done is None:
             remark = f"epoch {header.epoch} of {key[0]} at {key[1]}:{key[2]} is over: drop the queue"
             return Pending(request.reply(code=ResponseCode.STALE_EPOCH, remark=remark))
@@ -86,7 +86,7 @@ class SendBackProcessor:
         self._gate.check()
         self._dead_letter(header.consumer_group, _users(result.parts[0]), header.reason)
         if header.advance:
-            self._coordination.lock_sync.move_behind(key, header.offset, self._clock.boot_ms())
+            self._coordination.lock_sync.commit_dead_letter(key, header.offset, self._clock.boot_ms())
         return Pending(request.reply())
 
     def _dead_letter(self, group: str, record: RecordView, reason: str) -> None:
@@ -101,7 +101,7 @@ class SendBackProcessor:
         self._store.check_append(len(copy.body) + COPY_HEAD_BYTES_MAX)
         self._coordination.state.check_group_room(group)
         self._homes.create(copy.topic)
-        self._coordination.state.begin(group)
+        self._coordination.state.register_group(group)
 
 
 def _check_same(record: RecordView, header: SendBackHeader) -> None:

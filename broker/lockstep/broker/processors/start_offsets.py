@@ -8,8 +8,8 @@ from typing import Protocol
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.lock_sync import NO_TIMES, OffsetsByTime
-from lockstep.broker.tables.lock_table import Key
-from lockstep.protocol.bodies import ReconcileBody
+from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.protocol.bodies import SessionLockBody
 from lockstep.runtime.request import NO_RESPONSE, Later, Outcome, Request
 
 START_LANE = "start"
@@ -29,9 +29,9 @@ class StartOffsets:
         self._lock_sync = coordination.lock_sync
         self._store = store
 
-    def resolve(self, request: Request, body: ReconcileBody, handle: Callable[[OffsetsByTime], Outcome]) -> Outcome:
+    def resolve(self, request: Request, body: SessionLockBody, handle: Callable[[OffsetsByTime], Outcome]) -> Outcome:
         """Return the outcome of `handle`: at once if `body` needs no offset by time, else from the lane, once they were found."""
-        if not self._lock_sync.times_needed(request.endpoint.id, body):
+        if not self._lock_sync.policies_to_look_up(request.endpoint.id, body):
             return handle(NO_TIMES)
 
         async def find_and_handle() -> Outcome:
@@ -42,10 +42,10 @@ class StartOffsets:
 
         return Later(START_LANE, find_and_handle)
 
-    async def _find(self, request: Request, body: ReconcileBody) -> dict[Key, int]:
+    async def _find(self, request: Request, body: SessionLockBody) -> dict[QueueKey, int]:
         """Return the offsets that are needed still: the group may have begun while the request waited in the lane."""
-        found: dict[Key, int] = {}
-        for policy in self._lock_sync.times_needed(request.endpoint.id, body):
+        found: dict[QueueKey, int] = {}
+        for policy in self._lock_sync.policies_to_look_up(request.endpoint.id, body):
             assert policy.timestamp_ms is not None, "a policy by time names one"
             for queue_id in self._lock_sync.own_queue_ids(policy.topic):
                 offset = await self._store.offset_by_time(policy.topic, queue_id, policy.timestamp_ms)

@@ -28,7 +28,7 @@ class StatusProcessor:
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupSettings)
     def configure(self, request: Request) -> Outcome:
         settings: GroupSettings = request.body
-        self._coordination.admin.configure(settings)
+        self._coordination.admin.set_settings(settings)
         facts = {"subscription_policy": settings.subscription_policy.value, "consume_enable": settings.consume_enable}
         log.info("group.configured", group=settings.group, peer=request.endpoint.peer, **facts)
         return Pending(request.reply(body=settings))
@@ -38,7 +38,7 @@ class StatusProcessor:
         """As RocketMQ a broker that does not know the group answers that it is deleted."""
         header: DeleteGroupHeader = request.header
         with_progress = header.clean_offset or header.remove_offset
-        count = self._coordination.admin.delete(header.group, with_progress=with_progress)
+        count = self._coordination.admin.delete_group(header.group, with_progress=with_progress)
         if count is not None:
             log.info("group.deleted", group=header.group, peer=request.endpoint.peer, with_progress=with_progress, queues=count)
         return Pending(request.reply())
@@ -46,7 +46,7 @@ class StatusProcessor:
     @handles(RequestCode.RESET_OFFSETS, None, ResetBody, body_bytes_max=MEMBER_BYTES_MAX)
     def reset(self, request: Request) -> Outcome:
         body: ResetBody = request.body
-        reply = self._coordination.admin.reset(body)
+        reply = self._coordination.admin.reset_progress(body)
         moved = {before.queue_id: [before.offset, after.offset] for before, after in zip(reply.queues, body.queues, strict=True)}
         log.info("progress.reset", group=body.group, topic=body.topic, peer=request.endpoint.peer, queues=moved)
         return Pending(request.reply(body=reply))

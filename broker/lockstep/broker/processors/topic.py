@@ -5,7 +5,7 @@ RocketMQ: AdminBrokerProcessor, TopicConfigManager.
 
 from collections.abc import Callable
 
-from lockstep.broker.tables.topic_table import TopicTable, missing
+from lockstep.broker.tables.topic_table import TopicTable, topic_missing
 from lockstep.protocol.bodies import CreateTopicReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode
@@ -37,8 +37,8 @@ class TopicProcessor:
     def create_topic(self, request: Request) -> Outcome:
         header: CreateTopicHeader = request.header
         check_topic(header.topic)
-        if header.auto and not self._auto_create and self._topics.find(header.topic) is None:
-            raise missing(header.topic)
+        if header.auto and not self._auto_create and self._topics.find_layout(header.topic) is None:
+            raise topic_missing(header.topic)
         self._check_disk(header.topic)
         return Pending(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.body)))))
 
@@ -53,17 +53,17 @@ class TopicProcessor:
 
     def find_or_create(self, topic: str, queue_count: int) -> TopicLayout:
         """The topic of a classic send: in force, or created with queues at this broker where that is allowed, else TopicNotExistError."""
-        layout = self._topics.find(topic)
+        layout = self._topics.find_layout(topic)
         if layout is not None:
             return layout
         if not self._auto_create:
-            raise missing(topic)
+            raise topic_missing(topic)
         self._check_disk(topic)
         count = max(1, min(queue_count, AUTO_CREATE_QUEUES_MAX))
         return self._topics.create_own(topic, count, count)
 
     def _check_disk(self, topic: str) -> None:
-        if self._may_begin is not None and self._topics.find(topic) is None:
+        if self._may_begin is not None and self._topics.find_layout(topic) is None:
             self._may_begin(f"topic {topic}")
 
     def _create(self, header: CreateTopicHeader, body: bytes | bytearray | memoryview) -> TopicLayout:

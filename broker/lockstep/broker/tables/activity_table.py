@@ -44,18 +44,18 @@ class ActivityTable:
             self._since += today - before
         return today != before
 
-    def active(self, group: str) -> None:
+    def record_activity(self, group: str) -> None:
         """The group is in use. Begins it, where it is not known: ask for room first. A day never falls: the clock may have been ahead."""
         if self._days.get(group, -1) < self.today:
-            self._do(("group.active", group, self.today))
+            self._record(("group.active", group, self.today))
 
     def idle_days(self, group: str) -> int:
         """Whole days since the last sign of life that the broker has run through; 0 of a group that is not known."""
         return max(0, self.today - max(self._days.get(group, self.today), self._since))
 
-    def forgotten(self, group: str) -> None:
+    def record_forgotten(self, group: str) -> None:
         """Records that the group is forgotten: its locks, its progress and its settings go with it."""
-        self._do(("group.forgotten", group))
+        self._record(("group.forgotten", group))
 
     def apply(self, change: Change) -> None:
         """One change: live or from the log."""
@@ -75,5 +75,5 @@ class ActivityTable:
         for group, day in plain:
             self._days[group] = day
 
-    def _do(self, change: Change) -> None:
-        self._journal.do(change, self.apply)
+    def _record(self, change: Change) -> None:
+        self._journal.record(change, self.apply)

@@ -19,13 +19,13 @@ class DelayTable:
         self._journal = journal
         self._next: dict[int, int] = {}
 
-    def next(self, queue_id: int) -> int:
+    def next_offset(self, queue_id: int) -> int:
         return self._next.get(queue_id, 0)
 
-    def delivered(self, queue_id: int, next_offset: int) -> None:
+    def record_delivered(self, queue_id: int, next_offset: int) -> None:
         """Everything below is where it belongs."""
         change = (KIND, queue_id + 1, next_offset)
-        self._journal.do(change, self.apply)
+        self._journal.record(change, self.apply)
 
     def apply(self, change: Change) -> None:
         """One change: live or from the log."""

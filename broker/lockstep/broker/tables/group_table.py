@@ -25,27 +25,27 @@ GROUP_TOPIC_BYTES = 100
 class Group:
     name: str
     contract: ConsumerGroup | None = None
-    subscribed: dict[str, Subscription] = field(default_factory=dict)
+    contract_subscriptions: dict[str, Subscription] = field(default_factory=dict)
     """The contract's subscriptions by topic: asked for with every pull, and for each queue of a LOCK."""
     members: dict[str, str | None] = field(default_factory=dict)
     """Client id → its session; None: a classic client."""
     classic_count: int = 0
     """How many of them are classic clients."""
     version: int = 0
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    classic_subscriptions: dict[str, Subscription] = field(default_factory=dict)
     """What classic members subscribe to, as RocketMQ keeps it: by topic, last newer version wins. Not durable."""
-    said: dict[str, tuple[Subscription, ...]] = field(default_factory=dict)
+    member_subscriptions: dict[str, tuple[Subscription, ...]] = field(default_factory=dict)
     """Client id → what it last said it subscribes to, also where something else holds for all members. For people; not durable."""
     sub_versions: dict[str, int] = field(default_factory=dict)
     """The highest version that any member has named, by topic: a pull with a higher one came before its heartbeat. Not durable."""
     versions_max: int = VERSIONS_MIN
-    """Entries of `sub_versions` above which `forget_versions` looks for some that are not needed."""
+    """Entries of `sub_versions` above which `prune_sub_versions` looks for some that are not needed."""
 
     _member_ids: tuple[str, ...] | None = None
     """None: to be sorted when it is asked for."""
 
     @property
-    def classic(self) -> bool:
+    def has_classic_members(self) -> bool:
         """A classic client is among the members."""
         return self.classic_count > 0
 
@@ -56,13 +56,13 @@ class Group:
             self._member_ids = tuple(sorted(self.members))
         return self._member_ids
 
-    def put(self, client_id: str, session: str | None) -> None:
+    def put_member(self, client_id: str, session: str | None) -> None:
         """`session` None: a classic client."""
         self.members[client_id] = session
         self.classic_count += session is None
         self._member_ids = None
 
-    def remove(self, client_id: str) -> str | None:
+    def remove_member(self, client_id: str) -> str | None:
         """The session of the member that was removed; None also where there was none."""
         if client_id not in self.members:
             return None
@@ -71,14 +71,14 @@ class Group:
         self._member_ids = None
         return session
 
-    def agree(self, contract: ConsumerGroup | None) -> None:
+    def set_contract(self, contract: ConsumerGroup | None) -> None:
         self.contract = contract
-        self.subscribed = {} if contract is None else {each.topic: each for each in contract.subscriptions}
+        self.contract_subscriptions = {} if contract is None else {each.topic: each for each in contract.subscriptions}
 
-    def forget_versions(self) -> None:
+    def prune_sub_versions(self) -> None:
         """Forgets versions of topics to which no member and no contract subscribes, when there may be many of them."""
         if len(self.sub_versions) > self.versions_max:
-            named = {each.topic for said in self.said.values() for each in said} | self.subscribed.keys()
+            named = {each.topic for said in self.member_subscriptions.values() for each in said} | self.contract_subscriptions.keys()
             self.sub_versions = {topic: version for topic, version in self.sub_versions.items() if topic in named}
             self.versions_max = max(VERSIONS_MIN, 2 * len(self.sub_versions))
 
@@ -96,7 +96,7 @@ class GroupTable:
         """Topic → names of the groups whose contracts subscribe to it."""
         self.subscriptions = SubscriptionTable()
         """Of all contracts and members."""
-        self.members_count = 0
+        self.member_count = 0
         """Of all groups."""
         self._topics_count = 0
         """Entries of `sub_versions` of all groups."""
@@ -109,11 +109,11 @@ class GroupTable:
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
 
-    def of_session(self, session: str) -> list[Group]:
+    def groups_of_session(self, session: str) -> list[Group]:
         """The groups whose lists hold a member of this session."""
         return [self._groups[name] for name in dict.fromkeys(name for name, _ in self._of_session.get(session, ()))]
 
-    def of_topic(self, topic: str) -> list[Group]:
+    def groups_subscribed_to(self, topic: str) -> list[Group]:
         """The groups whose contracts subscribe to the topic."""
         return [self._groups[name] for name in self._of_topic.get(topic, ())]
 
@@ -123,9 +123,9 @@ class GroupTable:
         known = group is not None and client_id in group.members
         if group is not None and known and group.members[client_id] == session:
             return False
-        was_classic = group is not None and group.classic
-        self._do(("group.member", name, client_id, session))
-        if known and self._groups[name].classic == was_classic:
+        was_classic = group is not None and group.has_classic_members
+        self._record(("group.member", name, client_id, session))
+        if known and self._groups[name].has_classic_members == was_classic:
             return False
         self._list_changed(self._groups[name])
         return True
@@ -133,23 +133,23 @@ class GroupTable:
     def leave(self, name: str, client_id: str) -> None:
         group = self._groups.get(name)
         if group is not None and client_id in group.members:
-            self._do(("group.left", name, client_id))
+            self._record(("group.left", name, client_id))
             self._list_changed(group)
 
-    def note_said(self, group: Group, client_id: str, said: tuple[Subscription, ...]) -> None:
+    def record_subscriptions(self, group: Group, client_id: str, said: tuple[Subscription, ...]) -> None:
         """What a member of the group last said it subscribes to. Not durable."""
-        before = group.said.get(client_id)
+        before = group.member_subscriptions.get(client_id)
         if before != said:
-            group.said[client_id] = self.subscriptions.take(said)
+            group.member_subscriptions[client_id] = self.subscriptions.acquire(said)
             if before is not None:
-                self.subscriptions.give(before)
+                self.subscriptions.release(before)
 
-    def note_versions(self, group: Group, said: Iterable[Subscription]) -> None:
+    def record_subscription_versions(self, group: Group, said: Iterable[Subscription]) -> None:
         """The versions that a member has named. Not durable."""
         before = len(group.sub_versions)
         for each in said:
             group.sub_versions[each.topic] = max(each.sub_version, group.sub_versions.get(each.topic, 0))
-        group.forget_versions()
+        group.prune_sub_versions()
         self._topics_count += len(group.sub_versions) - before
 
     @property
@@ -157,31 +157,31 @@ class GroupTable:
         """About the memory of what all groups and members subscribe to."""
         return self.subscriptions.bytes + GROUP_TOPIC_BYTES * self._topics_count
 
-    def missing_bytes(self, name: str, said: tuple[Subscription, ...]) -> int:
+    def additional_bytes(self, name: str, said: tuple[Subscription, ...]) -> int:
         """By how much `subscription_bytes` grows where a member of the group subscribes so."""
         group = self._groups.get(name)
         known = {} if group is None else group.sub_versions
-        return self.subscriptions.missing_bytes(said) + GROUP_TOPIC_BYTES * sum([each.topic not in known for each in said])
+        return self.subscriptions.additional_bytes(said) + GROUP_TOPIC_BYTES * sum([each.topic not in known for each in said])
 
-    def agree(self, name: str, contract: ConsumerGroup | None) -> None:
+    def set_contract(self, name: str, contract: ConsumerGroup | None) -> None:
         """Records the group's contract; None drops it."""
-        self._do(("group.contract", name, None if contract is None else to_plain(contract)))
+        self._record(("group.contract", name, None if contract is None else to_plain(contract)))
 
     def drop_group(self, name: str) -> None:
         """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
         group = self._groups.get(name)
         if group is not None:
             for client_id in group.member_ids:
-                self._remove(group, client_id)
-            self._agree(group, None)
-            self._end(group)
+                self._remove_member(group, client_id)
+            self._put_contract(group, None)
+            self._forget_group(group)
 
     @property
-    def has_changed(self) -> bool:
-        """Whether `take_changed` would return a group."""
+    def has_changed_lists(self) -> bool:
+        """Whether `take_changed_lists` would return a group."""
         return bool(self._changed)
 
-    def take_changed(self) -> list[str]:
+    def take_changed_lists(self) -> list[str]:
         """The groups whose lists changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
@@ -190,17 +190,17 @@ class GroupTable:
         """One change: live or from the log."""
         match change:
             case ("group.contract", name, plain):
-                self._agree(self._group(name), plain)
+                self._put_contract(self._group(name), plain)
             case ("group.member", name, client_id, session):
-                self._remove(self._group(name), client_id)
-                self._put(self._group(name), client_id, session)
+                self._remove_member(self._group(name), client_id)
+                self._put_member(self._group(name), client_id, session)
             case ("group.left", name, client_id):
-                self._remove(self._group(name), client_id)
+                self._remove_member(self._group(name), client_id)
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the groups")
         group = self._groups[change[1]]
         if group.contract is None and not group.members:
-            self._end(group)
+            self._forget_group(group)
 
     def snapshot(self) -> SnapshotRows:
         copies = [(name, group.contract, dict(group.members)) for name, group in sorted(self._groups.items())]
@@ -215,46 +215,46 @@ class GroupTable:
     def restore(self, plain: Iterable[list[Any]]) -> None:
         for name, contract, members in plain:
             group = self._groups[name] = Group(name)
-            self._agree(group, contract)
+            self._put_contract(group, contract)
             for client_id, session in members:
-                self._put(group, client_id, session)
+                self._put_member(group, client_id, session)
 
-    def _do(self, change: Change) -> None:
-        self._journal.do(change, self.apply)
+    def _record(self, change: Change) -> None:
+        self._journal.record(change, self.apply)
 
-    def _end(self, group: Group) -> None:
+    def _forget_group(self, group: Group) -> None:
         self._topics_count -= len(group.sub_versions)
         del self._groups[group.name]
 
     def _group(self, name: str) -> Group:
         return self._groups.setdefault(name, Group(name))
 
-    def _agree(self, group: Group, plain: Any) -> None:
+    def _put_contract(self, group: Group, plain: Any) -> None:
         """`plain`: the contract as it is recorded; None: the group has none any more."""
-        for topic in group.subscribed:
+        for topic in group.contract_subscriptions:
             names = self._of_topic[topic]
             del names[group.name]
             if not names:
                 del self._of_topic[topic]
         before = group.contract
         contract = None if plain is None else from_plain(ConsumerGroup, plain)
-        group.agree(contract and replace(contract, subscriptions=self.subscriptions.take(contract.subscriptions)))
+        group.set_contract(contract and replace(contract, subscriptions=self.subscriptions.acquire(contract.subscriptions)))
         if before is not None:
-            self.subscriptions.give(before.subscriptions)
-        for topic in group.subscribed:
+            self.subscriptions.release(before.subscriptions)
+        for topic in group.contract_subscriptions:
             self._of_topic.setdefault(topic, {})[group.name] = None
 
-    def _put(self, group: Group, client_id: str, session: str | None) -> None:
-        self.members_count += 1
-        group.put(client_id, session)
+    def _put_member(self, group: Group, client_id: str, session: str | None) -> None:
+        self.member_count += 1
+        group.put_member(client_id, session)
         if session is not None:
             self._of_session.setdefault(session, {})[group.name, client_id] = None
 
-    def _remove(self, group: Group, client_id: str) -> None:
-        self.members_count -= client_id in group.members
-        session = group.remove(client_id)
-        if (said := group.said.pop(client_id, None)) is not None:
-            self.subscriptions.give(said)
+    def _remove_member(self, group: Group, client_id: str) -> None:
+        self.member_count -= client_id in group.members
+        session = group.remove_member(client_id)
+        if (said := group.member_subscriptions.pop(client_id, None)) is not None:
+            self.subscriptions.release(said)
         if session is not None:
             places = self._of_session[session]
             del places[group.name, client_id]

@@ -22,7 +22,7 @@ from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.protocol.errors import StoreError
 
-Key = tuple[str, str, int]
+QueueKey = tuple[str, str, int]
 """(group, topic, queue id)"""
 
 
@@ -35,7 +35,7 @@ class FencingCounter:
         self.term = 0
         self._counter = 0
 
-    def start(self, term: int) -> None:
+    def start_term(self, term: int) -> None:
         assert term > self.term, "a term never falls"
         self.term = term
         self._counter = 0
@@ -58,11 +58,11 @@ class Lock:
     """The grant was ended by a reset that its session may not know of yet."""
 
     @property
-    def classic(self) -> bool:
+    def held_by_classic(self) -> bool:
         """A classic client holds it."""
         return self.held and self.session is None
 
-    def good(self, session: str, epoch: int) -> bool:
+    def accepts_epoch(self, session: str, epoch: int) -> bool:
         return self.session == session and self.epoch == epoch
 
 
@@ -86,7 +86,7 @@ class LockTable:
         self._journal = journal
         self._groups: dict[str, dict[str, dict[int, Lock]]] = {}
         """Group → topic → queue id → lock."""
-        self._held_by: dict[str, dict[Key, None]] = {}
+        self._held_by: dict[str, dict[QueueKey, None]] = {}
         self._session_held: dict[str, int] = {}
         """Group → how many of its queues sessions hold."""
         self._held: dict[str, int] = {}
@@ -94,37 +94,37 @@ class LockTable:
         self._count = 0
         self._topics: Counter[str] = Counter()
         """Topic → how many locks it has; none at 0."""
-        self.granted: Counter[str] = Counter()
+        self.grant_counts: Counter[str] = Counter()
         """Group → grants since this start."""
 
-    def get(self, key: Key) -> Lock | None:
+    def get(self, key: QueueKey) -> Lock | None:
         topics = self._groups.get(key[0])
         queues = None if topics is None else topics.get(key[1])
         return None if queues is None else queues.get(key[2])
 
-    def holder(self, key: Key) -> Lock | None:
+    def holder(self, key: QueueKey) -> Lock | None:
         """The lock if somebody holds it."""
         lock = self.get(key)
         return lock if lock is not None and lock.held else None
 
-    def good(self, key: Key, session: str, epoch: int) -> bool:
+    def accepts_epoch(self, key: QueueKey, session: str, epoch: int) -> bool:
         """Whether this session may commit, pull, release or renew with this epoch."""
         lock = self.get(key)
-        return lock is not None and lock.good(session, epoch)
+        return lock is not None and lock.accepts_epoch(session, epoch)
 
-    def held_by(self, session: str) -> list[Key]:
+    def keys_held_by(self, session: str) -> list[QueueKey]:
         return list(self._held_by.get(session, ()))
 
-    def of_group(self, group: str) -> Iterator[tuple[Key, Lock]]:
+    def locks_of_group(self, group: str) -> Iterator[tuple[QueueKey, Lock]]:
         topics = self._groups.get(group, {})
         return (((group, topic, queue_id), lock) for topic, queues in topics.items() for queue_id, lock in queues.items())
 
-    def of_topic(self, topic: str) -> list[Key]:
+    def keys_in_topic(self, topic: str) -> list[QueueKey]:
         if topic not in self._topics:
             return []
         return [(group, topic, queue_id) for group, topics in self._groups.items() for queue_id in topics.get(topic, ())]
 
-    def topics(self, group: str) -> list[str]:
+    def topics_of_group(self, group: str) -> list[str]:
         """Topics in which the group has a lock, held or not."""
         return list(self._groups.get(group, ()))
 
@@ -138,7 +138,7 @@ class LockTable:
 
     def sessions_holding(self, group: str) -> list[str]:
         """The sessions that hold a queue of the group, each once."""
-        return list(dict.fromkeys(lock.session for _, lock in self.of_group(group) if lock.held and lock.session is not None))
+        return list(dict.fromkeys(lock.session for _, lock in self.locks_of_group(group) if lock.held and lock.session is not None))
 
     def __len__(self) -> int:
         """(group, topic, queue) that have a lock, held or not."""
@@ -148,39 +148,39 @@ class LockTable:
         """Groups with a lock, held or not."""
         return list(self._groups)
 
-    def __iter__(self) -> Iterator[tuple[Key, Lock]]:
-        return (item for group in self._groups for item in self.of_group(group))
+    def __iter__(self) -> Iterator[tuple[QueueKey, Lock]]:
+        return (item for group in self._groups for item in self.locks_of_group(group))
 
     def held_count(self, group: str) -> int:
         return self._held.get(group, 0)
 
-    def grant(self, key: Key, epoch: int, session: str | None, client_id: str) -> None:
-        self.granted[key[0]] += 1
-        self._do(("lock.granted", *key, epoch, session, client_id))
+    def record_grant(self, key: QueueKey, epoch: int, session: str | None, client_id: str) -> None:
+        self.grant_counts[key[0]] += 1
+        self._record(("lock.granted", *key, epoch, session, client_id))
 
-    def free(self, key: Key) -> None:
-        self._do(("lock.freed", *key))
+    def record_free(self, key: QueueKey) -> None:
+        self._record(("lock.freed", *key))
 
-    def hold(self, key: Key) -> None:
+    def record_held_again(self, key: QueueKey) -> None:
         """A renewal of an epoch that was freed and is still good."""
-        self._do(("lock.held", *key))
+        self._record(("lock.held", *key))
 
-    def supersede(self, key: Key, epoch: int) -> None:
+    def record_superseded(self, key: QueueKey, epoch: int) -> None:
         """Raises the epoch of a held queue and leaves the queue to its session until that lets go of it."""
-        self._do(("lock.superseded", *key, epoch))
+        self._record(("lock.superseded", *key, epoch))
 
-    def end(self, key: Key, epoch: int) -> None:
-        self._do(("lock.ended", *key, epoch))
+    def record_end(self, key: QueueKey, epoch: int) -> None:
+        self._record(("lock.ended", *key, epoch))
 
-    def end_group(self, group: str, epoch: int) -> None:
+    def record_group_end(self, group: str, epoch: int) -> None:
         """Ends every grant of the group's sessions, free or held. Classic locks know no contract and stay."""
-        self._do(("lock.group_ended", group, epoch))
+        self._record(("lock.group_ended", group, epoch))
 
-    def end_all(self, epoch: int) -> None:
-        self._do(("lock.all_ended", epoch))
+    def record_end_of_all(self, epoch: int) -> None:
+        self._record(("lock.all_ended", epoch))
 
     def drop_topic(self, topic: str) -> None:
-        self._do(("lock.topic_dropped", topic))
+        self._record(("lock.topic_dropped", topic))
 
     def apply(self, change: Change) -> None:
         """One change: live or from the log."""
@@ -197,7 +197,7 @@ class LockTable:
             case ("lock.ended", group, topic, queue_id, epoch):
                 self._put((group, topic, queue_id), Lock(epoch, None, None, False))
             case ("lock.group_ended", group, epoch):
-                for key, lock in list(self.of_group(group)):
+                for key, lock in list(self.locks_of_group(group)):
                     if lock.session is not None:
                         self._put(key, Lock(epoch, None, None, False))
             case ("lock.all_ended", epoch):
@@ -224,10 +224,10 @@ class LockTable:
         for group, topic, queue_id, epoch, session, client_id, held, *superseded in plain:
             self._put((group, topic, queue_id), Lock(epoch, session, client_id, held, superseded == [True]))
 
-    def _do(self, change: Change) -> None:
-        self._journal.do(change, self.apply)
+    def _record(self, change: Change) -> None:
+        self._journal.record(change, self.apply)
 
-    def _put(self, key: Key, lock: Lock) -> None:
+    def _put(self, key: QueueKey, lock: Lock) -> None:
         locks = self._groups.setdefault(key[0], {}).setdefault(key[1], {})
         before = locks.get(key[2])
         if before is not None and before.held and before.session is not None:
@@ -241,7 +241,7 @@ class LockTable:
             self._held_by.setdefault(lock.session, {})[key] = None
             self._session_held[key[0]] = self._session_held.get(key[0], 0) + 1
 
-    def _unindex(self, session: str, key: Key) -> None:
+    def _unindex(self, session: str, key: QueueKey) -> None:
         held = self._held_by[session]
         del held[key]
         if not held:
@@ -250,22 +250,22 @@ class LockTable:
         if not self._session_held[key[0]]:
             del self._session_held[key[0]]
 
-    def _hold_or_free(self, key: Key, *, held: bool) -> None:
+    def _hold_or_free(self, key: QueueKey, *, held: bool) -> None:
         lock = self.get(key)
         if lock is not None:
             self._put(key, replace(lock, held=held, superseded=lock.superseded and held))
 
     def _drop_topic(self, topic: str) -> None:
-        for key in self.of_topic(topic):
+        for key in self.keys_in_topic(topic):
             self._drop(key)
 
     def drop_group(self, group: str) -> None:
         """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
-        for key, _ in list(self.of_group(group)):
+        for key, _ in list(self.locks_of_group(group)):
             self._drop(key)
-        self.granted.pop(group, None)
+        self.grant_counts.pop(group, None)
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: QueueKey) -> None:
         topics = self._groups[key[0]]
         lock = topics[key[1]].pop(key[2])
         self._count -= 1

@@ -48,7 +48,7 @@ class HeldPull(Generic[T]):
     """Of this stay in the table, from 1; 0: not held."""
 
 
-Key = tuple[str, int]
+TopicQueue = tuple[str, int]
 """(topic, queue id)"""
 Waiting = dict[int, HeldPull[T]]
 """Number → pull, in the order of numbers."""
@@ -79,14 +79,14 @@ class LongPollTable(Generic[T]):
         """Those with a long expression."""
         self._long_bytes = 0
         self._due: list[tuple[int, int, HeldPull[T]]] = []
-        self._woken: dict[Key, int] = {}
+        self._woken: dict[TopicQueue, int] = {}
         """Queue → the highest number that was held there when it was woken last."""
 
     def __len__(self) -> int:
         return len(self._all)
 
     def hold(self, pull: HeldPull[T]) -> bool:
-        """False where the connection already holds as many as it may: answer it now. Call `excess` behind it."""
+        """False where the connection already holds as many as it may: answer it now. Call `take_excess` behind it."""
         assert not pull.number, "held twice"
         mine = self._by_connection.setdefault(pull.connection_id, {})
         if len(mine) >= self._held_per_connection_max:
@@ -102,7 +102,7 @@ class LongPollTable(Generic[T]):
         heapq.heappush(self._due, (pull.deadline_ms, pull.number, pull))
         return True
 
-    def excess(self, pull: HeldPull[T]) -> HeldPull[T] | None:
+    def take_excess(self, pull: HeldPull[T]) -> HeldPull[T] | None:
         """Takes out the oldest pull above the limit of the group at its queue, or of all, after `pull` was held; None within the limits."""
         of_group = self._by_group[pull.group, pull.topic, pull.queue_id]
         if len(of_group) > self._held_per_group_max:
@@ -113,24 +113,24 @@ class LongPollTable(Generic[T]):
             oldest = next(iter(self._long.values()))
         else:
             return None
-        self._removed([oldest])
+        self._remove([oldest])
         return oldest
 
-    def wake(self, topic: str, queue_id: int) -> bool:
-        """Messages of the queue have become visible: who waits there now comes out of `woken`. False: none waits."""
+    def mark_woken(self, topic: str, queue_id: int) -> bool:
+        """Messages of the queue have become visible: who waits there now comes out of `take_woken`. False: none waits."""
         if queue_id not in self._by_topic.get(topic, ()):
             return False
         self._woken[topic, queue_id] = self._number
         return True
 
-    def wake_topic(self, topic: str) -> bool:
-        """As `wake`, for all queues of a topic: it was deleted or its layout changed."""
+    def mark_topic_woken(self, topic: str) -> bool:
+        """As `mark_woken`, for all queues of a topic: it was deleted or its layout changed."""
         queues = self._by_topic.get(topic, {})
         for queue_id in queues:
-            self.wake(topic, queue_id)
+            self.mark_woken(topic, queue_id)
         return bool(queues)
 
-    def woken(self, count: int) -> list[HeldPull[T]]:
+    def take_woken(self, count: int) -> list[HeldPull[T]]:
         """Takes out at most `count` pulls that were woken, queue by queue in the order of waking, first come first.
 
         A queue with more of them goes to the end: one that is woken again and again does not keep the others from their turn.
@@ -149,31 +149,31 @@ class LongPollTable(Generic[T]):
             if len(taken) + len(found) >= count and len(found) < len(waiting):
                 self._woken[key] = last
             taken += found
-        return self._removed(taken)
+        return self._remove(taken)
 
     @property
-    def any_woken(self) -> bool:
-        """Whether `woken` may have more."""
+    def has_woken(self) -> bool:
+        """Whether `take_woken` may have more."""
         return bool(self._woken)
 
-    def of_group(self, group: str, topic: str, queue_id: int) -> list[HeldPull[T]]:
+    def take_group(self, group: str, topic: str, queue_id: int) -> list[HeldPull[T]]:
         """Takes out whom a group has waiting at a queue: its epoch rose, or its grant ended."""
         return self._take(self._by_group.get((group, topic, queue_id)))
 
-    def of_connection(self, connection_id: int) -> list[HeldPull[T]]:
+    def take_connection(self, connection_id: int) -> list[HeldPull[T]]:
         """Takes out what a closed connection left behind."""
         return self._take(self._by_connection.get(connection_id))
 
-    def expired(self, now_ms: int, count: int) -> list[HeldPull[T]]:
+    def take_expired(self, now_ms: int, count: int) -> list[HeldPull[T]]:
         """Takes out at most `count` whose deadline has come, earliest first."""
         gone: list[HeldPull[T]] = []
         while self._due and self._due[0][0] <= now_ms and len(gone) < count:
             _, number, pull = heapq.heappop(self._due)
             if pull.number == number:
                 gone.append(pull)
-        return self._removed(gone)
+        return self._remove(gone)
 
-    def everyone(self) -> list[HeldPull[T]]:
+    def take_all(self) -> list[HeldPull[T]]:
         """Takes out all: the broker stops."""
         return self._take(self._all)
 
@@ -184,9 +184,9 @@ class LongPollTable(Generic[T]):
         return self._due[0][0] if self._due else None
 
     def _take(self, pulls: Waiting[T] | None) -> list[HeldPull[T]]:
-        return self._removed(list(pulls.values()) if pulls else [])
+        return self._remove(list(pulls.values()) if pulls else [])
 
-    def _removed(self, taken: list[HeldPull[T]]) -> list[HeldPull[T]]:
+    def _remove(self, taken: list[HeldPull[T]]) -> list[HeldPull[T]]:
         """Takes the pulls out, and returns them. They leave `_all` in a last step that can't fail: after an error `clear` has every pull
         that no caller was given.
         """

@@ -14,7 +14,7 @@ from typing import Any
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.errors import StoreError
 
 
@@ -30,7 +30,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FailingBatch:
     """The batch at `offset` can't be handled."""
 
     offset: int
@@ -64,10 +64,10 @@ class ProgressTable:
         """Topic → how many groups have progress in it; none at 0."""
         self._since: dict[str, dict[str, int]] = {}
         """Topic → group → layout counter: a topic that ends looks at its own alone."""
-        self._committed_ms: dict[Key, int] = {}
-        self._failing: dict[Key, Failing] = {}
+        self._committed_ms: dict[QueueKey, int] = {}
+        self._failing: dict[QueueKey, FailingBatch] = {}
 
-    def get(self, key: Key) -> Progress | None:
+    def get(self, key: QueueKey) -> Progress | None:
         topics = self._groups.get(key[0])
         queues = None if topics is None else topics.get(key[1])
         return None if queues is None else queues.get(key[2])
@@ -76,18 +76,18 @@ class ProgressTable:
         """(group, topic, queue) that have progress."""
         return self._count
 
-    def __iter__(self) -> Iterator[tuple[Key, Progress]]:
-        return ((key, progress) for group in self._groups for key, progress in self.of_group(group))
+    def __iter__(self) -> Iterator[tuple[QueueKey, Progress]]:
+        return ((key, progress) for group in self._groups for key, progress in self.progress_of_group(group))
 
-    def of_group(self, group: str) -> Iterator[tuple[Key, Progress]]:
+    def progress_of_group(self, group: str) -> Iterator[tuple[QueueKey, Progress]]:
         topics = self._groups.get(group, {})
         return (((group, topic, queue_id), progress) for topic, queues in topics.items() for queue_id, progress in queues.items())
 
-    def of_topic(self, group: str, topic: str) -> list[tuple[int, Progress]]:
+    def progress_in_topic(self, group: str, topic: str) -> list[tuple[int, Progress]]:
         """(queue id, progress) of one group in one topic."""
         return list(self._groups.get(group, {}).get(topic, {}).items())
 
-    def count_of(self, group: str) -> int:
+    def queue_count(self, group: str) -> int:
         """Queues in which the group has progress."""
         return sum(map(len, self._groups.get(group, {}).values()))
 
@@ -100,11 +100,11 @@ class ProgressTable:
             return id_count
         return min(id_count, id_count - len(queues) + max(0, queues.ids_end - id_count))
 
-    def groups_in(self, topic: str) -> list[str]:
+    def groups_in_topic(self, topic: str) -> list[str]:
         """Groups that have progress in the topic."""
         return [group for group, topics in self._groups.items() if topic in topics] if topic in self._topics else []
 
-    def topics(self, group: str) -> list[str]:
+    def topics_of_group(self, group: str) -> list[str]:
         """Topics in which the group has progress."""
         return list(self._groups.get(group, ()))
 
@@ -112,11 +112,11 @@ class ProgressTable:
         """None: the group's start policy was not resolved for this topic yet."""
         return self._since.get(topic, {}).get(group)
 
-    def committed_ms(self, key: Key) -> int | None:
+    def committed_ms(self, key: QueueKey) -> int | None:
         """When this process took the last commit; None: not since it started."""
         return self._committed_ms.get(key)
 
-    def failing(self, key: Key) -> Failing | None:
+    def failing(self, key: QueueKey) -> FailingBatch | None:
         """What was told since this process started of the batch at the committed offset."""
         found, progress = self._failing.get(key), self.get(key)
         return found if found is not None and progress is not None and found.offset == progress.offset else None
@@ -124,29 +124,29 @@ class ProgressTable:
     def groups(self) -> list[str]:
         return list(self._groups)
 
-    def commit(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None = None) -> None:
+    def record_commit(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None = None) -> None:
         """Finished work. A lower offset changes nothing; at the same one attempts only rise: a repeat is harmless."""
         self._committed_ms[key] = now_ms
-        self._note(key, offset, attempts, now_ms, error)
-        progress = self._known(key)
+        self._record_failing(key, offset, attempts, now_ms, error)
+        progress = self._existing(key)
         if offset > progress.offset or (offset == progress.offset and attempts > progress.attempts):
-            self._do(("progress.committed", *key, offset, attempts))
+            self._record(("progress.committed", *key, offset, attempts))
 
-    def set(self, key: Key, progress: Progress) -> None:
+    def set_progress(self, key: QueueKey, progress: Progress) -> None:
         """Begins, resets or moves progress, whatever it was."""
         first, end = progress.gap or (None, None)
-        self._do(("progress.set", *key, progress.generation, progress.offset, progress.attempts, first, end))
+        self._record(("progress.set", *key, progress.generation, progress.offset, progress.attempts, first, end))
 
-    def resolve(self, group: str, topic: str, *, since: int, generation: int, offsets: Iterable[tuple[int, int]]) -> None:
+    def record_start(self, group: str, topic: str, *, since: int, generation: int, offsets: Iterable[tuple[int, int]]) -> None:
         """Where the group begins in a topic: (queue id, offset) of every queue without progress, in one record."""
-        self._do(("progress.resolved", group, topic, since, generation, [list(pair) for pair in offsets]))
+        self._record(("progress.resolved", group, topic, since, generation, [list(pair) for pair in offsets]))
 
-    def renew_all(self, generation: int) -> None:
+    def renew_generations(self, generation: int) -> None:
         """A visible suffix of the log is assumed lost: every generation rises."""
-        self._do(("progress.renewed", generation))
+        self._record(("progress.renewed", generation))
 
     def drop_topic(self, topic: str) -> None:
-        self._do(("progress.topic_dropped", topic))
+        self._record(("progress.topic_dropped", topic))
 
     def apply(self, change: Change) -> None:
         """One change: live or from the log."""
@@ -195,19 +195,19 @@ class ProgressTable:
         for group, topic, since in plain["since"]:
             self._since.setdefault(topic, {})[group] = since
 
-    def _note(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None) -> None:
-        if not attempts or offset < self._known(key).offset:
+    def _record_failing(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None) -> None:
+        if not attempts or offset < self._existing(key).offset:
             return
         before = self._failing.get(key)
         if before is None or before.offset != offset:
-            self._failing[key] = Failing(offset, now_ms, error)
+            self._failing[key] = FailingBatch(offset, now_ms, error)
         elif error is not None:
             self._failing[key] = replace(before, error=error)
 
-    def _known(self, key: Key) -> Progress:
+    def _existing(self, key: QueueKey) -> Progress:
         return self._groups[key[0]][key[1]][key[2]]
 
-    def _put(self, key: Key, progress: Progress) -> None:
+    def _put(self, key: QueueKey, progress: Progress) -> None:
         topics = self._groups.setdefault(key[0], {})
         queues = topics.get(key[1])
         if queues is None:
@@ -217,17 +217,17 @@ class ProgressTable:
         queues.ids_end = max(queues.ids_end, key[2] + 1)
         queues[key[2]] = progress
 
-    def _do(self, change: Change) -> None:
-        self._journal.do(change, self.apply)
+    def _record(self, change: Change) -> None:
+        self._journal.record(change, self.apply)
 
     def _drop_topic(self, topic: str) -> None:
-        for group in self.groups_in(topic):
+        for group in self.groups_in_topic(topic):
             self._drop(group, topic)
         self._since.pop(topic, None)
 
     def drop_group(self, group: str) -> None:
         """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
-        for topic in self.topics(group):
+        for topic in self.topics_of_group(group):
             self._drop(group, topic)
             groups = self._since.get(topic, {})
             groups.pop(group, None)
@@ -246,5 +246,5 @@ class ProgressTable:
             del self._topics[topic]
 
 
-def _row(key: Key, progress: Progress) -> list[Any]:
+def _row(key: QueueKey, progress: Progress) -> list[Any]:
     return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None))]

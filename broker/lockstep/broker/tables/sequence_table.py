@@ -60,7 +60,7 @@ class LastFrame(NamedTuple):
     first: int
     next: int
     crc: int
-    place: StoredFrame
+    stored: StoredFrame
     given: bool
 
     @property
@@ -72,12 +72,12 @@ class SequenceVerdict(NamedTuple):
     """`code` SUCCESS without a place: take it. With one: the frame is stored there already."""
 
     code: ResponseCode
-    place: StoredFrame | None = None
+    stored: StoredFrame | None = None
     next: int | None = None
     remark: str | None = None
 
 
-TAKE = SequenceVerdict(ResponseCode.SUCCESS)
+ACCEPT = SequenceVerdict(ResponseCode.SUCCESS)
 DUPLICATE = SequenceVerdict(ResponseCode.DUPLICATE, remark="the frame is stored already, its offset is no longer known")
 
 
@@ -93,18 +93,18 @@ class SequenceTable:
     def __len__(self) -> int:
         return len(self._last)
 
-    def check(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> SequenceVerdict:
+    def check_frame(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> SequenceVerdict:
         """What is to be done with a frame that came just now. `now_ms`: wall time. Changes nothing."""
-        last = self.last(scope, now_ms=now_ms)
+        last = self.find_last(scope, now_ms=now_ms)
         if last is None:
-            return TAKE if frame.first_known or frame.first == 0 else _gap(0, "the broker knows no earlier frame of this scope")
+            return ACCEPT if frame.first_known or frame.first == 0 else _gap(0, "the broker knows no earlier frame of this scope")
         if frame.epoch != last.epoch:
             return _other_epoch(last, frame)
         if frame.first == last.next:
-            return TAKE
+            return ACCEPT
         return _same_epoch(last, frame)
 
-    def record(self, scope: Scope, frame: FrameSequence, place: StoredFrame) -> None:
+    def record_frame(self, scope: Scope, frame: FrameSequence, place: StoredFrame) -> None:
         """The frame stands in the log at `place`."""
         if self._last.pop(scope, None) is None:
             self._topics[scope.topic] += 1
@@ -112,10 +112,10 @@ class SequenceTable:
         if len(self._last) > self._scope_count_max:
             self._remove(next(iter(self._last)))
 
-    def last(self, scope: Scope, *, now_ms: int) -> LastFrame | None:
+    def find_last(self, scope: Scope, *, now_ms: int) -> LastFrame | None:
         """What is known of the scope; None where nothing is, or was and is forgotten by now."""
         last = self._last.get(scope)
-        return last if last is not None and now_ms - last.place.store_timestamp <= last.idle_ms_max else None
+        return last if last is not None and now_ms - last.stored.store_timestamp <= last.idle_ms_max else None
 
     def crc_before(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> int | None:
         """The running CRC that a frame to be taken goes on from; None where nobody can know it (flagged first with a sequence above 0)."""
@@ -123,7 +123,7 @@ class SequenceTable:
             return 0
         if frame.first_known:
             return None
-        last = self.last(scope, now_ms=now_ms)
+        last = self.find_last(scope, now_ms=now_ms)
         return last.crc if last is not None and last.epoch == frame.epoch and last.next == frame.first else None
 
     def drop_topic(self, topic: str) -> None:
@@ -132,7 +132,7 @@ class SequenceTable:
             for scope in [scope for scope in self._last if scope.topic == topic]:
                 self._remove(scope)
 
-    def forget(self, *, now_ms: int) -> Iterator[bool]:
+    def forget_idle(self, *, now_ms: int) -> Iterator[bool]:
         """Frees what has been idle for too long. Answers do not depend on when it is called.
 
         Yields for each scope that it looks at whether it was freed: the caller may let other work in between.
@@ -141,7 +141,7 @@ class SequenceTable:
             last = self._last.get(scope)
             if last is None:
                 continue
-            idle_ms = now_ms - last.place.store_timestamp
+            idle_ms = now_ms - last.stored.store_timestamp
             if idle_ms <= IDLE_MS:
                 break
             gone = idle_ms > last.idle_ms_max
@@ -153,7 +153,7 @@ class SequenceTable:
         copies = list(self._last.items())
         return SnapshotRows(
             len(copies),
-            lambda: ([*scope, last.epoch, last.first, last.next, last.crc, *last.place, last.given] for scope, last in copies),
+            lambda: ([*scope, last.epoch, last.first, last.next, last.crc, *last.stored, last.given] for scope, last in copies),
         )
 
     def restore(self, plain: Iterable[list[object]]) -> None:
@@ -181,7 +181,7 @@ def _other_epoch(last: LastFrame, frame: FrameSequence) -> SequenceVerdict:
         why = "another producer with this id has taken over, or the batch was given up"
         remark = f"producer epoch {frame.epoch} is over: the scope is at {last.epoch}; {why}"
         return SequenceVerdict(ResponseCode.STALE_EPOCH, remark=remark)
-    return TAKE if frame.first == 0 else _gap(0, f"producer epoch {frame.epoch} is new here and starts at 0")
+    return ACCEPT if frame.first == 0 else _gap(0, f"producer epoch {frame.epoch} is new here and starts at 0")
 
 
 def _same_epoch(last: LastFrame, frame: FrameSequence) -> SequenceVerdict:
@@ -193,4 +193,4 @@ def _same_epoch(last: LastFrame, frame: FrameSequence) -> SequenceVerdict:
     if frame.crc != last.crc:
         remark = f"frame [{frame.first}, {end}) has CRC {frame.crc:08x}, the stored one {last.crc:08x}: a retry must carry the same bytes"
         return SequenceVerdict(ResponseCode.NON_DETERMINISTIC_RETRY, remark=remark)
-    return SequenceVerdict(ResponseCode.SUCCESS, last.place) if frame.first == last.first else DUPLICATE
+    return SequenceVerdict(ResponseCode.SUCCESS, last.stored) if frame.first == last.first else DUPLICATE

@@ -29,7 +29,7 @@ class Session:
     client_id: str
     connection: int | None
     number: int
-    heard_ms: int
+    received_ms: int
     closed_ms: int
 
 
@@ -42,7 +42,7 @@ class SessionRefusal(Enum):
 @dataclass(frozen=True, slots=True)
 class BoundSession:
     session: Session
-    older: int | None
+    older_connection: int | None
     """The session's connection until now: to be closed, unread."""
 
 
@@ -53,7 +53,7 @@ class SessionTable:
         assert timeout_ms >= grace_ms, "a silent client stops by itself only when the grace is over"
         self._grace_ms = grace_ms
         self._timeout_ms = timeout_ms
-        self._spared_until_ms: int | None = None
+        self._no_expiry_before_ms: int | None = None
         """Nobody's session is over before this: an earlier start of the broker may have told a longer grace."""
         self._by_id: dict[str, Session] = {}
         self._by_connection: dict[int, Session] = {}
@@ -65,11 +65,11 @@ class SessionTable:
     def get(self, session_id: str | None) -> Session | None:
         return None if session_id is None else self._by_id.get(session_id)
 
-    def of_connection(self, connection: int) -> Session | None:
+    def session_on(self, connection: int) -> Session | None:
         """The session whose connection this is now."""
         return self._by_connection.get(connection)
 
-    def recorded(self, session_id: str, client_id: str, now_ms: int) -> None:
+    def restore_session(self, session_id: str, client_id: str, now_ms: int) -> None:
         """A session that the log names: it has the grace from now to come back. Any connection number binds it."""
         if session_id not in self._by_id:
             session = Session(session_id, client_id, None, -1, now_ms, now_ms)
@@ -94,17 +94,17 @@ class SessionTable:
             del self._by_connection[older]
         self._by_client[client_id] = session
         self._by_connection[connection] = session
-        session.connection, session.number, session.heard_ms = connection, number, now_ms
+        session.connection, session.number, session.received_ms = connection, number, now_ms
         return BoundSession(session, older)
 
-    def heard(self, connection: int, now_ms: int) -> Session | None:
+    def touch(self, connection: int, now_ms: int) -> Session | None:
         """Something arrived on this connection; the session whose connection it is."""
         session = self._by_connection.get(connection)
         if session is not None:
-            session.heard_ms = now_ms
+            session.received_ms = now_ms
         return session
 
-    def closed(self, connection: int, now_ms: int) -> Session | None:
+    def unbind(self, connection: int, now_ms: int) -> Session | None:
         """The session that had this connection; None where the close means nothing."""
         session = self._by_connection.pop(connection, None)
         if session is not None:
@@ -121,26 +121,26 @@ class SessionTable:
 
     def due_ms(self, session: Session) -> int:
         """When the session is over if nothing happens."""
-        due_ms = session.heard_ms + self._timeout_ms
+        due_ms = session.received_ms + self._timeout_ms
         if session.connection is None:
             due_ms = min(due_ms, session.closed_ms + self._grace_ms)
-        return due_ms if self._spared_until_ms is None else max(due_ms, self._spared_until_ms)
+        return due_ms if self._no_expiry_before_ms is None else max(due_ms, self._no_expiry_before_ms)
 
-    def overdue(self, now_ms: int) -> list[Session]:
+    def expired_sessions(self, now_ms: int) -> list[Session]:
         """The sessions that are over."""
         return [session for session in self._by_id.values() if self.due_ms(session) <= now_ms]
 
     def next_due_ms(self) -> int | None:
         return min(map(self.due_ms, self._by_id.values()), default=None)
 
-    def shift(self, pause_ms: int, now_ms: int) -> None:
+    def exclude_pause(self, pause_ms: int, now_ms: int) -> None:
         """This process stood still for `pause_ms` and could hear nobody: that was no silence of theirs."""
         for session in self._by_id.values():
-            session.heard_ms = min(session.heard_ms + pause_ms, now_ms)
+            session.received_ms = min(session.received_ms + pause_ms, now_ms)
             session.closed_ms = min(session.closed_ms + pause_ms, now_ms)
 
-    def restart(self, now_ms: int, spared_until_ms: int) -> None:
+    def restart_timeouts(self, now_ms: int, spared_until_ms: int) -> None:
         """The port opens now: who is not connected has the grace from here, and nobody is over before `spared_until_ms`."""
-        self._spared_until_ms = spared_until_ms
+        self._no_expiry_before_ms = spared_until_ms
         for session in self._by_id.values():
-            session.heard_ms = session.closed_ms = now_ms
+            session.received_ms = session.closed_ms = now_ms

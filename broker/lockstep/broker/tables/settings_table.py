@@ -18,7 +18,7 @@ class SettingsTable:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._settings: dict[str, GroupSettings] = {}
-        self._silenced: dict[str, None] = {}
+        self._consume_disabled: dict[str, None] = {}
         """Groups that may not consume: asked for with every pull."""
 
     def get(self, group: str) -> GroupSettings | None:
@@ -33,25 +33,25 @@ class SettingsTable:
         return list(self._settings)
 
     def may_consume(self, group: str) -> bool:
-        return group not in self._silenced
+        return group not in self._consume_disabled
 
-    def classic(self, group: str) -> bool:
+    def uses_classic_policy(self, group: str) -> bool:
         """The member that came last decides what the group subscribes to."""
         settings = self._settings.get(group)
         return settings is not None and settings.subscription_policy is SubscriptionPolicy.CLASSIC
 
-    def set(self, settings: GroupSettings) -> None:
+    def record_settings(self, settings: GroupSettings) -> None:
         change = ("group.settings", to_plain(settings))
-        self._journal.do(change, self.apply)
+        self._journal.record(change, self.apply)
 
-    def remove(self, group: str) -> None:
+    def record_removal(self, group: str) -> None:
         """The group has the defaults from now on."""
-        self._journal.do(("group.settings_removed", group), self.apply)
+        self._journal.record(("group.settings_removed", group), self.apply)
 
     def drop_group(self, group: str) -> None:
         """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
         self._settings.pop(group, None)
-        self._silenced.pop(group, None)
+        self._consume_disabled.pop(group, None)
 
     def apply(self, change: Change) -> None:
         """One change: live or from the log."""
@@ -61,7 +61,7 @@ class SettingsTable:
                 self.drop_group(settings.group)
                 self._settings[settings.group] = settings
                 if not settings.consume_enable:
-                    self._silenced[settings.group] = None
+                    self._consume_disabled[settings.group] = None
             case ("group.settings_removed", group):
                 self.drop_group(group)
             case _:

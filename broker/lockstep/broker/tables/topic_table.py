@@ -69,7 +69,7 @@ ADOPTED_ENTRIES_MAX = 2 * ENTRIES_MAX
 TOMBSTONES_MAX = 65_536
 """Deleted topics that are remembered. Beyond them no topic of a new name is created."""
 NAMES_MAX = (ADOPTED_MAX + TOMBSTONES_MAX) // 4 * 3
-"""Topics and deleted topics together, above which not even the retry or dead letter topic of a group is created (`beyond`): three quarters
+"""Topics and deleted topics together, above which not even the retry or dead letter topic of a group is created (`for_group`): three quarters
 of what a broker adopts, which is as much as a nameserver takes from one broker alone."""
 ASKED_ENTRIES_MAX = ENTRIES_MAX // 16 * 15
 """Entries of all layouts above which no request adds one; the rest, up to what nameservers take, is for the topics of groups."""
@@ -93,7 +93,7 @@ class TopicTable:
         self.layouts = layouts
         self.on_changed = on_changed
         self.topics_max = topics_max
-        self._stored = stored
+        self._stored_queue_ids = stored
         self._new_writer = new_writer
         self._journal = journal
         self._broker_name = broker_name
@@ -101,14 +101,14 @@ class TopicTable:
         self._readable: dict[str, int] = {}
         """Live topic → this broker's queues of it: what every send and pull asks for."""
 
-    def live(self, topic: str) -> TopicLayout:
+    def require_layout(self, topic: str) -> TopicLayout:
         """The layout in force; TopicNotExistError names the next step."""
         layout = self.layouts.get(topic)
         if layout is None or layout.deleted:
-            raise missing(topic)
+            raise topic_missing(topic)
         return layout
 
-    def find(self, topic: str) -> TopicLayout | None:
+    def find_layout(self, topic: str) -> TopicLayout | None:
         """The layout in force; None where there is none or it was deleted."""
         layout = self.layouts.get(topic)
         return None if layout is None or layout.deleted else layout
@@ -133,7 +133,7 @@ class TopicTable:
             raise self._no_queue(topic, queue_id, self._readable)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether as many topics are known as may be: one that is not known is not adopted."""
         layouts = self.layouts
         topics_full = layouts.live_count >= ADOPTED_MAX or layouts.deleted_count >= TOMBSTONES_MAX
@@ -142,11 +142,11 @@ class TopicTable:
     def adopt(self, layouts: Iterable[TopicLayout]) -> int:
         """Takes each layout of a nameserver that is higher than the one here; returns how many. Impossible ones are logged.
 
-        A topic that is not known here is left out when this table is `full`.
+        A topic that is not known here is left out when this table is `is_full`.
         """
         taken = left_out = 0
         for layout in layouts:
-            if self.layouts.get(layout.topic) is None and self.full:
+            if self.layouts.get(layout.topic) is None and self.is_full:
                 left_out += 1
             elif self.layouts.is_newer(layout):
                 try:
@@ -154,17 +154,17 @@ class TopicTable:
                 except LocalProtocolError as error:
                     log_limited(log, "error", "layout.refused", source="nameserver", reason=str(error))
                 else:
-                    taken += self._take(layout)
+                    taken += self._put_if_higher(layout)
         if left_out:
             facts = {"topics": self.layouts.live_count, "deleted": self.layouts.deleted_count, "entries": self.layouts.entry_count}
             then = "this broker can't be given queues of them; delete topics that are not used any more"
             log_limited(log, "error", "topics.not_adopted", count=left_out, **facts, then=then)
         return taken
 
-    def create(self, asked: TopicLayout, *, beyond: bool = False) -> TopicLayout:
+    def create(self, asked: TopicLayout, *, for_group: bool = False) -> TopicLayout:
         """A creation, alteration or deletion on request (the table above); returns the layout in force after it.
 
-        `beyond`: a message of a group needs the topic, so NAMES_MAX and ENTRIES_MAX are the limits instead of those for requests. Raises
+        `for_group`: a message of a group needs the topic, so NAMES_MAX and ENTRIES_MAX are the limits instead of those for requests. Raises
         TopicNotExistError, NoPermissionError and MessageIllegalError.
         """
         check_topic(asked.topic)
@@ -174,22 +174,22 @@ class TopicTable:
         if asked.deleted and here == asked:
             return here
         if asked.deleted and (here is None or here.deleted):
-            raise missing(asked.topic)
+            raise topic_missing(asked.topic)
         if here is not None and not here.deleted and asked.version.counter <= here.version.counter:
             _check(asked, here)
             return here
         if here is not None and here.deleted:
             asked = _created_again(asked, here)
         _check(asked, here)
-        if beyond and here is None:
+        if for_group and here is None:
             self._check_names(asked.topic)
-        elif (here is None or here.deleted) and not beyond:
+        elif (here is None or here.deleted) and not for_group:
             self._check_room(asked.topic, known=here is not None)
-        self._check_entries(asked, ENTRIES_MAX if beyond else ASKED_ENTRIES_MAX)
-        self._take(asked)
-        return self.live(asked.topic) if not asked.deleted else asked
+        self._check_entries(asked, ENTRIES_MAX if for_group else ASKED_ENTRIES_MAX)
+        self._put_if_higher(asked)
+        return self.require_layout(asked.topic) if not asked.deleted else asked
 
-    def create_own(self, topic: str, read_queue_count: int, write_queue_count: int, *, beyond: bool = False) -> TopicLayout:
+    def create_own(self, topic: str, read_queue_count: int, write_queue_count: int, *, for_group: bool = False) -> TopicLayout:
         """Gives this broker so many queues of the topic. What is there stays; queues are added, never taken away. As `create`."""
         here = self.layouts.get(topic)
         read_more = read_queue_count - (0 if here is None else here.read_count(self._broker_name))
@@ -204,12 +204,12 @@ class TopicTable:
                 f"topic {topic} has queues here that this would take away or change: order per key would break; use lockstep topic alter"
             )
         before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None or here.deleted else here
-        return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()), beyond=beyond)
+        return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()), for_group=for_group)
 
     def forget_deletions(self, counter_max: int) -> int:
         """Forgets the deleted topics whose deletion has at most this counter; returns how many."""
         before = self.layouts.deleted_count
-        self._journal.do((FORGOTTEN, counter_max), self._forget)
+        self._journal.record((FORGOTTEN, counter_max), self._forget)
         return before - self.layouts.deleted_count
 
     def keep_stored_queues(self) -> None:
@@ -220,11 +220,11 @@ class TopicTable:
         for layout in self.layouts.all():
             if layout.deleted or layout.id_count(self._broker_name) or layout.last_removal_counter(self._broker_name):
                 continue
-            if ids := list(self._stored(layout.topic)):
+            if ids := list(self._stored_queue_ids(layout.topic)):
                 self._append_queues(layout, max(ids) + 1, max(ids) + 1)
                 self._changed(layout.topic)
 
-    def log_impossible(self) -> None:
+    def log_invalid_layouts(self) -> None:
         """For the start: names each layout that this version would not accept. The broker serves it; nameservers leave it out."""
         for layout in self.layouts.all():
             try:
@@ -241,7 +241,7 @@ class TopicTable:
         _, plain, *created_again = change
         layout = from_plain(TopicLayout, plain)
         adopted = self._adopt(layout)
-        deletes = (adopted and created_again) or self.find(layout.topic) is None
+        deletes = (adopted and created_again) or self.find_layout(layout.topic) is None
         return layout.topic if deletes else None
 
     def snapshot(self) -> SnapshotRows:
@@ -255,7 +255,7 @@ class TopicTable:
     def _no_queue(self, topic: str, queue_id: int, counts: dict[str, int]) -> BrokerError:
         if not is_sendable_topic(topic):
             return NoPermissionError(f"topic {topic} is the broker's own: clients neither send to it nor read it")
-        layout = self.live(topic)
+        layout = self.require_layout(topic)
         there = f"{self._broker_name} has {counts.get(layout.topic, 0)} of them in layout {layout.version.counter}"
         return BrokerSystemError(f"queue {queue_id} of topic {layout.topic} is illegal: {there}; refresh the route")
 
@@ -275,7 +275,7 @@ class TopicTable:
         self._readable[layout.topic] = layout.read_count(self._broker_name) if own else 0
         return True
 
-    def _take(self, layout: TopicLayout) -> bool:
+    def _put_if_higher(self, layout: TopicLayout) -> bool:
         """Puts a layout into force if it is higher: journals it, with what follows from it, and calls `on_changed` once."""
         if not self.layouts.is_newer(layout):
             return False
@@ -296,7 +296,7 @@ class TopicTable:
             self._put_created_again(layout)
         else:
             self._put(layout)
-            self._append_queues(layout, self._lost(here, layout), here.write_count(self._broker_name))
+            self._append_queues(layout, self._id_count_to_keep(here, layout), here.write_count(self._broker_name))
         self._changed(layout.topic)
         return True
 
@@ -310,7 +310,7 @@ class TopicTable:
         self._changed(layout.topic)
         self._put(layout, created_again=True)
 
-    def _lost(self, here: TopicLayout, layout: TopicLayout) -> int:
+    def _id_count_to_keep(self, here: TopicLayout, layout: TopicLayout) -> int:
         """How many queue ids this broker needs so that its messages stay readable in `layout`, which follows `here`; 0: it has enough."""
         name = self._broker_name
         first, end = layout.id_count(name), here.id_count(name)
@@ -346,7 +346,7 @@ class TopicTable:
 
     def _put(self, layout: TopicLayout, *, created_again: bool = False) -> None:
         change = (KIND, to_plain(layout), True) if created_again else (KIND, to_plain(layout))
-        self._journal.do(change, lambda _: self._adopt(layout))
+        self._journal.record(change, lambda _: self._adopt(layout))
 
     def _changed(self, topic: str) -> None:
         if self.on_changed is not None:
@@ -385,7 +385,7 @@ class TopicTable:
             )
 
 
-def missing(topic: str) -> TopicNotExistError:
+def topic_missing(topic: str) -> TopicNotExistError:
     """Somebody named a topic that is not there."""
     return TopicNotExistError(
         f"topic {topic} does not exist: create it with `lockstep topic create {topic}`, or start the broker with --auto-create-topics"

@@ -20,8 +20,8 @@ from lockstep.protocol.bodies import (
     LockItem,
     LockResult,
     LockVerdict,
-    ReconcileBody,
-    ReconcileReply,
+    SessionLockBody,
+    SessionLockReply,
     StartPolicy,
     SyncBody,
     SyncItem,
@@ -340,7 +340,7 @@ class BrokerSession:
                 starts[item.group, item.topic] = handler.start_policy(item.topic)
         stamp = self.proof.sent(now_ms, lock=True)
         self._lock.sent(now_ms)
-        body = ReconcileBody(tuple(items), tuple(starts.values()))
+        body = SessionLockBody(tuple(items), tuple(starts.values()))
         log.debug("lock.sent", broker=self.link.name, items=len(items))
         self._request(RequestCode.LOCK_BATCH_MQ, body, ANSWER_TIMEOUT_MS, lambda future: self._lock_answered(future, stamp, sent))
         self._send_queries()
@@ -356,7 +356,7 @@ class BrokerSession:
             self.pump_soon()
             return
         try:
-            reply = decode_body(ReconcileReply, response.body)
+            reply = decode_body(SessionLockReply, response.body)
             if len(reply.items) != len(sent):
                 raise RemoteProtocolError(f"LOCK of {len(sent)} queues was answered for {len(reply.items)}")
         except RemoteProtocolError as error:
