@@ -391,7 +391,7 @@ class GroupState:
         self._request_drain()
 
     def notify_topic_free(self, group: Group, topic: str) -> None:
-        """As `notify_queue_free`, of each queue that this broker has of the topic. Which of them are free is checked when effects are drained.
+        """As `notify_queue_free`, of this broker's queues of the topic. Which of them are free is checked when effects are drained.
 
         Where some were looked at already, the look goes on behind them and comes back to them: a group that changes again and again is
         told of all its queues.
@@ -426,7 +426,7 @@ class GroupState:
         """What is to be done in the world, in this order: close, answer stale pulls, tell of layouts, notify, tell of free queues.
 
         `count_max`: free queues that are looked at, and connections that are told of one. `notices`: whether layouts and notices are
-        drained too; otherwise they wait, and what they say is decided later. `on_effects` is called again if anything is left. An error while
+        drained too; otherwise they wait, and what they say is decided later. `on_effects` is called if anything is left. An error while
         notices are made takes neither closes nor stale pulls with it: it is the last effect.
         """
         self._drain_requested = True

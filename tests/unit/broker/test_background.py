@@ -167,7 +167,7 @@ class Store:
 
 
 class State:
-    def plain(self) -> str:
+    def take_snapshot(self) -> str:
         return "tables"
 
 

@@ -54,7 +54,7 @@ class Life:
         frame, sealed = seal_frame(records, FrameSequence(producer, 0, 1, first, count, first == 0, 0), crc)
         appended = self.store.append_frame(TOPIC, queue_id, frame, count, born_host=BORN_HOST, sequenced=True)
         stored = StoredFrame(appended.queue_offset, appended.physical_offset, appended.store_timestamp)
-        self.state.sequences.record(Scope(producer, 0, TOPIC, queue_id), sealed, stored)
+        self.state.sequences.record_frame(Scope(producer, 0, TOPIC, queue_id), sealed, stored)
         self.scopes[producer, queue_id] = sealed
         return appended.physical_offset
 

@@ -1,8 +1,8 @@
 """LOCK_BATCH_MQ, UNLOCK_BATCH_MQ and SYNC. RocketMQ: AdminBrokerProcessor.lockBatchMQ, unlockBatchMQ.
 
-A connection with a session sends SessionLockBody, any other one LockBatchBody. Responses wait until the log is confirmed up to its end, even
-if the request changed nothing: they may report a change that is not durable yet. An empty SYNC only proves that the client is alive, and
-its response is sent at once.
+A connection with a session sends SessionLockBody, any other one LockBatchBody. Responses wait until the log is confirmed up to its end,
+even if the request changed nothing: they may report a change that is not durable yet. An empty SYNC only proves that the client is alive,
+and its response is sent at once.
 """
 
 from functools import partial

@@ -69,8 +69,8 @@ ADOPTED_ENTRIES_MAX = 2 * ENTRIES_MAX
 TOMBSTONES_MAX = 65_536
 """Deleted topics that are remembered. Beyond them no topic of a new name is created."""
 NAMES_MAX = (ADOPTED_MAX + TOMBSTONES_MAX) // 4 * 3
-"""Topics and deleted topics together, above which not even the retry or dead letter topic of a group is created (`for_group`): three quarters
-of what a broker adopts, which is as much as a nameserver takes from one broker alone."""
+"""Topics and deleted topics together. At this limit not even a group's retry or dead letter topic is created (`for_group`). It is three
+quarters of the topics that a broker adopts, which is as many as a nameserver takes from one broker alone."""
 ASKED_ENTRIES_MAX = ENTRIES_MAX // 16 * 15
 """Entries of all layouts above which no request adds one; the rest, up to what nameservers take, is for the topics of groups."""
 
