@@ -187,7 +187,7 @@ class LockSync:
             if ordered:
                 return f"group {contract.group} is not an ordered group in clustering: nobody locks its queues"
             return f"group {contract.group} is not a concurrent group in clustering: its queues are locked, or each member has them all"
-        if key[1] not in group.subscribed and contract.allocate != MANUAL:
+        if key[1] not in group.contract_subscriptions and contract.allocate != MANUAL:
             return f"group {contract.group} does not subscribe to {key[1]}"
         if not self._state.has_queue(key[1], key[2]):
             return f"{key[1]} has no readable queue {key[2]} at {self._state.config.broker_name}"

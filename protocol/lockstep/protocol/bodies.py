@@ -187,7 +187,7 @@ class StartPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class ReconcileBody:
+class SessionLockBody:
     """LOCK_BATCH_MQ (41) of a client with a session: all queues that it holds or requests at this broker, over all its groups.
 
     Queues that the session holds, but that are missing here or have another epoch, are released, and acquired again if requested.

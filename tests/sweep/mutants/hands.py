@@ -151,7 +151,7 @@ def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
     take = TopicTable._put_if_higher
 
     def takes(self: TopicTable, layout: Any) -> bool:
-        here = self.find(layout.topic)
+        here = self.find_layout(layout.topic)
         if here is not None and layout.entries and layout.began < here.began and self.layouts.is_newer(layout):
             self._put(layout)
             self._changed(layout.topic)

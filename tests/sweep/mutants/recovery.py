@@ -120,7 +120,7 @@ def _later_tables(patch: Patches, delay_s: float) -> None:
         if taken is not None and state is not None:
             await asyncio.sleep(delay_s)
             queues: list[list[object]] = [list(row) for row in taken.queues]
-            plain = state.plain()
+            plain = state.take_snapshot()
             data = encode(position, taken.last_record, taken.store_ms, taken.state_next, queues, plain, taken.clock, taken.last_head)
             chunks = [data]
         await write(self, position, needs_from, store_ms, chunks)

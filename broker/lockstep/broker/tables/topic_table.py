@@ -316,7 +316,7 @@ class TopicTable:
         first, end = layout.id_count(name), here.id_count(name)
         if first >= end:
             return 0
-        last = max((queue_id for queue_id in self._stored(layout.topic) if first <= queue_id < end), default=None)
+        last = max((queue_id for queue_id in self._stored_queue_ids(layout.topic) if first <= queue_id < end), default=None)
         if last is None or layout.last_removal_counter(name) > here.added_in(MessageQueue(layout.topic, name, last)):
             return 0
         return last + 1
