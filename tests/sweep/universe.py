@@ -153,7 +153,7 @@ class Universe:
     def broker_opened(self, broker: Broker, opened: BrokerOpened) -> None:
         self._open[broker.config.name] = broker
         self.history.append(opened)
-        if broker.state.coordination.state.holding:
+        if broker.state.coordination.state.grants_suspended:
             self.reached("nobody is granted a queue after an assumed loss")
 
     def broker_ended(self, broker: Broker) -> None:

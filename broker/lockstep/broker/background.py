@@ -198,12 +198,12 @@ class StoreMaintenance:
     async def _move_groups(self, moved: Sequence[tuple[str, int, int]]) -> None:
         """`moved`: (topic, queue id, new minimum)."""
         slices = Slices(MOVES_PER_SLICE)
-        for _ in self._state.coordination.retention_moved({(topic, queue_id): new_min for topic, queue_id, new_min in moved}):
+        for _ in self._state.coordination.skip_removed({(topic, queue_id): new_min for topic, queue_id, new_min in moved}):
             await slices.step()
 
     async def _forget_sequences(self, now_ms: int) -> None:
         slices = Slices()
-        for _ in self._state.sequences.forget(now_ms=now_ms):
+        for _ in self._state.sequences.forget_idle(now_ms=now_ms):
             await slices.step()
 
     async def _forget_groups(self) -> None:
@@ -211,7 +211,7 @@ class StoreMaintenance:
         coordination, slices = self._state.coordination, Slices()
         for group in coordination.status.groups():
             await slices.step()
-            queue_count = coordination.admin.forget(group) if coordination.admin.is_idle(group) else None
+            queue_count = coordination.admin.forget_idle(group) if coordination.admin.is_idle(group) else None
             if queue_count is not None:
                 facts = {"group": group, "queues": queue_count, "idle_days": coordination.state.config.group_idle_days}
                 log.info("group.forgotten", **facts, why="no member and no commit for so long")

@@ -86,8 +86,8 @@ class BrokerMetrics:
         slices = Slices()
         for group in groups:
             await slices.step()
-            for topic in coordination.state.progress.topics(group):
-                for queue_id, progress in coordination.state.progress.of_topic(group, topic):
+            for topic in coordination.state.progress.topics_of_group(group):
+                for queue_id, progress in coordination.state.progress.progress_in_topic(group, topic):
                     await slices.step()
                     missing = max(0, bounds(topic, queue_id)[1] - progress.offset)
                     lag[topic, group] += missing

@@ -84,12 +84,14 @@ class ClientProcessor:
             return request.reply(body=GroupStatusReply(self._coordination.status.groups()))
         coordination, group = self._coordination, header.consumer_group
         queues, members = list[bytes](), list[bytes]()
-        for key in coordination.status.queue_keys(group):
+        for key in coordination.status.queue_keys_of(group):
             await self._budget.take()
-            queues.append(pack_plain(to_plain(coordination.status.queue(key, self._clock.boot_ms()))))
+            queues.append(pack_plain(to_plain(coordination.status.read_queue(key, self._clock.boot_ms()))))
         for client_id in coordination.status.member_ids(group):
             await self._budget.take()
-            member = coordination.status.member(group, client_id, self._clock.boot_ms(), lambda connection: self._peers.get(connection, ""))
+            member = coordination.status.read_member(
+                group, client_id, self._clock.boot_ms(), lambda connection: self._peers.get(connection, "")
+            )
             if member is not None:
                 await self._budget.take(len(member.subscriptions or ()) // TOPICS_PER_ITEM)
                 members.append(pack_plain(to_plain(member)))

@@ -176,7 +176,7 @@ class PullProcessor:
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Messages of the queue may be read from now on. The store calls it, once per queue and turn."""
-        if self._ask(lambda holds: holds.wake(topic, queue_id), False):
+        if self._ask(lambda holds: holds.mark_woken(topic, queue_id), False):
             self._turn.schedule()
 
     def stale(self, effect: StalePulls) -> None:
@@ -185,7 +185,7 @@ class PullProcessor:
 
     def topic_changed(self, topic: str) -> None:
         """The topic's layout changed: who waits there is checked anew."""
-        if self._ask(lambda holds: holds.wake_topic(topic), False):
+        if self._ask(lambda holds: holds.mark_topic_woken(topic), False):
             self._turn.schedule()
 
     def connection_closed(self, endpoint: Endpoint) -> None:
@@ -263,14 +263,14 @@ class PullProcessor:
                 self._serve(pull)
             except Exception as error:
                 pull.request.fail(error)
-        if found or self._holds.any_woken:
+        if found or self._holds.has_woken:
             self._turn.schedule()
 
     def _turn_failed(self, error: Exception) -> None:
         """Nobody knows how far the turn has come: what it would have served is answered SYSTEM_ERROR, what is held stays."""
         while self._found:
             self._found.popleft().request.fail(error)
-        if self._holds.any_woken:
+        if self._holds.has_woken:
             self._turn.retry()
 
     def _takes(self, endpoint: Endpoint) -> bool:
