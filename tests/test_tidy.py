@@ -330,3 +330,10 @@ def test_a_decision_record_has_decision_context_and_consequence() -> None:
         assert re.match(rf"# {int(path.name[:4])}\. ", text), "its title begins with its number"
         for part in ("Decision", "Context", "Consequence"):
             assert re.search(rf"^(#+ |- |)\**{part}s?\b", text, re.MULTILINE), f"{place(path)} has no {part}"
+
+
+def test_the_log_events_that_the_operators_pages_name_exist() -> None:
+    source = "".join(path.read_text() for path in sources())
+    for page in ("operations.md", "store.md"):
+        named = re.findall(r"`([a-z]+\.(?!py|md|json|toml)[a-z_]+)`", (ROOT / "docs" / page).read_text())
+        assert not [event for event in named if f'"{event}"' not in source], page
