@@ -1,6 +1,6 @@
 """Rules of sends that wait, and of producers with many queues (ordering.md 10)."""
 
-from lockstep.client.producer.backoff import ResponseTimes
+from lockstep.client.producer.broker_state import BrokerState
 from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.in_flight_frame import InFlightFrame
@@ -45,7 +45,7 @@ def each_queue_wakes_all_the_others(patch: Patches) -> None:
 @mutant("send", aimed=CAPACITY_TEST)
 def sends_are_written_however_little_time_is_left(patch: Patches) -> None:
     """A send of which half the time has passed is written only if its answer can be expected before its deadline."""
-    patch.set(ResponseTimes, "expected_ms", property(lambda self: 0))
+    patch.set(BrokerState, "expected_ms", property(lambda self: 0))
 
 
 @mutant("send", aimed=f"{GATE_TEST}::test_a_waiter_that_was_admitted_and_has_not_run_is_refused_when_a_send_ahead_of_it_fails")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lockstep.client.producer.backoff import ANSWERS, QueueBackoff, ResponseTimes
+from lockstep.client.producer.backoff import QueueBackoff
+from lockstep.client.producer.broker_state import RESPONSES, BrokerState
 
 
 @pytest.mark.parametrize(
@@ -44,12 +45,12 @@ def test_distrust_doubles_to_ten_seconds_and_ends_with_a_stored_frame() -> None:
     assert (patience.not_before_ms, patience.trusted_ms) == (0, 0)
 
 
-def test_an_answer_is_expected_within_twice_the_slowest_of_the_recent_ones() -> None:
-    times = ResponseTimes()
-    assert times.expected_ms == 0
-    times.took(300)
-    times.took(20)
-    assert times.expected_ms == 600
-    for _ in range(ANSWERS - 1):
-        times.took(20)
-    assert times.expected_ms == 40
+def test_a_response_is_expected_within_twice_the_slowest_of_the_recent_ones() -> None:
+    broker = BrokerState("a")
+    assert broker.expected_ms == 0
+    broker.record_response(300)
+    broker.record_response(20)
+    assert broker.expected_ms == 600
+    for _ in range(RESPONSES - 1):
+        broker.record_response(20)
+    assert broker.expected_ms == 40

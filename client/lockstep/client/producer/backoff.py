@@ -1,6 +1,4 @@
-"""How long a queue pauses after refusals and lost frames, and how long its broker takes to respond. Pure."""
-
-from collections import deque
+"""How long a queue pauses after refusals and lost frames. Pure."""
 
 BUSY_PAUSE_MS = 50
 """Pause after a refusal, doubled by each further one."""
@@ -9,33 +7,6 @@ STALL_MS = 1_000
 """A queue that lost a frame to another broker takes no unkeyed sends for this long, doubled if the next frame is lost too."""
 STALL_MS_MAX = 10_000
 """The longest such time. RocketMQ 5: the isolation of a broker that did not respond."""
-ANSWERS = 128
-"""The number of recent responses that are remembered."""
-ANSWER_MARGIN = 2
-"""A response is expected within this many times the slowest of them."""
-
-
-class ResponseTimes:
-    """How long one broker takes to respond to the frames of one topic."""
-
-    __slots__ = ("_took_ms",)
-
-    def __init__(self) -> None:
-        self._took_ms: deque[int] = deque(maxlen=ANSWERS)
-
-    def took(self, took_ms: int) -> None:
-        """Record that a response came, or was abandoned, this long after its frame was written."""
-        self._took_ms.append(took_ms)
-
-    @property
-    def slowest_ms(self) -> int:
-        """Return the time of the slowest recent response; 0 if there was none."""
-        return max(self._took_ms, default=0)
-
-    @property
-    def expected_ms(self) -> int:
-        """Return how long the response to a frame that is written now may take."""
-        return ANSWER_MARGIN * self.slowest_ms
 
 
 class QueueBackoff:

@@ -195,9 +195,9 @@ class QueueMachine:
         """
         if now_ms < (begun_ms + deadline_ms) // 2:
             return True
-        times, frame = self.broker.response_times, self._frame
-        wait_ms = 0 if frame is None else max(0, times.slowest_ms - (now_ms - frame.begun_ms))
-        return now_ms + wait_ms + times.expected_ms <= deadline_ms
+        broker, frame = self.broker, self._frame
+        wait_ms = 0 if frame is None else max(0, broker.slowest_ms - (now_ms - frame.begun_ms))
+        return now_ms + wait_ms + broker.expected_ms <= deadline_ms
 
     def add(self, pending: PendingSend, *, ahead: bool = False) -> None:
         """Add a send. Its frame is written at the end of this loop turn unless one is in flight.
@@ -310,7 +310,7 @@ class QueueMachine:
         """Seal the next frame if a send may leave. Return whether there is more to do in the next loop turn."""
         if self._sequencer.over:
             self._fail(self._buffer.take_all(), Outcome.NOT_STORED, _over(self._sequencer))
-        answered_ms = now_ms + self.broker.response_times.expected_ms
+        answered_ms = now_ms + self.broker.expected_ms
         failed_count = 0
         while failed_count < SENDS_PER_TURN:
             sends = self._buffer.cut(keyed_blocked=self._keyed_wait is not None)
@@ -343,7 +343,7 @@ class QueueMachine:
         return ([], living[:count]) if fails else (living[:count], [])
 
     def _too_late(self) -> RequestTimeoutError:
-        expected_ms = self.broker.response_times.expected_ms
+        expected_ms = self.broker.expected_ms
         return RequestTimeoutError(f"not written: less than {expected_ms} ms were left, twice the slowest recent answer of the broker")
 
     def _write(self, frame: InFlightFrame, connection: Connection, now_ms: int) -> None:
@@ -421,7 +421,7 @@ class QueueMachine:
         self._frame = self._last_error = None
         self._backoff.stored()
         if frame.error is None:
-            self.broker.response_times.took(now_ms - frame.begun_ms)
+            self.broker.record_response(now_ms - frame.begun_ms)
         if self._latencies is not None:
             self._latencies.answered(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
@@ -476,7 +476,7 @@ class QueueMachine:
     def _overdue(self, frame: InFlightFrame, now_ms: int) -> None:
         """Handle that the frame in flight has had no response for too long."""
         took_ms = min(now_ms - frame.begun_ms, self._config.attempt_timeout_ms)
-        self.broker.response_times.took(took_ms)
+        self.broker.record_response(took_ms)
         frame.unknown = True
         frame.error = RequestTimeoutError(f"broker {self.queue.broker_name}: no answer within {took_ms} ms")
         frame.retry = True

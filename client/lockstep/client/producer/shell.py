@@ -35,7 +35,7 @@ log = get_logger("lockstep.client.producer")
 
 
 class _Write:
-    """One write of a frame. Passes the response to its request, or the loss of it, to the queue's machine (runtime.outstanding.Answer)."""
+    """One write of a frame. Passes the response to its request, or the loss of it, to the queue's machine (a ResponseReceiver)."""
 
     __slots__ = ("_frame", "_machine", "_shell", "_topic")
 
@@ -57,7 +57,7 @@ class _Write:
 
 
 class _Timer:
-    """Runs a queue at a time (expiry.Waiting). It is out of date if the queue was scheduled for an earlier time later."""
+    """Runs a queue at a time (an Expiring). It is out of date if the queue was scheduled for an earlier time later."""
 
     __slots__ = ("_at_ms", "_machine", "_shell", "_topic")
 
