@@ -8,7 +8,9 @@ reading   every queue of every broker by a plain client, through the wire
 check     all checkers over the one history
 """
 
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 
 from lockstep.testing.simulation import SimFiles
 from sweep.begins import begin_one
@@ -23,7 +25,7 @@ from sweep.journal import LogRecorder
 from sweep.operators import OPERATOR, recreate_main
 from sweep.producers import producer_main
 from sweep.reading import read_everything
-from sweep.services import broker_main, creator_main, nameserver_main
+from sweep.services import creator_main, make_broker, make_nameserver
 from sweep.settings import Setting
 from sweep.storm import Storm
 from sweep.universe import Universe
@@ -72,22 +74,22 @@ class Run:
     def _add_programs(self) -> None:
         setting, universe = self.setting, self.universe
         for address in universe.nameservers:
-            universe.add(address, "nameserver", lambda address=address: nameserver_main(universe, address))  # type: ignore[misc]
+            universe.add(make_nameserver(universe, address), "nameserver")
         for name, address in universe.brokers.items():
             disk = SimFiles(f"{setting.seed}/{name}", short_writes=setting.short_writes, cached_reads=setting.cached_reads)
             self.loop.machine(address, disk=disk)
-            universe.add(address, "broker", lambda name=name, address=address: broker_main(universe, name, address))  # type: ignore[misc]
+            universe.add(make_broker(universe, name, address), "broker")
         for address in universe.consumers:
-            universe.add(address, "consumer", lambda: consumer_main(universe))
+            universe.add(universe.program(address, consumer_main(universe)), "consumer")
         for address in universe.classics:
-            universe.add(address, "consumer", lambda: classic_main(universe, setting.groups[-1]))
+            universe.add(universe.program(address, classic_main(universe, setting.groups[-1])), "consumer")
         for address in universe.producers:
-            universe.add(address, "producer", lambda: producer_main(universe))
+            universe.add(universe.program(address, producer_main(universe)), "producer")
 
     def run(self) -> Outcome:
         """Run the whole universe. Errors of the simulator itself are raised; errors of the cluster are violations."""
         universe = self.universe
-        with universe.log.attached():
+        with universe.log.attached(), redirect_stderr(StringIO()):  # servers report there why they end
             try:
                 self._boot()
                 self.storm.run()
@@ -118,7 +120,7 @@ class Run:
             self.wait(0.5)
         if self.setting.exile:
             self.storm.cut_off(universe.consumers[0], next(iter(universe.brokers.values())))
-        for address in (*universe.producers, *universe.members):
+        for address in (*universe.producers, *universe.consuming):
             universe.start(address)
         self.wait(3.0)
 
@@ -181,7 +183,7 @@ class Run:
         end_s = self.loop.now + seconds
         while self.loop.now < end_s:
             self.wait(min(DEATH_CHECK_S, end_s - self.loop.now))
-            for address in (*self.universe.servers, *self.universe.members):
+            for address in (*self.universe.servers, *self.universe.consuming):
                 self.universe.start(address)
 
     def _all_ended(self) -> bool:

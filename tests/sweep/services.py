@@ -10,18 +10,15 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.store import StoreConfig
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
-from lockstep.nameserver.app import Nameserver
-from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.runtime.daemon import Service, exit_code_of
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import call
-from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT
+from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT, SimServer, nameserver_at
 from sweep.events import BrokerOpened, Fault
 from sweep.settings import TOPIC, Setting
 from sweep.universe import Main, Universe
@@ -50,52 +47,18 @@ class SmallBrokerConfig(BrokerConfig):
         )
 
 
-async def serve(universe: Universe, service: Service, stop: asyncio.Event) -> int:
-    """As runtime.daemon.Daemon does: start, until `stop` or a fatal error, ordered stop. The exit code."""
-    errors: list[BaseException] = []
-
-    def fatal(error: BaseException) -> None:
-        errors.append(error)
-        stop.set()
-
-    service.on_fatal = fatal
-    try:
-        await service.start()
-        await stop.wait()
-    except LockstepError as error:
-        errors.append(error)
-    try:
-        await service.stop()
-    except LockstepError as error:
-        errors.append(error)
-    if not errors:
-        return 0
-    universe.server_failed(errors[0])
-    return exit_code_of(errors[0])
+def make_nameserver(universe: Universe, address: str) -> SimServer:
+    failed, exited = universe.server_failed, universe.exited
+    machine = universe.machine(address)
+    return SimServer(universe.loop, address, machine, NAMESERVER_PORT, nameserver_at(address), failed=failed, exited=exited)
 
 
-def nameserver_main(universe: Universe, address: str) -> Main:
-    async def main(stop: asyncio.Event) -> int:
-        config = NameserverConfig(listen=(f"{address}:{NAMESERVER_PORT}",), insecure=True)
-        return await serve(universe, Nameserver(config, Host.current()), stop)
-
-    return main
-
-
-class _Opened(Broker):
-    """Tells the universe when the port is open."""
-
-    universe: Universe
-
-    async def start(self) -> None:
-        await super().start()
-        self.universe.broker_opened(self, opened_event(self.universe, self))
-
-
-def broker_main(universe: Universe, name: str, address: str) -> Main:
+def make_broker(universe: Universe, name: str, address: str) -> SimServer:
+    """Return the broker `name` for the machine at `address`."""
     setting = universe.setting
+    opened: list[Broker] = []
 
-    async def main(stop: asyncio.Event) -> int:
+    def make() -> Broker:
         config = SmallBrokerConfig(
             name=name,
             listen=(f"{address}:{BROKER_PORT}",),
@@ -110,14 +73,18 @@ def broker_main(universe: Universe, name: str, address: str) -> Main:
             session_timeout_ms=setting.session_timeout_ms,
         )
         config._setting = setting
-        broker = _Opened(config, Host.current())
-        broker.universe = universe
-        try:
-            return await serve(universe, broker, stop)
-        finally:
-            universe.broker_ended(broker)
+        opened[:] = [Broker(config, Host.current())]
+        return opened[0]
 
-    return main
+    def started() -> None:
+        universe.broker_opened(opened[0], opened_event(universe, opened[0]))
+
+    def exited(code: int) -> None:
+        universe.broker_ended(opened[0])
+        universe.exited(code)
+
+    failed, machine = universe.server_failed, universe.machine(address)
+    return SimServer(universe.loop, name, machine, BROKER_PORT, make, started=started, failed=failed, exited=exited)
 
 
 def opened_event(universe: Universe, broker: Broker) -> BrokerOpened:

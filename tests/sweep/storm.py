@@ -58,11 +58,11 @@ class Storm:
         for mend in list(self.rotten.values()):
             mend()
         for process in self._impostors:
-            self.universe.ask_to_stop(process)
+            self.universe.loop.terminate(process)
         for address in universe.consumers:
             main = universe.running(address)
             if main is not None and universe.expressions.get(main.number, universe.expression) != universe.expression:
-                self.universe.ask_to_stop(main)
+                self.universe.loop.terminate(main)
 
     # ------------------------------------------------------------------------------------------------------ for the kinds
 

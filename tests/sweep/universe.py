@@ -1,6 +1,7 @@
 """One universe: a cluster on simulated machines, and what its workload and its faults know of each other."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
@@ -10,7 +11,7 @@ from lockstep.broker.app import Broker
 from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import exit_code_of
-from lockstep.testing.simulated import NAMESERVER_PORT
+from lockstep.testing.simulated import NAMESERVER_PORT, SimMember
 from lockstep.testing.simulation import Machine, Process, SimLoop
 from sweep.checkers.violation import Violation
 from sweep.events import BrokerOpened, ClockSet, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted, ServerFailed
@@ -94,14 +95,11 @@ class Universe:
         """Consumer's address → called when its next call begins; returns how long that call takes at least."""
         self.expressions: dict[int, str] = {}
         """Consumer process → its subscription."""
-        self.stops: dict[int, Callable[[], None]] = {}
-        """Process → asks it to end in order."""
         self.wrongs: list[Violation] = []
         self.failed: Callable[[str, int], None] = lambda address, code: None
         """Called when the program of a machine has ended with an exit code that is not 0."""
-        self._mains: dict[str, Callable[[], Main]] = {}
-        self._roles: dict[str, str] = {}
-        self._running: dict[str, Process] = {}
+        self._programs: dict[str, tuple[SimMember, str]] = {}
+        """Address → the machine's own program, and its role."""
         self._open: dict[str, Broker] = {}
         self._calls = 0
         network = self.loop.network
@@ -114,18 +112,28 @@ class Universe:
         return [*self.nameservers, *self.brokers.values()]
 
     @property
-    def members(self) -> list[str]:
+    def consuming(self) -> list[str]:
         """Machines with a consumer of a group."""
         return [*self.consumers, *self.classics]
 
     @property
     def clients(self) -> list[str]:
-        return [*self.members, *self.producers]
+        return [*self.consuming, *self.producers]
 
-    def add(self, address: str, role: str, make: Callable[[], Main]) -> None:
-        """Give the machine at `address` a program of its own, and a clock that drifts."""
-        self._roles[address], self._mains[address] = role, make
-        self.set_rate(self.loop.machine(address), self.random.uniform(1 - self.setting.drift, 1 + self.setting.drift))
+    def add(self, member: SimMember, role: str) -> None:
+        """Give a machine a program of its own, and a clock that drifts."""
+        self._programs[member.machine.name] = (member, role)
+        self.set_rate(member.machine, self.random.uniform(1 - self.setting.drift, 1 + self.setting.drift))
+
+    def program(self, address: str, main: Main) -> SimMember:
+        """Return a program for the machine at `address`: SIGTERM asks it to stop."""
+
+        async def run() -> int:
+            stop = asyncio.Event()
+            self.loop.add_signal_handler(signal.SIGTERM, stop.set)
+            return await main(stop)
+
+        return SimMember(self.loop, address, self.machine(address), run, self.exited)
 
     # -------------------------------------------------------------------------------------------- for processes and checkers
 
@@ -188,8 +196,8 @@ class Universe:
 
     def running(self, address: str) -> Process | None:
         """Return the process of the machine's own program, if it runs."""
-        process = self._running.get(address)
-        return process if process is not None and process.alive else None
+        program = self._programs.get(address)
+        return None if program is None else program[0].process
 
     def alive(self, address: str) -> bool:
         return self.running(address) is not None
@@ -197,29 +205,26 @@ class Universe:
     def start(self, address: str) -> None:
         """Start the machine's own program, unless it runs."""
         if not self.alive(address):
-            self._running[address] = self.launch(address, self._roles[address], self._mains[address]())
+            self.launch_member(*self._programs[address])
 
     def launch(self, address: str, role: str, main: Main) -> Process:
         """Start any program on any machine, in addition to what runs there."""
-        machine = self.machine(address)
-        was_up = machine.up
-        process = self.loop.start(machine, lambda: self._program(main))
+        return self.launch_member(self.program(address, main), role)
+
+    def launch_member(self, member: SimMember, role: str) -> Process:
+        was_up = member.machine.up
+        process = member.launch()
         if not was_up:
-            self._clock_event(machine)
+            self._clock_event(member.machine)
         self.history.append(ProcessStarted(*self.place(process), role, self.flush if role == "broker" else ""))
         return process
 
-    async def _program(self, main: Main) -> None:
-        process, stop = self.loop.current, asyncio.Event()
-
-        def ask() -> None:
-            self.loop.at(self.loop.now, stop.set, process=process)
-
-        self.stops[process.number] = ask
-        code = await main(stop)
+    def exited(self, code: int) -> None:
+        """Record that the running process ends by itself."""
+        process = self.loop.current
         if process.alive and not self.over:
             self.history.append(ProcessEnded(*self.place(), "exit"))
-            if code and process.machine.name in self._roles:
+            if code and process.machine.name in self._programs:
                 self.failed(process.machine.name, code)
 
     def kill(self, address: str, *, power: bool = False) -> None:
@@ -237,12 +242,7 @@ class Universe:
     def stop(self, address: str) -> None:
         """Ask every process of the machine to end in order."""
         for process in self.machine(address).processes.values():
-            self.ask_to_stop(process)
-
-    def ask_to_stop(self, process: Process) -> None:
-        ask = self.stops.get(process.number)
-        if process.alive and ask is not None:
-            ask()
+            self.loop.terminate(process)
 
     def pause(self, address: str) -> None:
         for process in self.machine(address).processes.values():

@@ -1,11 +1,12 @@
-"""The simulated stage: every member is a process on a machine of its own."""
+"""The simulated stage: members are processes on simulated machines."""
 
 import asyncio
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
@@ -23,38 +24,63 @@ SEGMENT_MIB = 5
 """The longest message fits; more would cost time to zero at each start."""
 
 
-class _Told:
-    """A service that tells when it has started."""
+class _Observed:
+    """A service that reports its start, and keeps its first failure."""
 
     def __init__(self, service: Service, started: Callable[[], None]) -> None:
+        self.failure: BaseException | None = None
+        self.on_fatal: Callable[[BaseException], None] | None = None
         self._service = service
         self._started = started
-        self.on_fatal: Callable[[BaseException], None] | None = None
 
     async def start(self) -> None:
-        self._service.on_fatal = self.on_fatal
-        await self._service.start()
+        self._service.on_fatal = self._fatal
+        with self._failing():
+            await self._service.start()
         self._started()
 
     async def stop(self) -> None:
-        await self._service.stop()
+        with self._failing():
+            await self._service.stop()
+
+    def _fatal(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        if self.on_fatal is not None:
+            self.on_fatal(error)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # re-raised
+            self.failure = self.failure or error
+            raise
 
 
 class SimMember:
-    """A user's program, on a machine of its own."""
+    """A program on a simulated machine.
 
-    def __init__(self, loop: SimLoop, name: str, machine: Machine, main: Main) -> None:
+    `exited` is called in its process when its main function has returned, with the exit code.
+    """
+
+    def __init__(self, loop: SimLoop, name: str, machine: Machine, main: Main, exited: Callable[[int], None] | None = None) -> None:
         self.name = name
         self.failure: BaseException | None = None
         self.exit_code: object = None
-        """What main returned, where that is no success."""
+        """The result of main, if it is not a success."""
         self.machine = machine
         self._loop = loop
         self._main = main
+        self._exited = exited
         self._process: Process | None = None
-        self._told = False
+        self._failure_reported = False
         self._ended: asyncio.Future[str] = loop.create_future()
         """How the present process ended."""
+
+    @property
+    def process(self) -> Process | None:
+        """The present process, if it is alive."""
+        return self._process if self._process is not None and self._process.alive else None
 
     @property
     def state(self) -> str:
@@ -65,12 +91,23 @@ class SimMember:
         return "paused" if self._process.paused else "running"
 
     async def start(self) -> None:
-        if self.state in ("running", "paused"):
+        self.launch()
+
+    def launch(self) -> Process:
+        """Start it. StateError if it runs."""
+        if self.process is not None:
             raise StateError(f"{self.name} is {self.state}")
-        self.failure, self.exit_code, self._told = None, None, False
+        self.failure, self.exit_code, self._failure_reported = None, None, False
         self._ended = ended = self._loop.create_future()
-        self._process = process = self._loop.start(self.machine, self._main)
+        self._process = process = self._loop.start(self.machine, self._run)
         process.main.add_done_callback(lambda main: self._main_ended(main, process, ended))
+        return process
+
+    async def _run(self) -> Any:
+        result = await self._main()
+        if self._exited is not None:
+            self._exited(result if isinstance(result, int) else 0)
+        return result
 
     def _main_ended(self, main: "asyncio.Task[object]", process: Process, ended: "asyncio.Future[str]") -> None:
         if ended.done():
@@ -116,11 +153,11 @@ class SimMember:
     async def resume(self) -> None:
         self._loop.resume(self.machine)
 
-    def tell_failure(self) -> str:
-        """How it failed, if it did and has not said so yet."""
-        if self.state != "failed" or self._told:
+    def report_failure(self) -> str:
+        """Return how it failed, if it did and this has not been reported yet."""
+        if self.state != "failed" or self._failure_reported:
             return ""
-        self._told = True
+        self._failure_reported = True
         if self.failure is None:
             return f"{self.name} ended with exit code {self.exit_code}"
         return f"{self.name} failed:\n{''.join(traceback.format_exception(self.failure)).rstrip()}"
@@ -132,22 +169,59 @@ class SimMember:
 
 
 class SimServer(SimMember):
-    """A nameserver or broker, run by its production program."""
+    """A nameserver or broker, run by its production program (Daemon).
 
-    def __init__(self, loop: SimLoop, name: str, machine: Machine, port: int, make: Callable[[], Service]) -> None:
-        super().__init__(loop, name, machine, self._serve)
+    `started` and `failed` are called in its process: when it serves, and when it has ended with an error of its own.
+    """
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        name: str,
+        machine: Machine,
+        port: int,
+        make: Callable[[], Service],
+        *,
+        started: Callable[[], None] | None = None,
+        failed: Callable[[BaseException], None] | None = None,
+        exited: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__(loop, name, machine, self._serve, exited)
         self.address = f"{machine.name}:{port}"
         self._make = make
+        self._started = started
+        self._failed = failed
         self._ready: asyncio.Future[None] = loop.create_future()
 
-    async def start(self) -> None:
+    def launch(self) -> Process:
         self._ready = self._loop.create_future()
-        await super().start()
+        return super().launch()
+
+    async def start(self) -> None:
+        self.launch()
         waits: list[asyncio.Future[Any]] = [self._ready, self._ended]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
 
     async def _serve(self) -> int:
-        return await Daemon(self.name).serve(_Told(self._make(), lambda: self._ready.set_result(None)))
+        service = _Observed(self._make(), self._serves)
+        code = await Daemon(self.name).serve(service)
+        if service.failure is not None and self._failed is not None:
+            self._failed(service.failure)
+        return code
+
+    def _serves(self) -> None:
+        self._ready.set_result(None)
+        if self._started is not None:
+            self._started()
+
+
+MemberT = TypeVar("MemberT", bound=SimMember)
+
+
+def nameserver_at(address: str) -> Callable[[], Service]:
+    """Return what makes a nameserver in a process of the machine at `address`."""
+    config = NameserverConfig(listen=(f"{address}:{NAMESERVER_PORT}",), insecure=True)
+    return lambda: Nameserver(config, Host.current())
 
 
 @dataclass(slots=True)
@@ -187,10 +261,7 @@ class SimStage:
 
     def nameserver(self, name: str) -> SimServer:
         machine = self._machine(server=True)
-        listen = (f"{machine.name}:{NAMESERVER_PORT}",)
-        return self._server(
-            name, machine, NAMESERVER_PORT, lambda: Nameserver(NameserverConfig(listen=listen, insecure=True), Host.current())
-        )
+        return self._added(SimServer(self.loop, name, machine, NAMESERVER_PORT, nameserver_at(machine.name)))
 
     def broker(self, name: str, nameserver: str, settings: BrokerSettings) -> SimServer:
         machine = self._machine(server=True)
@@ -211,17 +282,14 @@ class SimStage:
             )
             return Broker(config, Host.current())
 
-        return self._server(name, machine, BROKER_PORT, make)
+        return self._added(SimServer(self.loop, name, machine, BROKER_PORT, make))
 
-    def _server(self, name: str, machine: Machine, port: int, make: Callable[[], Service]) -> SimServer:
-        server = SimServer(self.loop, name, machine, port, make)
-        self._members[machine.name] = server
-        return server
+    def _added(self, member: MemberT) -> MemberT:
+        self._members[member.machine.name] = member
+        return member
 
     def worker(self, name: str, main: Main) -> SimMember:
-        machine = self._machine(server=False)
-        worker = self._members[machine.name] = SimMember(self.loop, name, machine, main)
-        return worker
+        return self._added(SimMember(self.loop, name, self._machine(server=False), main))
 
     def running(self) -> str:
         return self.owner(self.loop.current.machine.name)
@@ -236,7 +304,7 @@ class SimStage:
     def errors(self) -> list[str]:
         new, self._errors_seen = self.loop.errors[self._errors_seen :], len(self.loop.errors)
         found = [f"{self.owner(error.machine)}: {error}" for error in new if error.message != MAIN_FAILED]
-        return found + [told for member in self._members.values() if (told := member.tell_failure())]
+        return found + [told for member in self._members.values() if (told := member.report_failure())]
 
     async def close(self) -> None:
         self.network.heal()

@@ -11,7 +11,7 @@ from sweep.operators import (
     strange_layouts_main,
     take_name_main,
 )
-from sweep.services import broker_main
+from sweep.services import make_broker
 from sweep.settings import MAILING, READERS, RETURNS, TOPIC
 from sweep.storm import Storm
 
@@ -136,7 +136,7 @@ def copy_store(storm: Storm) -> None:
     disk = universe.machine(address).disk.copied(f"{universe.setting.seed}/{copy}")
     universe.loop.machine(copy, disk=disk)
     storm.note("copied", copy, f"the store of {name}")
-    universe.launch(copy, "broker", broker_main(universe, name, copy))
+    universe.launch_member(make_broker(universe, name, copy), "broker")
 
 
 def strange_layouts(storm: Storm) -> None:

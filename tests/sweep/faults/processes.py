@@ -67,7 +67,7 @@ def duplicate(storm: Storm) -> None:
     storm.note("duplicate", address, known[-1])
     twin = universe.launch(address, "consumer", consumer_main(universe, impersonates=known[-1]))
     storm.impostor(twin)
-    storm.later(storm.random.choice([2, 8]), storm.universe.ask_to_stop, twin)
+    storm.later(storm.random.choice([2, 8]), storm.universe.loop.terminate, twin)
 
 
 def recontract(storm: Storm) -> None:

@@ -133,13 +133,19 @@ class SimLoop(Scheduler):
                 self.kill(machine)
 
     def signal(self, machine: Machine, number: int = SIGTERM) -> None:
-        """A signal to every process on it: its handler's, where it has one, else its end."""
+        """Send a signal to every process on the machine: its handler is called if it has one, else the process ends."""
         for process in list(machine.processes.values()):
             handle = process.signals.get(number)
             if handle is not None and number != SIGKILL:
                 self.push(process, handle)
             else:
                 self._end(process, "kill")
+
+    def terminate(self, process: Process) -> None:
+        """Send SIGTERM to a process that handles it; one that does not is left alone."""
+        handle = process.signals.get(SIGTERM)
+        if process.alive and handle is not None:
+            self.push(process, handle)
 
     def pause(self, machine: Machine) -> None:
         """SIGSTOP to every process on it."""
