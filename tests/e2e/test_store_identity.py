@@ -191,7 +191,7 @@ async def test_the_original_of_a_copy_that_ran_meanwhile_is_exit_4_and_stays_as_
     await copy.stop()
     words = await asyncio.to_thread(refused, 4, tmp_path / "one", "--nameserver", routes)
     assert f"is last registered from {address} with term {term}" in words
-    assert "which is older" in words
+    assert "which is lower" in words
     serves(tmp_path / "copy", "--nameserver", routes)
     with program(*NAMESERVER, event="nameserver.started") as fresh:
         serves(tmp_path / "one", "--nameserver", str(fresh.started["address"]))

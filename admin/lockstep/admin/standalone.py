@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.broker_record import INTERNAL
 from lockstep.nameserver.config import NameserverConfig
-from lockstep.nameserver.route_table import INTERNAL
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime import log
 from lockstep.runtime.host import Host

@@ -1,1 +1,1 @@
-"""The nameserver: which brokers live, at which addresses, and every topic's layout. No disk, no peers."""
+"""The nameserver: the live brokers, their addresses, and the layout of every topic. It has no disk and no peers."""

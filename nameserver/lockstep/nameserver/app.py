@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
+from lockstep.nameserver.broker_record import INTERNAL
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
-from lockstep.nameserver.route_table import INTERNAL, RouteTable
+from lockstep.nameserver.route_table import RouteTable
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.config import ADMIN
 from lockstep.runtime.daemon import Tasks
@@ -17,11 +18,11 @@ from lockstep.runtime.metrics import MetricFamilies
 from lockstep.runtime.server import Server
 
 SCAN_MS = 5_000
-"""How often silent brokers are looked for: a broker that vanished without a close is seen within its 120 s and this."""
+"""The interval of the search for silent brokers: a broker that vanished without a close is noticed within its 120 s and this."""
 
 
 class Nameserver:
-    """`await start()`, `addresses`, `await stop()`. What it knows it has been told by brokers since its start."""
+    """The nameserver. All that it knows comes from the brokers that registered since its start."""
 
     def __init__(self, config: NameserverConfig, host: Host) -> None:
         self.on_fatal: Callable[[BaseException], None] | None = None
@@ -33,22 +34,22 @@ class Nameserver:
         self._failure: BaseException | None = None
         self._serving = False
         self.admin_port: AdminPort | None = None
-        """Where the settings name one."""
+        """The admin port, if the settings have one."""
         for listen in config.admin_listener().values():
             self.admin_port = AdminPort(listen, AdminPages(self.health, self._metrics), (host.name, *config.admin_host))
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Listener name → ip:port as bound."""
+        """Listener name → bound ip:port."""
         return self._server.addresses
 
     @property
     def address(self) -> str:
-        """The address that others are told first: the listener named `internal`, else the first one."""
+        """The main address: that of the listener named `internal`, or else of the first one."""
         return self.addresses.get(INTERNAL) or next(iter(self.addresses.values()))
 
     async def start(self) -> None:
-        """Take the ports and answer. ConfigError where a port can't be had."""
+        """Bind the ports and serve. Raise ConfigError if a port can't be bound."""
         if self.admin_port is not None:
             await self.admin_port.start()
         await self._server.start()
@@ -59,7 +60,7 @@ class Nameserver:
         announce("nameserver.started", address=self.address, listeners=self.addresses, **limits, **admin)
 
     async def stop(self) -> None:
-        """Close the ports and every connection; brokers and clients go on with what they know, or with another nameserver."""
+        """Close the ports and every connection. Brokers and clients continue with what they know, or with another nameserver."""
         self._serving = False
         await self._tasks.cancel_all()
         await self._server.close("the nameserver stops")
@@ -75,22 +76,22 @@ class Nameserver:
         while True:
             due = loop.time() + SCAN_MS / 1000
             await asyncio.sleep(SCAN_MS / 1000)
-            # A timer that fires late means that the process stood still: what brokers sent meanwhile may not have been read yet.
-            self._processor.expire(stood_still_ms=round((loop.time() - due) * 1000))
+            # A timer that fires late means that the process was suspended or blocked: data from brokers may not have been read yet.
+            self._processor.expire(pause_ms=round((loop.time() - due) * 1000))
 
     def health(self) -> Health:
-        """Ready while its ports are open: brokers register at it only then, so it need not know one."""
+        """Return the health. It is ready while its ports are open, even if it knows no broker, since brokers register only then."""
         failed = None if self._failure is None else f"the nameserver has failed: {self._failure}"
-        return Health(failed, () if self._serving else ("it does not serve yet, or any more",))
+        return Health(failed, () if self._serving else ("it is not serving",))
 
     async def _metrics(self) -> bytes:
         figures = MetricFamilies({"node_type": "nameserver"})
         brokers = self.table.brokers(INTERNAL)
         rows = [((broker.name, broker.cluster), float(broker.registered)) for broker in brokers]
-        figures.gauge("lockstep_broker_registered", "1: clients are sent to this broker.", ("broker", "cluster"), rows)
+        figures.gauge("lockstep_broker_registered", "1 if routes send clients to this broker.", ("broker", "cluster"), rows)
         figures.gauge(
             "rocketmq_topic_number",
-            "Topics, the brokers' own not counted.",
+            "Topics, without system topics.",
             rows=[((), self.table.layouts.user_count)],
         )
         figures.gauge("lockstep_connections", "Open connections.", rows=[((), len(self._server.endpoints))])

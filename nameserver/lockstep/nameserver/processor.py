@@ -1,8 +1,9 @@
-"""Answers of the nameserver. RocketMQ: DefaultRequestProcessor, ClientRequestProcessor. The rules are RouteTable's."""
+"""Request handlers of the nameserver. RocketMQ: DefaultRequestProcessor, ClientRequestProcessor. RouteTable holds the rules."""
 
 import asyncio
 
-from lockstep.nameserver.route_table import LISTEN_MS, Registration, RouteChange, RouteTable
+from lockstep.nameserver.broker_record import Registration
+from lockstep.nameserver.route_table import COUNTDOWN_STEP_MS, RouteChange, RouteTable
 from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import encode_body
@@ -38,34 +39,34 @@ from lockstep.runtime.request import Request
 log = get_logger("lockstep.nameserver")
 
 LISTENERS_MAX = 16
-"""Of one broker: inside, outside, and some networks between."""
+"""The maximum number of listeners of one broker: internal, external, and some networks in between."""
 ADDRESS_LENGTH_MAX = 255
-"""Characters of a listener's name, and of its address."""
-STORE_WORD_LENGTH_MAX = 64
-"""Characters of a store's id, and of its proof: brokers send 32 each. Both are kept for as long as the name."""
-READING_TURNS = 16
-"""Of the loop, in which what is readable at their beginning is read: up to 256 KiB of each connection in a turn."""
+"""The maximum number of characters of a listener's name, and of its address."""
+STORE_ID_LENGTH_MAX = 64
+"""The maximum number of characters of a store's id, and of its proof: brokers send 32 each. Both are kept as long as the name."""
+READ_TURNS = 16
+"""Turns of the loop in which all data is read that is readable at their beginning: up to 256 KiB of each connection in a turn."""
 
 
 class RouteProcessor:
-    """One instance a nameserver: its RouteTable, and which endpoint speaks for which brokers."""
+    """The handlers of one nameserver: its RouteTable, and the connections that registered brokers."""
 
     def __init__(self, table: RouteTable, clock: Clock, tasks: Tasks) -> None:
         self._table = table
         self._clock = clock
         self._tasks = tasks
-        self._speakers: dict[int, Endpoint] = {}
-        """Connections that have registered a broker; on_close unregisters."""
+        self._connections: dict[int, Endpoint] = {}
+        """Connections that have registered a broker; their close unregisters it."""
         self._challenges: dict[tuple[str, int], None] = {}
-        """(broker name, connection) that an answer is awaited of."""
-        self._listening = False
+        """(broker name, connection) of the challenges whose response is pending."""
+        self._counting_down = False
 
     @handles(RequestCode.REGISTER_BROKER, RegisterBrokerHeader, RegisterBody, body_bytes_max=LAYOUTS_BYTES_MAX)
     def register(self, request: Request) -> Command:
         header: RegisterBrokerHeader = request.header
         body: RegisterBody = request.body
         _check_registration(header, body)
-        said = Registration(
+        registration = Registration(
             header.broker_name,
             header.cluster_name,
             header.store_id,
@@ -79,24 +80,24 @@ class RouteProcessor:
             body.full,
         )
         try:
-            change = self._table.register(said, self._speaker(request.endpoint), self._clock.monotonic_ms())
+            change = self._table.register(registration, self._connection(request.endpoint), self._clock.monotonic_ms())
         except BrokerNameTakenError as error:
-            log_limited(log, "warning", "broker.refused", name=said.name, peer=request.endpoint.peer, reason=error.remark)
+            log_limited(log, "warning", "broker.refused", name=registration.name, peer=request.endpoint.peer, reason=error.remark)
             raise
         finally:
             for challenge in self._table.take_challenges():
-                self._challenge_soon(challenge)
-        _log_change(said, change, request.endpoint.peer)
-        if change.superseded is not None and (older := self._speakers.get(change.superseded)) is not None:
-            older.close(f"broker {said.name} has registered from {request.endpoint.peer}")
-        self._tell_others(change.adopted, request.endpoint)
+                self._start_challenge(challenge)
+        _log_change(registration, change, request.endpoint.peer)
+        if change.superseded is not None and (older := self._connections.get(change.superseded)) is not None:
+            older.close(f"broker {registration.name} has registered from {request.endpoint.peer}")
+        self._notify_brokers(change.adopted, request.endpoint)
         return request.reply(body=RegisterReply(change.missing, change.refused, change.refused_more))
 
     @handles(RequestCode.UNREGISTER_BROKER, UnregisterBrokerHeader)
     def unregister(self, request: Request) -> Command:
         header: UnregisterBrokerHeader = request.header
         if self._table.unregister(header.broker_name, header.store_id, header.term, request.endpoint.id):
-            log_limited(log, "info", "broker.unregistered", name=header.broker_name, reason="said goodbye")
+            log_limited(log, "info", "broker.unregistered", name=header.broker_name, reason="unregistered by the broker")
         return request.reply()
 
     @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader)
@@ -109,7 +110,7 @@ class RouteProcessor:
         remark = f"no topic {header.topic!r}: create it with `lockstep topic create {header.topic}`"
         deleted = self._table.layouts.get(header.topic)
         if deleted is not None and request.codec == MSGPACK:
-            # Who knows a lower layout learns that it is over, not that this nameserver has not heard of it yet.
+            # A client that knows a lower layout learns that the topic is deleted, not that this nameserver does not know it yet.
             return request.reply(body=TopicRoute(deleted, ()), code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         raise TopicNotExistError(remark)
 
@@ -131,94 +132,95 @@ class RouteProcessor:
             log.warning("deletions.forgotten", count=forgotten, peer=request.endpoint.peer)
         return request.reply(ForgetDeletionsReply(forgotten, self._table.layouts.deleted_count))
 
-    def expire(self, *, stood_still_ms: int = 0) -> None:
-        """Unregister whoever is silent, and close its connection: if the broker lives, it comes back within a second.
+    def expire(self, *, pause_ms: int = 0) -> None:
+        """Unregister silent brokers and close their connections: a broker that is alive registers again within a second.
 
-        `stood_still_ms`: how long this process has stood still since the last call.
+        `pause_ms` is how long this process was suspended or blocked since the last call.
         """
-        if stood_still_ms > 0:
-            self._table.stood_still(stood_still_ms, self._clock.monotonic_ms())
+        if pause_ms > 0:
+            self._table.exclude_pause(pause_ms, self._clock.monotonic_ms())
         for name, connection in self._table.expire(self._clock.monotonic_ms()).items():
             log_limited(log, "warning", "broker.unregistered", name=name, reason="silent for too long")
-            speaker = self._speakers.get(connection)
-            if speaker is not None:
-                speaker.close("the broker has not registered in time")
+            endpoint = self._connections.get(connection)
+            if endpoint is not None:
+                endpoint.close("the broker has not registered in time")
 
-    def _tell_others(self, topics: tuple[str, ...], source: Endpoint) -> None:
-        """Clients are sent to all brokers by the new layouts now: none of them should call a queue unknown until its next registration."""
+    def _notify_brokers(self, topics: tuple[str, ...], source: Endpoint) -> None:
+        """Notify the other brokers. Routes send clients to all brokers of the new layouts now, and a broker must not reject a queue as
+        unknown until its next registration."""
         layouts = tuple(layout for topic in topics if (layout := self._table.layouts.get(topic)) is not None)
         if not layouts:
             return
         for part in split_layouts(layouts):
             body = encode_body(RegisterReply(tuple(part)))
-            for speaker in self._speakers.values():
-                if speaker is not source:
-                    speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=body)
+            for endpoint in self._connections.values():
+                if endpoint is not source:
+                    endpoint.oneway(RequestCode.LAYOUTS_CHANGED, body=body)
 
-    def _challenge_soon(self, challenge: tuple[str, int]) -> None:
-        """Unless this connection has not answered the challenge before: that answer counts for both."""
+    def _start_challenge(self, challenge: tuple[str, int]) -> None:
+        """Start the challenge, unless an earlier one on this connection has no response yet: its response counts for both."""
         if challenge not in self._challenges:
             self._challenges[challenge] = None
             self._tasks.spawn(self._challenge(*challenge), f"nameserver.challenge {challenge[0]}")
-        if not self._listening:
-            self._listening = True
-            self._tasks.spawn(self._listen(), "nameserver.listen")
+        if not self._counting_down:
+            self._counting_down = True
+            self._tasks.spawn(self._count_down(), "nameserver.countdown")
 
-    async def _listen(self) -> None:
-        """Counts open challenges down in slices of LISTEN_MS, however long one lasts because this process stood still.
+    async def _count_down(self) -> None:
+        """Count open challenges down by COUNTDOWN_STEP_MS at a time, even if this process was suspended or blocked for longer.
 
-        A slice counts after everything that was readable at its end has been read, so that no answer that has arrived is missed.
+        A slice counts after everything that was readable at its end has been read, so that no response that has arrived is missed.
         """
         try:
-            awaited = True
-            while awaited:
-                await asyncio.sleep(LISTEN_MS / 1000)
-                for _ in range(READING_TURNS):
+            pending = True
+            while pending:
+                await asyncio.sleep(COUNTDOWN_STEP_MS / 1000)
+                for _ in range(READ_TURNS):
                     await asyncio.sleep(0)
-                awaited = self._table.listened(LISTEN_MS)
+                pending = self._table.count_down_challenges(COUNTDOWN_STEP_MS)
         finally:
-            self._listening = False
+            self._counting_down = False
 
     async def _challenge(self, name: str, connection: int) -> None:
-        """Asks an incumbent whether it is still there. Any answer counts: earlier versions answer that they know no such request."""
+        """Ask an incumbent whether it is alive. Any response counts: earlier versions respond that they don't support the request."""
         try:
-            speaker = self._speakers.get(connection)
-            if speaker is None:
+            endpoint = self._connections.get(connection)
+            if endpoint is None:
                 return
-            await speaker.request(RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms=SILENCE_MS)
+            await endpoint.request(RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms=SILENCE_MS)
         except TransportError:
             return
         finally:
             self._challenges.pop((name, connection), None)
-        self._table.answered(name, connection, self._clock.monotonic_ms())
+        self._table.confirm_alive(name, connection, self._clock.monotonic_ms())
 
     def _check_ready(self, request: Request) -> None:
-        """A classic client does not know this refusal: it gets what RocketMQ answers, and keeps what it has."""
+        """Raise RouteNotReadyError before the first registration. Classic clients don't know that error: they get RocketMQ's response."""
         if not self._table.ready and request.codec == MSGPACK:
-            raise RouteNotReadyError("no broker has registered since this nameserver started: ask another one, or use what you know")
+            raise RouteNotReadyError("no broker has registered since this nameserver started: ask another one, or use the cached route")
 
-    def _speaker(self, endpoint: Endpoint) -> int:
-        if endpoint.id not in self._speakers:
-            self._speakers[endpoint.id] = endpoint
+    def _connection(self, endpoint: Endpoint) -> int:
+        if endpoint.id not in self._connections:
+            self._connections[endpoint.id] = endpoint
             endpoint.on_close.append(self._closed)
         return endpoint.id
 
     def _closed(self, endpoint: Endpoint, reason: str) -> None:
-        del self._speakers[endpoint.id]
+        del self._connections[endpoint.id]
         for name in self._table.connection_closed(endpoint.id):
             log_limited(log, "warning", "broker.unregistered", name=name, reason=f"connection closed: {reason}")
 
 
 def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> None:
-    """What every client and command would be told of the broker. Raises LocalProtocolError and RemoteProtocolError."""
+    """Raise LocalProtocolError or RemoteProtocolError for values that clients and commands could not use."""
     check_broker_name(header.broker_name)
     check_cluster_name(header.cluster_name)
     what = f"broker {header.broker_name!r} registers"
     if header.broker_id != 0:
         raise RemoteProtocolError(f"{what} with id {header.broker_id}: only 0 (the owner of its queues) is served")
-    for word, value in (("store id", header.store_id), ("proof", header.proof or "")):
-        if len(value) > STORE_WORD_LENGTH_MAX:
-            raise RemoteProtocolError(f"{what} a {word} of {len(value)} characters: at most {STORE_WORD_LENGTH_MAX}")
+    for label, value in (("store id", header.store_id), ("proof", header.proof or "")):
+        if len(value) > STORE_ID_LENGTH_MAX:
+            raise RemoteProtocolError(f"{what} a {label} of {len(value)} characters: at most {STORE_ID_LENGTH_MAX}")
     if len(body.listeners) > LISTENERS_MAX:
         raise RemoteProtocolError(f"{what} {len(body.listeners)} listeners: at most {LISTENERS_MAX}")
     for name, address in body.listeners.items():
@@ -229,25 +231,25 @@ def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> Non
         except ConfigError as error:
             raise RemoteProtocolError(f"{what} listener {name[:40]!r}: {error}") from None
         if port == 0:
-            raise RemoteProtocolError(f"{what} listener {name[:40]!r} at {address!r}: nobody can dial port 0")
+            raise RemoteProtocolError(f"{what} listener {name[:40]!r} at {address!r}: port 0 can't be connected to")
 
 
-def _log_change(said: Registration, change: RouteChange, peer: str) -> None:
+def _log_change(registration: Registration, change: RouteChange, peer: str) -> None:
     if change.joined:
         log_limited(
             log,
             "info",
             "broker.registered",
-            name=said.name,
-            cluster=said.cluster,
-            listeners=said.listeners,
-            term=said.term,
+            name=registration.name,
+            cluster=registration.cluster,
+            listeners=registration.listeners,
+            term=registration.term,
             peer=peer,
             missing=len(change.missing),
         )
     for topic in change.adopted:
-        log_limited(log, "info", "layout.adopted", topic=topic, broker=said.name)
+        log_limited(log, "info", "layout.adopted", topic=topic, broker=registration.name)
     for layout in change.refused:
-        log_limited(log, "warning", "layout.refused", topic=layout.topic, broker=said.name, reason=layout.reason)
+        log_limited(log, "warning", "layout.refused", topic=layout.topic, broker=registration.name, reason=layout.reason)
     if change.refused_more:
-        log_limited(log, "warning", "layouts.refused", broker=said.name, count=change.refused_more + len(change.refused))
+        log_limited(log, "warning", "layouts.refused", broker=registration.name, count=change.refused_more + len(change.refused))

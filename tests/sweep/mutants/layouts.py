@@ -6,7 +6,8 @@ from lockstep.broker.tables import topic_table
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.nameserver import processor as nameserver_processor
 from lockstep.nameserver import route_table, topic_quota
-from lockstep.nameserver.route_table import Registration, RouteTable
+from lockstep.nameserver.broker_record import Registration
+from lockstep.nameserver.route_table import RouteTable
 from lockstep.nameserver.topic_quota import TopicQuota
 from lockstep.protocol import layouts
 from lockstep.protocol.errors import RemoteProtocolError
@@ -92,14 +93,14 @@ def entries_of_layouts_have_no_limit(patch: Patches) -> None:
 @mutant("first", aimed=ROUTES + "test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcomer")
 def a_registration_that_begins_again_is_new(patch: Patches) -> None:
     """A registration in parts that begins again on its connection keeps the time at which it began, and so its place in the order."""
-    arrive = RouteTable._arrive
+    arrive = RouteTable._collect_part
 
     def forgets(self: RouteTable, said: Any, connection: int, now_ms: int) -> Any:
         arriving = arrive(self, said, connection, now_ms)
         arriving.began_ms = now_ms
         return arriving
 
-    patch.set(RouteTable, "_arrive", forgets)
+    patch.set(RouteTable, "_collect_part", forgets)
 
 
 @mutant("first", aimed=OWN + "test_the_brokers_own_topic_has_no_layout_that_another_broker_or_a_nameserver_could_bring")
@@ -111,7 +112,7 @@ def system_topics_have_layouts(patch: Patches) -> None:
 @mutant("first", aimed=ROUTES + "test_an_invalid_layout_is_left_out_and_named_and_the_others_count")
 def one_layout_refuses_a_broker(patch: Patches) -> None:
     """A nameserver leaves an impossible layout out, and takes the registration."""
-    take = RouteTable._take_layouts
+    take = RouteTable._adopt_layouts
 
     def refuses(self: RouteTable, arriving: Any, said: Registration) -> Any:
         taken = take(self, arriving, said)
@@ -119,28 +120,28 @@ def one_layout_refuses_a_broker(patch: Patches) -> None:
             raise RemoteProtocolError("a layout is invalid")
         return taken
 
-    patch.set(RouteTable, "_take_layouts", refuses)
+    patch.set(RouteTable, "_adopt_layouts", refuses)
 
 
 @mutant("first")
 def only_the_first_registration_brings_topics(patch: Patches) -> None:
     """A topic that a broker creates after it has registered is in the nameserver's layouts."""
-    fits = TopicQuota.fits
+    fits = TopicQuota.has_room
     here: dict[int, set[str]] = {}
 
     def take(self: RouteTable, arriving: Any, said: Registration) -> Any:
-        here[id(self._room)] = self._registered()
+        here[id(self._quota)] = self._registered()
         return taken(self, arriving, said)
 
-    taken = RouteTable._take_layouts
-    patch.set(RouteTable, "_take_layouts", take)
-    patch.set(TopicQuota, "fits", lambda self, name: fits(self, name) and name not in here[id(self)])
+    taken = RouteTable._adopt_layouts
+    patch.set(RouteTable, "_adopt_layouts", take)
+    patch.set(TopicQuota, "has_room", lambda self, name: fits(self, name) and name not in here[id(self)])
 
 
 @mutant("first", aimed=ROOM + "test_whatever_other_brokers_bring_the_next_may_bring_its_share")
 def one_broker_takes_all_the_room(patch: Patches) -> None:
     """A broker may bring topics to a nameserver while fewer count to it than are free."""
-    patch.set(TopicQuota, "fits", lambda self, name: len(self._broker_of) < topic_quota.LAYOUTS_MAX)
+    patch.set(TopicQuota, "has_room", lambda self, name: len(self._broker_of) < topic_quota.LAYOUTS_MAX)
 
 
 @mutant("first", aimed=ROOM + "test_what_a_forgotten_broker_alone_has_brought_is_forgotten")
@@ -189,19 +190,19 @@ def silent_brokers_keep_their_name(patch: Patches) -> None:
 @mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts")
 def a_challenge_ends_before_answers_are_read(patch: Patches) -> None:
     """A nameserver that stood still reads what has arrived before it replaces a broker."""
-    patch.set(nameserver_processor, "READING_TURNS", 0)
+    patch.set(nameserver_processor, "READ_TURNS", 0)
 
 
 @mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_brokers_are_not_silent_while_the_nameserver_stands_still")
 def standstills_of_nameservers_count_as_silence(patch: Patches) -> None:
     """Time in which a nameserver stood still is no silence of brokers."""
-    patch.set(RouteTable, "stood_still", lambda self, pause_ms, now_ms: None)
+    patch.set(RouteTable, "exclude_pause", lambda self, pause_ms, now_ms: None)
 
 
 @mutant("first", aimed=ROUTES + "test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused")
 def copies_are_accepted(patch: Patches) -> None:
     """A store that has not seen the term that was accepted last is refused."""
-    patch.set(RouteTable, "_check_line", lambda self, known, said: None)
+    patch.set(route_table, "check_term", lambda known, new: None)
 
 
 @mutant("first", aimed=ROUTES + "test_a_registered_broker_that_answers_is_not_replaced")
@@ -223,7 +224,7 @@ def the_owner_of_a_name_is_not_kept(patch: Patches) -> None:
 @mutant("first", aimed=OWNERS + "test_the_terms_of_the_owner_are_compared_also_after_a_stranger_was_registered")
 def strangers_change_the_terms_of_the_owner(patch: Patches) -> None:
     """A registration without the owner's proof does not change which terms of the owner are accepted."""
-    patch.set(route_table, "_owner", lambda before, now: (now.said, now.heard_ms))
+    patch.set(route_table, "next_owner", lambda before, now: (now.registration, now.last_seen_ms))
 
 
 @mutant("first", aimed=OWNERS + "test_a_store_that_has_been_registered_for_an_hour_becomes_the_owner")
@@ -235,14 +236,14 @@ def a_replaced_store_stays_the_owner(patch: Patches) -> None:
 @mutant("first", aimed=ROUTES + "test_a_registration_counts_with_its_last_part")
 def the_first_part_is_the_whole(patch: Patches) -> None:
     """A registration in parts counts with its last part, and all of them say what the broker has."""
-    arrive = RouteTable._arrive
+    arrive = RouteTable._collect_part
 
     def forgets(self: RouteTable, said: Any, connection: int, now_ms: int) -> Any:
         arriving = arrive(self, said, connection, now_ms)
-        arriving.theirs = {}
+        arriving.broker_layouts = {}
         return arriving
 
-    patch.set(RouteTable, "_arrive", forgets)
+    patch.set(RouteTable, "_collect_part", forgets)
 
 
 @mutant("first", aimed=ROUTES + "test_a_broker_that_was_never_routed_is_forgotten_with_its_connection")
@@ -253,4 +254,4 @@ def strangers_are_remembered(patch: Patches) -> None:
         known.connection = None
         known.routed = False
 
-    patch.set(RouteTable, "_leave", leave)
+    patch.set(RouteTable, "_unregister", leave)

@@ -169,7 +169,7 @@ def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
 @mutant("alter", aimed="tests/unit/broker/test_nameserver_registration.py::test_a_layout_that_another_broker_brings_is_adopted_at_once")
 def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
     """A layout that one broker brings is told to the others at once."""
-    patch.set(RouteProcessor, "_tell_others", lambda self, topics, source: None)
+    patch.set(RouteProcessor, "_notify_brokers", lambda self, topics, source: None)
 
 
 @mutant("fsync")

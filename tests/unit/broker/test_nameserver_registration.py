@@ -162,9 +162,9 @@ async def test_a_store_that_can_not_take_what_another_broker_brings_is_a_failure
 async def test_rubbish_from_a_nameserver_ends_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
         await broker.registrar.accepted()
-        (speaker,) = served._processor._speakers.values()
+        (speaker,) = served._processor._connections.values()
         speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=b"no layouts")
-        await until(lambda: served._processor._speakers and speaker not in served._processor._speakers.values())
+        await until(lambda: served._processor._connections and speaker not in served._processor._connections.values())
         await standing(broker, served.address, RegistrationState.ACCEPTED)
         assert broker.tasks.failure is None
 
@@ -312,7 +312,7 @@ async def test_a_nameserver_that_comes_back_empty_relearns_everything_from_one_b
 async def test_a_refusal_while_serving_is_only_told_and_at_once() -> None:
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
         await first.registrar.accepted()
-        (connection,) = served._processor._speakers
+        (connection,) = served._processor._connections
         served.table.connection_closed(connection)  # as after a partition
         async with running(Broker([served.address], term=6, port=2)) as newer:
             await newer.registrar.accepted()

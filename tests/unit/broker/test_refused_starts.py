@@ -14,8 +14,8 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.nameserver_registration import RegistrationRefusedError
 from lockstep.broker.store import IdentityError, StoreCorruptError, StoreInUseError
 from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.broker_record import Registration
 from lockstep.nameserver.config import NameserverConfig
-from lockstep.nameserver.route_table import Registration
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.runtime.host import Host
@@ -148,7 +148,7 @@ async def refusing_nameserver() -> AsyncIterator[str]:
 
     async def answers() -> None:
         while True:
-            nameserver.table.answered("broker-a", -1, Host.real().clock.monotonic_ms())
+            nameserver.table.confirm_alive("broker-a", -1, Host.real().clock.monotonic_ms())
             await asyncio.sleep(0)
 
     task = asyncio.create_task(answers())

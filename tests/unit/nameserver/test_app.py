@@ -211,7 +211,7 @@ async def test_a_connection_that_answers_no_challenge_is_asked_once_however_ofte
         before = len(served._tasks)
         for _ in range(20):
             clock.now_ms += CHALLENGE_MS
-            served.table.listened(CHALLENGE_MS)
+            served.table.count_down_challenges(CHALLENGE_MS)
             assert (await register(other, store="6" * 32)).code == ResponseCode.REGISTRATION_PENDING
             assert (await register(incumbent)).code == ResponseCode.SUCCESS
         assert len(served._tasks) == before + 2, "one awaits the answer, one counts the time"
@@ -232,7 +232,7 @@ async def test_a_connection_that_answers_no_challenge_is_asked_once_however_ofte
         ({"listeners": {"internal": "nowhere"}}, "'internal': 'nowhere' is not an address"),
         ({"listeners": {"external": "host:99999"}}, "'external': 'host:99999' is not an address"),
         ({"listeners": {"external": "host name:1"}}, "'host name:1' is not an address"),
-        ({"listeners": {"external": "host:0"}}, "nobody can dial port 0"),
+        ({"listeners": {"external": "host:0"}}, "port 0 can't be connected to"),
         ({"listeners": {"external": "h" * 251 + ":1234"}}, "at most 255 characters each"),
         ({"listeners": {"e" * 256: "host:1"}}, "at most 255 characters each"),
         ({"listeners": {f"l{number}": "host:1" for number in range(15)}}, "17 listeners: at most 16"),

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.nameserver.route_table import Registration, RouteTable
+from lockstep.nameserver.broker_record import Registration
+from lockstep.nameserver.route_table import RouteTable
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.route_cache import RouteCache
-from lockstep.nameserver.route_table import BROKERS_MAX, CHALLENGE_MS, FORGET_MS, INTERNAL, LISTEN_MS, OWNER_MS, Registration, RouteTable
+from lockstep.nameserver.broker_record import INTERNAL, Registration
+from lockstep.nameserver.route_table import BROKERS_MAX, CHALLENGE_MS, COUNTDOWN_STEP_MS, FORGET_MS, OWNER_MS, RouteTable
 from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingError
 
 OURS, OTHER = "a" * 32, "b" * 32
@@ -52,12 +53,12 @@ def test_the_owner_replaces_at_once_whatever_has_taken_its_name_while_it_was_awa
     table.register(said(), 1, 0)
     table.connection_closed(1)
     assert outcome(table, STRANGERS[stranger], 2, 10) == "accepted", "the name is not registered"
-    table.answered(NAME, 2, 20)
+    table.confirm_alive(NAME, 2, 20)
     change = table.register(said(term=11, previous=10), 3, 30)
     assert (change.joined, change.superseded, address(table)) == (True, 2, "10.0.0.1:10911")
     assert table.take_challenges() == [], "a stranger is not asked"
     assert outcome(table, STRANGERS[stranger], 4, 40) in ("pending", "refused")
-    table.answered(NAME, 3, 50)
+    table.confirm_alive(NAME, 3, 50)
     assert outcome(table, STRANGERS[stranger], 4, 60) == "refused"
 
 
@@ -66,7 +67,7 @@ def test_the_owner_that_was_silent_and_lost_its_name_gets_it_back_with_its_next_
     table = RouteTable()
     table.register(said(), 1, 0)
     assert outcome(table, STRANGERS[stranger], 2, 0) == "pending"
-    table.listened(CHALLENGE_MS + LISTEN_MS)
+    table.count_down_challenges(CHALLENGE_MS + COUNTDOWN_STEP_MS)
     assert outcome(table, STRANGERS[stranger], 2, CHALLENGE_MS) == "accepted"
     assert outcome(table, said(), 3, CHALLENGE_MS + 1) == "accepted"
     assert table.register(said(), 3, CHALLENGE_MS + 2).superseded is None
@@ -200,7 +201,7 @@ def test_an_hour_counts_without_interruption_alone(interruption: str) -> None:
             table.register(replace(NEW, store_id="e" * 32), 3, half_ms)
             table.connection_closed(3)
         case _:
-            table.stood_still(half_ms, half_ms)
+            table.exclude_pause(half_ms, half_ms)
     table.register(NEW, 2, half_ms)
     table.expire(half_ms + OWNER_MS - 1)
     assert table._brokers[NAME].owner == replace(said(), listeners={INTERNAL: said().address})
@@ -263,13 +264,13 @@ def test_no_stranger_changes_which_starts_of_the_owner_are_accepted(steps: list[
                     table.connection_closed(1)
             case ("owner answers",):
                 for table in (with_strangers, alone):
-                    table.answered(NAME, 1, now_ms)
+                    table.confirm_alive(NAME, 1, now_ms)
             case ("stranger answers",):
-                with_strangers.answered(NAME, 2, now_ms)
+                with_strangers.confirm_alive(NAME, 2, now_ms)
             case ("wait", int(ms)):
                 now_ms += ms
                 for table in (with_strangers, alone):
-                    table.listened(ms)
+                    table.count_down_challenges(ms)
 
 
 def test_what_is_kept_of_an_owner_is_small_whatever_the_registrations_are() -> None:

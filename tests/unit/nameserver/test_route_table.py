@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.nameserver.broker_record import Registration
 from lockstep.nameserver.route_table import (
-    ARRIVING_MAX,
-    ARRIVING_MS,
     BROKERS_MAX,
     CHALLENGE_MS,
+    COUNTDOWN_STEP_MS,
     FORGET_MS,
-    LISTEN_MS,
+    INCOMPLETE_MAX,
+    INCOMPLETE_MS,
     REFUSED_MAX,
-    Registration,
     RouteTable,
 )
 from lockstep.nameserver.topic_quota import SILENCE_MS
@@ -24,7 +24,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 STORE_A, STORE_B = "a" * 32, "b" * 32
 PROOF = "c" * 32
-ANSWER_MS = CHALLENGE_MS + LISTEN_MS
+ANSWER_MS = CHALLENGE_MS + COUNTDOWN_STEP_MS
 """How long a challenge waits for its answer, the slice in which it begins included."""
 
 
@@ -102,7 +102,7 @@ def test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_le
     table = RouteTable()
     many = layout("many", brokers=("broker-a", "broker-b"))
     change = table.register(said(layouts=(many, layout("one"), layout("refused"), TopicLayout("deleted", LayoutVersion(2, 7), ()))), 1, 0)
-    assert [(left_out.topic, "3 are allowed" in left_out.reason) for left_out in change.refused] == [("refused", True)]
+    assert [(left_out.topic, "maximum of 3 entries" in left_out.reason) for left_out in change.refused] == [("refused", True)]
     assert (change.adopted, change.routed, table.layouts.entry_count) == (("many", "one", "deleted"), True, 3)
     grown = layout("one", 2, brokers=("broker-a", "broker-b"))
     assert [left_out.topic for left_out in table.register(said(layouts=(grown,)), 1, 1).refused] == ["one"]
@@ -203,7 +203,7 @@ def test_a_registered_broker_that_answers_is_not_replaced(other: str) -> None:
     assert table.take_challenges() == [("broker-a", 1)]
     challenged(table, OTHERS[other], 2, 1_500)
     assert table.take_challenges() == [], "it is asked once"
-    table.answered("broker-a", 1, 1_600)
+    table.confirm_alive("broker-a", 1, 1_600)
     for now_ms in (1_601, 1_600 + CHALLENGE_MS - 1):
         with pytest.raises(BrokerNameTakenError) as refused:
             table.register(OTHERS[other], 2, now_ms)
@@ -221,14 +221,14 @@ def test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_o
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS[other], 2, 1_000)
-    assert table.listened(ANSWER_MS - 1)
+    assert table.count_down_challenges(ANSWER_MS - 1)
     challenged(table, OTHERS[other], 2, 6_000)
-    assert not table.listened(1)
+    assert not table.count_down_challenges(1)
     change = table.register(OTHERS[other], 2, 6_001)
     assert (change.joined, change.superseded) == (True, 1)
     assert table.connection_closed(1) == ()
     assert registered(table) == {"broker-a": True}
-    table.answered("broker-a", 1, 7_000)
+    table.confirm_alive("broker-a", 1, 7_000)
     assert table.brokers("internal")[0].address == OTHERS[other].address, "an answer that comes too late changes nothing"
 
 
@@ -237,9 +237,9 @@ def test_a_challenge_is_decided_by_what_was_read_and_not_by_the_time_that_has_pa
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS["a higher term"], 2, 1_000)
-    assert table.listened(LISTEN_MS)
+    assert table.count_down_challenges(COUNTDOWN_STEP_MS)
     challenged(table, OTHERS["a higher term"], 2, 1_000 + 100 * CHALLENGE_MS)
-    table.answered("broker-a", 1, 1_001 + 100 * CHALLENGE_MS)
+    table.confirm_alive("broker-a", 1, 1_001 + 100 * CHALLENGE_MS)
     with pytest.raises(BrokerNameTakenError):
         table.register(OTHERS["a higher term"], 2, 1_002 + 100 * CHALLENGE_MS)
 
@@ -248,7 +248,7 @@ def test_a_challenge_is_decided_by_what_was_read_and_not_by_the_time_that_has_pa
 def test_time_in_which_the_nameserver_stood_still_is_no_silence_of_a_broker(heard_ms: int) -> None:
     table, pause_ms = RouteTable(), 10 * SILENCE_MS
     table.register(said(), 1, heard_ms)
-    table.stood_still(pause_ms, 7_000 + pause_ms)
+    table.exclude_pause(pause_ms, 7_000 + pause_ms)
     assert table.expire(heard_ms + pause_ms + SILENCE_MS - 1) == {}
     assert table.expire(heard_ms + pause_ms + SILENCE_MS) == {"broker-a": 1}
 
@@ -256,7 +256,7 @@ def test_time_in_which_the_nameserver_stood_still_is_no_silence_of_a_broker(hear
 def test_a_broker_that_was_heard_after_a_standstill_is_not_heard_in_the_future() -> None:
     table = RouteTable()
     table.register(said(), 1, 1_000_000)
-    table.stood_still(1_000_000, 1_000_000)
+    table.exclude_pause(1_000_000, 1_000_000)
     assert table.expire(1_000_000 + SILENCE_MS) == {"broker-a": 1}
 
 
@@ -264,9 +264,9 @@ def test_a_registration_of_the_incumbent_is_an_answer() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS["a higher term"], 2, 1_000)
-    assert table.listened(ANSWER_MS - 1)
+    assert table.count_down_challenges(ANSWER_MS - 1)
     table.register(said(), 1, 2_000)
-    assert not table.listened(1)
+    assert not table.count_down_challenges(1)
     challenged(table, OTHERS["a higher term"], 2, 1_000 + CHALLENGE_MS)
     assert table.take_challenges() == [("broker-a", 1), ("broker-a", 1)]
 
@@ -358,7 +358,7 @@ def test_nothing_that_a_nameserver_says_or_logs_has_the_proof() -> None:
     table.register(registration, 1, 0)
     shown = [repr(registration), repr(table.brokers("internal")), repr(table._brokers)]
     shown += [challenged(table, other, 2, 1) for other in OTHERS.values()]
-    table.answered("broker-a", 1, 2)
+    table.confirm_alive("broker-a", 1, 2)
     for other in OTHERS.values():
         with pytest.raises(BrokerNameTakenError) as refused:
             table.register(other, 2, 3)
@@ -482,10 +482,10 @@ def test_whoever_is_registered_was_heard_on_its_living_connection_within_the_lim
                 if table.unregister(name, store, term, connection):
                     assert (heard[name][0], *heard[name][2:]) == (connection, store, term)
             case ("answer", str(name), int(connection)):
-                table.answered(name, connection, now)
+                table.confirm_alive(name, connection, now)
             case ("wait", int(ms)):
                 now += ms
-                table.listened(ms)
+                table.count_down_challenges(ms)
                 for name, connection in table.expire(now).items():
                     assert (heard[name][0], now - heard[name][1] >= SILENCE_MS) == (connection, True)
         for name in table.registered():
@@ -600,51 +600,51 @@ def test_a_connection_that_is_lost_between_two_parts_begins_again() -> None:
     table = RouteTable()
     table.register(said(parts=2), 1, 0)
     table.connection_closed(1)
-    with pytest.raises(RemoteProtocolError, match="out of turn"):
+    with pytest.raises(RemoteProtocolError, match="out of order"):
         table.register(said(part=1, parts=2), 2, 0)
 
 
 def test_of_registrations_in_parts_64_may_arrive_at_once_and_one_that_stops_is_given_up() -> None:
     table = RouteTable()
-    for number in range(ARRIVING_MAX):
+    for number in range(INCOMPLETE_MAX):
         table.register(said(f"b-{number}", parts=2), number, 0)
-    table.expire(ARRIVING_MS - 1)
-    assert table.register(said("b-7", part=1, parts=2), 7, ARRIVING_MS - 1).routed
-    table.expire(ARRIVING_MS)
-    assert not table._arriving
-    with pytest.raises(RemoteProtocolError, match="out of turn"):
-        table.register(said("b-8", part=1, parts=2), 8, ARRIVING_MS)
+    table.expire(INCOMPLETE_MS - 1)
+    assert table.register(said("b-7", part=1, parts=2), 7, INCOMPLETE_MS - 1).routed
+    table.expire(INCOMPLETE_MS)
+    assert not table._incomplete
+    with pytest.raises(RemoteProtocolError, match="out of order"):
+        table.register(said("b-8", part=1, parts=2), 8, INCOMPLETE_MS)
 
 
 def test_connections_that_begin_a_registration_again_and_again_keep_no_broker_from_registering() -> None:
     table = RouteTable()
-    for now_ms in range(0, 20 * ARRIVING_MS, ARRIVING_MS - 1_000):
-        for number in range(ARRIVING_MAX):
+    for now_ms in range(0, 20 * INCOMPLETE_MS, INCOMPLETE_MS - 1_000):
+        for number in range(INCOMPLETE_MAX):
             table.register(said(f"b-{number}", parts=2), number, now_ms)
         table.expire(now_ms + 999)
         table.register(said(parts=2), 900, now_ms + 999)
-        assert len(table._arriving) <= ARRIVING_MAX
+        assert len(table._incomplete) <= INCOMPLETE_MAX
         assert table.register(said(part=1, parts=2), 900, now_ms + 999).routed
 
 
 def test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcomer() -> None:
     table = RouteTable()
-    for number in range(ARRIVING_MAX):
+    for number in range(INCOMPLETE_MAX):
         table.register(said(f"b-{number}", parts=3), number, number)
     table.register(said("b-0", parts=3), 0, 1_000)  # begins again
     table.register(said("b-1", part=1, parts=3), 1, 1_000)
     table.register(said(parts=2), 900, 1_001)
     table.register(said("b-1", part=2, parts=3), 1, 1_002)
-    with pytest.raises(RemoteProtocolError, match="out of turn"):
+    with pytest.raises(RemoteProtocolError, match="out of order"):
         table.register(said("b-0", part=1, parts=3), 0, 1_002)
 
 
 def test_a_standstill_gives_no_registration_in_parts_up() -> None:
     table = RouteTable()
     table.register(said(parts=2), 1, 0)
-    table.stood_still(ARRIVING_MS, ARRIVING_MS + 5)
-    table.expire(ARRIVING_MS + 5)
-    assert table.register(said(part=1, parts=2), 1, ARRIVING_MS + 5).routed
+    table.exclude_pause(INCOMPLETE_MS, INCOMPLETE_MS + 5)
+    table.expire(INCOMPLETE_MS + 5)
+    assert table.register(said(part=1, parts=2), 1, INCOMPLETE_MS + 5).routed
 
 
 def test_an_answer_has_one_part_of_what_is_missing_and_the_next_registration_gets_the_rest() -> None:

@@ -7,7 +7,7 @@ import pytest
 from lockstep.nameserver.app import SCAN_MS, Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
-from lockstep.nameserver.route_table import CHALLENGE_MS, LISTEN_MS
+from lockstep.nameserver.route_table import CHALLENGE_MS, COUNTDOWN_STEP_MS
 from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.bodies import DataVersion, RegisterBody
 from lockstep.protocol.codec.msgpack_body import encode_body
@@ -84,13 +84,13 @@ async def challenge(nodes: Nodes) -> Command:
     return nodes.asked[0]
 
 
-@pytest.mark.parametrize("counted", [0, 1, CHALLENGE_MS // LISTEN_MS])
+@pytest.mark.parametrize("counted", [0, 1, CHALLENGE_MS // COUNTDOWN_STEP_MS])
 async def test_an_answer_that_has_arrived_counts_although_the_challenger_is_read_first(frozen: FrozenLoop, counted: int) -> None:
     """`counted` slices of the time to answer are over before the nameserver stands still."""
     nodes = await start(frozen)
     question = await challenge(nodes)
     for _ in range(counted):
-        await frozen.advance(LISTEN_MS / 1000)
+        await frozen.advance(COUNTDOWN_STEP_MS / 1000)
         await turns(20)
     frozen.stall(2 * CHALLENGE_MS / 1000)
     nodes.incumbent.send(question.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
@@ -103,11 +103,11 @@ async def test_an_answer_that_has_arrived_counts_although_the_challenger_is_read
 async def test_a_broker_that_does_not_answer_is_replaced_when_the_nameserver_has_listened_for_five_seconds(frozen: FrozenLoop) -> None:
     nodes = await start(frozen)
     await challenge(nodes)
-    for _ in range(CHALLENGE_MS // LISTEN_MS):
-        frozen.stall(20 * LISTEN_MS / 1000)
+    for _ in range(CHALLENGE_MS // COUNTDOWN_STEP_MS):
+        frozen.stall(20 * COUNTDOWN_STEP_MS / 1000)
         await turns(30)
         assert await register(nodes.challenger, OTHER) == ResponseCode.REGISTRATION_PENDING, "a standstill counts as one slice"
-    await frozen.advance(LISTEN_MS / 1000)
+    await frozen.advance(COUNTDOWN_STEP_MS / 1000)
     await turns(30)
     assert await register(nodes.challenger, OTHER) == ResponseCode.SUCCESS
     await stop(nodes)
@@ -117,14 +117,14 @@ async def test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts(f
     nodes = await start(frozen)
     question = await challenge(nodes)
     answered: list[bool] = []
-    counted = nodes.served.table.listened
+    counted = nodes.served.table.count_down_challenges
 
-    def listened(ms: int) -> bool:
-        answered.append(nodes.served.table._brokers["broker-a"].answered_ms is not None)
+    def count_down(ms: int) -> bool:
+        answered.append(nodes.served.table._brokers["broker-a"].confirmed_ms is not None)
         return counted(ms)
 
-    monkeypatch.setattr(nodes.served.table, "listened", listened)
-    frozen.stall(LISTEN_MS / 1000)
+    monkeypatch.setattr(nodes.served.table, "count_down_challenges", count_down)
+    frozen.stall(COUNTDOWN_STEP_MS / 1000)
     nodes.incumbent.send(question.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
     await turns(30)
     assert answered == [True]
@@ -135,9 +135,9 @@ async def test_brokers_are_not_silent_while_the_nameserver_stands_still(frozen: 
     scans: list[int] = []
     expire = RouteProcessor.expire
 
-    def counted(self: RouteProcessor, *, stood_still_ms: int = 0) -> None:
-        scans.append(stood_still_ms)
-        expire(self, stood_still_ms=stood_still_ms)
+    def counted(self: RouteProcessor, *, pause_ms: int = 0) -> None:
+        scans.append(pause_ms)
+        expire(self, pause_ms=pause_ms)
 
     monkeypatch.setattr(RouteProcessor, "expire", counted)
     nodes = await start(frozen)

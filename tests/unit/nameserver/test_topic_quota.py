@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.nameserver import topic_quota
-from lockstep.nameserver.route_table import FORGET_MS, Registration, RouteTable
+from lockstep.nameserver.broker_record import Registration
+from lockstep.nameserver.route_table import FORGET_MS, RouteTable
 from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol import layouts as protocol_layouts
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
@@ -120,7 +121,7 @@ def test_a_standstill_of_the_nameserver_forgets_no_topic() -> None:
     table = RouteTable()
     table.register(said("stranger", layouts("t", 1), parts=2), 1, 0)
     table.expire(0)
-    table.stood_still(10 * SILENCE_MS, 10 * SILENCE_MS)
+    table.exclude_pause(10 * SILENCE_MS, 10 * SILENCE_MS)
     table.expire(10 * SILENCE_MS + SILENCE_MS - 1)
     assert topics(table) == ["t-0"]
     table.expire(11 * SILENCE_MS)

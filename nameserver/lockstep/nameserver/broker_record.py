@@ -1,0 +1,152 @@
+"""One broker name: its last registration, its owner, and the registrations that may follow. Pure. The states are in route_table.py."""
+
+from dataclasses import dataclass, field, replace
+
+from lockstep.protocol.bodies import BrokerAddress
+from lockstep.protocol.errors import BrokerNameTakenError
+from lockstep.protocol.queue import TopicLayout
+
+INTERNAL = "internal"
+"""The listener name that every broker registers, used if a broker has no listener with the requested name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A broker's registration, from REGISTER_BROKER."""
+
+    name: str
+    cluster: str
+    store_id: str
+    term: int
+    listeners: dict[str, str]
+    """Listener name → host:port to which clients connect."""
+    layouts: tuple[TopicLayout, ...] = ()
+    proof: str | None = field(default=None, repr=False)
+    """The store's secret; None if the broker is of an earlier version. Never disclosed."""
+    previous_term: int | None = None
+    """The term of the store's start before this one; None if the broker is of an earlier version."""
+    part: int = 0
+    parts: int = 1
+    full: bool = False
+    """The broker accepts no more topics: it lacks only newer layouts of the topics that it has."""
+
+    @property
+    def address(self) -> str:
+        return self.listeners[INTERNAL]
+
+    def at(self, listener: str) -> str:
+        return self.listeners.get(listener) or self.address
+
+    def same_store(self, other: "Registration") -> bool:
+        """Return whether both are of one store. A broker of an earlier version has no proof: its id alone decides."""
+        return self.store_id == other.store_id and (self.proof == other.proof or None in (self.proof, other.proof))
+
+    def proves(self, owner: "Registration | None") -> bool:
+        """Return whether this is a registration of the owner, with its proof."""
+        if owner is None or self.proof is None:
+            return False
+        return (self.store_id, self.proof) == (owner.store_id, owner.proof)
+
+    def same_start(self, other: "Registration") -> bool:
+        """Return whether both are of one start of one store: a broker that registers again."""
+        return (self.store_id, self.proof, self.term, self.address) == (other.store_id, other.proof, other.term, other.address)
+
+
+@dataclass(slots=True)
+class BrokerRecord:
+    """The registrations of one broker name: the last one, and that of the name's owner."""
+
+    registration: Registration
+    connection: int | None
+    """None if the broker is not registered."""
+    last_seen_ms: int
+    since_ms: int
+    """When the current uninterrupted registration of the store began."""
+    routed: bool
+    was_routed: bool
+    """Whether it was routed at any time since this record began."""
+    last_named_ms: int | None = None
+    """When a route last named the broker; None if never."""
+    challenge_left_ms: int | None = None
+    """The time left for a pending response to a challenge; None if none is pending. At 0 the next challenger replaces this broker."""
+    confirmed_ms: int | None = None
+    """When the broker last responded to a challenge."""
+    owner: Registration | None = None
+    """The owner's last accepted registration; None if no store has registered the name with a proof."""
+    owner_last_seen_ms: int = 0
+    """When the owner was last registered."""
+
+    @property
+    def last_used_ms(self) -> int:
+        """When an address of the broker was last returned, or it left."""
+        return max(self.last_seen_ms, self.last_named_ms or 0)
+
+
+def check_term(known: BrokerRecord, new: Registration) -> None:
+    """Raise BrokerNameTakenError for a store with a stale term."""
+    owner = known.owner
+    earlier = (owner,) if owner is not None and new.proves(owner) else (known.registration, owner)
+    for before in earlier:
+        if before is None or not new.same_store(before):
+            continue
+        registered = known.connection is not None and known.registration.same_start(before)
+        same = _conflict_text(before, new, registered=registered)
+        if new.term < before.term:
+            raise BrokerNameTakenError(f"{same} with term {new.term}, which is lower. {_COPY_ADVICE}")
+        if new.term == before.term and new.address != before.address and not registered:
+            raise BrokerNameTakenError(f"{same} with the same term {new.term}. {_COPY_ADVICE}")
+        if new.term > before.term and new.previous_term is not None and new.previous_term < before.term:
+            raise BrokerNameTakenError(
+                f"{same} with term {new.term}, and its term before that was {new.previous_term}: it has not seen term {before.term}. "
+                f"{_COPY_ADVICE}"
+            )
+
+
+def broker_address(known: BrokerRecord, listener: str) -> BrokerAddress:
+    """Return the address of the broker on a listener."""
+    registration, owner = known.registration, known.owner
+    # Clients keep the address of the highest term: one that another store invented must not hide the owner when it is back.
+    term = registration.term if owner is None or registration.proves(owner) else owner.term
+    return BrokerAddress(registration.name, registration.cluster, registration.at(listener), known.routed, term)
+
+
+def next_owner(before: BrokerRecord | None, now: BrokerRecord) -> tuple[Registration | None, int]:
+    """Return the owner of the name and when it was last seen, after the registration `now`.
+
+    `before` is None if the earlier owner is forgotten.
+    """
+    if before is not None and before.owner is not None and not now.registration.proves(before.owner):
+        return before.owner, before.owner_last_seen_ms
+    registration = now.registration
+    owner = None if registration.proof is None else replace(registration, listeners={INTERNAL: registration.address})
+    return owner, now.last_seen_ms
+
+
+def _address_text(before: Registration, *, registered: bool) -> str:
+    return f"{'registered' if registered else 'last registered'} from {before.address}"
+
+
+def name_taken_text(known: BrokerRecord, new: Registration) -> str:
+    """Return why a challenger is rejected if the incumbent has responded."""
+    before = known.registration
+    if not new.same_store(before):
+        return (
+            f"broker name {new.name!r} is {_address_text(before, registered=True)} with store {before.store_id[:8]} "
+            f"and responds; the one at {new.address} has another store ({new.store_id[:8]}): "
+            f"give it another name and a store of its own, or stop the other broker first"
+        )
+    same = _conflict_text(before, new, registered=True)
+    return f"{same} with term {new.term}. The registered one responds and stays registered. {_COPY_ADVICE}"
+
+
+def _conflict_text(before: Registration, new: Registration, *, registered: bool) -> str:
+    return (
+        f"store {new.store_id[:8]} of broker {new.name!r} is {_address_text(before, registered=registered)} with term "
+        f"{before.term}; the one at {new.address} has the same store"
+    )
+
+
+_COPY_ADVICE = (
+    "There are two copies of one store, or an older state of it was restored. Do not delete either: each may hold messages that the other "
+    "lacks. Find out which one clients have used last, and run only that one (see `one store, two copies` in docs/operations.md)"
+)
