@@ -97,7 +97,7 @@ class FakeBroker:
     def group_status(self, request: Request) -> Outcome:
         group = request.header.consumer_group
         if group is not None and group not in self.groups:
-            raise SubscriptionGroupNotExistError(f"nothing is known of group {group}")
+            raise SubscriptionGroupNotExistError(f"group {group} is unknown")
         return request.reply(body=GroupStatusReply(tuple(self.groups), self.groups.get(group or "")))
 
     @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader)

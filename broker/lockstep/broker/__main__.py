@@ -10,7 +10,7 @@ from lockstep.runtime.server_main import run_program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code."""
+    """Serve until SIGTERM or SIGINT. Return the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     return run_program("lockstep broker", BrokerConfig, lambda config: Broker(config, Host.real()), arguments)
 

@@ -1,4 +1,4 @@
-"""Under which addresses clients and brokers dial this broker."""
+"""Finds the addresses at which clients and brokers reach this broker."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ LOOPBACK = "127.0.0.1"
 
 
 async def advertise(bound: Mapping[str, str], told: Mapping[str, str], nameservers: Sequence[str]) -> dict[str, str]:
-    """Listener name → the address that others are told.
+    """Return listener name → advertised address.
 
-    What is told by the settings counts (port 0: the bound one), else the bound address; where that is a wildcard, the address from
-    which this machine reaches its nameservers. ConfigError where nothing of this gives one.
+    That is the address in the settings (port 0 means the bound one), else the bound address; if that is a wildcard, the address from which
+    this machine reaches its nameservers. Raise ConfigError if none of these yields an address.
     """
     addresses = {}
     for name, address in bound.items():
@@ -30,7 +30,7 @@ def _join(host: str, port: int) -> str:
 
 
 async def _own_address(nameservers: Sequence[str]) -> str:
-    """The local end of a datagram socket that is connected to a nameserver: nothing is sent."""
+    """Return the local end of a datagram socket that is connected to a nameserver. Nothing is sent."""
     loop = asyncio.get_running_loop()
     reasons = []
     for nameserver in nameservers:
@@ -44,4 +44,4 @@ async def _own_address(nameservers: Sequence[str]) -> str:
         return str(name[0])
     if not nameservers:
         return LOOPBACK
-    raise ConfigError(f"no address to advertise for a wildcard listener ({'; '.join(reasons)}): say --advertise [NAME=]HOST:PORT")
+    raise ConfigError(f"no address to advertise for a wildcard listener ({'; '.join(reasons)}): specify --advertise [NAME=]HOST:PORT")

@@ -1,9 +1,9 @@
-"""The broker as a service: only this file knows everybody. RocketMQ: BrokerController.
+"""The broker as a service: builds all parts and starts and stops them in order. RocketMQ: BrokerController.
 
-start   lock and identity of the store ─▶ recover ─▶ take the ports ─▶ new term, made durable ─▶ boot id ─▶ register with
+start   lock and identity of the store ─▶ recover ─▶ bind the ports ─▶ new term, made durable ─▶ boot id ─▶ register with
         the nameservers ─▶ open the ports ─▶ `broker.started`
-stop    refuse sends ─▶ answer held pulls ─▶ sync ─▶ unregister ─▶ close connections ─▶ snapshot ─▶ close the store in order
-failed  a failed write or sync: no further answer leaves, every connection is cut, the store is left as it is
+stop    refuse sends ─▶ respond to held pulls ─▶ sync ─▶ unregister ─▶ close connections ─▶ snapshot ─▶ close the store in order
+failed  a failed write or sync: no further response is sent, every connection is aborted, the store is left as it is
 """
 
 import asyncio
@@ -56,26 +56,29 @@ LANES = {
     START_LANE: LaneLimits(concurrency=2, queue_max=1_024, bytes_max=16 << 20),
     SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
 }
-"""At most six searches and reads of single messages at a time: they take threads of the host. 256 requests of tools may wait, one LOCK of
-each of 1,024 members that begin by time, and what consumers send back in thousands."""
+"""At most six searches and reads of single messages at a time, because each takes a thread of the host. Waiting requests: 256 of tools, one
+LOCK of each of 1,024 members that begin by time, and thousands of messages that consumers send back.
+"""
 
 
 class Broker:
-    """`await start()`, `address`, `term`, `await stop()`. `on_fatal` is called with what makes going on impossible."""
+    """One broker: `await start()`, `address`, `term`, `await stop()`. `on_fatal` is called with an error after which the broker can't go
+    on.
+    """
 
     def __init__(self, config: BrokerConfig, host: Host) -> None:
         self.config = config
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.addresses: dict[str, str] = {}
-        """Listener name → the address that others are told."""
+        """Listener name → the address that is advertised to clients."""
         self._host = host
         self._tasks = Tasks(self._fail)
         self._gate = SendGate()
         self._failed = False
         self._marked = False
-        """This start's term is durable and its boot id stored: whatever comes now may be called a clean stop."""
+        """Whether this start's term is durable and its boot id stored: a stop from here on counts as clean."""
         self._previous_term = 0
-        """Of the store's start before this one; 0: there was none."""
+        """The term of the store's previous start; 0 if there was none."""
         self._opened = False
         self._opened_ms = 0
         self._store: Store | None = None
@@ -90,7 +93,7 @@ class Broker:
         self._delivering: asyncio.Task[None] | None = None
         self._metrics: BrokerMetrics | None = None
         self.admin_port: AdminPort | None = None
-        """Where the settings name one. Opens first and closes last, so that a probe is told why the broker is not ready."""
+        """None unless the settings name one. Opened first and closed last, so that a probe can report why the broker is not ready."""
         for listen in config.admin_listener().values():
             self.admin_port = AdminPort(listen, AdminPages(self.health, self._render_metrics), config.admin_hosts(host.name))
 
@@ -105,7 +108,7 @@ class Broker:
 
     @property
     def state(self) -> BrokerState:
-        """The tables; StateError before the store is open."""
+        """The tables. Raises StateError before the store is open."""
         if self._state is None:
             raise StateError("the broker is not started")
         return self._state
@@ -113,7 +116,10 @@ class Broker:
     # ----------------------------------------------------------------------------------------------------------------- start
 
     async def start(self) -> None:
-        """Returns when the ports are open. StoreError (exit 3, 5, 6), IdentityError and RegistrationRefusedError (exit 4), ConfigError."""
+        """Return when the ports are open.
+
+        Raise StoreError (exit 3, 5, 6), IdentityError and RegistrationRefusedError (exit 4), or ConfigError.
+        """
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
         if too_long := [format_delay(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= config.retention_hours * 3_600_000]:
@@ -157,7 +163,7 @@ class Broker:
         )
 
     def _build(self, store: Store, state: BrokerState, connections_max: int) -> Server:
-        """Processors, dispatcher and server around the recovered state."""
+        """Build processors, dispatcher and server around the recovered state."""
         host, config, coordination = self._host, self.config, state.coordination
         topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics, may_begin=store.check_beginning)
         sums = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
@@ -188,11 +194,13 @@ class Broker:
         return server
 
     async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:
-        """A new term, durable before anyone is answered under it; then the boot id: a second crash must not hide the first."""
+        """Begin a new term, durable before any response is sent under it, and then store the boot id: a second crash must not hide the
+        first.
+        """
         clock, boot_id = self._host.clock, self._host.boot_id()
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
         last_term = max(state.coordination.state.term, store.last_term)
-        # A version that does not write lockstep/term may have served since: then the log alone knows its term.
+        # A version that does not write lockstep/term may have served since: then only the log has its term.
         self._previous_term = store.accepted_term if last_term == store.last_term else last_term
         term = next_term(last_term, clock.wall_ms())
         state.coordination.set_day(store.safe_now_ms())
@@ -209,7 +217,7 @@ class Broker:
         )
 
     async def _register(self, store: Store, state: BrokerState) -> None:
-        """One nameserver has accepted this broker and none has refused it; a broker without nameservers stands alone."""
+        """Return when one nameserver has accepted this broker and none has refused it; at once if the settings name no nameserver."""
         nameservers = self.config.nameservers()
         if not nameservers:
             return
@@ -230,12 +238,12 @@ class Broker:
             await registrar.accepted()
         except RegistrationRefusedError:
             if registrar.known_nowhere:
-                # A refused start is no part of the store's line: a copy that is started again and again must not grow into it.
+                # A refused start does not belong to the store's history: a copy that is started again and again must not become part of it.
                 await store.mark_terms(accepted=self._previous_term, last=self.term)
             raise
 
     def _open(self, state: BrokerState) -> None:
-        """Leases count from the open port."""
+        """Start leases and background work; leases count from the open port."""
         assert self._keeper is not None
         assert self._leases is not None
         state.coordination.port_opened(self._host.clock.boot_ms())
@@ -250,7 +258,7 @@ class Broker:
     # --------------------------------------------------------------------------------------------------------------- running
 
     def health(self) -> Health:
-        """For the admin port."""
+        """Return whether clients can use the broker, for the admin port."""
         if self._failed:
             return Health("the broker has failed")
         if self._gate.closed_because is not None:
@@ -268,7 +276,7 @@ class Broker:
         return Health(unready=tuple(reasons))
 
     def status(self) -> BrokerStatus:
-        """For tools; StateError before the store is open."""
+        """Return the status for tools. Raise StateError before the store is open."""
         if self._store is None:
             raise StateError("the broker is not started")
         config, clock, disk = self.config, self._host.clock, self._store.disk_status()
@@ -325,7 +333,7 @@ class Broker:
             self.state.coordination.membership.connection_closed(endpoint.id, self._host.clock.boot_ms())
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing is answered from here on: what was promised may not be on the disk."""
+        """End the broker. No response is sent from here on: promised data may not be on the disk."""
         if self._failed:
             return
         self._failed = True
@@ -338,7 +346,7 @@ class Broker:
     # ------------------------------------------------------------------------------------------------------------------ stop
 
     async def stop(self) -> None:
-        """Ordered stop; after a start that failed, closes what it had opened."""
+        """Stop in order. After a start that failed, close what it had opened."""
         self._gate.closed_because = self._gate.closed_because or "the broker is shutting down"
         store, server = self._store, self._server
         if store is None:
@@ -368,7 +376,7 @@ class Broker:
             log.info("broker.stopped", name=self.config.name, clean=clean)
 
     async def _say_goodbye(self, store: Store) -> None:
-        """Held pulls are answered, everything answered is on the disk, the nameservers know."""
+        """Respond to held pulls, sync everything that was responded to, and unregister."""
         assert self._pulls is not None
         assert self._server is not None
         self._server.stop_accepting()

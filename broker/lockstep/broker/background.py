@@ -1,4 +1,4 @@
-"""What a broker does without being asked: leases, notices, snapshots, retention. Each sleeps until its next due time."""
+"""Background work of a broker: effects, leases, snapshots, retention. Each sleeps until it is due."""
 
 import asyncio
 from collections import deque
@@ -29,30 +29,30 @@ from lockstep.runtime.turn import Turn
 log = get_logger("broker")
 
 STEPS_PER_TURN = 250
-"""Effects and sends of one turn of the loop, and free queues that it looks at: about a millisecond."""
+"""Effects and sends of one turn of the loop, and free queues that it looks at: about a millisecond of work."""
 NOTICES_PER_TURN_MIN = 50
-"""Of these steps are left for notices while some wait, however many other effects there are."""
+"""Steps of a turn that are reserved for notices while some wait, however many other effects there are."""
 LATE_MS = 100
-"""A lease that ends this late ends in a process that stood still: what has come meanwhile is read first."""
+"""A lease that ends later than this may have ended because the process was suspended: frames that have come meanwhile are read first."""
 FREE_QUEUES_MAX = 4_096
-"""Queues in one QUEUE_FREE: with the longest names 2 MB of it, far below a frame's limit."""
+"""Queues in one QUEUE_FREE: 2 MB with the longest names, far below the limit of a frame."""
 SNAPSHOT_CHECK_MS = 1_000
-"""64 MiB of log, after which a snapshot is due, take a second at full speed."""
+"""How often to check whether a snapshot is due: 64 MiB of log, after which one is due, take a second at full speed."""
 SCRUB_FIRST_MS = 60_000
-"""From the open port to the first pass of the scrub: clients come back first."""
+"""From the open port to the first pass of the scrub, so that clients reconnect first."""
 SCRUB_REST_MS = 3_600_000
 """From the end of one pass to the next."""
 MOVES_PER_SLICE = 200
-"""Entries of progress that retention looks at in one turn of the loop, and moves: about a millisecond."""
+"""Progress entries that retention checks and moves in one turn of the loop: about a millisecond of work."""
 RETENTION_MS = 10_000
 """RocketMQ: cleanResourceInterval."""
 
 
 class EffectRunner:
-    """Carries out what the coordination tables want done in the world, a slice of it in each turn of the loop.
+    """Carries out the effects of the coordination tables, a slice of them in each turn of the loop.
 
-    Layouts and notices go to every member of a group: they wait, so that a connection is closed, a stale pull is answered and the owner of
-    a free queue is told in the next turn, however many notices there are.
+    Layouts and notices go to every member of a group, so they wait: however many there are, a connection is closed, a stale pull gets its
+    response and the owner of a free queue is notified in the next turn.
     """
 
     def __init__(self, state: GroupState, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
@@ -60,9 +60,9 @@ class EffectRunner:
         self._endpoints = endpoints
         self._pulls = pulls
         self._urgent: deque[Callable[[], None]] = deque()
-        """Drained effects that are no notices, in their order."""
+        """Drained effects other than notices, in their order."""
         self._notices: deque[Callable[[], None]] = deque()
-        """Steps of drained notices, in their order: the effect, or one send of it."""
+        """Steps of drained notices in their order: an effect, or one send of it."""
         self._undrained = False
         self._turn = Turn("effects", self.carry_out, self._failed)
         state.on_effects = self._wake
@@ -72,12 +72,12 @@ class EffectRunner:
         self._turn.schedule()
 
     def _failed(self, _: Exception) -> None:
-        """What is drained is carried out later, and what is not drained is asked for again."""
+        """Try again: drained effects are carried out later, and the others are drained again."""
         self._undrained = True
         self._turn.retry()
 
     def carry_out(self) -> None:
-        """Carries out one slice; the next turns do the rest. An effect that fails is logged, and the others are carried out."""
+        """Carry out one slice; the next turns do the rest. An effect that fails is logged, and the others are carried out."""
         self._drain()
         kept = min(len(self._notices), NOTICES_PER_TURN_MIN)
         left = STEPS_PER_TURN - self._carry_out(self._urgent, STEPS_PER_TURN - kept)
@@ -86,14 +86,14 @@ class EffectRunner:
             self._turn.schedule()
 
     def _drain(self) -> None:
-        """Drains notices only when the earlier ones are sent: one says what has changed until then."""
+        """Drain the effects; notices only after the earlier ones were sent, since one notice covers all changes so far."""
         self._undrained = False
         for effect in self._state.drain(STEPS_PER_TURN, notices=not self._notices):
             steps = self._notices if isinstance(effect, Notify | PushLayout) else self._urgent
             steps.append(partial(self._do, effect))
 
     def _carry_out(self, steps: deque[Callable[[], None]], count_max: int) -> int:
-        """Returns how many steps it carried out."""
+        """Return how many steps were carried out."""
         count = 0
         while steps and count < count_max:
             count += 1
@@ -123,7 +123,7 @@ class EffectRunner:
                 assert_never(effect)
 
     def _send_soon(self, connections: tuple[int, ...], code: RequestCode, fields: dict[str, Any] | None, body: bytes = b"") -> None:
-        """One send to each connection: these are the next steps."""
+        """Make one send to each connection the next steps."""
         self._notices.extendleft(partial(self._send, connection, code, fields, body) for connection in reversed(connections))
 
     def _send(self, connection: int, code: RequestCode, fields: dict[str, Any] | None, body: bytes) -> None:
@@ -132,9 +132,10 @@ class EffectRunner:
 
 
 class LeaseTimer:
-    """Calls Coordination.tick when it is due: at most 1 s from the last time, so that no grace that begins in between ends unseen.
+    """Calls Coordination.tick when it is due: at most 1 s after the last call, so that a grace that begins in between is not missed.
 
-    Never from the close of a connection: after this process stood still, what others sent meanwhile must be read before leases are judged.
+    A connection that closes never causes a call: after the process was suspended, the frames that came meanwhile must be read before leases
+    are judged.
     """
 
     def __init__(self, host: Host, coordination: Coordination) -> None:
@@ -152,7 +153,7 @@ class LeaseTimer:
         try:
             due_ms = self._coordination.tick(now_ms)
         finally:
-            # Whatever went wrong: without a next tick no session would ever end again.
+            # Also after an error: without a next tick no session would ever end.
             self._alarm.set(self._loop.time() + max(1, due_ms - now_ms) / 1000)
 
     def stop(self) -> None:
@@ -160,7 +161,7 @@ class LeaseTimer:
 
 
 class StoreMaintenance:
-    """Snapshots and retention of the store. Both loops end by themselves after `stop`: a snapshot is never left half-way."""
+    """Snapshots, retention and scrub of the store. The loops end after `stop`; a snapshot that has begun is completed."""
 
     def __init__(self, host: Host, store: Store, state: BrokerState) -> None:
         self._clock = host.clock
@@ -173,18 +174,18 @@ class StoreMaintenance:
         self._stopping.set()
 
     async def keep_snapshots(self) -> None:
-        """Writes a snapshot whenever one is due."""
+        """Write a snapshot whenever one is due."""
         while await self._sleep(SNAPSHOT_CHECK_MS):
             self._store.upkeep()
             if self._store.snapshot_due(self._clock.monotonic_ms()):
                 await self.snapshot()
 
     async def snapshot(self) -> None:
-        """The tables as of this turn, at the log's end as of this turn."""
+        """Write a snapshot of the tables and of the log's end as of this turn."""
         await self._store.write_snapshot(self._state.take_snapshot())
 
     async def keep_retention(self) -> None:
-        """Removes what is old, moves the groups that had not read it, watches the disk."""
+        """Remove old messages, move the groups that had not read them, and watch the disk."""
         while await self._sleep(RETENTION_MS):
             now_ms = self._store.safe_now_ms()
             moved = await self._store.retention(now_ms)
@@ -196,7 +197,7 @@ class StoreMaintenance:
             self._watch_disk()
 
     async def _move_groups(self, moved: Sequence[tuple[str, int, int]]) -> None:
-        """`moved`: (topic, queue id, new minimum)."""
+        """Move progress to the new minimums; `moved` has (topic, queue id, new minimum)."""
         slices = Slices(MOVES_PER_SLICE)
         for _ in self._state.coordination.skip_removed({(topic, queue_id): new_min for topic, queue_id, new_min in moved}):
             await slices.step()
@@ -207,7 +208,7 @@ class StoreMaintenance:
             await slices.step()
 
     async def _forget_groups(self) -> None:
-        """Once a day. Each group is looked at in its turn."""
+        """Forget idle groups, once a day."""
         coordination, slices = self._state.coordination, Slices()
         for group in coordination.status.groups():
             await slices.step()
@@ -218,14 +219,14 @@ class StoreMaintenance:
                 await asyncio.sleep(0)
 
     async def keep_scrubbed(self) -> None:
-        """Compares the log with itself and with the consume queues, again and again."""
+        """Compare the log with itself and with the consume queues, again and again."""
         rest_ms = SCRUB_FIRST_MS
         while await self._sleep(rest_ms):
             await self._store.scrubber.run(self._stopping.is_set)
             rest_ms = SCRUB_REST_MS
 
     async def _sleep(self, for_ms: int) -> bool:
-        """False once the broker stops."""
+        """Return False once the broker stops."""
         try:
             async with asyncio.timeout(for_ms / 1000):
                 await self._stopping.wait()

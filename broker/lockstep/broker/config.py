@@ -20,30 +20,31 @@ from lockstep.runtime.server_settings import ServerSettings
 
 MIB = 1 << 20
 FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", "delays", "dead_letters", "durable_sends")
-"""What HEART_BEAT's answer says that this broker can do."""
+"""Abilities that this broker reports in the response to HEART_BEAT."""
 
 
 class BrokerConfig(ServerSettings):
-    """A broker stores messages and says who may consume which queue."""
+    """Settings of a broker."""
 
-    name: str = Field(default="broker-a", description="Name of the broker: clients address it by it, and its store belongs to it.")
+    name: str = Field(default="broker-a", description="Name of the broker. Clients find the broker by it, and the store is bound to it.")
     cluster: str = Field(default="DefaultCluster", description="Name of the cluster.")
     listen: tuple[str, ...] = Field(
         default=("127.0.0.1:10911",),
         min_length=1,
-        description="[NAME=]HOST:PORT to listen on; without a name it is `internal`. Port 0: any free one.",
+        description="[NAME=]HOST:PORT to listen on; without a name the listener is `internal`. Port 0 takes any free port.",
     )
     advertise: tuple[str, ...] = Field(
-        default=(), description="[NAME=]HOST:PORT under which clients reach listener NAME, where that is not the address it listens on."
+        default=(), description="[NAME=]HOST:PORT at which clients reach listener NAME, if that is not the address it listens on."
     )
     nameserver: str | None = Field(
-        default=None, description="HOST:PORT;HOST:PORT of the nameservers; without one the broker stands alone and opens at once."
+        default=None, description="HOST:PORT;HOST:PORT of the nameservers; without one the broker runs alone and opens at once."
     )
-    store: str | None = Field(default=None, description="Directory of the log; unset: lockstep-store/NAME here.")
+    store: str | None = Field(default=None, description="Directory of the log; by default lockstep-store/NAME in the working directory.")
     flush: Literal["async", "sync"] = Field(
-        default="async", description="async: answers survive a killed process; sync: also a power cut, each send waits for the disk."
+        default="async",
+        description="async: acknowledged sends survive a killed process; sync: also a power cut, because each send waits for the disk.",
     )
-    auto_create_topics: bool = Field(default=False, description="Topics are created by the first send.")
+    auto_create_topics: bool = Field(default=False, description="Create a topic with its first send.")
     topics_max: int = Field(
         default=TOPICS_MAX,
         ge=1,
@@ -53,34 +54,36 @@ class BrokerConfig(ServerSettings):
     disconnect_grace_ms: int = Field(
         default=3_000, ge=1_000, le=600_000, description="How long a consumer whose connection closed keeps its queues."
     )
-    session_timeout_ms: int = Field(default=20_000, ge=1_000, le=600_000, description="Silence after which a consumer is given up.")
+    session_timeout_ms: int = Field(default=20_000, ge=1_000, le=600_000, description="Silence after which a consumer's session ends.")
     segment_mib: int = Field(default=1_024, ge=1, le=2_047, description="Length of the log's files, for a new store.")
-    retention_hours: float = Field(default=72, gt=0, description="Age beyond which messages are removed, a whole file at a time.")
-    disk_used_percent_max: int = Field(default=80, ge=1, le=100, description="Use of the disk above which the oldest messages go.")
-    log_mib_max: int | None = Field(default=None, ge=1, description="Size of the log above which its oldest files go.")
+    retention_hours: float = Field(default=72, gt=0, description="Age above which messages are removed, a whole file at a time.")
+    disk_used_percent_max: int = Field(default=80, ge=1, le=100, description="Use of the disk above which the oldest messages are removed.")
+    log_mib_max: int | None = Field(default=None, ge=1, description="Size of the log above which its oldest files are removed.")
     disk_reserve_mib: int | None = Field(
-        default=None, ge=0, description="Free space below which sends are refused; unset: 256, or 5 % of a small disk."
+        default=None, ge=0, description="Free space below which sends are refused; by default 256, or 5 % of a small disk."
     )
-    groups_max: int = Field(default=10_000, ge=1, description="Groups of which anything is known; above it new ones are refused.")
+    groups_max: int = Field(default=10_000, ge=1, description="Known groups; above it new ones are refused.")
     progress_max: int = Field(default=2_000_000, ge=1, description="Queues of groups with progress; above it no group begins in more.")
     members_max: int = Field(default=50_000, ge=1, description="Members of all groups; one more is refused.")
     subscriptions_mib_max: int = Field(
-        default=128, ge=1, description="Memory of what groups and members subscribe to; above it no new subscription is taken."
+        default=128, ge=1, description="Memory of the subscriptions of groups and members; above it new subscriptions are refused."
     )
     group_idle_days: int = Field(
-        default=30, ge=0, description="A group without a member and without a commit for so long is forgotten; 0: none is."
+        default=30, ge=0, description="Days without a member and without a commit after which a group is forgotten; 0 disables this."
     )
     held_pulls_max: int = Field(
-        default=200_000, ge=1_000, description="Pulls that wait for messages at a time; above it the oldest is answered."
+        default=200_000, ge=1_000, description="Pulls that wait for messages at a time; above it the oldest gets its response."
     )
-    held_pulls_per_group_max: int = Field(default=1_024, ge=1, description="The same of one group at one queue.")
+    held_pulls_per_group_max: int = Field(
+        default=1_024, ge=1, description="Pulls of one group that wait at one queue at a time; above it the oldest gets its response."
+    )
     cut_corrupt: bool = Field(
-        default=False, description="Start on a damaged log and go on without what is damaged: it is set aside and reported."
+        default=False, description="Start with a damaged log and skip the damaged parts, which are set aside and reported."
     )
     scrub_kib_per_s: int = Field(
-        default=128, ge=0, le=1 << 20, description="What the background scrub reads of the log in a second to find damage; 0: no scrub."
+        default=128, ge=0, le=1 << 20, description="How fast the background scrub reads the log to find damage; 0 disables it."
     )
-    message_delay_level: str = Field(default=DELAY_LEVELS, description="How long the delay levels wait, level 1 first (RocketMQ's table).")
+    message_delay_level: str = Field(default=DELAY_LEVELS, description="Delays of the delay levels, level 1 first (RocketMQ's table).")
 
     @model_validator(mode="after")
     def _check(self) -> "BrokerConfig":
@@ -94,21 +97,21 @@ class BrokerConfig(ServerSettings):
         except LockstepError as error:
             raise ValueError(str(error)) from None
         if INTERNAL not in listeners:
-            raise ValueError(f"no listener is named {INTERNAL!r}: one must be, brokers and tools use it")
+            raise ValueError(f"no listener is named {INTERNAL!r}: brokers and tools need it")
         if unknown := sorted(set(advertised) - set(listeners)):
-            raise ValueError(f"advertised listener {unknown[0]!r} is not listened on: known are {', '.join(listeners)}")
+            raise ValueError(f"advertised listener {unknown[0]!r} is not a listener: known are {', '.join(listeners)}")
         return self
 
     def admin_hosts(self, own_name: str) -> tuple[str, ...]:
-        """Names by which the admin port may be asked: the machine's own, the advertised ones, and those of the settings."""
+        """Return the host names that the admin port accepts: the machine's own, the advertised ones, and those of the settings."""
         return own_name, *(parse_address(address)[0] for address in self.advertised().values()), *self.admin_host
 
     def advertised(self) -> dict[str, str]:
-        """Listener name → "host:port", for those that are told."""
+        """Return listener name → "host:port", for listeners whose address is advertised."""
         return {name: f"{host}:{port}" for name, host, port in map(parse_listen_address, self.advertise)}
 
     def nameservers(self) -> tuple[str, ...]:
-        """Addresses of the nameservers."""
+        """Return the addresses of the nameservers."""
         addresses = tuple(part.strip() for part in (self.nameserver or "").replace(",", ";").split(";") if part.strip())
         for address in addresses:
             parse_address(address)
@@ -138,7 +141,7 @@ class BrokerConfig(ServerSettings):
         )
 
     def budget(self, descriptor_limit: int) -> DescriptorBudget:
-        """What connections and open files may have of the process's file descriptors."""
+        """Divide the process's file descriptors between connections and open files."""
         return DescriptorBudget.of(descriptor_limit, self.connections_max, OPEN_FILES_MAX)
 
     def store_config(self) -> StoreConfig:

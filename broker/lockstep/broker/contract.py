@@ -1,4 +1,4 @@
-"""A group's contract: what its members must agree on (ordering.md 11). The one place where one is checked and two are compared."""
+"""A group's contract: what its members must agree on (ordering.md 11). Contracts are checked and compared only here."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -12,28 +12,30 @@ from lockstep.protocol.tags import check_expression, parse_tags
 
 TOPICS_PER_GROUP_MAX = 1_024
 TOPICS_PER_CLIENT_MAX = 1_024
-"""Subscriptions of all groups in one HEART_BEAT: with them one turn of the loop takes up to 20 ms, and a tenth when nothing has changed."""
+"""Subscriptions of all groups in one HEART_BEAT: so many take up to 20 ms of one turn of the loop, and a tenth if nothing has changed."""
 TAGS_PER_CLIENT_MAX = 4_096
 """Tags in all of these subscriptions."""
 DIFFERENCES_MAX = 16
-"""Differences of two contracts that a refusal names."""
+"""Differences of two contracts that an error names."""
 SUBSCRIPTION_BYTES_MAX = 512 << 10
 """Topics and expressions of one group together: a contract is one change of the state, which must fit the smallest log file, 1 MiB."""
 SPEC_LENGTH_MAX = 255
-"""Bytes of an expression's type, of a strategy, of an order, of a retry policy: as in a group's name."""
+"""Bytes of an expression's type, a strategy, an order or a retry policy: as many as a group's name may have."""
 
 
 def check_heartbeat(client_id: str, consumers: Sequence[ConsumerGroup]) -> None:
-    """LocalProtocolError where a HEART_BEAT names more topics and tags than the loop may look at in one turn. Cheap: it parses nothing."""
+    """Raise LocalProtocolError if a HEART_BEAT names more topics and tags than one turn of the loop may look at. This is cheap: it parses
+    nothing.
+    """
     tags = sum([each.expression.count("||") + 1 for entry in consumers for each in entry.subscriptions])
     if tags > TAGS_PER_CLIENT_MAX:
         raise LocalProtocolError(f"client {client_id} names {tags} tags in its subscriptions, {TAGS_PER_CLIENT_MAX} allowed")
 
 
 def contract_of(offered: ConsumerGroup) -> ConsumerGroup:
-    """What a HEART_BEAT says of a group, as the contract that it stands for: no subscription versions, topics and tags in order.
+    """Return the contract that a HEART_BEAT declares for a group: no subscription versions, topics and tags in order.
 
-    LocalProtocolError for what no group may be: what is said here is kept, and compared with every member's.
+    Raise LocalProtocolError if no group may have it: the contract is stored, and compared with every member's.
     """
     _check(offered)
     subscriptions = sorted((_subscription(each) for each in offered.subscriptions), key=lambda each: each.topic)
@@ -62,7 +64,7 @@ def _check(offered: ConsumerGroup) -> None:
 
 
 def differences(here: ConsumerGroup, asked: ConsumerGroup) -> list[str]:
-    """Both sides of the fields that differ, DIFFERENCES_MAX of them."""
+    """Return both sides of the fields that differ, at most DIFFERENCES_MAX of them."""
     found = _subscription_differences(here, asked)
     for field in fields(ConsumerGroup):
         if field.name not in ("group", "subscriptions"):

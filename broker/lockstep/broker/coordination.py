@@ -1,13 +1,14 @@
-"""Who may consume what: sessions, member lists, locks and progress of one broker, under one set of rules (ordering.md 1 to 8, 11, 12).
+"""Decides who may consume what: sessions, member lists, locks and progress of one broker under one set of rules (ordering.md 1 to 8, 11,
+12).
 
-Pure: a connection is an int, time is `now_ms` of one monotonic clock that counts suspension. What must happen in the world comes out of
-`drain()` as values (effects.py); what must survive goes into the Journal as changes and comes back through `apply`.
+Pure: a connection is an int, and time is `now_ms` of one monotonic clock that counts suspension. Effects outside the tables are returned by
+`drain()` as values (effects.py). Durable changes go into the Journal and come back through `apply`.
 
     group_state.py     the tables together: the one way to free a queue, end a grant, join, leave
-    membership.py      heartbeats, member lists     contract.py  what the members of a group agree on
+    membership.py      heartbeats, member lists     contract.py      what the members of a group agree on
     lock_sync.py       LOCK, SYNC, start policies of sessions
     legacy_clients.py  requests without an epoch    pull_fence.py    whether a pull may be served
-    group_admin.py     settings, resets, deletion   group_status.py  what is known of a group
+    group_admin.py     settings, resets, deletion   group_status.py  status of a group
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,29 +33,29 @@ from lockstep.protocol.layouts import LayoutTable
 __all__ = ["TICK_MS_MAX", "Coordination", "CoordinationConfig", "QueueBounds", "next_term"]
 
 TICK_MS_MAX = 1_000
-"""`tick` is due at least this often: a longer distance is time in which this process stood still and heard nobody."""
+"""The longest time between two calls of `tick`. If more has passed, the process was suspended and has received nothing."""
 SECONDS_2020 = 1_577_836_800
 """2020-01-01 in seconds since 1970."""
 
 
 def next_term(last_term: int, wall_ms: int) -> int:
-    """max(last + 1, seconds since 2020-01-01): fences never fall, not even after a wiped or restored store."""
+    """Return max(last + 1, seconds since 2020-01-01): fencing tokens never fall, even after the store was wiped or restored."""
     return max(last_term + 1, wall_ms // 1000 - SECONDS_2020)
 
 
 class Coordination:
-    """The parts that decide who may consume what, over one state, and what happens to all of them at once: replay, starts, time.
+    """The parts that decide who may consume what, over one state, and the steps that concern all of them: replay, starts, time.
 
-    Start:   restore() the snapshot, apply() what follows it, started(next_term(state.term, wall_ms), …), sync the log, open the port,
-             opened().
-    Running: state.sessions.heard() for every frame that comes in, the parts' calls, tick() when it says; state.drain() whenever
-             `state.wake` was called.
+    Start:   restore() the snapshot, apply() the changes after it, enter_term(next_term(state.term, wall_ms), …), sync the log, open the
+             port, port_opened().
+    Running: state.sessions.touch() for every frame that is received, calls of the parts, tick() when it is due; state.drain() whenever
+             `state.on_effects` was called.
 
     A call of a part that returns None where it would return a reply means that the connection is being closed: send no response.
     """
 
     KINDS = GroupState.KINDS | ActivityTable.KINDS | GroupTable.KINDS | LockTable.KINDS | ProgressTable.KINDS | SettingsTable.KINDS
-    """First words of the journal changes that `apply` takes."""
+    """First words of the journal changes that `apply` accepts."""
 
     def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
         self.state = GroupState(config, layouts, bounds, journal)
@@ -70,7 +71,7 @@ class Coordination:
     # ------------------------------------------------------------------------------------------------------------ durable
 
     def apply(self, change: Change) -> None:
-        """One change from the log; its kind is one of KINDS."""
+        """Apply one change from the log; its kind is one of KINDS."""
         kind = change[0]
         if kind in LockTable.KINDS:
             self.state.locks.apply(change)
@@ -88,7 +89,7 @@ class Coordination:
             self.state.apply(change)
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything durable, as plain values."""
+        """Return everything durable as plain values."""
         state = self.state
         return {
             "term": state.term,
@@ -102,7 +103,7 @@ class Coordination:
         }
 
     def restore(self, plain: Mapping[str, Any]) -> None:
-        """Into empty tables."""
+        """Restore a snapshot into empty tables."""
         state = self.state
         state.term, state.grants_suspended, state.promised_grace_ms = plain["term"], plain["holding"], plain["told_grace_ms"]
         state.groups.restore(plain["groups"])
@@ -114,7 +115,8 @@ class Coordination:
     # -------------------------------------------------------------------------------------------------------------- start
 
     def enter_term(self, term: int, *, assumed_loss: bool, now_ms: int) -> None:
-        """After replay: a new term; everybody recorded has the grace. What this records must be durable before the port opens.
+        """Begin a new term after replay, and the grace of every recorded session and lock. The changes must be durable before the port
+        opens.
 
         `assumed_loss`: the machine crashed under async flush, so a visible suffix of the log, grants in it included, may be gone.
         """
@@ -134,7 +136,7 @@ class Coordination:
         self._start_grace(now_ms)
 
     def port_opened(self, now_ms: int) -> None:
-        """The port is open: every grace counts from here, and nothing ends before the longest one that was told is over."""
+        """Begin every grace again: the port is open. Nothing ends before the longest grace that was promised to clients is over."""
         self.state.sessions.restart_timeouts(now_ms, now_ms + self.state.promised_grace_ms)
         self._start_grace(now_ms)
         self._opened_ms = now_ms
@@ -146,7 +148,7 @@ class Coordination:
         self.legacy.restore_leases(now_ms)
 
     def _register_known_groups(self) -> None:
-        """A log from before activity was recorded: its groups were active today."""
+        """Count groups of a log from before activity was recorded as active today."""
         state = self.state
         for names in ([group.name for group in state.groups], state.progress.groups(), state.locks.groups(), state.settings.groups()):
             for name in names:
@@ -154,8 +156,8 @@ class Coordination:
                     state.activity.record_activity(name)
 
     def _repair_progress(self) -> None:
-        """Progress outside its queue: the log was cut, and those offsets will be given to other messages; or the last life ended between
-        the removal of old messages and the record of it.
+        """Correct progress outside its queue. Either the log was cut, and those offsets will be given to other messages; or the last
+        process ended after old messages were removed and before that was recorded.
         """
         state = self.state
         minimums: dict[tuple[str, int], int] = {}
@@ -171,7 +173,9 @@ class Coordination:
     # --------------------------------------------------------------------------------------------------------------- time
 
     def tick(self, now_ms: int) -> int:
-        """What time alone changes: sessions and leases that are over, the end of the hold. Returns when to call next."""
+        """Make the changes that depend on time alone: sessions and leases that are over, the end of the hold. Return when the next call is
+        due.
+        """
         state = self.state
         if self._ticked_ms is not None and (pause_ms := now_ms - self._ticked_ms - TICK_MS_MAX) > 0:
             state.sessions.exclude_pause(pause_ms, now_ms)
@@ -190,7 +194,7 @@ class Coordination:
         return self._next_due_ms(now_ms)
 
     def _end_start_grace(self) -> None:
-        """Nobody from before the start can still be running on what it was told then."""
+        """End the hold of the start: no client from before it can still be consuming under its old grants."""
         state = self.state
         if state.promised_grace_ms > state.config.disconnect_grace_ms:
             state.record(("broker.grace", state.config.disconnect_grace_ms))
@@ -207,13 +211,13 @@ class Coordination:
         return max(now_ms + 1, min(due for due in dues if due is not None))
 
     def set_day(self, wall_ms: int) -> bool:
-        """What day it is, for the activity of groups. Whether it is another one than before."""
+        """Set the day, for the activity of groups. Return whether it has changed."""
         return self.state.activity.set_day(wall_ms // DAY_MS)
 
     # ------------------------------------------------------------------------------------------------------ topics, status
 
     def layout_changed(self, topic: str) -> None:
-        """A layout was adopted. A deleted topic loses progress and locks; queues that were added are free."""
+        """Adopt a layout. A deleted topic loses progress and locks; queues that were added are free."""
         state = self.state
         state.notify_layout_changed(topic)
         layout = state.layouts.get(topic)
@@ -224,10 +228,10 @@ class Coordination:
             state.notify_topic_free(group, topic)
 
     def skip_removed(self, minimums: Mapping[tuple[str, int], int]) -> Iterator[None]:
-        """Retention removed what lies below the new minimum of (topic, queue id): groups that were not there yet are moved, and told.
+        """Move and notify the groups that have not read the messages that retention removed, below the new minimum of (topic, queue id).
 
-        Yields after each (group, topic, queue) that was looked at, and each group: the caller may let other work in between. What a process
-        that ends in between has not moved, the next start moves.
+        Yields after each (group, topic, queue) and each group, so that the caller can let other work run. If the process ends in between,
+        the next start moves the rest.
         """
         table = self.state.progress
         moved = dict.fromkeys(topic for topic, _ in minimums)

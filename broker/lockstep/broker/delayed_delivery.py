@@ -1,12 +1,12 @@
-"""Delayed messages: they wait in a queue for each delay until their time has come. RocketMQ: ScheduleMessageService.
+"""Delayed messages: they wait in a queue for each delay until they are due. RocketMQ: ScheduleMessageService.
 
-A queue's messages have one delay and stand in the order in which they were stored, so that only the first one is looked at: nothing is
-kept in memory for the others, and nobody is woken while nothing is due. A message is due when its queue's delay has passed since it was
-stored, never earlier. That is counted by the boot clock: the clock that stamps records does not follow a wall clock that jumps and returns
-(runtime/steady_clock.py), and where it was set, forward or back, the store times of before are read as moved by as much
-(store/store_clock.py). There are no delays up to a time of day: the `TIMER_` properties of RocketMQ 5 are refused. Levels are the sender's
-words, and a start may bring another table of them: which queue has which delay never changes (protocol/delays.py), so pending messages keep
-their due times, and queues of delays that the table has no more are emptied like the others.
+The messages of a queue have one delay and are in the order in which they were stored, so only the first one is looked at: nothing is kept
+in memory for the others, and nothing runs while none is due. A message is due when its queue's delay has passed since it was stored, never
+earlier. Time is counted by the boot clock: the clock that stamps records does not follow a wall clock that jumps and returns
+(runtime/steady_clock.py). When it was set, forward or back, earlier store times are read as if they had been moved by the same amount
+(store/store_clock.py). There are no delays up to a time of day: the `TIMER_` properties of RocketMQ 5 are refused. Senders name levels, and
+a start may bring another table of them: which queue has which delay never changes (protocol/delays.py), so pending messages keep their due
+times, and queues of delays that are no longer in the table are emptied like the others.
 
     append ─▶ SCHEDULE_TOPIC_XXXX, queue of the level's delay ─▶ due ─▶ its own topic, with the queue's progress, in one write
 """
@@ -36,32 +36,34 @@ from lockstep.runtime.log_limit import log_limited
 log = get_logger("broker")
 
 LOOK_MS = 1_000
-"""While messages wait the clock is looked at this often: it may be set."""
+"""How often to look at the clock while messages are pending: it may be set."""
 AGAIN_MS = 1_000
-"""A queue that the store refused is tried again after this."""
+"""After how long a queue is tried again that the store has refused."""
 TRIES_MAX = 3
-"""Of a message at which an error occurs that no rule foresees."""
+"""Tries of a message at which an unexpected error occurs."""
 LOSSES = {
     ReadStatus.OFFSET_TOO_SMALL: "retention removed messages that still waited",
     ReadStatus.LOST: "the log is damaged there: messages that still waited are lost",
 }
-"""Why what comes next is not there, and never will be."""
+"""Why the next messages are gone for ever."""
 TURN_COUNT = 100
 TURN_BYTES = 256 << 10
-"""Delivered of one queue in one loop turn."""
+"""Messages and bytes of one queue that one loop turn delivers."""
 
 
 class GroupTopics:
-    """The topics to which the broker itself adds messages: those of groups, `%RETRY%…` and `%DLQ%…`, and those of delayed messages."""
+    """Topics to which the broker itself adds messages: `%RETRY%…` and `%DLQ%…` of groups, and those of delayed messages."""
 
     def __init__(self, topics: TopicTable, may_begin: Callable[[str], None] | None = None) -> None:
-        """`may_begin` raises ServiceNotAvailableError where the disk has no room for what is new."""
+        """`may_begin` raises ServiceNotAvailableError if the disk has no room for a new topic."""
         self._topics = topics
         self._may_begin = may_begin
 
     def create(self, topic: str) -> None:
-        """For a request: gives the topic a queue of this broker where it has none. ServiceNotAvailableError where the disk has no room for
-        a new topic, NoPermissionError where the cluster has too many (TopicTable.create, `for_group`).
+        """Give the topic a queue of this broker if it has none, for a request.
+
+        Raise ServiceNotAvailableError if the disk has no room for a new topic, NoPermissionError if the cluster has too many
+        (TopicTable.create, `for_group`).
         """
         if self._is_missing(topic):
             if self._may_begin is not None:
@@ -69,8 +71,8 @@ class GroupTopics:
             self._create(topic)
 
     def _ready(self, topic: str) -> None:
-        """As `create`, for a message that was acknowledged and waits for the topic: also on a full disk, and ServiceNotAvailableError, so
-        that it waits on, where the cluster has too many topics.
+        """Create the topic of a message that was acknowledged: also on a full disk. Raise ServiceNotAvailableError, so that the message
+        waits, if the cluster has too many topics.
         """
         if self._is_missing(topic):
             try:
@@ -87,12 +89,12 @@ class GroupTopics:
         log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 
     def began(self, topic: str) -> int:
-        """The counter of the oldest queues in the layout in force; 0 where there is none."""
+        """Return the counter of the oldest queues in the layout in force; 0 if there is none."""
         layout = self._topics.find_layout(topic)
         return 0 if layout is None else layout.began
 
     def deleted_since(self, topic: str, began: int) -> bool:
-        """Whether the topic was deleted, and perhaps created again, since its layout began with `began`; no for 0.
+        """Return whether the topic was deleted, and perhaps created again, since its layout began with `began`; False for 0.
 
         Records of earlier versions have the layout's counter instead, which is not below it.
         """
@@ -100,7 +102,7 @@ class GroupTopics:
         return began > 0 and (layout is None or layout.began > began)
 
     def place(self, topic: str, queue_id: int) -> int | None:
-        """The queue of this broker that takes a delayed message for the topic; None: the topic does not exist any more."""
+        """Return the queue of this broker that takes a delayed message for the topic; None if the topic does not exist any more."""
         if group_of_topic(topic) is not None or self._topics.find_layout(topic) is not None:
             self._ready(topic)
         layout = self._topics.find_layout(topic)
@@ -109,7 +111,9 @@ class GroupTopics:
 
 
 class DelayedDelivery:
-    """`run` delivers what is due until it is cancelled; `arrived` is told of each queue's new messages. The store has recovered by then."""
+    """Delivers pending messages when they are due: `run` until it is cancelled, `arrived` for each queue with new messages. Use it after
+    recovery.
+    """
 
     def __init__(self, store: Store, table: DelayTable, homes: GroupTopics, levels_ms: Sequence[int]) -> None:
         self._store = store
@@ -117,27 +121,27 @@ class DelayedDelivery:
         self._homes = homes
         self._levels_ms = levels_ms
         self._due_ms = dict.fromkeys(store.queue_ids(SCHEDULE_TOPIC), 0)
-        """Queue id → when its first message is due, as Store.now_ms counts; a queue that is empty is left out."""
+        """Queue id → when its first message is due, by Store.now_ms. Empty queues are left out."""
         self._clock_sets = 0
-        """`Store.clock_sets` of then."""
+        """`Store.clock_sets` when `_due_ms` was computed."""
         self._unreadable: dict[int, int] = {}
-        """Queue id → offset that the disk did not read."""
+        """Queue id → offset that the disk could not read."""
         self._failed: dict[int, tuple[int, int]] = {}
-        """Queue id → (offset, how often in a row an unforeseen error was met there)."""
+        """Queue id → (offset, number of unexpected errors there in a row)."""
         self._wake = asyncio.Event()
 
     def find_delay_level(self, delay_ms: int) -> int:
-        """MessageIllegalError, with the table, where no level waits so long."""
+        """Return the level of a delay. Raise MessageIllegalError, with the table, if no level has it."""
         return find_delay_level(delay_ms, self._levels_ms)
 
     def append(self, letter: MessageCopy, level: int) -> Appended:
-        """Stores a message that waits; a level above the last one counts as the last (RocketMQ)."""
+        """Store a pending message; a level above the last one counts as the last (RocketMQ)."""
         level = min(level, len(self._levels_ms))
         queue_id = delay_queue_id(self._levels_ms[level - 1])
         return store_letter(self._store, letter.waiting(level, queue_id, self._homes.began(letter.home)))
 
     def arrived(self, queue_id: int) -> None:
-        """Messages of this queue may be read from now on."""
+        """Look at the queue: it has new visible messages."""
         if queue_id not in self._due_ms:
             self._due_ms[queue_id] = 0
             self._wake.set()
@@ -146,7 +150,7 @@ class DelayedDelivery:
         while True:
             self._wake.clear()
             now_ms = self._store.now_ms()
-            if self._store.clock_sets != self._clock_sets:  # by the clock as it is now, what waits is due at another time
+            if self._store.clock_sets != self._clock_sets:  # the clock was set, so pending messages are due at another time
                 self._clock_sets = self._store.clock_sets
                 self._due_ms = dict.fromkeys(self._due_ms, 0)
             for queue_id in [queue_id for queue_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
@@ -154,7 +158,7 @@ class DelayedDelivery:
             await self._rest()
 
     async def _rest(self) -> None:
-        """Until the first message is due, or one arrives at an empty queue."""
+        """Wait until the first message is due, or one arrives in an empty queue."""
         due_ms = min(self._due_ms.values(), default=None)
         if due_ms is None:
             await self._wake.wait()
@@ -170,10 +174,10 @@ class DelayedDelivery:
             pass
 
     async def _deliver(self, queue_id: int) -> None:
-        """Delivers one turn's share of what is due in a queue.
+        """Deliver the due messages of a queue, as many as one turn may.
 
-        An error that no rule foresees ends neither this nor the process: the store and the journal end the process themselves when they
-        can't be sure of their tables. It is logged with its traceback, and `_given_up` decides about its message.
+        An unexpected error ends neither this nor the process: the store and the journal end the process themselves if they can't rely on
+        their tables. The error is logged with its traceback, and `_given_up` decides about its message.
         """
         offset = self._table.next_offset(queue_id)
         try:
@@ -183,7 +187,7 @@ class DelayedDelivery:
                 return
             data = b"" if result is None else b"".join(result.parts)
             places = split_records(data)
-        except Exception as error:  # one message: logged and counted by _given_up, as a request's is by dispatch.py
+        except Exception as error:  # one message: logged and counted by _given_up, as Request.fail does for a request
             if self._given_up(queue_id, offset, error):
                 self._table.record_delivered(queue_id, offset + 1)
             return
@@ -203,9 +207,9 @@ class DelayedDelivery:
             self._table.record_delivered(queue_id, offset + done)
 
     def _pass_gap(self, queue_id: int, offset: int, result: ReadResult) -> None:
-        """Goes on behind messages that are not there any more, or waits until there are some."""
+        """Go on after messages that are gone, or wait until there are some."""
         if result.status not in LOSSES:
-            if self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] <= offset:  # else one has arrived while the disk was read
+            if self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] <= offset:  # otherwise one has arrived while the disk was read
                 self._due_ms.pop(queue_id, None)
             return
         if result.next_offset <= offset:  # the queue's minimum has not moved yet
@@ -216,7 +220,7 @@ class DelayedDelivery:
         self._table.record_delivered(queue_id, result.next_offset)
 
     def _pass_on_due(self, queue_id: int, offset: int, record: RecordView) -> bool:
-        """Delivers the message if it is due; whether it needs nothing more. `_due_ms` says when it is looked at again otherwise."""
+        """Deliver the message if it is due; return whether it is done. Otherwise `_due_ms` is set to when it is looked at again."""
         self._due_ms[queue_id] = due_ms = self._store.stored_ms(record.physical_offset, record.store_ms) + queue_delay_ms(queue_id)
         if due_ms > self._store.now_ms():
             return False
@@ -226,9 +230,9 @@ class DelayedDelivery:
         return True
 
     def _given_up(self, queue_id: int, offset: int, error: Exception) -> bool:
-        """Logs an unforeseen error at this message. True at the third one in a row: the message is passed over, and counts as lost.
+        """Log an unexpected error at this message. Return True for the third one in a row: the message is skipped, and counts as lost.
 
-        False: it is tried again after AGAIN_MS; what has the same delay waits behind it.
+        Otherwise it is tried again after AGAIN_MS, and later messages with the same delay wait for it.
         """
         tried, count = self._failed.get(queue_id, (offset, 0))
         count = count + 1 if tried == offset else 1
@@ -244,9 +248,8 @@ class DelayedDelivery:
         return given_up
 
     async def _read(self, queue_id: int, offset: int) -> ReadResult | None:
-        """What comes next, alone where what comes behind it can't be read. None: not that either, which is told once.
-
-        As where it is pulled: who wants it is refused, the other queues are served.
+        """Return the next messages, or the first one alone if those after it can't be read. If it can't be read either, log that once and
+        return None: as for a pull, this queue fails and the others go on.
         """
         why = ""
         for count in (TURN_COUNT, 1):
@@ -263,7 +266,9 @@ class DelayedDelivery:
         return None
 
     def _pass_on(self, offset: int, record: RecordView) -> bool:
-        """False: not now. A message that can never be delivered is logged, counted as lost where it is damaged, and passed over."""
+        """Store the message in its topic; return False if that must be tried later. A message that can never be delivered is logged,
+        counted as lost if it is damaged, and skipped.
+        """
         facts = {"queue_id": record.queue_id, "offset": offset}
         try:
             waiting = MessageCopy.of(record)
@@ -286,7 +291,7 @@ class DelayedDelivery:
 
 
 def store_letter(store: Store, letter: MessageCopy) -> Appended:
-    """The one way in which the broker stores a message of its own accord."""
+    """Store a message that the broker itself sends."""
     try:
         frame = letter.frame()
     except LocalProtocolError as error:

@@ -1,4 +1,4 @@
-"""What operators and time do to a group: settings, deletion, resets, the end of idle groups."""
+"""What operators and time change in a group: settings, deletion, resets, the end of idle groups."""
 
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.reset import reset
@@ -7,7 +7,7 @@ from lockstep.protocol.names import check_group
 
 
 class GroupAdmin:
-    """Over the state of the groups. What a call records waits for the log: its response leaves when the log is confirmed."""
+    """Changes the state of groups. A call's changes wait for the log: its response is sent when the log is confirmed."""
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
@@ -19,9 +19,10 @@ class GroupAdmin:
         self._state.settings.record_settings(settings)
 
     def delete_group(self, group: str, *, with_progress: bool) -> int | None:
-        """DELETE_SUBSCRIPTIONGROUP: remove the group's settings; `with_progress` also its progress and locks, all in one change of the log.
+        """DELETE_SUBSCRIPTIONGROUP: remove the group's settings and, with `with_progress`, its progress and locks, all in one change of the
+        log.
 
-        Returns in how many queues progress was removed; None if nothing is known of the group. Its topics and their messages stay. Raises
+        Return the number of queues whose progress was removed; None if the group is unknown. Its topics and their messages stay. Raise
         NoPermissionError while the group is in use.
         """
         check_group(group)
@@ -43,7 +44,7 @@ class GroupAdmin:
         return reset(self._state, body)
 
     def is_idle(self, group: str) -> bool:
-        """Whether to forget a group. Ask once a day: a group that is in use counts as active on each day on which it is asked about."""
+        """Return whether to forget the group. Ask once a day: a group in use counts as active on each day on which this is called."""
         state = self._state
         if group in state.activity and state.in_use(group):
             state.activity.record_activity(group)
@@ -51,7 +52,7 @@ class GroupAdmin:
         return bool(days) and state.activity.idle_days(group) >= days
 
     def forget_idle(self, group: str) -> int | None:
-        """Forget a group that is still idle. Returns in how many queues it had progress; None if it is not idle any more."""
+        """Forget a group that is still idle. Return the number of queues in which it had progress; None if it is not idle any more."""
         state = self._state
         if state.in_use(group) or state.activity.idle_days(group) < state.config.group_idle_days:
             return None

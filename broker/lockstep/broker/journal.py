@@ -1,8 +1,8 @@
-"""State is log (store.md): the durable changes of one loop turn, which leave the process as the body of one state record.
+"""The journal: the durable changes of one loop turn, which are written as the body of one state record (store.md).
 
 A change is a tuple `(kind, …)` of plain values. A table alters its durable state only by `Journal.record`; replay applies the same changes
-alone. Applying *sets* values and depends on nothing but the tables, so a record whose changes a snapshot already holds may be applied
-again: the end is the same.
+alone. Applying *sets* values and depends on nothing but the tables, so a record whose changes a snapshot already contains may be applied
+again with the same result.
 
     body = msgpack [FORMAT, [change, change, …]]
 
@@ -25,7 +25,7 @@ _FORMAT = _packb(FORMAT)
 
 
 class Journal:
-    """Collects changes until the store asks for them (`LogWriter.before_write`). `on_dirty` is called with the first change of each turn.
+    """Collects changes until the store writes them (`LogWriter.before_write`). `on_dirty` is called with the first change of each turn.
 
     `on_apply_failed` is called with the error of a change that could not be applied: the tables may hold half of it, and the log lacks it.
     """
@@ -36,13 +36,13 @@ class Journal:
         self.on_dirty = on_dirty
         self.on_apply_failed = on_unsure
         self._changes: list[bytes] = []
-        """Each as it will be written."""
+        """The changes, encoded."""
 
     def __len__(self) -> int:
         return len(self._changes)
 
     def record(self, change: Change, apply: Callable[[Change], object]) -> None:
-        """Applies a change and appends it. LocalProtocolError where it can't be encoded: it is neither applied nor appended then."""
+        """Apply a change and append it. Raise LocalProtocolError if it can't be encoded; then it is neither applied nor appended."""
         try:
             data = _packb(change)
         except (TypeError, ValueError, OverflowError) as error:
@@ -58,9 +58,9 @@ class Journal:
             self.on_dirty()
 
     def encode(self, bytes_max: int) -> list[bytes]:
-        """The body of the record that carries everything appended since the last call; none where there is nothing to write.
+        """Return the body of the record that has everything appended since the last call; no body if there is nothing to write.
 
-        One body, unless it has more than `bytes_max` bytes: then as many as it takes, in order.
+        There is one body unless it would exceed `bytes_max`, then as many as needed, in order.
         """
         changes, self._changes = self._changes, []
         return _bodies(changes, bytes_max) if changes else []
@@ -79,7 +79,7 @@ def _array_head(count: int) -> bytes:
 
 
 def decode_changes(body: bytes) -> list[Change]:
-    """The changes of one state record, in order. StoreError where the body is not one of ours."""
+    """Return the changes of one state record, in order. Raise StoreError if the body is not one of a journal."""
     try:
         number, changes = msgpack.unpackb(body, use_list=False)
         if number != FORMAT:

@@ -67,7 +67,7 @@ class BrokerMetrics:
         text = "Messages given up since the group's first one: survives restarts."
         figures.counter("rocketmq_send_to_dlq_messages", text, ("consumer_group",), (((group,), count) for group, count in dead.items()))
         names = ("topic", "consumer_group")
-        given = list(self._pulls.given.items())
+        given = list(self._pulls.delivered.items())
         figures.counter("rocketmq_messages_out", "Messages given to consumers.", names, ((key, count) for key, (count, _) in given))
         figures.counter("rocketmq_throughput_out", "Bytes of them, as stored.", names, ((key, size) for key, (_, size) in given))
         layouts = self._state.layouts

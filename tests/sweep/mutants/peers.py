@@ -213,7 +213,7 @@ def an_error_leaves_a_callback_unscheduled(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{FAULTS}::test_pulls_that_were_held_are_answered_where_the_table_fails_that_wakes_them")
 def held_pulls_are_lost_with_their_table(patch: Patches) -> None:
     """Where the table of held pulls fails, each pull that it holds is answered SYSTEM_ERROR."""
-    patch.set(PullProcessor, "_give_up", lambda self, error, but=None: None)
+    patch.set(PullProcessor, "_fail_held", lambda self, error, but=None: None)
 
 
 @mutant("swarm", aimed=f"{FAULTS}::test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process")

@@ -22,7 +22,7 @@ from lockstep.protocol.errors import ConfigError
         ({"listen": ("0.0.0.0:1",)}, "--insecure"),
         ({"listen": ("external=127.0.0.1:1",)}, "internal"),
         ({"listen": ("127.0.0.1",)}, "HOST:PORT"),
-        ({"advertise": ("outside=host:1",)}, "'outside' is not listened on"),
+        ({"advertise": ("outside=host:1",)}, "'outside' is not a listener"),
         ({"nameserver": "nowhere"}, "HOST:PORT"),
         ({"flush": "later"}, "async"),
         ({"disconnect_grace_ms": 999}, "1000"),

@@ -408,7 +408,7 @@ async def test_no_turn_of_a_scrape_looks_at_more_entries_than_a_slice(monkeypatc
         topics = TopicTable(layouts, Journal(), "broker-a")
 
     class Pulls:
-        given: ClassVar[dict[object, object]] = {}
+        delivered: ClassVar[dict[object, object]] = {}
         held_count = held_max = excess_count = 0
 
     class Config:

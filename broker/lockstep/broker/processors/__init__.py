@@ -1,1 +1,1 @@
-"""One class a family of request codes: decode, ask a table, answer."""
+"""One class for each family of request codes. A handler decodes nothing itself: it calls a table and returns the outcome."""

@@ -22,26 +22,26 @@ from lockstep.runtime.turn import TurnBudget
 log = get_logger("broker")
 
 TOPICS_SHOWN, EXPRESSION_SHOWN = 8, 100
-"""What is told of a subscription in one line: topics, and characters."""
+"""Topics of a subscription, and characters of an expression, that one log line shows."""
 TOPICS_PER_ITEM = 4
-"""Subscriptions of a member that are as much work as a queue."""
+"""Subscriptions of a member that are as much work as one queue."""
 
 
 class ClientProcessor:
-    """Who is there."""
+    """Handles the requests by which clients join and leave groups, and reads of members."""
 
     def __init__(self, host: Host, coordination: Coordination, budget: TurnBudget | None = None) -> None:
-        """`budget`: of what lanes do in one turn of the loop."""
+        """`budget` limits what lanes do in one turn of the loop."""
         self._budget = TurnBudget(LANE_ITEMS_PER_TURN) if budget is None else budget
         self._clock = host.clock
         self._coordination = coordination
         self._peers: dict[int, str] = {}
-        """Connection → peer of those that have sent HEART_BEAT."""
+        """Connection → peer, for connections that have sent HEART_BEAT."""
         self._heartbeats = HeartbeatCache()
 
     @handles(RequestCode.HEART_BEAT, None, bytes, body_bytes_max=HEARTBEAT_BYTES_MAX)
     def heartbeat(self, request: Request) -> Outcome:
-        """What the broker starts itself on this connection speaks the codec of its heartbeat."""
+        """Take the heartbeat. Requests that the broker sends on this connection use the codec of its heartbeats."""
         endpoint = request.endpoint
         endpoint.codec = request.codec
         if endpoint.id not in self._peers:
@@ -61,7 +61,7 @@ class ClientProcessor:
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader)
     def unregister(self, request: Request) -> Outcome:
-        """Off the list at once; session and locks stay. A producer group has nothing to leave."""
+        """Remove the member from the list at once; its session and locks stay. A producer group has no members to remove."""
         header: UnregisterClientHeader = request.header
         if header.consumer_group is not None:
             now_ms = self._clock.boot_ms()
@@ -97,13 +97,13 @@ class ClientProcessor:
                 members.append(pack_plain(to_plain(member)))
         status = coordination.status.combine(group, [], [])
         if status is None:
-            raise SubscriptionGroupNotExistError(f"nothing is known of group {group} at {coordination.state.config.broker_name}")
+            raise SubscriptionGroupNotExistError(f"group {group} is unknown at {coordination.state.config.broker_name}")
         plain = to_plain(GroupStatusReply((), status))
         plain["status"] |= {"queues": PackedList(queues), "members": PackedList(members)}
         return request.reply(body=pack_around(plain))
 
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
-        """How often its subscriptions were replaced, and what holds."""
+        """Return how often the group's subscriptions were replaced, and its contract."""
         return self._coordination.state.override_counts.get(group, 0), self._coordination.status.contract(group)
 
     def _forget(self, endpoint: Endpoint, _reason: str) -> None:
@@ -111,7 +111,7 @@ class ClientProcessor:
 
 
 def expressions(contract: ConsumerGroup | None) -> str:
-    """What it subscribes to in one line; topics in their order, the first ones where there are many."""
+    """Return the subscriptions of a contract in one line, topics in their order; the first ones if there are many."""
     if contract is None or not contract.subscriptions:
         return "nothing"
     shown = [f"{each.topic}: {each.expression[:EXPRESSION_SHOWN]}" for each in contract.subscriptions[:TOPICS_SHOWN]]

@@ -20,7 +20,7 @@ from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request
 
 
 class Queues(TimeIndex, Protocol):
-    """What the store knows of queues that a group has not read yet."""
+    """What OffsetProcessor needs of the store."""
 
     def young_queue(self, topic: str, queue_id: int) -> bool:
         """Return True while the queue's first message is one of the recent ones: a group without an offset then begins at 0."""

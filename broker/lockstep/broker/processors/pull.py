@@ -1,14 +1,14 @@
 """PULL_MESSAGE and long polling. RocketMQ: PullMessageProcessor, PullRequestHoldService.
 
-    arrives ──▶ found ──────▶ served ──▶ answered
-                 ▲  ▲           │ └────▶ waits for the disk (cold) ──▶ answered
+    arrives ──▶ found ──────▶ served ──▶ response
+                 ▲  ▲           │ └────▶ waits for the disk (cold) ──▶ response
                  │  │           ├──────▶ waits for the connection to drain ──┐
                  │  └───────────┼──────────────────────────────────────────-─┘
-                 └── arrival ── held ── deadline, stale, stop ──▶ answered
+                 └── arrival ── held ── deadline, stale, stop ──▶ response
 
-Pulls found in one loop turn are served at its end, behind its other frames: what was sent to the broker before is seen. An arrival
-wakes whoever waits for that queue once the messages may be read, so nothing is scanned for and nobody waits for a period. One timer
-serves all deadlines. However many are woken or due at once, so many are served a turn; the others have the next turns, in order.
+Pulls found in one loop turn are served at its end, after its other frames, so that they see what was sent to the broker before. An arrival
+wakes the pulls that are held for its queue once the messages are visible, so nothing is polled. One timer serves all deadlines. If many
+pulls are woken or due at once, each turn serves a limited number of them; the others follow in the next turns, in order.
 """
 
 from collections import OrderedDict, deque
@@ -59,31 +59,35 @@ T = TypeVar("T")
 
 NATIVE_COUNT_MAX = 1_000
 NATIVE_BYTES_MAX = 1 << 20
-"""What one pull brings to a native client at most: a page of it is decoded in a millisecond."""
+"""Messages and bytes in one response to a native client at most: so many are decoded in a millisecond."""
 CLASSIC_COUNT_MAX = 32
 CLASSIC_BYTES_MAX = 256 << 10
 """RocketMQ: maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory."""
 SUSPEND_MS_MAX = 30_000
-"""Above RocketMQ's 20 s (Go, Python) and at its clients' own time-out of a pull."""
+"""How long a pull is held at most. RocketMQ's clients ask for at most 20 s (Go, Python) and give up a pull after 30 s."""
 UNSENT_BYTES_MAX = 1 << 20
-"""Unsent bytes of a connection above which its pulls wait. The server's endpoints pause at the same mark, so drain() tells the end."""
+"""Unsent bytes of a connection above which its pulls wait. The server's endpoints pause at the same limit, so `drain` returns when they
+end.
+"""
 COLD_COUNT_MAX = 4
 """Cold reads at a time: they wait for one disk, and other work needs threads too."""
 COLD_PER_CONNECTION_MAX = HELD_PER_CONNECTION_MAX
-"""Pulls of one connection that wait for a cold read; one more is answered SYSTEM_BUSY."""
+"""Pulls of one connection that wait for a cold read; one more is refused with SYSTEM_BUSY."""
 COLD_RETRY_MS = 200
 
 TURN_BYTES_MAX = 8 << 20
-"""Read and answered in one loop turn, some milliseconds' work; what is left has the next turn, behind what has come meanwhile."""
+"""Bytes of responses in one loop turn, some milliseconds of work. What is left follows in the next turn, after the frames that have come
+since.
+"""
 
 TURN_HELD_MAX = 512
-"""Held pulls that one loop turn takes up: one message may wake all that wait for its queue, of any number of groups."""
+"""Held pulls that one loop turn takes up: one message may wake all pulls of its queue, in any number of groups."""
 PULL_HEADER_BYTES_MAX = REQUEST_HEADER_BYTES_MAX + 4 * EXPRESSION_LENGTH_MAX
-"""A pull may bring a subscription expression."""
+"""A pull may carry a subscription expression."""
 TURN_PULLS_MAX = 1_024
-"""Pulls that one loop turn serves, of whatever kind."""
-GIVEN_MAX = 10_000
-"""Pairs of topic and group that are counted: whoever pulls may name any group."""
+"""Pulls that one loop turn serves, of any kind."""
+DELIVERED_MAX = 10_000
+"""Pairs of topic and group that are counted: a client may name any group."""
 
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -93,30 +97,30 @@ CODES = {
     ReadStatus.OFFSET_TOO_LARGE: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.LOST: ResponseCode.PULL_OFFSET_MOVED,
 }
-"""The other two depend on the offset: 0 waits for the first message, anything else has moved."""
+"""The statuses that are not listed depend on the offset: PULL_NOT_FOUND at 0, which waits for the first message, else PULL_OFFSET_MOVED."""
 
 
 class Pull:
-    """One pull on its way. `offset` runs ahead of the request's while it waits and what comes does not match its filter."""
+    """A pull from its request to its response. `offset` moves ahead of the request's while messages come that do not match its filter."""
 
-    __slots__ = ("deadline_ms", "fault", "fresh", "gap", "held", "offset", "request")
+    __slots__ = ("deadline_ms", "failure", "fresh", "gap", "held", "offset", "request")
 
     def __init__(self, request: Request) -> None:
         header: PullHeader = request.header
         self.request = request
         self.offset = header.queue_offset
         self.fresh = True
-        """Not served yet: its commit bit counts, and filtered-out messages are answered at once."""
+        """Whether it was not served yet: its commit bit counts, and filtered messages get a response at once."""
         self.deadline_ms: int | None = None
-        """Until when it may be held; None: not at all."""
+        """When the pull is due, by the monotonic clock; None if it must not be held."""
         self.gap: tuple[int, int] | None = None
         self.held: HeldPull[Pull] | None = None
-        self.fault: Exception | None = None
-        """It can't be served because of this error, and is answered so."""
+        self.failure: Exception | None = None
+        """Why the pull can't be served; it fails with this error."""
 
 
 class PullProcessor:
-    """Serves pulls from the store, holds those that find nothing."""
+    """Serves pulls from the store, and holds those that find nothing."""
 
     def __init__(
         self,
@@ -139,18 +143,18 @@ class PullProcessor:
         self._turn = Turn("pulls", self._serve_found, self._turn_failed)
         self._deadline = Turn("pulls.deadline", self._expire, lambda error: self._deadline.retry())
         self._deadline_ms = 0
-        """When the deadline's turn is, while it is scheduled."""
+        """The time for which the deadline turn is scheduled, while it is scheduled."""
         self.excess_count = 0
-        """Held pulls that were answered before their time, since the start: more were held than may be."""
+        """Held pulls that got a response before their time because a limit was exceeded, since the start."""
         self._blocked: dict[Endpoint, list[Pull]] = {}
-        """Pulls of connections that have too much unsent."""
+        """Pulls of connections that have too many unsent bytes."""
         self._cold: OrderedDict[Endpoint, deque[Pull]] = OrderedDict()
-        """Pulls that wait for the disk: one connection after the other has its turn."""
+        """Pulls that wait for the disk. The connections take turns."""
         self._cold_count = 0
         self._turn_bytes = 0
-        """Answered so far by this turn's share."""
-        self.given: dict[tuple[str, str], tuple[int, int]] = {}
-        """(topic, group) → messages and bytes given since the start; of at most GIVEN_MAX pairs, for metrics."""
+        """Bytes of responses in this turn so far."""
+        self.delivered: dict[tuple[str, str], tuple[int, int]] = {}
+        """(topic, group) → messages and bytes delivered since the start, for metrics; at most DELIVERED_MAX pairs."""
         self._stopping = False
 
     @property
@@ -172,20 +176,20 @@ class PullProcessor:
         self._serve_soon([pull])
         return NO_RESPONSE
 
-    # ------------------------------------------------------------------------------------------------------------ what wakes
+    # ---------------------------------------------------------------------------------------------------------------- waking
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """Messages of the queue may be read from now on. The store calls it, once per queue and turn."""
-        if self._ask(lambda holds: holds.mark_woken(topic, queue_id), False):
+        """Wake the pulls of the queue: it has new visible messages. The store calls this once for each queue and turn."""
+        if self._call_table(lambda holds: holds.mark_woken(topic, queue_id), False):
             self._turn.schedule()
 
     def stale(self, effect: StalePulls) -> None:
-        """The group's epoch of the queue rose: who carries an older one is told now."""
+        """Serve the group's held pulls of the queue now: its epoch rose, so those that carry an older one are stale."""
         self._serve_soon(self._take(lambda holds: holds.take_group(effect.group, effect.topic, effect.queue_id)))
 
     def topic_changed(self, topic: str) -> None:
-        """The topic's layout changed: who waits there is checked anew."""
-        if self._ask(lambda holds: holds.mark_topic_woken(topic), False):
+        """Check the held pulls of the topic again: its layout changed."""
+        if self._call_table(lambda holds: holds.mark_topic_woken(topic), False):
             self._turn.schedule()
 
     def connection_closed(self, endpoint: Endpoint) -> None:
@@ -194,7 +198,7 @@ class PullProcessor:
         self._cold.pop(endpoint, None)
 
     def stop(self) -> None:
-        """Answers everyone who waits; from now on nobody is held."""
+        """Respond to all held pulls; none is held from here on."""
         self._stopping = True
         self._deadline.cancel()
         self._found += self._take(LongPollTable.take_all)
@@ -211,8 +215,8 @@ class PullProcessor:
         self._arm()
 
     def _arm(self) -> None:
-        """The one timer stands at or before the earliest deadline."""
-        due_ms = self._ask(LongPollTable.next_deadline_ms, None)
+        """Keep the one timer at or before the earliest deadline."""
+        due_ms = self._call_table(LongPollTable.next_deadline_ms, None)
         if due_ms is None or (self._deadline.is_scheduled and self._deadline_ms <= due_ms):
             return
         self._deadline_ms = due_ms
@@ -221,25 +225,23 @@ class PullProcessor:
     # ----------------------------------------------------------------------------------------------------------- held pulls
 
     def _take(self, take: Callable[["LongPollTable[Pull]"], list["HeldPull[Pull]"]]) -> list[Pull]:
-        """What a call takes out of the table of held pulls."""
+        """Return the pulls that a call takes out of the table of held pulls."""
         none: list[HeldPull[Pull]] = []
-        return [held.item for held in self._ask(take, none)]
+        return [held.item for held in self._call_table(take, none)]
 
-    def _ask(self, call: Callable[["LongPollTable[Pull]"], T], otherwise: T) -> T:
-        """A call of the table. After an error in it its indices may be wrong: it is emptied, and each held pull answered SYSTEM_ERROR."""
+    def _call_table(self, call: Callable[["LongPollTable[Pull]"], T], otherwise: T) -> T:
+        """Call the table of held pulls. After an error in it its indices may be wrong: empty it, and fail each pull that it held."""
         try:
             return call(self._holds)
-        except Exception as error:  # one table: all that it holds are answered
-            self._give_up(error)
+        except Exception as error:  # one table: each pull that it held fails
+            self._fail_held(error)
             return otherwise
 
-    def _give_up(self, error: Exception, but: Pull | None = None) -> None:
-        log_limited(
-            log, "error", "pulls.failed", error=repr(error), exc_info=error, then="each pull that was held is answered SYSTEM_ERROR"
-        )
+    def _fail_held(self, error: Exception, but: Pull | None = None) -> None:
+        log_limited(log, "error", "pulls.failed", error=repr(error), exc_info=error, then="each held pull fails with SYSTEM_ERROR")
         for held in self._holds.clear():
             if held.item is not but:
-                held.item.fault = error
+                held.item.failure = error
                 self._found.append(held.item)
         self._turn.schedule()
 
@@ -251,7 +253,7 @@ class PullProcessor:
             self._turn.schedule()
 
     def _serve_found(self) -> None:
-        """One share of them a turn: heartbeats and commits are not kept waiting by a thousand groups that catch up at once."""
+        """Serve a limited number of pulls: a thousand groups that catch up at once must not delay heartbeats and commits."""
         found = self._found
         found += self._take(lambda holds: holds.take_woken(TURN_HELD_MAX))
         self._turn_bytes = 0
@@ -267,24 +269,24 @@ class PullProcessor:
             self._turn.schedule()
 
     def _turn_failed(self, error: Exception) -> None:
-        """Nobody knows how far the turn has come: what it would have served is answered SYSTEM_ERROR, what is held stays."""
+        """Fail the pulls that the turn would have served: how far it has come is not known. Held pulls stay."""
         while self._found:
             self._found.popleft().request.fail(error)
         if self._holds.has_woken:
             self._turn.retry()
 
-    def _takes(self, endpoint: Endpoint) -> bool:
-        """The connection has room for another answer."""
+    def _has_room(self, endpoint: Endpoint) -> bool:
+        """Return whether the connection has room for another response."""
         return endpoint not in self._blocked and endpoint.unsent_bytes <= UNSENT_BYTES_MAX
 
     def _serve(self, pull: Pull) -> None:
         request = pull.request
         if request.endpoint.closed:
             return
-        if pull.fault is not None:
-            request.fail(pull.fault)
+        if pull.failure is not None:
+            request.fail(pull.failure)
             return
-        if not self._takes(request.endpoint):
+        if not self._has_room(request.endpoint):
             self._block(pull)
             return
         if not self._check(pull):
@@ -302,7 +304,9 @@ class PullProcessor:
             self._deliver(pull, result)
 
     def _check(self, pull: Pull) -> bool:
-        """RocketMQ's checks in RocketMQ's order, then the fence; False where it has been answered or nobody is there to be told."""
+        """Make RocketMQ's checks in RocketMQ's order, then check the epoch. Return False if the response was sent or the connection is
+        being closed.
+        """
         request = pull.request
         header: PullHeader = request.header
         check_group(header.consumer_group)
@@ -323,7 +327,7 @@ class PullProcessor:
         return True
 
     def _commit(self, request: Request, header: PullHeader) -> None:
-        """The commit bit of a classic pull. It is no reason to refuse the pull."""
+        """Carry out the commit bit of a classic pull. A commit that is refused does not fail the pull."""
         try:
             self._coordination.legacy.update_offset(
                 request.endpoint.id, (header.consumer_group, header.topic, header.queue_id), header.commit_offset, self._clock.boot_ms()
@@ -332,9 +336,9 @@ class PullProcessor:
             pass
 
     def _hashes(self, header: PullHeader) -> frozenset[int] | None:
-        """The tag hashes that the request, or else its group's subscription, asks for; None: everything."""
+        """Return the tag hashes of the request's expression, or else of its group's subscription; None if every message matches."""
         if header.expression_type not in (None, "", "TAG"):
-            raise BrokerSystemError(f"filters of type {header.expression_type} are not read here: use TAG")
+            raise BrokerSystemError(f"filters of type {header.expression_type} are not supported: use TAG")
         if header.sys_flag & SUBSCRIPTION:
             return tag_hashes(header.subscription)
         group, topic = header.consumer_group, header.topic
@@ -352,13 +356,13 @@ class PullProcessor:
     def _deliver(self, pull: Pull, result: ReadResult) -> None:
         status = result.status
         if status is ReadStatus.LOST and pull.gap is not None:
-            # One gap in one answer: this one is told by the next pull, from the same offset.
+            # A response reports one gap. The next pull reports this one, from the same offset.
             status, result = ReadStatus.NO_MATCHED, replace(result, status=ReadStatus.NO_MATCHED, next_offset=pull.offset)
         code = CODES.get(status, ResponseCode.PULL_NOT_FOUND if pull.offset == 0 else ResponseCode.PULL_OFFSET_MOVED)
         skipped = status is ReadStatus.NO_MATCHED and not pull.fresh and result.next_offset >= result.max_offset
         pull.fresh = False
         if skipped:
-            # What has come is for others: it goes on waiting behind that.
+            # None of the new messages match: the pull waits for those after them.
             pull.offset = result.next_offset
         if (skipped or code == ResponseCode.PULL_NOT_FOUND) and self._hold(pull):
             return
@@ -380,26 +384,26 @@ class PullProcessor:
                 return False
             oldest = self._holds.take_excess(pull.held)
         except Exception as error:  # re-raised
-            self._give_up(error, but=pull)
+            self._fail_held(error, but=pull)
             raise
         if oldest is not None:
             self.excess_count += 1
-            oldest.item.deadline_ms = None  # it is answered as at its deadline
+            oldest.item.deadline_ms = None  # its response is that of a pull whose deadline has come
             self._serve_soon([oldest.item])
         self._arm()
         return True
 
-    # -------------------------------------------------------------------------------------------------------------- answering
+    # -------------------------------------------------------------------------------------------------------------- responding
 
     def _send(self, pull: Pull, code: ResponseCode, result: ReadResult | None = None, remark: str | None = None) -> None:
         request = pull.request
         if result is None:
             request.respond(request.reply(code=code, remark=remark))
             return
-        answer = PullReply(result.next_offset, result.min_offset, result.max_offset)
+        reply = PullReply(result.next_offset, result.min_offset, result.max_offset)
         if pull.gap is not None:
-            answer = PullReply(result.next_offset, result.min_offset, result.max_offset, 0, *pull.gap)
-        command = request.reply(answer, code=code, remark=None if code == ResponseCode.SUCCESS else result.status.value)
+            reply = PullReply(result.next_offset, result.min_offset, result.max_offset, 0, *pull.gap)
+        command = request.reply(reply, code=code, remark=None if code == ResponseCode.SUCCESS else result.status.value)
         if result.parts:
             self._turn_bytes += sum(map(len, result.parts))
             self._count(request.header, result)
@@ -407,11 +411,11 @@ class PullProcessor:
 
     def _count(self, header: PullHeader, result: ReadResult) -> None:
         key = header.topic, header.consumer_group
-        count, size = self.given.get(key, (0, 0))
-        if count or len(self.given) < GIVEN_MAX:
-            self.given[key] = count + result.count, size + result.body_bytes
+        count, size = self.delivered.get(key, (0, 0))
+        if count or len(self.delivered) < DELIVERED_MAX:
+            self.delivered[key] = count + result.count, size + result.body_bytes
 
-    # ---------------------------------------------------------------------------------------------------- what has to wait
+    # -------------------------------------------------------------------------------------------------------------- waiting
 
     def _block(self, pull: Pull) -> None:
         endpoint = pull.request.endpoint
@@ -438,7 +442,7 @@ class PullProcessor:
             self._tasks.spawn(self._read_cold_ones(), "cold reads")
 
     async def _read_cold_ones(self) -> None:
-        """One of at most COLD_COUNT_MAX readers; ends when nobody waits."""
+        """Serve cold pulls until none is left: one of at most COLD_COUNT_MAX readers."""
         try:
             while self._cold:
                 endpoint, waiting = self._cold.popitem(last=False)
@@ -454,7 +458,7 @@ class PullProcessor:
 
     async def _read_one_cold(self, pull: Pull) -> None:
         header: PullHeader = pull.request.header
-        if not self._takes(pull.request.endpoint):
+        if not self._has_room(pull.request.endpoint):
             self._block(pull)
             return
         count, size = page_of(header)
@@ -477,7 +481,9 @@ def _unreadable(pull: Pull, error: StoreError | OSError) -> BrokerSystemError:
 
 
 def page_of(header: PullHeader) -> tuple[int, int]:
-    """(messages, bytes) that one answer brings at most: the client asks, the broker caps. Naming bytes is what native clients do."""
+    """Return how many messages and bytes one response carries at most: the client's values within the broker's limits. Only native clients
+    name bytes.
+    """
     if header.max_msg_bytes is None:
         return max(1, min(header.max_msg_nums, CLASSIC_COUNT_MAX)), CLASSIC_BYTES_MAX
     return max(1, min(header.max_msg_nums, NATIVE_COUNT_MAX)), max(1, min(header.max_msg_bytes, NATIVE_BYTES_MAX))
@@ -485,7 +491,7 @@ def page_of(header: PullHeader) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def tag_hashes(expression: str | None) -> frozenset[int] | None:
-    """The hashes that a tag expression lets pass; None: everything. SubscriptionParseError says what is wrong with it."""
+    """Return the hashes that a tag expression lets pass; None if every message matches. Raise SubscriptionParseError if it is not valid."""
     try:
         parsed = TagFilter.parse(expression)
     except LocalProtocolError as error:

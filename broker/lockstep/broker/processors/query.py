@@ -1,4 +1,4 @@
-"""Bounds of queues, offsets by time, one message by its place in the log. RocketMQ: AdminBrokerProcessor, QueryMessageProcessor."""
+"""Bounds of queues, offsets by time, and messages by their log offset. RocketMQ: AdminBrokerProcessor, QueryMessageProcessor."""
 
 from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import TopicTable
@@ -13,11 +13,11 @@ from lockstep.runtime.dispatch import handles
 from lockstep.runtime.request import Outcome, Request
 
 QUERY_LANE = "query"
-"""Searches may wait for the disk."""
+"""The lane of searches, which may wait for the disk."""
 
 
 class QueryProcessor:
-    """Answers from the store what does not depend on any group."""
+    """Handles reads of the store that do not depend on a group."""
 
     def __init__(self, store: Store, topics: TopicTable) -> None:
         self._store = store
@@ -25,13 +25,13 @@ class QueryProcessor:
 
     @handles(RequestCode.GET_MAX_OFFSET, QueueHeader)
     def max_offset(self, request: Request) -> Outcome:
-        """The offset behind the last visible message; RocketMQ: 0 for a queue that is not there."""
+        """Return the offset after the last visible message. As in RocketMQ, 0 if the queue does not exist."""
         header: QueueHeader = request.header
         return request.reply(OffsetReply(self._store.bounds(header.topic, header.queue_id)[1] if self._has(header) else 0))
 
     @handles(RequestCode.GET_MIN_OFFSET, QueueHeader)
     def min_offset(self, request: Request) -> Outcome:
-        """The first offset that is still stored; RocketMQ: −1 for a queue that is not there."""
+        """Return the first offset that is still stored. As in RocketMQ, −1 if the queue does not exist."""
         header: QueueHeader = request.header
         return request.reply(OffsetReply(self._store.bounds(header.topic, header.queue_id)[0] if self._has(header) else -1))
 
@@ -45,7 +45,7 @@ class QueryProcessor:
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, lane=QUERY_LANE)
     async def search_offset(self, request: Request) -> Outcome:
-        """The first message stored at or after the time, else the next offset; 0 for a queue that is not there."""
+        """Return the offset of the first message stored at or after the time, else the next offset; 0 if the queue does not exist."""
         header: SearchOffsetHeader = request.header
         if not self._has(header):
             return request.reply(OffsetReply(0))
@@ -53,7 +53,7 @@ class QueryProcessor:
 
     @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, lane=QUERY_LANE)
     async def view_message(self, request: Request) -> Outcome:
-        """The stored record at a log offset. What the broker keeps for itself is not there for clients."""
+        """Return the stored record at a log offset. The broker's own records are not returned."""
         header: ViewMessageHeader = request.header
         record = await self._store.record_at(header.offset)
         if record is None or not _is_users(record):

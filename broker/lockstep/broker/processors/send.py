@@ -1,9 +1,10 @@
-"""SEND_RECORDS and SEND_MESSAGE: one way into the log. RocketMQ: SendMessageProcessor.
+"""SEND_RECORDS and SEND_MESSAGE: checks a send and appends it. RocketMQ: SendMessageProcessor.
 
-The order of the checks is law (wire.md): the sequence first, so that a repeat is answered whatever else has changed; then the layout,
-topic and queue; then whether the broker takes sends at all; then disk space and every record, by the store. Nothing awaits between
-reading a send and appending it. Every answer waits until the log is confirmed up to its end, or as `durable` asks: a repeat's too, since
-the first one may not be durable yet, and a refusal that tells of a layout. Only refusals of the request as such leave at once.
+The order of the checks is a rule (wire.md): the sequence first, so that a repeat gets its first response whatever else has changed; then
+the layout, topic and queue; then whether the broker takes sends at all; then disk space and every record, by the store. There is no await
+between the decoding of a send and its append. Every response waits until the log is confirmed up to its end, or as `durable` requires: also
+that of a repeat, because the first one may not be durable yet, and a refusal that reports a layout. Only refusals that depend on the
+request alone are sent at once.
 """
 
 from collections.abc import Mapping
@@ -51,20 +52,22 @@ from lockstep.runtime.request import Outcome, Pending, Request, RetryLaterError,
 Body = bytes | bytearray | memoryview
 
 UNTIL: Mapping[bool | None, Until] = {None: "confirmed", True: "synced", False: "written"}
-"""By the header's `durable`: what the answer waits for."""
+"""Header field `durable` → what the response waits for."""
 
 UNCONFIRMED_MAX = 100_000
-"""Answers that may wait for the disk: some 40 MB, fifty producers' usual 2,000 in flight. One more send is told SYSTEM_BUSY."""
+"""Responses that may wait for the disk: about 40 MB, fifty producers with the usual 2,000 in flight. One more send is refused with
+SYSTEM_BUSY.
+"""
 BUSY_RETRY_MS = 200
 
-NO_PLACE = StoredFrame(-1, -1, 0)
-NOWHERE = bytes(8)
-"""Born host of a peer that the stored layout has no room for (IPv6)."""
+NOT_STORED = StoredFrame(-1, -1, 0)
+NO_HOST = bytes(8)
+"""The born host of a peer that does not fit the stored format (IPv6)."""
 
 
 @dataclass(slots=True)
 class SendGate:
-    """Whether the broker takes sends; closed while it stops."""
+    """Whether the broker takes sends. It is closed while the broker stops."""
 
     closed_because: str | None = None
 
@@ -74,7 +77,7 @@ class SendGate:
 
 
 class SendProcessor:
-    """Decodes, asks the tables, appends, answers."""
+    """Decodes sends, checks them against the tables and appends them."""
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class SendProcessor:
 
     @property
     def store_host(self) -> str:
-        """host:port that records carry as store host."""
+        """The host:port that records carry as store host."""
         return host_address(self._store.store_host)
 
     # ------------------------------------------------------------------------------------------------------------ SEND_RECORDS
@@ -109,7 +112,7 @@ class SendProcessor:
         stale = self._stale(header)
         if stale is not None:
             return self._refuse_stale(request, stale)
-        return Pending(request.reply(self._answer(self._append(request, header))), UNTIL[header.durable])
+        return Pending(request.reply(self._reply(self._append(request, header))), UNTIL[header.durable])
 
     def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> Outcome:
         scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
@@ -118,7 +121,7 @@ class SendProcessor:
         now_ms = self._store.now_ms()
         verdict = self._sequences.check_frame(scope, frame, now_ms=now_ms)
         if verdict is not ACCEPT:
-            return self._answered_before(request, verdict, UNTIL[header.durable])
+            return self._respond_again(request, verdict, UNTIL[header.durable])
         stale = self._stale(header)
         if stale is not None:
             return self._refuse_stale(request, stale)
@@ -129,19 +132,19 @@ class SendProcessor:
                 scope, frame, StoredFrame(appended.queue_offset, appended.physical_offset, appended.store_timestamp)
             )
         except Exception as error:  # re-raised
-            # Stored, and not known as stored: the sender's repeat would be stored a second time.
+            # The frame is stored, but not recorded as stored: the sender's repeat would be stored a second time.
             self._store.writer.unsure(error)
             raise
-        return Pending(request.reply(self._answer(appended)), UNTIL[header.durable])
+        return Pending(request.reply(self._reply(appended)), UNTIL[header.durable])
 
-    def _answered_before(self, request: Request, verdict: SequenceVerdict, until: Until) -> Outcome:
-        """A repeat, or a frame that is out of its turn."""
-        place = verdict.stored or NO_PLACE
-        answer = SendRecordsReply(*place, store_host=self._host_text(), next_sequence=verdict.next)
-        return Pending(request.reply(answer, code=verdict.code, remark=verdict.remark), until)
+    def _respond_again(self, request: Request, verdict: SequenceVerdict, until: Until) -> Outcome:
+        """Respond to a repeat, or to a frame that is out of order."""
+        place = verdict.stored or NOT_STORED
+        reply = SendRecordsReply(*place, store_host=self._host_text(), next_sequence=verdict.next)
+        return Pending(request.reply(reply, code=verdict.code, remark=verdict.remark), until)
 
     def _stale(self, header: SendRecordsHeader) -> TopicLayout | None:
-        """The layout in force, where a keyed send hashed over an older one. An unknown topic is not this check's business."""
+        """Return the layout in force if a keyed send used an older one. An unknown topic is checked later."""
         if header.layout_counter is None or header.layout_writer is None:
             return None
         layout = self._topics.find_layout(header.topic)
@@ -150,9 +153,9 @@ class SendProcessor:
 
     def _refuse_stale(self, request: Request, layout: TopicLayout) -> Outcome:
         version = layout.version
-        answer = SendRecordsReply(*NO_PLACE, layout_counter=version.counter, layout_writer=version.writer)
-        remark = f"topic {layout.topic} has layout {version.counter}: refresh the route and choose the queue anew"
-        return Pending(request.reply(answer, code=ResponseCode.LAYOUT_STALE, remark=remark))
+        reply = SendRecordsReply(*NOT_STORED, layout_counter=version.counter, layout_writer=version.writer)
+        remark = f"topic {layout.topic} has layout {version.counter}: refresh the route and choose the queue again"
+        return Pending(request.reply(reply, code=ResponseCode.LAYOUT_STALE, remark=remark))
 
     def _append(self, request: Request, header: SendRecordsHeader) -> Appended:
         if header.count < 1:
@@ -160,14 +163,14 @@ class SendProcessor:
         sequenced = header.producer_id is not None
         return self._store_frame(request, header.topic, header.queue_id, request.body, header.count, sequenced=sequenced)
 
-    def _answer(self, appended: Appended) -> SendRecordsReply:
+    def _reply(self, appended: Appended) -> SendRecordsReply:
         return SendRecordsReply(appended.queue_offset, appended.physical_offset, appended.store_timestamp, self._host_text())
 
     # ------------------------------------------------------------------------------------------------------------ SEND_MESSAGE
 
     @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, bytes, body_bytes_max=RECORDS_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX)
     def send_message(self, request: Request) -> Outcome:
-        """RocketMQ's single send: the record is made here, then it goes the way of every frame."""
+        """Take RocketMQ's single send: its record is made here, and then stored like any frame."""
         header: SendMessageHeader = request.header
         check_topic(header.topic)
         if not is_sendable_topic(header.topic):
@@ -187,13 +190,13 @@ class SendProcessor:
             appended = self._delays.append(replace(MessageCopy.of(RecordView(record)), born_host=born_host(request.endpoint.peer)), level)
         else:
             appended = self._store_frame(request, header.topic, queue_id, record, 1)
-        answer = SendReply(offset_message_id(self._host_text(), appended.physical_offset), queue_id, appended.queue_offset)
-        return Pending(request.reply(answer), UNTIL[asked_durable(header)])
+        reply = SendReply(offset_message_id(self._host_text(), appended.physical_offset), queue_id, appended.queue_offset)
+        return Pending(request.reply(reply), UNTIL[requested_durability(header)])
 
     # ------------------------------------------------------------------------------------------------------------------ common
 
     def _store_frame(self, request: Request, topic: str, queue_id: int, frame: Body, count: int, *, sequenced: bool = False) -> Appended:
-        """The one way into the log."""
+        """Append a frame; every send is stored by this."""
         self._check_room(topic, queue_id)
         host = born_host(request.endpoint.peer)
         return self._store.append_frame(topic, queue_id, _plain(frame), count, born_host=host, sequenced=sequenced)
@@ -202,15 +205,17 @@ class SendProcessor:
         self._topics.check_writable(topic, queue_id)
         self._gate.check()
         if self._store.writer.waiting_count >= UNCONFIRMED_MAX:
-            raise RetryLaterError(f"{UNCONFIRMED_MAX} answers wait for the disk", BUSY_RETRY_MS)
+            raise RetryLaterError(f"{UNCONFIRMED_MAX} responses wait for the disk", BUSY_RETRY_MS)
 
     def _host_text(self) -> str:
-        """host:port that records carry as store host."""
+        """Return the host:port that records carry as store host."""
         return _host_text(self._store.store_host)
 
 
 def check_stamp(body: Body, frame: FrameSequence, crc_before: int | None) -> None:
-    """The log must say of the frame what the header says: recovery knows `__LS_SEQ` alone, and takes a wrong CRC for a torn frame."""
+    """Check that the first record carries the sequence of the header. Recovery knows `__LS_SEQ` alone, and takes a wrong CRC for a torn
+    frame.
+    """
     try:
         stamp = STAMP_HEAD + frame.encode().encode()
         _, properties_at, _ = record_bounds(body)
@@ -218,7 +223,7 @@ def check_stamp(body: Body, frame: FrameSequence, crc_before: int | None) -> Non
         raise MessageIllegalError(f"idempotent frame: {error}") from None
     if body[properties_at : properties_at + len(stamp)] != stamp:
         raise MessageIllegalError(
-            f"the first record does not begin its properties with the {LS_SEQ} that the header says: {stamp[len(STAMP_HEAD) :].decode()}"
+            f"the first record does not begin its properties with the header's {LS_SEQ}: {stamp[len(STAMP_HEAD) :].decode()}"
         )
     if crc_before is not None:
         found = frame_crc(crc_before, body, properties_at + len(STAMP_HEAD) + CRC_AT)
@@ -227,10 +232,10 @@ def check_stamp(body: Body, frame: FrameSequence, crc_before: int | None) -> Non
 
 
 def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> bytes:
-    """The record of a SEND_MESSAGE, the broker's fields zero; MessageIllegalError names the limit that it breaks."""
+    """Return the record of a SEND_MESSAGE, the broker's fields zero. Raise MessageIllegalError with the limit that it breaks."""
     if header.batch:
         raise RequestCodeNotSupportedError(
-            "RocketMQ's batch body is not read here: send the messages one by one, or as SEND_RECORDS (30003)"
+            "RocketMQ's batch body is not supported: send the messages one by one, or as SEND_RECORDS (30003)"
         )
     if not body:
         raise MessageIllegalError("the body is empty: RocketMQ's clients refuse it too, put one byte in")
@@ -260,15 +265,15 @@ def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> byte
         raise MessageIllegalError(str(error)) from None
 
 
-def asked_durable(header: SendMessageHeader) -> bool | None:
-    """The header's `durable`; without one what RocketMQ's clients say by the property WAIT ("false": do not wait for the flush)."""
+def requested_durability(header: SendMessageHeader) -> bool | None:
+    """Return the header's `durable`; else what RocketMQ's clients request by WAIT ("false": don't wait for the flush)."""
     if header.durable is None and WAIT in header.properties and split_properties(header.properties).get(WAIT) == "false":
         return False
     return header.durable
 
 
 def delay_level(properties: str) -> int:
-    """The level for which a single send asks; 0: none. MessageIllegalError for what is no number."""
+    """Return the delay level that a single send requests; 0 if none. Raise MessageIllegalError if it is not a number."""
     if DELAY not in properties:
         return 0
     level = split_properties(properties).get(DELAY, "0")
@@ -279,11 +284,11 @@ def delay_level(properties: str) -> int:
 
 @lru_cache(maxsize=4096)
 def born_host(peer: str) -> bytes:
-    """The sender's "ip:port" in its 8 stored bytes."""
+    """Return the sender's "ip:port" in its 8 stored bytes."""
     try:
         return pack_host(peer)
     except LocalProtocolError:
-        return NOWHERE
+        return NO_HOST
 
 
 @lru_cache(maxsize=8)

@@ -1,15 +1,16 @@
-"""CONSUMER_SEND_MSG_BACK and DEAD_LETTER: what a group could not handle. RocketMQ: SendMessageProcessor.consumerSendMsgBack.
+"""CONSUMER_SEND_MSG_BACK and DEAD_LETTER: messages that a group could not process. RocketMQ: SendMessageProcessor.consumerSendMsgBack.
 
-| asked by                       | the copy goes to                                              |
+| request                        | the copy goes to                                              |
 |--------------------------------|---------------------------------------------------------------|
 | SEND_MSG_BACK, level < 0       | `%DLQ%group`                                                  |
 | SEND_MSG_BACK, retries used up | `%DLQ%group`                                                  |
 | SEND_MSG_BACK                  | `%RETRY%group`, after the given level's delay, else n + 3's   |
-| DEAD_LETTER                    | `%DLQ%group`, and the group's progress moves behind it        |
+| DEAD_LETTER                    | `%DLQ%group`, and the group's progress moves past it          |
 
-Both read the message from the log, so that no body travels. Answers wait until the log is confirmed: the copy is as durable as any message
-before the group's progress leaves the original behind. Both count the group as every other beginning does: neither asks for membership, and
-a group that has no topic for its copies gets one. What is refused has created nothing and has counted no group.
+Both read the message from the log, so that the request carries no body. Responses wait until the log is confirmed: the copy is as durable
+as any message before the group's progress passes the original. Both count the group, as every other request does with which a group begins:
+neither requires membership, and a group that has no topic for its copies gets one. A request that is refused has created nothing and has
+counted no group.
 """
 
 from lockstep.broker.coordination import Coordination
@@ -29,20 +30,20 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request
 
 SEND_BACK_LANE = "send-back"
-"""The message may have to be read from the disk."""
+"""The lane of requests that may have to read a message from the disk."""
 COPY_HEAD_BYTES_MAX = 64 << 10
-"""What a copy's record may have beside the body: its properties take 32 KiB at most."""
+"""Bytes of a copy's record in addition to the body: its properties take 32 KiB at most."""
 
 
 class SendBackProcessor:
     def __init__(
-        self, host: Host, store: Store, coordination: Coordination, delays: DelayedDelivery, homes: GroupTopics, gate: SendGate
+        self, host: Host, store: Store, coordination: Coordination, delays: DelayedDelivery, group_topics: GroupTopics, gate: SendGate
     ) -> None:
         self._clock = host.clock
         self._store = store
         self._coordination = coordination
         self._delays = delays
-        self._homes = homes
+        self._group_topics = group_topics
         self._gate = gate
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane=SEND_BACK_LANE)
@@ -55,7 +56,7 @@ class SendBackProcessor:
                 f"no message begins at log offset {header.offset}: retention has removed it, or the offset is another broker's"
             )
         self._gate.check()
-        record = _users(data)
+        record = _user_record(data)
         _check_same(record, header)
         times_max = RETRIES_MAX if header.max_reconsume_times is None else header.max_reconsume_times
         if header.delay_level < 0 or record.reconsume_times >= times_max:
@@ -84,36 +85,38 @@ class SendBackProcessor:
         if result.status is not ReadStatus.FOUND:
             raise BrokerSystemError(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
         self._gate.check()
-        self._dead_letter(header.consumer_group, _users(result.parts[0]), header.reason)
+        self._dead_letter(header.consumer_group, _user_record(result.parts[0]), header.reason)
         if header.advance:
             self._coordination.lock_sync.commit_dead_letter(key, header.offset, self._clock.boot_ms())
         return Pending(request.reply())
 
     def _dead_letter(self, group: str, record: RecordView, reason: str) -> None:
         topic = dlq_topic(group)
-        again = record.topic == topic.encode()  # a letter that no replay could send: why it is one has not changed
+        again = record.topic == topic.encode()  # a copy that no replay could send: the reason why it is dead has not changed
         letter = MessageCopy.of(record) if again else failed_copy(record, topic, 0, reason)
         self._ready(group, letter)
         store_letter(self._store, letter)
 
     def _ready(self, group: str, copy: MessageCopy) -> None:
-        """Counts the group and creates the topic of its copy; all that can refuse either is asked before."""
+        """Count the group and create the topic of its copy, after all checks that can refuse either."""
         self._store.check_append(len(copy.body) + COPY_HEAD_BYTES_MAX)
         self._coordination.state.check_group_room(group)
-        self._homes.create(copy.topic)
+        self._group_topics.create(copy.topic)
         self._coordination.state.register_group(group)
 
 
 def _check_same(record: RecordView, header: SendBackHeader) -> None:
-    """After a power cut that took a suffix of the log another message may stand where the client's stood. RocketMQ does not look."""
+    """Check that the log offset still holds the client's message: after a power cut that took a suffix of the log it may hold another one.
+    RocketMQ does not check.
+    """
     found = decode_properties(record.properties).get(UNIQ_KEY)
     if header.origin_msg_id and found and found != header.origin_msg_id:
         raise QueryNotFoundError(
-            f"log offset {header.offset} holds message {found}, not {header.origin_msg_id}: what stood there was lost, drop the queue"
+            f"log offset {header.offset} holds message {found}, not {header.origin_msg_id}: that message was lost, drop the queue"
         )
 
 
-def _users(data: bytes) -> RecordView:
+def _user_record(data: bytes) -> RecordView:
     try:
         record = RecordView(data)
         if is_sendable_topic(record.topic.decode("ascii")):

@@ -43,7 +43,7 @@ class StartOffsets:
         return Later(START_LANE, find_and_handle)
 
     async def _find(self, request: Request, body: SessionLockBody) -> dict[QueueKey, int]:
-        """Return the offsets that are needed still: the group may have begun while the request waited in the lane."""
+        """Return the offsets that are still needed: the group may have begun while the request waited in the lane."""
         found: dict[QueueKey, int] = {}
         for policy in self._lock_sync.policies_to_look_up(request.endpoint.id, body):
             assert policy.timestamp_ms is not None, "a policy by time names one"

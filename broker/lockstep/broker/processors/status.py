@@ -1,4 +1,4 @@
-"""What operators ask of a broker and do to its groups. RocketMQ: AdminBrokerProcessor."""
+"""Requests of operators: the broker's status, settings, resets and deletion of groups. RocketMQ: AdminBrokerProcessor."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ log = get_logger("broker")
 
 
 class StatusProcessor:
-    """`status` is the broker's word about itself, asked for each time."""
+    """Handles the requests of operators. `status` returns the broker's present status."""
 
     def __init__(self, coordination: Coordination, status: Callable[[], BrokerStatus]) -> None:
         self._coordination = coordination
@@ -35,7 +35,7 @@ class StatusProcessor:
 
     @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader)
     def delete_group(self, request: Request) -> Outcome:
-        """As RocketMQ a broker that does not know the group answers that it is deleted."""
+        """Delete the group. As in RocketMQ, deleting an unknown group succeeds."""
         header: DeleteGroupHeader = request.header
         with_progress = header.clean_offset or header.remove_offset
         count = self._coordination.admin.delete_group(header.group, with_progress=with_progress)

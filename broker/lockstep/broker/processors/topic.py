@@ -1,4 +1,4 @@
-"""UPDATE_AND_CREATE_TOPIC, and the topics that a first send creates where the broker allows it.
+"""UPDATE_AND_CREATE_TOPIC, and topics that a first send creates if the broker allows it.
 
 RocketMQ: AdminBrokerProcessor, TopicConfigManager.
 """
@@ -21,14 +21,14 @@ from lockstep.runtime.request import Outcome, Pending, Request
 log = get_logger("broker")
 
 AUTO_CREATE_QUEUES_MAX = 8
-"""RocketMQ: the queues of TBW102, which an auto-created topic inherits at most (the client asks for 4)."""
+"""Queues of a topic that a send creates at most. RocketMQ: those of TBW102, from which such a topic inherits (the client asks for 4)."""
 
 
 class TopicProcessor:
     """Creates, alters and deletes topics by the rules of TopicTable."""
 
     def __init__(self, topics: TopicTable, *, auto_create: bool, may_begin: Callable[[str], None] | None = None) -> None:
-        """`may_begin` raises ServiceNotAvailableError where the disk has no room for what is new."""
+        """`may_begin` raises ServiceNotAvailableError if the disk has no room for a new topic."""
         self._topics = topics
         self._auto_create = auto_create
         self._may_begin = may_begin
@@ -52,7 +52,9 @@ class TopicProcessor:
         return Pending(request.reply(ForgetDeletionsReply(forgotten, remembered)))
 
     def find_or_create(self, topic: str, queue_count: int) -> TopicLayout:
-        """The topic of a classic send: in force, or created with queues at this broker where that is allowed, else TopicNotExistError."""
+        """Return the topic of a classic send: the layout in force, or one created with queues at this broker if that is allowed. Raise
+        TopicNotExistError otherwise.
+        """
         layout = self._topics.find_layout(topic)
         if layout is not None:
             return layout
