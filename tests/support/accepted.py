@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from lockstep.protocol.order import fence_falls
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -38,10 +40,11 @@ def accepted_twice(accepted: Iterable[Accepted]) -> list[str]:
         of_queue.setdefault(each.queue, []).append(each)
     faults = []
     for queue in sorted(of_queue):
-        for before, after in pairwise(sorted(of_queue[queue], key=lambda each: (each.first, each.end))):
+        rising = sorted(of_queue[queue], key=lambda each: (each.first, each.end))
+        for before, after in pairwise(rising):
             if after.first < before.end:
                 both = f"{before.consumer} (epoch {before.epoch}) and {after.consumer} (epoch {after.epoch})"
                 faults.append(f"{queue}: offset {after.first} was accepted from {both}")
-            if after.epoch < before.epoch:
-                faults.append(f"{queue}: offset {after.first} was accepted under epoch {after.epoch}, those before it under {before.epoch}")
+        for before, after in fence_falls(rising, lambda each: each.epoch):
+            faults.append(f"{queue}: offset {after.first} was accepted under epoch {after.epoch}, those before it under {before.epoch}")
     return faults

@@ -1,4 +1,4 @@
-"""What must hold of a handler's work, whatever happened around it. Pure: sends and handlings → what is broken.
+"""The laws of a handler's work, whatever happens to the cluster. Pure: sends and handlings in, broken laws out.
 
 order     of one key, handlings go through the queue's order without a gap. They may jump back, as after a hand-over, and then go through
           it again: 1 2 3 · 2 3 4 is in order; 1 2 3 · 2 4 is not, nor is 1 2 3 4 · 2 at the end.
@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from lockstep.protocol.order import fence_falls, overtakings, skips
 
 FAULTS_MAX = 20
 """Of each law: the first ones tell the story."""
@@ -134,21 +136,22 @@ def _lost(sends: Iterable[Send], matched: Iterable[tuple[Send, Handling]]) -> li
 
 def _stale(handlings: Iterable[Handling]) -> dict[int, Broken]:
     """By the number of the handling."""
-    highest: dict[tuple[str, str], Handling] = {}
-    found = {}
+    fenced: dict[tuple[str, str], list[Handling]] = {}
     for each in handlings:
-        if each.epoch is None:
-            continue
-        seen = highest.get((each.topic, each.queue))
-        if seen is None or seen.epoch is None or each.epoch >= seen.epoch:
-            highest[each.topic, each.queue] = each
-            continue
-        text = (
-            f"{each.by} did {name(each)} at {each.t:.3f} s with fence {each.epoch}, after {seen.by} had done {show(seen.body)} "
-            f"at {seen.t:.3f} s with fence {seen.epoch}: {each.by} had lost the queue. Let the write refuse a lower context.fence.epoch"
-        )
-        found[each.number] = Broken("stale", text, _group(each), each.t, each.by)
-    return found
+        if each.epoch is not None:
+            fenced.setdefault((each.topic, each.queue), []).append(each)
+    return {
+        other.number: Broken("stale", _stale_text(one, other), _group(other), other.t, other.by)
+        for work in fenced.values()
+        for one, other in fence_falls(work, lambda each: each.epoch or 0)
+    }
+
+
+def _stale_text(one: Handling, other: Handling) -> str:
+    return (
+        f"{other.by} did {name(other)} at {other.t:.3f} s with fence {other.epoch}, after {one.by} had done {show(one.body)} "
+        f"at {one.t:.3f} s with fence {one.epoch}: {other.by} had lost the queue. Let the write refuse a lower context.fence.epoch"
+    )
 
 
 def _repeated(handlings: Sequence[Handling], max_repeats: int) -> list[Broken]:
@@ -168,36 +171,33 @@ def _acked_first(group: str, work: Sequence[tuple[Send, Handling]]) -> list[Brok
     firsts: dict[int, tuple[Send, Handling]] = {}
     for send, handling in work:
         firsts.setdefault(id(send), (send, handling))
-    found: list[Broken] = []
-    earliest: tuple[Send, Handling] | None = None
-    for send, handling in reversed(firsts.values()):
-        if earliest is not None and earliest[0].ended is not None and earliest[0].ended < send.began:
-            text = (
-                f"{group}: {show(send.body)} was handled at {handling.t:.3f} s, before {show(earliest[0].body)} at {earliest[1].t:.3f} s, "
-                f"which had been acknowledged before the other was sent"
-            )
-            found.append(Broken("acked", text, group, handling.t))
-        if send.fate is Fate.ACKED and send.ended is not None and (earliest is None or send.ended < (earliest[0].ended or 0)):
-            earliest = send, handling
-    return found
+    return [
+        Broken(
+            "acked",
+            f"{group}: {show(send.body)} was handled at {handling.t:.3f} s, before {show(other.body)} at {later.t:.3f} s, "
+            f"which had been acknowledged before the other was sent",
+            group,
+            handling.t,
+        )
+        for (send, handling), (other, later) in overtakings(
+            list(firsts.values()), lambda one: one[0].began, lambda one: one[0].ended if one[0].fate is Fate.ACKED else None
+        )
+    ]
 
 
 def _gaps(group: str, work: Sequence[Handling]) -> list[Broken]:
-    """`rank`: place in the queue among what was handled of this group."""
+    """Over the places of the handled messages of this group, counted in the order of their queue."""
     order = sorted({(each.queue, each.offset): each for each in work}.values(), key=lambda each: (each.queue, each.offset))
     ranks = {(each.queue, each.offset): rank for rank, each in enumerate(order)}
     found = []
-    last = -1
-    for each in work:
-        rank = ranks[each.queue, each.offset]
-        if rank > last + 1:
-            missing = ", ".join(show(one.body) for one in order[last + 1 : rank][:3])
-            after = "at the beginning" if last < 0 else f"after {show(order[last].body)}"
-            text = f"{group}: {after} expected {missing}, got {show(each.body)} from {each.by or 'a handler'} at {each.t:.3f} s"
-            found.append(Broken("order", text, group, each.t))
-        last = rank
-    if work and last < len(order) - 1:
-        end = work[-1]
+    for skip in skips(work, lambda each: ranks[each.queue, each.offset], first=0):
+        each = skip.after
+        missing = ", ".join(show(one.body) for one in order[skip.expected : ranks[each.queue, each.offset]][:3])
+        after = "at the beginning" if skip.before is None else f"after {show(skip.before.body)}"
+        text = f"{group}: {after} expected {missing}, got {show(each.body)} from {each.by or 'a handler'} at {each.t:.3f} s"
+        found.append(Broken("order", text, group, each.t))
+    end = work[-1] if work else None
+    if end is not None and ranks[end.queue, end.offset] < len(order) - 1:
         text = (
             f"{group}: {end.by or 'a handler'} did {show(end.body)} last, at {end.t:.3f} s, after {show(order[-1].body)}: "
             f"it had lost the queue; write with context.fence"

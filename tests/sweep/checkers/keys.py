@@ -4,8 +4,10 @@ If A was acknowledged before B of the same key was sent, both over one version o
 every group's first good call of A comes before its first good call of B, unless the consumer of that call may pass over A.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from lockstep.protocol.order import overtakings
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, who
 from sweep.events import CallBegan, CallEnded, CommitSent, FrameAnswered, FrameWritten, SendAcked, SendBegan, Stored
@@ -29,60 +31,83 @@ class _First:
 def check(history: History) -> list[Violation]:
     messages = Messages(history)
     layouts = _layouts(history, messages)
-    firsts, passes = _first_good_calls(history), Passes(history, messages)
-    commits: Commits = {}
-    for commit in history.of(CommitSent):
-        commits.setdefault(commit.queue, []).append(commit)
+    firsts, excuses = _first_good_calls(history), _Excuses(history, Passes(history, messages))
+    sent = {event.body: at for at, event in enumerate(history) if isinstance(event, SendBegan)}
+    acked = {event.body: at for at, event in enumerate(history) if isinstance(event, SendAcked)}
+    chains: dict[Chain, list[Stored]] = {}
+    for began in history.of(SendBegan):
+        chain, stored = _chain(began, layouts), _place(messages, began.body)
+        if chain is not None and stored is not None:
+            chains.setdefault(chain, []).append(stored)
     found = []
-    tops: dict[Chain, tuple[SendAcked, Stored]] = {}
-    """Of each chain the acknowledged message with the highest offset so far."""
-    for event in history:
-        if isinstance(event, SendBegan):
-            chain, stored = _chain(event, layouts), _place(messages, event.body)
-            top = None if chain is None else tops.get(chain)
-            if chain is not None and stored is not None and top is not None:
-                found += _compare(chain, top, event, stored) or _done_in_order(chain, top[1], stored, firsts, passes, commits)
-        elif isinstance(event, SendAcked):
-            began = messages.began.get(event.body)
-            chain = None if began is None else _chain(began, layouts)
-            stored = _place(messages, event.body)
-            if chain is not None and stored is not None and (chain not in tops or tops[chain][1].offset < stored.offset):
-                tops[chain] = (event, stored)
+    for chain, stored_messages in chains.items():
+        judged = _Chain(chain, messages, stored_messages, sent, acked)
+        found += judged.stored_in_order() or [wrong for calls in firsts.values() for wrong in judged.done_in_order(calls, excuses)]
     return found
 
 
-def _compare(chain: Chain, top: tuple[SendAcked, Stored], began: SendBegan, other: Stored) -> list[Violation]:
-    acked, one = top
-    what = (
-        f"{_name(chain)}: {one.body!r:.40} ({one.queue} offset {one.offset}, acknowledged at {acked.t:.3f}), then {other.body!r:.40} "
-        f"({other.queue} offset {other.offset}, sent at {began.t:.3f})"
-    )
-    if one.queue != other.queue:
-        return [Violation("O4", began.t, f"{what}: the key moved to another queue")]
-    if other.offset <= one.offset:
-        return [Violation("O4", began.t, f"{what}: stored in the wrong order")]
-    return []
+class _Excuses:
+    """Decides whether a call may have come before that of an earlier message."""
+
+    def __init__(self, history: History, passes: Passes) -> None:
+        self._passes = passes
+        self._commits: Commits = {}
+        for commit in history.of(CommitSent):
+            self._commits.setdefault(commit.queue, []).append(commit)
+
+    def hold(self, call: CallEnded, offset: int) -> bool:
+        """Return whether the consumer of `call` may pass over `offset`, or another one had."""
+        queue = call.queue
+        if self._passes.may_pass(queue, offset, call.process) or self._passes.skipped(queue, offset):
+            return True
+        return _passed_over(self._commits.get(queue, []), offset, call.t, self._passes)
 
 
-def _done_in_order(
-    chain: Chain, one: Stored, other: Stored, firsts: dict[str, dict[bytes, _First]], passes: Passes, commits: Commits
-) -> list[Violation]:
-    found = []
-    for group, calls in firsts.items():
-        before, after = calls.get(one.body), calls.get(other.body)
-        if before is None or after is None or before.rank < after.rank:
-            continue
-        queue = after.end.queue
-        if passes.may_pass(queue, one.offset, after.end.process) or passes.skipped(queue, one.offset):
-            continue
-        if not _passed_over(commits.get(queue, []), one.offset, after.end.t, passes):
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The stored messages of one key under one layout, in the order in which their sends began."""
+
+    chain: Chain
+    messages: Messages
+    stored: list[Stored]
+    sent: dict[bytes, int]
+    acked: dict[bytes, int]
+    """Body → place of the event in the history."""
+
+    def _overtakings(self, work: list[Stored], excused: Callable[[Stored, Stored], bool]) -> Iterator[tuple[Stored, Stored]]:
+        return overtakings(work, lambda one: self.sent[one.body], lambda one: self.acked.get(one.body), excused)
+
+    def stored_in_order(self) -> list[Violation]:
+        found = []
+        others = sorted(self.stored, key=lambda one: self.sent[one.body], reverse=True)
+        for began, acked in self._overtakings(others, lambda one, other: one.queue == other.queue):
+            found.append(self._wrong(acked, began, "the key moved to another queue"))
+        by_offset = sorted(self.stored, key=lambda one: (one.queue, one.offset))
+        for began, acked in self._overtakings(by_offset, lambda one, other: one.queue != other.queue):
+            found.append(self._wrong(acked, began, "stored in the wrong order"))
+        return found
+
+    def _wrong(self, one: Stored, other: Stored, what: str) -> Violation:
+        acked, began = self.messages.acked[one.body], self.messages.began[other.body]
+        both = (
+            f"{one.body!r:.40} ({one.queue} offset {one.offset}, acknowledged at {acked.t:.3f}), then {other.body!r:.40} "
+            f"({other.queue} offset {other.offset}, sent at {began.t:.3f})"
+        )
+        return Violation("O4", began.t, f"{_name(self.chain)}: {both}: {what}")
+
+    def done_in_order(self, calls: dict[bytes, _First], excuses: _Excuses) -> list[Violation]:
+        """Of the first good calls of one group."""
+        work = sorted((one for one in self.stored if one.body in calls), key=lambda one: calls[one.body].rank)
+        found = []
+        for other, one in self._overtakings(work, lambda other, one: excuses.hold(calls[other.body].end, one.offset)):
+            after, before = calls[other.body].end, calls[one.body].end
             text = (
-                f"{_name(chain)}: group {group} did {other.body!r:.40} ({other.queue} offset {other.offset}) in call {after.end.call} by "
-                f"{who(after.end.machine, after.end.process)} first, {one.body!r:.40} (offset {one.offset}) in call {before.end.call} "
-                f"by {who(before.end.machine, before.end.process)} at {before.end.t:.3f}"
+                f"{_name(self.chain)}: group {after.queue.group} did {other.body!r:.40} ({other.queue} offset {other.offset}) in call "
+                f"{after.call} by {who(after.machine, after.process)} first, {one.body!r:.40} (offset {one.offset}) in call {before.call} "
+                f"by {who(before.machine, before.process)} at {before.t:.3f}"
             )
-            found.append(Violation("O4", after.end.t, text))
-    return found
+            found.append(Violation("O4", after.t, text))
+        return found
 
 
 def _passed_over(commits: list[CommitSent], offset: int, until: float, passes: Passes) -> bool:

@@ -7,6 +7,7 @@ from the first that was not committed. Only what the subscription filters, or a 
 from dataclasses import dataclass, field
 from functools import partial
 
+from lockstep.protocol.order import skips
 from sweep.checkers.account import Account
 from sweep.checkers.facts import Held, holders
 from sweep.checkers.messages import Messages, Passes
@@ -73,14 +74,12 @@ class _Steps:
         if run is None:
             return
         where = f"call {call.call} of {call.queue} epoch {call.epoch} in {who(call.machine, call.process)}"
-        expected = run.next_offset
-        for offset, _ in call.messages:
-            skipped = self._first_missed(call, expected, offset)
+        for skip in skips(call.messages, lambda message: message[0], first=run.next_offset, backward=False):
+            offset, expected = skip.after[0], skip.expected
             if offset < expected:
                 self.found.append(Violation("R4a", call.t, f"{where} got offset {offset}: {expected} was next"))
-            elif skipped is not None:
+            elif (skipped := self._first_missed(call, expected, offset)) is not None:
                 self.found.append(Violation("R4a", call.t, f"{where} got offset {offset}: {skipped} was left out"))
-            expected = offset + 1
 
     def _ended(self, event: CallEnded) -> None:
         call, run = self.calls.get(event.call), self.runs.get((event.queue, event.epoch))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.order import fence_falls, skips
 
 
 class ProofError(LockstepError):
@@ -108,19 +109,20 @@ def prove(deeds: Iterable[Deed], told: Mapping[int, Told]) -> Verdict:
 
 def _prove_queue(queue: str, epochs: list[list[Deed]], verdict: Verdict) -> None:
     for run in epochs:
-        for before, after in pairwise(run):
-            if after.offset != before.offset + 1:
-                verdict.faults.append(
-                    f"{queue} epoch {after.epoch}: offset {after.offset} was handled right after {before.offset} by {after.consumer}"
-                )
+        for skip in skips(run, lambda deed: deed.offset, backward=False):
+            assert skip.before is not None
+            epoch, offset, before = skip.after.epoch, skip.after.offset, skip.before.offset
+            verdict.faults.append(f"{queue} epoch {epoch}: offset {offset} was handled right after {before} by {skip.after.consumer}")
     for old, new in pairwise(epochs):
         last, first = old[-1], new[0]
-        if first.offset > last.offset + 1:
+        if any(skips((last, first), lambda deed: deed.offset)):
             verdict.faults.append(f"{queue}: epoch {first.epoch} begins at offset {first.offset}, the one before ended at {last.offset}")
-        if first.begun_us < last.begun_us:
-            verdict.faults.append(
-                f"{queue}: {last.consumer} began offset {last.offset} of epoch {last.epoch} after epoch {first.epoch} had begun"
-            )
+    edges = sorted((deed for run in epochs for deed in dict.fromkeys((run[0], run[-1]))), key=lambda deed: (deed.begun_us, deed.epoch))
+    for first, last in fence_falls(edges, lambda deed: deed.epoch):
+        what = f"{last.consumer} began offset {last.offset} of epoch {last.epoch}"
+        verdict.faults.append(f"{queue}: {what} after epoch {first.epoch} had begun")
+    for old, new in pairwise(epochs):
+        last, first = old[-1], new[0]
         if first.consumer != last.consumer:
             verdict.hand_overs.append(HandOver(queue, last.consumer, first.consumer, first.begun_us - last.ended_us))
 
@@ -130,12 +132,11 @@ def _follow_orders(queue: str, deeds: list[Deed], done: dict[int, int], verdict:
         expected = done.get(deed.order, 0)
         if deed.step < expected:
             verdict.repeats += 1
-        elif deed.step == expected:
-            done[deed.order] = expected + 1
-        else:
+            continue
+        if any(skips((deed,), lambda deed: deed.step, first=expected)):
             where = f"{queue}, offset {deed.offset}, {deed.consumer}"
             verdict.faults.append(f"order {deed.order}: step {deed.step} was handled while step {expected} was not ({where})")
-            done[deed.order] = deed.step + 1
+        done[deed.order] = deed.step + 1
 
 
 def _prove_orders(done: Mapping[int, int], told: Mapping[int, Told], verdict: Verdict) -> None:
