@@ -1,7 +1,8 @@
 """The coordination tables of one broker together, and every step that touches more than one of them.
 
-There is one way to free a queue, one to end a grant, one to drop a contract; each leaves what the world must be told in here until `drain`.
-Who is told of a free queue is decided then, from the state at that time: a queue that was granted again meanwhile is told to nobody.
+There is one way to free a queue, one to end a grant, one to drop a contract; each keeps its effects in here until `drain`. Which
+connections are notified of a free queue is decided then, from the state at that time: a queue that was granted again meanwhile is not
+reported.
 """
 
 from collections import OrderedDict
@@ -25,38 +26,42 @@ from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
 from lockstep.protocol.queue import MessageQueue
 
 NAMED_MAX = 8
-"""Clients that a refusal names."""
+"""Clients that an error names."""
 FREES_PER_TICK = 1_000
-"""Locks whose lease is over that one tick frees, and as many of sessions that are over: about 10 ms. The next tick follows after 1 ms."""
+"""Locks whose lease is over that one tick frees, and as many of sessions that are over: about 10 ms of work. The next tick follows after 1
+ms.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinationConfig:
-    """Times in milliseconds. What grants and heartbeats carry comes from here, so both ends use one value."""
+    """Times in milliseconds and limits. Grants and heartbeats carry these times, so that both ends use one value."""
 
     broker_name: str
     limits: Limits
     features: tuple[str, ...] = ()
     disconnect_grace_ms: int = 3_000
-    """How long a session whose connection closed keeps its locks and its place on the lists."""
+    """How long a session whose connection closed keeps its locks and its memberships."""
     session_timeout_ms: int = 20_000
-    """Silence after which a session is over. Never below the grace: a silent client stops by itself only when the grace is over."""
+    """Silence after which a session is over. Never below the grace: a silent client stops on its own only when the grace is over."""
     classic_lock_ms: int = 60_000
     """RocketMQ: rebalance.lockMaxLiveTime."""
     classic_member_ms: int = 120_000
     """RocketMQ: CHANNEL_EXPIRED_TIMEOUT."""
     classic_restart_ms: int = 30_000
-    """How long a recorded classic member may take to come back after a start: one heartbeat interval of RocketMQ's clients."""
+    """How long a recorded classic member may take to reconnect after a start: one heartbeat interval of RocketMQ's clients."""
     groups_max: int = 10_000
-    """Groups of which anything is known."""
+    """Groups of which any table has something."""
     progress_max: int = 2_000_000
     """(group, topic, queue) with progress, and as many with a lock."""
     members_max: int = 50_000
     """Members of all groups."""
     subscription_bytes_max: int = 128 << 20
-    """About the memory of what groups and members subscribe to; equal ones count once, but for what each group keeps of a topic."""
+    """Approximate memory of the subscriptions of groups and members. Equal ones count once, except for the data that each group keeps of a
+    topic.
+    """
     group_idle_days: int = 30
-    """A group without a member and without a commit for so long is forgotten; 0: none is."""
+    """Days without a member and without a commit after which a group is forgotten; 0 disables this."""
 
     def __post_init__(self) -> None:
         if self.disconnect_grace_ms < 1_000:
@@ -68,19 +73,19 @@ class CoordinationConfig:
 
 
 class QueueBounds(Protocol):
-    """What the store knows of a queue."""
+    """The offsets of a queue in the store."""
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(minimum, end) of what readers may see; (0, 0) for a queue that never had a message."""
+        """Return (minimum, end) of the offsets that are visible to readers; (0, 0) for a queue that never had a message."""
         ...
 
     def end_offset(self, topic: str, queue_id: int) -> int:
-        """The offset that the next message gets."""
+        """Return the offset that the next message gets."""
         ...
 
 
 class GroupState:
-    """`on_effects` is called when there is something to drain where there was nothing."""
+    """The tables of groups, locks, progress and sessions. `on_effects` is called with the first effect that is to be drained."""
 
     KINDS = frozenset({"broker.term", "broker.hold", "broker.grace"})
 
@@ -97,27 +102,27 @@ class GroupState:
         self.settings = SettingsTable(journal)
         self.activity = ActivityTable(journal)
         self.disk_check: Callable[[str], None] | None = None
-        """Raises ServiceNotAvailableError where the disk has no room for state that begins something, named for people."""
+        """Called with the name of new state; raises ServiceNotAvailableError if the disk has no room for it."""
         self.override_counts: dict[str, int] = {}
         """Group → how often a member's subscriptions replaced those of others, since the start."""
         self.term = 0
-        """Of the start that wrote last."""
+        """The term of the latest start."""
         self.grants_suspended = False
-        """Durable: a suffix of the log is assumed lost, nobody is granted a queue for the grace (ordering.md 8.5)."""
+        """Durable: a suffix of the log is assumed lost, so no queue is granted for the grace (ordering.md 8.5)."""
         self.promised_grace_ms = 0
-        """Durable: the longest grace that a client may still count on. Above the settings' only after a start with a shorter one."""
+        """Durable: the longest grace that a client may still count on. It exceeds the setting only after a start with a shorter one."""
         self.retained_contracts: dict[str, None] = {}
-        """Groups whose contract was recorded before the start: it stands for the session timeout even without a member."""
+        """Groups whose contract was recorded before the start: it stays in force for the session timeout even without a member."""
         self.classic_connections: dict[str, int] = {}
-        """Client id of a classic member → its connection now."""
+        """Client id of a classic member → its present connection."""
         self.closing: dict[int, None] = {}
-        """Connections that are to be closed: what still arrives on them means nothing."""
+        """Connections that are to be closed: frames that still arrive on them are ignored."""
         self.on_effects: Callable[[], None] | None = None
         self._urgent_effects: list[CloseConnection | StalePulls] = []
         self._changed_layouts: dict[str, None] = {}
         self._freed_queues: OrderedDict[QueueKey, None] = OrderedDict()
         self._topic_scans: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
-        """(group, topic) whose free queues are to be told → the place of the next queue, and how many are still to be looked at."""
+        """(group, topic) whose free queues are to be reported → the index of the next queue, and how many are still to be looked at."""
         self._classic_freed: dict[str, None] = {}
         """Groups whose classic members are to be notified of a free queue."""
         self._superseded_queues: dict[QueueKey, None] = {}
@@ -142,8 +147,9 @@ class GroupState:
     # ------------------------------------------------------------------------------------------------------------- groups
 
     def check_group_room(self, group: str) -> None:
-        """NoPermissionError where the group is not known and the limit of groups is reached, ServiceNotAvailableError where the disk is too
-        full for a new one. Records nothing: a request that can still be refused for another reason checks first, and begins last.
+        """Raise NoPermissionError if the group is unknown and the limit of groups is reached, ServiceNotAvailableError if the disk is too
+        full for a new one. Record nothing: a request that can still be refused for another reason checks first, and registers the group
+        last.
         """
         if group in self.activity:
             return
@@ -156,12 +162,12 @@ class GroupState:
         self.check_disk_room(f"group {group}")
 
     def register_group(self, group: str) -> None:
-        """Call before anything is recorded of a group: counts it and notes it as active. Raises as `check_group_room`."""
+        """Count the group and record it as active. Call this before anything is recorded of a group. Raise as `check_group_room`."""
         self.check_group_room(group)
         self.activity.record_activity(group)
 
     def check_member_room(self, group: str, client_id: str) -> None:
-        """Room for one more member of a group. Raises as `register_group`."""
+        """Check that there is room for one more member of a group. Raise as `register_group`."""
         limit = self.config.members_max
         if self.groups.member_count >= limit:
             raise NoPermissionError(
@@ -171,7 +177,7 @@ class GroupState:
         self.check_disk_room(f"member {client_id} of group {group}")
 
     def check_subscription_room(self, group: str, client_id: str, asked: tuple[Subscription, ...]) -> None:
-        """NoPermissionError where there is no room for what a member subscribes to."""
+        """Raise NoPermissionError if there is no room for a member's subscriptions."""
         kept, limit = self.groups.subscription_bytes, self.config.subscription_bytes_max
         if (more := self.groups.additional_bytes(group, asked)) and kept + more > limit:
             raise NoPermissionError(
@@ -180,7 +186,7 @@ class GroupState:
             )
 
     def check_progress_room(self, group: str, topic: str, count: int) -> None:
-        """Room for `count` more queues of the topic with progress of the group. Raises as `check_group_room`, never for 0."""
+        """Check that `count` more queues of the topic may have progress of the group. Raise as `check_group_room`, never for 0."""
         if count <= 0:
             return
         limit = self.config.progress_max
@@ -192,13 +198,13 @@ class GroupState:
         self.check_disk_room(f"progress of group {group} in {topic}")
 
     def missing_progress_count(self, group: str, topic: str) -> int:
-        """How many of this broker's readable queues of the topic have no progress of the group: what its start adds. Never too low, and too
-        high only where the group has progress in queues that were taken away.
+        """Return in how many of this broker's readable queues of the topic the group has no progress: so many its start adds. The number is
+        never too low, and too high only if the group has progress in queues that were removed from the layout.
         """
         return self.progress.missing_count(group, topic, self.own_queue_count(topic))
 
     def check_lock_room(self, key: QueueKey, count: int) -> None:
-        """Room for `count` more locks, of which `key` is the first. Raises as `check_group_room`, never for 0."""
+        """Check that there is room for `count` more locks, of which `key` is the first. Raise as `check_group_room`, never for 0."""
         limit = self.config.progress_max
         if count > 0 and len(self.locks) + count > limit:
             raise NoPermissionError(
@@ -209,13 +215,13 @@ class GroupState:
             self.check_disk_room(f"a lock of group {key[0]} in {key[1]}")
 
     def check_disk_room(self, what: str) -> None:
-        """ServiceNotAvailableError where the disk is too full for state that begins something."""
+        """Raise ServiceNotAvailableError if the disk is too full for new state."""
         if self.disk_check is not None:
             self.disk_check(what)
 
     def forget_if_empty(self, group: str) -> None:
-        """A group of which no table has anything any more is not known. One that has a topic here is: each was created for a group that
-        counts, so that groups that come and go can't create more topics than the limit of groups allows.
+        """Forget a group of which no table has anything any more. A group that has a topic here stays: each such topic was created for a
+        group that counts, so that groups that come and go can't create more topics than the limit of groups allows.
         """
         known = (
             self.groups.get(group) or self.progress.topics_of_group(group) or self.locks.topics_of_group(group) or self.settings.get(group)
@@ -224,13 +230,13 @@ class GroupState:
             self.forget_group(group)
 
     def in_use(self, group: str) -> bool:
-        """Whether it has a member, a queue that is held, or settings of an operator."""
+        """Return whether the group has a member, a queue that is held, or settings of an operator."""
         known = self.groups.get(group)
         used = known is not None and (known.members or known.contract is not None)
         return bool(used or self.locks.held_count(group) or self.settings.get(group))
 
     def check_unused(self, group: str) -> None:
-        """NoPermissionError, naming who uses it, where the group has a member here or a queue that is held."""
+        """Raise NoPermissionError, naming the clients, if the group has a member here or a queue that is held."""
         known = self.groups.get(group)
         members = () if known is None else known.member_ids
         holders: dict[str, None] = {}
@@ -250,12 +256,12 @@ class GroupState:
         )
 
     def forget_group(self, group: str) -> None:
-        """Forgets the group with its progress, its locks and its settings, in one change of the log."""
+        """Forget the group with its progress, its locks and its settings, in one change of the log."""
         self.activity.record_forgotten(group)
         self.drop_group(group)
 
     def drop_group(self, group: str) -> None:
-        """What `forget_group` records, live or from the log."""
+        """Apply what `forget_group` records, live or from the log."""
         self.progress.drop_group(group)
         self.locks.drop_group(group)
         self.groups.drop_group(group)
@@ -266,26 +272,28 @@ class GroupState:
     # ------------------------------------------------------------------------------------------------------------- queues
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether the layout gives this broker such a readable queue."""
+        """Return whether the layout gives this broker such a readable queue."""
         layout = self.layouts.get(topic)
         return layout is not None and 0 <= queue_id < layout.read_count(self.config.broker_name)
 
     def own_queues(self, topic: str) -> list[MessageQueue]:
-        """This broker's readable queues of the topic, in layout order."""
+        """Return this broker's readable queues of the topic, in layout order."""
         layout = self.layouts.get(topic)
         return [] if layout is None else layout.queues_of(self.config.broker_name)
 
     def own_queue_count(self, topic: str) -> int:
-        """How many readable queues this broker has of the topic."""
+        """Return how many readable queues this broker has of the topic."""
         layout = self.layouts.get(topic)
         return 0 if layout is None else layout.read_count(self.config.broker_name)
 
     def decides_owners(self, group: Group) -> bool:
-        """Whether this broker's list says whose a queue is; else RocketMQ's rule over all queues does, which one broker can't judge."""
+        """Return whether this broker's list decides about owners. Otherwise RocketMQ's rule over all queues does, which one broker can't
+        evaluate.
+        """
         return group.contract is not None and group.contract.allocate == BY_BROKER and not group.has_classic_members
 
     def owner(self, group: Group, topic: str, queue_id: int) -> str | None:
-        """The member to whom the list of a ruled group gives the queue."""
+        """Return the member to which the list of such a group gives the queue."""
         layout = self.layouts.get(topic)
         if layout is None:
             return None
@@ -298,21 +306,21 @@ class GroupState:
     # ------------------------------------------------------------------------------------------------------------- grants
 
     def grant(self, key: QueueKey, session: str | None, client_id: str) -> int:
-        """Gives the queue, under a new epoch."""
+        """Grant the queue under a new epoch, and return the epoch."""
         epoch = self.fence.draw()
         self.locks.record_grant(key, epoch, session, client_id)
         self._end_held_pulls(key, epoch)
         return epoch
 
     def free_queue(self, key: QueueKey) -> None:
-        """The queue may be granted to others; its epoch stays good until then."""
+        """Free the queue: it may be granted to others, and its epoch stays good until then."""
         if self.locks.holder(key) is not None:
             self.locks.record_free(key)
             self.notify_queue_free(key)
             self.drop_unused_contract(key[0])
 
     def end_grant(self, key: QueueKey) -> None:
-        """Ends the grant: the epoch rises, and nobody has the new one."""
+        """End the grant: the epoch rises, and no session has the new one."""
         if self.locks.get(key) is None:
             self._end_held_pulls(key, 0)  # a concurrent group's pulls carry the generation
             return
@@ -322,9 +330,9 @@ class GroupState:
         self.notify_queue_free(key)
 
     def supersede_grant(self, key: QueueKey) -> None:
-        """Ends what the grant allows and leaves the queue to the session that has it, until that session lets go of it: its LOCK does not
-        name the queue, it releases the queue, or it ends. So no other member works on the queue beside a listener that cannot know. This is
-        part of the lock and durable: neither a restart nor an answer that was lost on the way gives the queue to another member.
+        """End the rights of the grant, and leave the queue to its session until that releases it: its LOCK does not name the queue, it
+        releases the queue, or it ends. So no other member processes the queue while a listener that can't know still does. This is part of
+        the lock and durable: neither a restart nor a lost response gives the queue to another member.
         """
         holder = self.locks.holder(key)
         if holder is None or holder.session is None or holder.client_id is None:
@@ -336,7 +344,7 @@ class GroupState:
         self._superseded_queues[key] = None
 
     def end_group_grants(self, group: str) -> None:
-        """Ends the grants of the group's sessions: its contract is dropped or changed."""
+        """End the grants of the group's sessions: its contract is dropped or changed."""
         ended = [key for key, lock in self.locks.locks_of_group(group) if lock.session is not None]
         if ended:
             epoch = self.fence.draw()
@@ -346,19 +354,19 @@ class GroupState:
                 self.notify_queue_free(key)
 
     def join_group(self, group: str, client_id: str, session: str | None) -> None:
-        """The one way onto a list. Call `register_group` before."""
+        """Add a member to the list; this is the only way. Call `register_group` before."""
         if self.groups.join(group, client_id, session):
             self._request_drain()
 
     def leave_group(self, group: str, client_id: str) -> None:
-        """The one way off a list."""
+        """Remove a member from the list; this is the only way."""
         self.groups.leave(group, client_id)
         self._request_drain()
         self.drop_unused_contract(group)
         self.forget_if_empty(group)
 
     def drop_unused_contract(self, name: str) -> None:
-        """Drops the contract when the last member is gone. One that has left and still drains a queue is not gone."""
+        """Drop the contract if the last member is gone. A member that has left and still drains a queue is not gone."""
         group = self.groups.get(name)
         if (
             group is None
@@ -381,20 +389,21 @@ class GroupState:
             self._request_drain()
 
     def notify_queue_free(self, key: QueueKey) -> None:
-        """If the queue is still free when effects are drained, whom it belongs to is told."""
+        """Report the queue to its owner if it is still free when effects are drained."""
         self._freed_queues[key] = None
         self._request_drain()
 
     def notify_layout_changed(self, topic: str) -> None:
-        """Who subscribes to the topic is told its layout: it is asked for every 30 s only."""
+        """Push the topic's layout to its subscribers, which ask for it only every 30 s."""
         self._changed_layouts[topic] = None
         self._request_drain()
 
     def notify_topic_free(self, group: Group, topic: str) -> None:
-        """As `notify_queue_free`, of this broker's queues of the topic. Which of them are free is checked when effects are drained.
+        """Report this broker's free queues of the topic, as `notify_queue_free`. Which of them are free is checked when effects are
+        drained.
 
-        Where some were looked at already, the look goes on behind them and comes back to them: a group that changes again and again is
-        told of all its queues.
+        If a scan of the topic is under way, it goes on and then comes back to the queues that it has passed: a group that changes again and
+        again is notified of all its queues.
         """
         if group.contract is not None and group.contract.locks:
             place, _ = self._topic_scans.get((group.name, topic), (0, 0))
@@ -407,7 +416,7 @@ class GroupState:
                 self.notify_topic_free(group, subscription.topic)
 
     def drop_topic(self, topic: str) -> None:
-        """Its progress and locks go with it; and the group for which it was created, where nothing else is known of that."""
+        """Drop the progress and locks of the topic, and the group for which it was created if nothing else is recorded of that."""
         keys = self.locks.keys_in_topic(topic)
         for key in keys:
             self._end_held_pulls(key, 0)
@@ -423,11 +432,11 @@ class GroupState:
             self.forget_if_empty(group)
 
     def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[Effect]:
-        """What is to be done in the world, in this order: close, answer stale pulls, tell of layouts, notify, tell of free queues.
+        """Return the effects, in this order: closes, stale pulls, layouts, notices, free queues.
 
-        `count_max`: free queues that are looked at, and connections that are told of one. `notices`: whether layouts and notices are
-        drained too; otherwise they wait, and what they say is decided later. `on_effects` is called if anything is left. An error while
-        notices are made takes neither closes nor stale pulls with it: it is the last effect.
+        `count_max` limits the free queues that are looked at and the connections that are notified of one. `notices`: whether layouts and
+        notices are drained too; otherwise they wait, and their contents are decided later. `on_effects` is called if anything is left. An
+        error while notices are made loses neither closes nor stale pulls: it is the last effect.
         """
         self._drain_requested = True
         try:
@@ -444,7 +453,7 @@ class GroupState:
             if notices:
                 effects += self._notify_effects(changed)
             effects += pushes
-        except Exception as error:  # notices: logged by who carries the effects out
+        except Exception as error:  # notices: logged when the effects are carried out
             effects.append(DrainFault(error))
         finally:
             self._drain_requested = False
@@ -462,7 +471,7 @@ class GroupState:
         return [PushLayout(layout, tuple(connections)) for layout, connections in found if layout is not None and connections]
 
     def _notify_effects(self, changed: dict[str, None]) -> list[Notify]:
-        """Of the groups whose lists changed to all members, of those with a free queue to the classic ones."""
+        """Make the notices: to all members of groups whose lists changed, to the classic members of groups with a free queue."""
         freed, self._classic_freed = self._classic_freed, {}
         told: dict[str, tuple[int, ...]] = {}
         for name in changed | freed:
@@ -486,7 +495,7 @@ class GroupState:
             if count_max is not None and count >= count_max:
                 break
         if self._topic_scans:
-            # The next slice begins with another group: one whose list keeps changing leaves the others their turns.
+            # The next slice begins with another group, so that one whose list keeps changing does not delay the others.
             self._topic_scans.move_to_end(next(iter(self._topic_scans)))
         nudged, self._superseded_queues = self._superseded_queues, {}
         for key in nudged:
@@ -497,7 +506,7 @@ class GroupState:
         return [PushQueueFree(connection, tuple(FreeQueue(*key) for key in keys)) for connection, keys in pushes.items()]
 
     def _next_candidates(self) -> Iterator[QueueKey | None]:
-        """Takes the queues that are to be looked at, one at a time; None where a topic has no further one."""
+        """Take the queues that are to be looked at, one at a time; None if a topic has no further one."""
         while self._freed_queues:
             yield self._freed_queues.popitem(last=False)[0]
         while self._topic_scans:
@@ -509,15 +518,15 @@ class GroupState:
                 self._topic_scans[waits] = place + 1, left - 1
                 yield group, topic, queue_id
             elif place and left > 0:
-                self._topic_scans[waits] = 0, left  # behind the last queue, or the topic has fewer now
+                self._topic_scans[waits] = 0, left  # the last queue was looked at, or the topic has fewer now
             else:
                 del self._topic_scans[waits]
                 yield None
 
     def _add_free_queue(self, key: QueueKey, pushes: dict[int, dict[QueueKey, None]], unruled: dict[str, tuple[int, ...]]) -> int:
-        """Notes who is told of a queue, if it is free; to how many connections it is pushed.
+        """Add a queue to the notices if it is free; return to how many connections it is pushed.
 
-        `unruled`: the native connections of groups in which no rule of this broker's names an owner.
+        `unruled` caches the native connections of groups whose owners this broker does not decide.
         """
         group = self.groups.get(key[0])
         if group is None or not self.has_queue(key[1], key[2]) or self.locks.holder(key) is not None:
@@ -531,7 +540,9 @@ class GroupState:
         return len(told)
 
     def _connections_to_notify(self, group: Group, key: QueueKey, unruled: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
-        """The connections that hear of this free queue: its owner's, or every native member's where no rule of this broker's names one."""
+        """Return the connections to notify of a free queue: that of its owner, or those of all native members if this broker does not
+        decide about owners.
+        """
         if group.contract is None or not group.contract.locks:
             return ()
         if group.name in unruled:

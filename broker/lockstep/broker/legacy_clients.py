@@ -1,13 +1,14 @@
-"""Requests without an epoch: RocketMQ's own rules beside sessions (ordering.md 12). RocketMQ: RebalanceLockManager, ConsumerOffsetManager.
+"""Requests without an epoch: RocketMQ's own rules, in addition to sessions (ordering.md 12). RocketMQ: RebalanceLockManager,
+ConsumerOffsetManager.
 
-A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ, survives its client's connection, and lives on for 60 s after a start.
+A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ, survives its client's connection, and lasts for another 60 s after a start.
 
-| LOCK_BATCH_MQ by client c | the queue is                      | answer                     |
-|---------------------------|-----------------------------------|----------------------------|
-|                           | held by c, lease not over         | granted, lease renewed     |
-|                           | free                              | granted                    |
-|                           | held by another, lease over       | granted: taken over        |
-|                           | held by another, or by a session  | refused: not in the answer |
+| LOCK_BATCH_MQ by client c | the queue is                      | result                       |
+|---------------------------|-----------------------------------|------------------------------|
+|                           | held by c, lease not over         | granted, lease renewed       |
+|                           | free                              | granted                      |
+|                           | held by another, lease over       | granted: taken over          |
+|                           | held by another, or by a session  | refused: not in the response |
 """
 
 from itertools import islice
@@ -22,21 +23,21 @@ from lockstep.protocol.names import check_client_id, check_group
 
 
 class LegacyClients:
-    """Locks and commits of RocketMQ's own clients, over the state of the groups."""
+    """Locks and commits of RocketMQ's own clients."""
 
     def __init__(self, state: GroupState, membership: Membership) -> None:
         self._state = state
         self._membership = membership
         self._leases: dict[QueueKey, int] = {}
-        """Classic lock → when it was renewed last, the longest ago first."""
+        """Classic lock → when it was renewed last; the one renewed longest ago comes first."""
         self.refused_update_count = 0
-        """Commits without an epoch that were not applied because somebody else holds the queue."""
+        """Commits without an epoch that were not applied because another client holds the queue."""
 
     # -------------------------------------------------------------------------------------------------------------- locks
 
     def lock(self, body: LockBatchBody, now_ms: int) -> LockBatchReply:
-        """The queues that this client holds now: all that it may have, or none where their locks exceed a limit (NoPermissionError,
-        ServiceNotAvailableError). As in RocketMQ nobody checks that it is a member.
+        """Lock the queues for a client and return those that it holds now: all that it may have, or none if their locks exceed a limit
+        (NoPermissionError, ServiceNotAvailableError). As in RocketMQ, membership is not checked.
         """
         check_group(body.consumer_group)
         check_client_id(body.client_id)
@@ -65,7 +66,7 @@ class LegacyClients:
         self._leases[key] = now_ms
 
     def unlock(self, body: LockBatchBody) -> None:
-        """Frees what this client holds; anything else has no effect."""
+        """Free the queues that this client holds; the others are ignored."""
         for ref in body.mq_set:
             key = self._key(body, ref)
             holder = self._state.locks.holder(key)
@@ -73,14 +74,14 @@ class LegacyClients:
                 self._free(key)
 
     def expire(self, now_ms: int) -> None:
-        """Frees locks whose lease is over, at most FREES_PER_TICK."""
+        """Free locks whose lease is over, at most FREES_PER_TICK."""
         for key in list(islice(self._leases, FREES_PER_TICK)):
             if not self._expired(key, now_ms):
                 break
             self._free(key)
 
     def restore_leases(self, now_ms: int) -> None:
-        """Every recorded classic lock has its whole lease from now."""
+        """Give every recorded classic lock its whole lease from now."""
         self._leases = {key: now_ms for key, lock in self._state.locks if lock.held_by_classic}
 
     def next_due_ms(self) -> int | None:
@@ -88,7 +89,7 @@ class LegacyClients:
         return None if renewed is None else renewed + self._state.config.classic_lock_ms + 1
 
     def lease_left_ms(self, key: QueueKey, now_ms: int) -> int | None:
-        """None: no classic client holds the queue."""
+        """Return the time that is left of a lease; None if no classic client holds the queue."""
         renewed = self._leases.get(key)
         return None if renewed is None else max(0, renewed + self._state.config.classic_lock_ms - now_ms)
 
@@ -110,19 +111,21 @@ class LegacyClients:
     # ----------------------------------------------------------------------------------------------------- pull and offset
 
     def may_commit(self, connection: int, key: QueueKey) -> bool:
-        """Whether a commit without an epoch counts: the queue is free, or held by this connection's classic client."""
+        """Return whether a commit without an epoch is accepted: the queue is free, or held by this connection's classic client."""
         holder = self._state.locks.holder(key)
         return holder is None or self._is_holder(holder, self._membership.classic_client_on(connection))
 
     def query_offset(self, key: QueueKey, *, young: bool) -> int | None:
-        """The group's offset; without one 0 for a young queue, whose first message is still at hand; else None: not found."""
+        """Return the group's offset; without one, 0 for a young queue, whose first message is a recent one; else None."""
         progress = self._state.progress.get(key)
         if progress is not None:
             return progress.offset
         return 0 if young or self._state.progress.since(key[0], key[1]) is not None else None
 
     def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int) -> None:
-        """A commit without an epoch: taken as it is, a lower one as a reset. NoPermissionError names who holds the queue."""
+        """Take a commit without an epoch as it is; a lower offset is a reset. Raise NoPermissionError, with the holder, if another client
+        holds the queue.
+        """
         state = self._state
         group, topic, queue_id = key
         check_group(group)

@@ -1,8 +1,8 @@
 """LOCK and SYNC of clients with a session (ordering.md 2, 3, 4, 7). RocketMQ: RebalanceLockManager, ConsumerManageProcessor.
 
-LOCK is the lock_sync of everything the session holds at this broker. Each item in turn, over what is recorded of its queue:
+LOCK names everything that the session wants to hold at this broker. The verdict of each item depends on the record of its queue:
 
-| the item names       | recorded                                  | answer      | the session then holds it       |
+| the item names       | recorded                                  | verdict     | the session then holds it       |
 |----------------------|-------------------------------------------|-------------|---------------------------------|
 | its current epoch    | held by this session                      | OK, renewed | yes, also when it only drains   |
 | its current epoch    | free, and still the session's by the list | OK, renewed | yes                             |
@@ -14,7 +14,7 @@ LOCK is the lock_sync of everything the session holds at this broker. Each item 
 | no epoch             | free, or held by this very session        | OK, granted | yes, under a new epoch          |
 | nothing              | held by this session                      |             | no                              |
 
-All renewals come first, then everything the list does not name with its current epoch is freed, then grants are made.
+All renewals come first, then every queue that is not named with its current epoch is freed, then grants are made.
 """
 
 from collections.abc import Mapping
@@ -48,10 +48,12 @@ from lockstep.protocol.names import RETRY_PREFIX
 ITEMS_MAX = 100_000
 """Items in one LOCK or SYNC: a frame of 16 MiB holds about as many."""
 TIMES_MAX = 65_536
-"""Queues of which one LOCK looks up the offset at a time: about 16 MB. What is left waits for the member's next LOCK."""
+"""Queues of which one LOCK looks up the offset at a time: about 16 MB. The others wait for the member's next LOCK."""
 
 BEGINS_MAX = 16_384
-"""Queues in which groups begin in BEGINS_MS: as many as the largest topic has, which take some 50 ms. Members ask again for the others."""
+"""Queues in which groups begin within BEGINS_MS: as many as the largest topic has, which take about 50 ms. Members ask again for the
+others.
+"""
 BEGINS_MS = 100
 
 OffsetsByTime = Mapping[QueueKey, int]
@@ -60,7 +62,7 @@ NO_TIMES: OffsetsByTime = {}
 
 
 class LockSync:
-    """Over the state: the locks and the progress of sessions."""
+    """Locks and progress of sessions."""
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
@@ -72,7 +74,7 @@ class LockSync:
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
     def lock(self, connection: int, body: SessionLockBody, now_ms: int, by_time: OffsetsByTime = NO_TIMES) -> SessionLockReply | None:
-        """None: the connection is not its session's and is being closed."""
+        """Carry out a LOCK. Return None if the connection is not its session's and is being closed."""
         state = self._state
         session = state.sessions.touch(connection, now_ms)
         if session is None:
@@ -88,7 +90,7 @@ class LockSync:
         for key in state.locks.keys_held_by(session.id):
             lock, answer = state.locks.holder(key), answers.get(key)
             if lock is not None and lock.superseded and answer is not None:
-                continue  # the session learns of the reset from this answer, if it arrives: a LOCK without this epoch frees the queue
+                continue  # the session learns of the reset from this response, if it arrives: a LOCK without this epoch frees the queue
             if answer is None or answer.verdict in (LockVerdict.STALE, LockVerdict.NOT_YOURS):
                 state.free_queue(key)
         starts = {(start.group, start.topic): start for start in body.starts}
@@ -146,9 +148,10 @@ class LockSync:
     def query_start(
         self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime = NO_TIMES
     ) -> LockResult | None:
-        """QUERY_CONSUMER_OFFSET with a start policy: where a member of a concurrent group goes on. Nobody holds the queue for that.
+        """Return the offset at which a member of a concurrent group goes on (QUERY_CONSUMER_OFFSET with a start policy). This takes no
+        lock.
 
-        None: the connection is not its session's and is being closed.
+        Return None if the connection is not its session's and is being closed.
         """
         state = self._state
         session = state.sessions.touch(connection, now_ms)
@@ -172,14 +175,14 @@ class LockSync:
         return self._grant_result(session, key, progress.generation)
 
     def is_dead_lettered(self, connection: int, key: QueueKey, epoch: int, offset: int) -> bool | None:
-        """Whether progress is behind the message already; None: the epoch is not good."""
+        """Return whether progress has passed the message already; None if the epoch is not good."""
         session, progress = self._state.sessions.session_on(connection), self._state.progress.get(key)
         if session is None or progress is None or not self._state.locks.accepts_epoch(key, session.id, epoch):
             return None
         return progress.offset > offset
 
     def commit_dead_letter(self, key: QueueKey, offset: int, now_ms: int) -> None:
-        """Commit past the message at `offset`, which was dead-lettered; what is before it is finished."""
+        """Commit past the message at `offset`, which was dead-lettered; the messages before it are finished."""
         self._state.progress.record_commit(key, offset + 1, 0, now_ms)
 
     def _refusal(self, group: Group, contract: ConsumerGroup, key: QueueKey, *, ordered: bool) -> str | None:
@@ -194,7 +197,9 @@ class LockSync:
         return None
 
     def _room_refusal(self, key: QueueKey) -> str | None:
-        """Why the group can't begin in the queue, and, where its start policy is resolved first, in the others of the topic."""
+        """Return why the group can't begin in the queue or, if its start policy is resolved first, in the others of the topic; None if it
+        can.
+        """
         state, (group, topic, _) = self._state, key
         resolved = state.progress.since(group, topic) is not None
         count = int(state.progress.get(key) is None) if resolved else state.missing_progress_count(group, topic)
@@ -205,7 +210,7 @@ class LockSync:
         return None
 
     def _may_hold(self, group: Group, session: Session, key: QueueKey) -> bool:
-        """Whether the group's list leaves the queue to this session; where RocketMQ's rule is in force, any member may have it."""
+        """Return whether the group's list leaves the queue to this session; any member may have it if RocketMQ's rule is in force."""
         if group.members.get(session.client_id) != session.id or not self._state.has_queue(key[1], key[2]):
             return False
         return not self._state.decides_owners(group) or self._state.owner(group, key[1], key[2]) == session.client_id
@@ -227,9 +232,8 @@ class LockSync:
         )
 
     def take_unreported_gap(self, key: QueueKey, session: Session) -> tuple[int, int] | None:
-        """What retention took from the group: told with each new grant, and once on each connection, until a commit has passed it.
-
-        The answer that told it before may have come when nobody held the queue any more.
+        """Return the gap that retention has left in the group's messages, if it must be reported: with each new grant, and once on each
+        connection, until a commit has passed it. An earlier response that reported it may have come when the queue was no longer held.
         """
         progress = self._state.progress.get(key)
         if progress is None or progress.gap is None:
@@ -244,11 +248,13 @@ class LockSync:
     # -------------------------------------------------------------------------------------------------------------- start
 
     def own_queue_ids(self, topic: str) -> list[int]:
-        """This broker's readable queues of the topic."""
+        """Return the ids of this broker's readable queues of the topic."""
         return [queue.queue_id for queue in self._state.own_queues(topic)]
 
     def policies_to_look_up(self, connection: int, body: SessionLockBody) -> tuple[StartPolicy, ...]:
-        """The start policies by time that this LOCK is about to resolve: of TIMES_MAX queues, and none that it may not have."""
+        """Return the start policies by time that this LOCK is about to resolve: of at most TIMES_MAX queues, and only of queues that the
+        member may have.
+        """
         state, left = self._state, TIMES_MAX
         session = state.sessions.session_on(connection)
         if session is None:
@@ -274,8 +280,8 @@ class LockSync:
     ) -> bool:
         """Record where the group begins in this topic, for all queues of this broker at once, if that is not known yet.
 
-        Returns False if the member has to ask again: the group begins by time, and the offset of the queue was not looked up, or groups
-        begin in too many queues at once.
+        Return False if the member has to ask again: the group begins by time and the offset of the queue was not looked up, or groups begin
+        in too many queues at once.
         """
         state = self._state
         group, topic, _ = key
@@ -296,7 +302,7 @@ class LockSync:
         return True
 
     def _reserve_starts(self, count: int, now_ms: int) -> bool:
-        """Whether a group may begin in `count` queues now, which then count."""
+        """Return whether a group may begin in `count` queues now, and count them if so."""
         if now_ms - self._start_window_ms >= BEGINS_MS:
             self._start_window_ms, self._start_count = now_ms, 0
         if self._start_count and self._start_count + count > BEGINS_MAX:
@@ -314,7 +320,9 @@ class LockSync:
         return max(minimum, min(end, by_time.get((policy.group, policy.topic, queue_id), 0)))
 
     def _prepare_grant(self, key: QueueKey) -> None:
-        """A new grant: its gap is told anew, and a queue that was added after the start policy was resolved begins at 0."""
+        """Prepare a new grant: its gap is reported again, and the group begins at 0 in a queue that was added after the start policy was
+        resolved.
+        """
         self._reported_gaps.pop(key, None)
         if self._state.progress.get(key) is None:
             self._state.progress.set_progress(key, Progress(self._state.fence.draw(), 0))
@@ -322,7 +330,7 @@ class LockSync:
     # --------------------------------------------------------------------------------------------------------------- SYNC
 
     def sync(self, connection: int, body: SyncBody, now_ms: int) -> SyncReply | None:
-        """None: the connection is not its session's and is being closed."""
+        """Carry out a SYNC. Return None if the connection is not its session's and is being closed."""
         session = self._state.sessions.touch(connection, now_ms)
         if session is None:
             self._state.close_connection(connection, "SYNC on a connection without a session")
@@ -349,7 +357,7 @@ class LockSync:
         return SyncResult(LockVerdict.OK, item.epoch)
 
     def _sync_generation(self, key: QueueKey, item: SyncItem, now_ms: int) -> SyncResult:
-        """A concurrent group commits under the generation; an ordered one, or a locked queue, needs the epoch."""
+        """Commit under the generation, in a concurrent group. An ordered group, or a locked queue, needs the epoch."""
         state = self._state
         group = state.groups.get(key[0])
         if item.generation is None or item.release:
@@ -365,7 +373,7 @@ class LockSync:
         return SyncResult(LockVerdict.OK if refused is None else LockVerdict.REFUSED, None, refused)
 
     def _commit_offset(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None = None) -> str | None:
-        """Commits upward only; returns why the value can't be."""
+        """Commit an offset that is not below the last one; return why it can't be committed, or None."""
         end = self._state.bounds.end_offset(key[1], key[2])
         if not 0 <= offset <= end or attempts < 0:
             return f"offset {offset} of {key[1]} queue {key[2]}, attempts {attempts}: the queue ends at {end}"
@@ -380,14 +388,14 @@ class LockSync:
 
 
 def start_policy(header: QueryConsumerOffsetHeader) -> StartPolicy:
-    """What a concurrent member's query says of the start."""
+    """Return the start policy in a concurrent member's query."""
     assert header.where is not None, header
     return StartPolicy(header.consumer_group, header.topic, header.where, header.timestamp_ms, header.since)
 
 
 def _policy(contract: ConsumerGroup, topic: str, start: StartPolicy | None) -> StartPolicy:
-    """The LOCK's own start policy, else the contract's. A time that nobody named is the beginning, and the group's own retries begin there
-    always: it has seen them once already.
+    """Return the LOCK's own start policy, else the contract's. Without a time, TIMESTAMP means the first offset, and so does any policy for
+    the group's own retries: it has seen those messages before.
     """
     policy = start or StartPolicy(contract.group, topic, contract.consume_from_where, contract.consume_timestamp_ms)
     if (policy.where is ConsumeFromWhere.TIMESTAMP and policy.timestamp_ms is None) or topic == RETRY_PREFIX + contract.group:

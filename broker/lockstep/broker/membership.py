@@ -1,9 +1,9 @@
-"""Who is there: heartbeats, leaving, closed connections, silence (ordering.md 1, 5.1, 6.1, 11).
+"""Membership of groups: heartbeats, unregistering, closed connections, silence (ordering.md 1, 5.1, 6.1, 11).
 
 RocketMQ: ClientManageProcessor, ConsumerManager.
 
 A session joins a group by HEART_BEAT. It leaves by UNREGISTER_CLIENT, by a later HEART_BEAT that does not name the group, or when it is
-over; its locks it loses only when it is over or lets them go. A classic client leaves with its connection, or after 120 s of silence.
+over; it loses its locks only when it is over or releases them. A classic client leaves with its connection, or after 120 s of silence.
 """
 
 from collections import Counter
@@ -19,40 +19,41 @@ from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, He
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
 
 MEMBERS_PER_CONNECTION_MAX = GROUPS_PER_CLIENT_MAX
-"""Classic members of one connection: its client id may change, and a session has one client id and as many groups."""
+"""Classic members of one connection. A classic client may change its client id; a session has one client id and as many groups."""
 SUBSCRIPTION_BYTES_PER_CONNECTION_MAX = 2 << 20
-"""Of all classic members of one connection: more than one HEART_BEAT may name."""
+"""Subscriptions of all classic members of one connection: more than one HEART_BEAT may name."""
 
 
 @dataclass(slots=True)
 class ClassicMember:
-    """A classic member of one group: on which connection it was heard, until when it counts without being heard again."""
+    """A classic member of one group: its connection, and how long it counts without another heartbeat."""
 
     connection: int | None
     until_ms: int
     subscription_bytes: int = 0
-    """About the memory of what it subscribes to, counted for the connection."""
+    """Approximate memory of its subscriptions, counted for the connection."""
 
 
 class Membership:
-    """Over the state: everything that changes a member list."""
+    """Makes every change of a member list."""
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
         self._classic_members: dict[tuple[str, str], ClassicMember] = {}
-        """(group, client id) → when and where the classic member was heard."""
+        """(group, client id) → connection and time of the classic member's last heartbeat."""
         self._classic_members_on: dict[int, dict[tuple[str, str], None]] = {}
-        """Connection → those of `_classic_members` that were heard on it last."""
+        """Connection → the members of `_classic_members` whose last heartbeat it carried."""
         self._classic_group_counts: Counter[str] = Counter()
-        """Client id → how many groups `_classic_members` has it in."""
+        """Client id → in how many groups `_classic_members` has it."""
         self._classic_clients: dict[int, str] = {}
 
     # ---------------------------------------------------------------------------------------------------------- heartbeat
 
     def heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> HeartbeatReply | None:
-        """Binds the session, joins the groups it names, leaves those it no longer names. None: the connection is being closed.
+        """Bind the session, join the groups that the heartbeat names and leave those that it no longer names. Return None if the connection
+        is being closed.
 
-        Groups that are refused do not keep the others from being joined; the first refusal is raised when all are done.
+        Groups that are refused do not keep the others from being joined; the first error is raised when all are done.
         """
         body = heartbeat.body
         if connection in self._state.closing:
@@ -89,7 +90,7 @@ class Membership:
         return bound.session
 
     def _join_or_refuse(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> BrokerError | None:
-        """Joins the group; why it can't be joined."""
+        """Join the group; return why it can't be joined, or None."""
         try:
             self._check_room(entry.group, session.client_id, offered)
         except BrokerError as error:
@@ -100,7 +101,7 @@ class Membership:
             self._state.forget_if_empty(entry.group)
 
     def _check_room(self, name: str, client_id: str, offered: ConsumerGroup) -> None:
-        """NoPermissionError above a limit; ServiceNotAvailableError where the disk is too full for a new group or member."""
+        """Raise NoPermissionError above a limit, ServiceNotAvailableError if the disk is too full for a new group or member."""
         state = self._state
         group = state.groups.get(name)
         if group is None or client_id not in group.members:
@@ -133,9 +134,9 @@ class Membership:
     def _replaces_subscriptions(
         self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup
     ) -> bool:
-        """Whether only the subscriptions differ and the group's policy lets them.
+        """Return whether only the subscriptions differ and the group's policy lets the new ones replace the old ones.
 
-        Who comes decides for all, and who brings a version above all others (it was given queues). Else who was there says nothing.
+        A member that joins decides for all, and so does one with a version above all others (it was assigned queues). Other members do not.
         """
         state = self._state
         if (
@@ -157,7 +158,7 @@ class Membership:
         self._state.groups.record_subscription_versions(group, entry.subscriptions)
 
     def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
-        """None: nobody else stands by the old contract, so it may be changed."""
+        """Return why the contract can't be changed; None if no other member relies on the old one."""
         state = self._state
         others = [client_id for client_id in group.member_ids if client_id != session.client_id]
         draining = [each for each in state.locks.sessions_holding(group.name) if each != session.id]
@@ -195,19 +196,19 @@ class Membership:
         return GroupView(self.member_list(name) or MemberList((), self._state.version(name)), since, last_decides)
 
     def member_list(self, name: str) -> MemberList | None:
-        """None: the group has no member here."""
+        """Return the member list; None if the group has no member here."""
         group = self._state.groups.get(name)
         if group is None or not group.members:
             return None
         return MemberList(group.member_ids, self._state.version(name), group.has_classic_members)
 
     def member_count(self, name: str) -> int:
-        """How many members the group has here."""
+        """Return how many members the group has here."""
         group = self._state.groups.get(name)
         return 0 if group is None else len(group.members)
 
     def subscription(self, name: str, topic: str) -> Subscription | None:
-        """What the group subscribes to of this topic: by its contract, else as its classic members declare."""
+        """Return the group's subscription to this topic: that of its contract, else that of its classic members."""
         group = self._state.groups.get(name)
         if group is None:
             return None
@@ -219,7 +220,9 @@ class Membership:
     # ------------------------------------------------------------------------------------------------------------ leaving
 
     def unregister(self, connection: int, client_id: str, name: str, now_ms: int) -> bool:
-        """Leave first, then drain: off the list at once, session and locks stay. False: the connection is being closed."""
+        """Remove the member from the list at once; session and locks stay, so that it can drain. Return False if the connection is being
+        closed.
+        """
         state = self._state
         group = state.groups.get(name)
         session = state.sessions.touch(connection, now_ms)
@@ -236,7 +239,7 @@ class Membership:
         return True
 
     def connection_closed(self, connection: int, now_ms: int) -> None:
-        """A session's grace begins; a classic client is gone; any other connection's close means nothing."""
+        """Begin the grace of the connection's session, or remove its classic client. Any other connection's close is ignored."""
         self._state.closing.pop(connection, None)
         self._state.sessions.unbind(connection, now_ms)
         self._classic_clients.pop(connection, None)
@@ -244,7 +247,7 @@ class Membership:
             self._classic_leave(name, client_id)
 
     def expire(self, now_ms: int) -> None:
-        """Ends the sessions that are over, as far as FREES_PER_TICK allows, and the classic members that are silent."""
+        """End the sessions that are over, as far as FREES_PER_TICK allows, and remove the classic members that are silent."""
         state = self._state
         left = FREES_PER_TICK
         for session in state.sessions.expired_sessions(now_ms):
@@ -258,9 +261,9 @@ class Membership:
                 self._classic_leave(name, client_id)
 
     def _end_session(self, session: Session, count_max: int) -> int:
-        """A session is over: off every list, then its locks are free; returns how many it freed.
+        """End a session that is over: remove it from every list, then free its locks. Return how many were freed.
 
-        It is forgotten last: what `count_max` or an error leaves, the next call does.
+        The session is forgotten last: the next call does what `count_max` or an error has left.
         """
         state = self._state
         for group in state.groups.groups_of_session(session.id):
@@ -275,7 +278,7 @@ class Membership:
     # ------------------------------------------------------------------------------------------------------------ classic
 
     def _classic_heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> None:
-        """RocketMQ's registry: the newest connection of a client id counts, the newer subscription version wins."""
+        """Register as RocketMQ does: the newest connection of a client id counts, the newer subscription version wins."""
         state, body = self._state, heartbeat.body
         self._classic_clients[connection] = body.client_id
         refused: list[BrokerError] = []
@@ -317,7 +320,7 @@ class Membership:
             raise refused[0]
 
     def _check_connection_room(self, connection: int, name: str, client_id: str, offered: ConsumerGroup) -> int:
-        """About the memory of the member's subscriptions. NoPermissionError above the limits of one connection."""
+        """Return the approximate memory of the member's subscriptions. Raise NoPermissionError above the limits of one connection."""
         key, here = (name, client_id), self._classic_members_on.get(connection, {})
         if key not in here and len(here) >= MEMBERS_PER_CONNECTION_MAX:
             raise NoPermissionError(
@@ -342,7 +345,7 @@ class Membership:
             self._state.leave_group(name, client_id)
 
     def _set_classic_member(self, key: tuple[str, str], seen: ClassicMember | None) -> None:
-        """Sets when and where a classic member was heard; None: it is none any more."""
+        """Set connection and time of a classic member's last heartbeat; None removes it."""
         before = self._classic_members.pop(key, None)
         if before is not None:
             self._classic_group_counts[key[1]] -= 1
@@ -360,11 +363,11 @@ class Membership:
             del self._classic_group_counts[key[1]]
 
     def classic_client_on(self, connection: int) -> str | None:
-        """The classic client whose heartbeat came on this connection."""
+        """Return the classic client whose heartbeat came on this connection."""
         return self._classic_clients.get(connection)
 
     def classic_received(self, name: str, client_id: str) -> tuple[int | None, int]:
-        """The connection of a classic member (None: not back since the start) and when it was heard."""
+        """Return the connection of a classic member (None if it has not reconnected since the start) and the time of its last heartbeat."""
         seen = self._classic_members[name, client_id]
         config = self._state.config
         return seen.connection, seen.until_ms - (config.classic_restart_ms if seen.connection is None else config.classic_member_ms)
@@ -372,7 +375,7 @@ class Membership:
     # -------------------------------------------------------------------------------------------------------------- start
 
     def restore_members(self, now_ms: int) -> None:
-        """Everyone whom the log names is there and has the grace (classic: 30 s) from now."""
+        """Give every member that the log names the grace (classic: 30 s) from now."""
         state = self._state
         for group in state.groups:
             for client_id, session_id in group.members.items():

@@ -1,4 +1,4 @@
-"""A stored message on its way to another queue: what of it stays, and how it is stored there."""
+"""Copies a stored message to another queue (retry, dead letter, delay): which parts stay, and how it is stored there."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,13 +23,13 @@ from lockstep.protocol.properties import (
 from lockstep.protocol.record import RecordView, encode_record
 
 NUMBER_DIGITS_MAX = 20
-"""Of a 64-bit number."""
+"""Digits of a 64-bit number."""
 _KEPT = {REASON, ORIGIN_QUEUE, ORIGIN_LAYOUT}
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCopy:
-    """A message without its place. `properties` are those that go with it: lockstep's own stay behind."""
+    """A message without its place in a queue. `properties` are those that are copied: lockstep's own are not."""
 
     topic: str
     queue_id: int
@@ -43,7 +43,7 @@ class MessageCopy:
 
     @classmethod
     def of(cls, record: RecordView) -> "MessageCopy":
-        """Raises RemoteProtocolError when the properties are not UTF-8 or the topic is not ASCII."""
+        """Return the copy of a record. Raise RemoteProtocolError if the properties are not UTF-8 or the topic is not ASCII."""
         properties = {
             name: value for name, value in decode_properties(record.properties).items() if not name.startswith(OWN_PREFIX) or name in _KEPT
         }
@@ -55,8 +55,9 @@ class MessageCopy:
         return cls(topic, record.queue_id, record.body, properties, *facts)
 
     def frame(self) -> bytes:
-        """The record, the broker's fields zero. LocalProtocolError where the properties are too long, which those of a message that was
-        taken from a sender never are (`sent_bytes`)."""
+        """Return the record, the broker's fields zero. Raise LocalProtocolError if the properties are too long, which those of a message
+        that was accepted from a sender never are (`sent_bytes`).
+        """
         return encode_record(
             self.topic.encode(),
             self.queue_id,
@@ -73,17 +74,17 @@ class MessageCopy:
 
     @property
     def home(self) -> str:
-        """The topic to which it belongs: of a copy the one in which it lay at first."""
+        """The topic of the original message."""
         return self.properties.get(RETRY_TOPIC) or self.properties.get(REAL_TOPIC) or self.topic
 
     def waiting(self, level: int, queue_id: int, home_began: int) -> "MessageCopy":
-        """As it waits in a queue of delays."""
+        """Return the message as it is stored in a queue of delays."""
         place = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), ORIGIN_LAYOUT: str(home_began)}
         properties = {**self.properties, DELAY: str(level), **place}
         return replace(self, topic=SCHEDULE_TOPIC, queue_id=queue_id, properties=properties)
 
     def delivered(self) -> "MessageCopy":
-        """As it goes on when its time has come. RemoteProtocolError where it does not say where to."""
+        """Return the message as it is stored when its delay has passed. Raise RemoteProtocolError if it names no target."""
         properties = {name: value for name, value in self.properties.items() if name not in (DELAY, ORIGIN_LAYOUT)}
         topic, queue_id = properties.pop(REAL_TOPIC, ""), stored_number(REAL_QID, properties.pop(REAL_QID, ""))
         try:
@@ -94,24 +95,26 @@ class MessageCopy:
 
     @property
     def home_began(self) -> int:
-        """What `waiting` was given; 0 when it is not known. Raises RemoteProtocolError when the property is no number."""
+        """The `began` that `waiting` was given; 0 if it is not known. Raises RemoteProtocolError if the property is not a number."""
         return stored_number(ORIGIN_LAYOUT, self.properties.get(ORIGIN_LAYOUT, "0"))
 
 
 def stored_number(name: str, text: str) -> int:
-    """The value of a property that the broker has stored as a number. Raises RemoteProtocolError when it is none: it is damaged."""
+    """Return the value of a property that the broker has stored as a number. Raise RemoteProtocolError if it is damaged."""
     if not (text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS_MAX):
         raise RemoteProtocolError(f"property {name} is {text[:40]!r}: expected a number")
     return int(text)
 
 
 def plain_words(reason: str) -> str:
-    """As it is kept: one line, not too long."""
+    """Return the text as it is stored: one line, not too long."""
     return "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
 
 
 def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "") -> MessageCopy:
-    """What a group could not handle, as it is stored for a further try or for good. RocketMQ: SendMessageProcessor.consumerSendMsgBack."""
+    """Return a message that a group could not process, for a further try or as a dead letter. RocketMQ:
+    SendMessageProcessor.consumerSendMsgBack.
+    """
     letter = MessageCopy.of(record)
     properties = {name: value for name, value in letter.properties.items() if name not in (DELAY, REASON)}
     if RETRY_TOPIC not in properties:

@@ -1,6 +1,7 @@
-"""What a broker tells Prometheus, read from its tables when somebody scrapes. RocketMQ: BrokerMetricsManager.
+"""Metrics of a broker for Prometheus, read from its tables with each scrape. RocketMQ: BrokerMetricsManager.
 
-Names are RocketMQ 5's where the meaning is the same, else `lockstep_…`. No series per client or per queue: `lockstep group show` has those.
+Names are RocketMQ 5's if the meaning is the same, else `lockstep_…`. There are no series per client or per queue: `lockstep group show`
+shows those.
 """
 
 from collections import Counter
@@ -19,15 +20,15 @@ from lockstep.protocol.record import RecordView
 from lockstep.runtime.metrics import MetricFamilies, Slices
 
 LATENCY_QUEUES_MAX = 1_000
-"""Queues that are behind and whose oldest message is looked at in one scrape: a read each, from the disk where it is old."""
+"""Queues with a lag whose oldest message is read in one scrape; old ones are read from the disk."""
 READS_PER_SLICE = 50
-"""Messages looked at in one turn of the loop."""
+"""Messages read in one turn of the loop."""
 READ_BYTES = 1
-"""The first message always fits, and no other one has to."""
+"""Bytes to read: the first message is always returned, and no other one is needed."""
 
 
 class BrokerMetrics:
-    """One scrape is one `render()`."""
+    """Renders the metrics of one broker."""
 
     def __init__(self, config: BrokerConfig, store: Store, state: BrokerState, pulls: PullProcessor) -> None:
         self._labels = {"cluster": config.cluster, "node_type": "broker", "node_id": config.name}
@@ -36,7 +37,9 @@ class BrokerMetrics:
         self._pulls = pulls
 
     async def render(self, standings: dict[str, RegistrationState], connection_count: int) -> bytes:
-        """`standings`: nameserver → how it stands to this broker. However much there is, no turn of the loop looks at more than a slice."""
+        """Return one scrape. `standings` has the registration at each nameserver. No turn of the loop looks at more than a slice, however
+        many groups there are.
+        """
         figures = MetricFamilies(self._labels)
         groups = self._state.coordination.status.groups()
         await self._topics(figures, groups)
@@ -51,7 +54,7 @@ class BrokerMetrics:
 
     async def _topics(self, figures: MetricFamilies, groups: Sequence[str]) -> None:
         stored: dict[str, tuple[int, int]] = {}
-        dead = dict.fromkeys(groups, 0)  # 0 too: what begins with 1 has not grown
+        dead = dict.fromkeys(groups, 0)  # 0 too: a series that begins with 1 shows no increase
         slices = Slices()
         for topic, count, size in self._store.queue_totals():
             await slices.step()
@@ -79,7 +82,7 @@ class BrokerMetrics:
         figures.gauge("lockstep_topic_names_limit", text, rows=[((), NAMES_MAX)])
 
     async def _lag(self, figures: MetricFamilies, groups: Sequence[str]) -> list[QueueKey]:
-        """The queues that are behind, LATENCY_QUEUES_MAX of them at most."""
+        """Return queues with a lag, at most LATENCY_QUEUES_MAX."""
         coordination, bounds = self._state.coordination, self._store.bounds
         lag: Counter[tuple[str, str]] = Counter()
         behind: list[QueueKey] = []
@@ -98,7 +101,7 @@ class BrokerMetrics:
         return behind
 
     async def _latency(self, figures: MetricFamilies, behind: Iterable[QueueKey]) -> None:
-        """How long the oldest message that is not committed has been stored."""
+        """Return how long the oldest message that is not committed has been stored."""
         now_ms = self._store.now_ms()
         worst: dict[tuple[str, str], int] = {}
         slices = Slices(READS_PER_SLICE)
@@ -106,12 +109,12 @@ class BrokerMetrics:
             await slices.step()
             progress = self._state.coordination.state.progress.get((group, topic, queue_id))
             if progress is None:
-                continue  # its topic was deleted meanwhile
+                continue  # the topic was deleted meanwhile
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
             try:
                 read = await self._store.read_some(topic, queue_id, offset, 1, READ_BYTES)
             except (OSError, StoreCorruptError, SystemBusyError):
-                continue  # a pull of it is refused and says why; the other figures are told
+                continue  # a pull of this message fails with the reason; the other figures are still rendered
             if read.parts:
                 record = RecordView(b"".join(read.parts))
                 age_ms = now_ms - self._store.stored_ms(record.physical_offset, record.store_ms)
@@ -127,7 +130,7 @@ class BrokerMetrics:
         slices = Slices()
         for name in groups:
             await slices.step()
-            # 0 too: an alert on a series that is not there never fires.
+            # 0 too: an alert on a series that does not exist never fires.
             members.append(((name,), coordination.membership.member_count(name)))
             if (count := coordination.status.held_count(name)) is not None:
                 held.append(((name,), count))

@@ -1,9 +1,10 @@
-"""The broker's word at every nameserver: who it is, where it listens, which layouts it stores. RocketMQ: BrokerOuterAPI.registerBrokerAll.
+"""Registers the broker with every nameserver: its name, listeners and layouts. RocketMQ: BrokerOuterAPI.registerBrokerAll.
 
-One link per nameserver, all at once: registered on connect, every 30 s, and at once when something changed. Many layouts go in parts, one
-request after the other: the registration counts with the last, and begins again where the connection is lost. The answer carries layouts
-that this broker lacks; it adopts them and registers again, and only an answer that carries none is an *acceptance*: a broker that clients
-are sent to knows every topic that its nameserver knows. What other brokers bring later is told to it at once (LAYOUTS_CHANGED).
+There is one link for each nameserver, and all register at the same time: on connect, every 30 s, and at once when something changed. Many
+layouts are sent in parts, one request after the other: the registration counts with the last one, and begins again if the connection is
+lost. The response carries layouts that this broker lacks; it adopts them and registers again, and only a response that carries none is an
+*acceptance*: a broker to which clients are sent has every topic that its nameserver has. Layouts that other brokers bring later are pushed
+to it at once (LAYOUTS_CHANGED).
 """
 
 import asyncio
@@ -32,40 +33,41 @@ log = get_logger("lockstep.broker")
 
 INTERNAL = "internal"
 PERIOD_MS = 30_000
-"""RocketMQ's registerNameServerPeriod; a nameserver gives up after four of them."""
+"""RocketMQ's registerNameServerPeriod; a nameserver removes a broker that has missed four of them."""
 TIMEOUT_MS = 6_000
 """RocketMQ's registerBrokerTimeoutMills."""
 SETTLE_MS = 1_000
-"""After the first acceptance the other nameservers have this long to object before the data port opens."""
+"""After the first acceptance the other nameservers have this long to refuse before the data port opens."""
 GOODBYE_MS = 1_000
 PENDING_FIRST_MS = 50
 PENDING_MAX_MS = 1_000
-"""A pending registration is tried again after 50 ms, then after twice as long each time up to 1 s: a connection that the incumbent's
-machine no longer knows is reset as soon as the nameserver uses it, so that most challenges are decided at once."""
+"""A pending registration is tried again after 50 ms, and each time after twice as long, up to 1 s: a connection that the incumbent's
+machine no longer has is reset as soon as the nameserver uses it, so that most challenges are decided at once.
+"""
 ROUNDS_MAX = 10
-"""Adopt-and-register-again rounds in a row in which nothing new was adopted: more means that an adopted layout does not stay adopted."""
+"""Rounds of adopting and registering again in which nothing new was adopted: more mean that an adopted layout does not stay adopted."""
 
 
 class RegistrationRefusedError(LockstepError):
-    """A nameserver gave the name to somebody else, or this store is a copy; its words are the message."""
+    """A nameserver gave the name to another broker, or this store is a copy. The nameserver's remark is the message."""
 
     exit_code: ClassVar[int] = 4
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerCard:
-    """What stays the same from start to stop."""
+    """The identity of the broker, which stays the same from start to stop."""
 
     name: str
     cluster: str
     store_id: str
     term: int
     listeners: dict[str, str]
-    """Listener name → address to dial; `internal` is always there."""
+    """Listener name → address to dial; `internal` always exists."""
     proof: str | None = field(default=None, repr=False)
     """The store's secret."""
     previous_term: int | None = None
-    """Of the store's start before this one."""
+    """The term of the store's previous start."""
 
     @property
     def address(self) -> str:
@@ -73,25 +75,25 @@ class BrokerCard:
 
 
 class RegistrationState(Enum):
-    """How one nameserver stands to this broker."""
+    """The state of this broker's registration at one nameserver."""
 
     PENDING = "pending"
-    """Not answered yet."""
+    """There is no response yet."""
     UNREACHABLE = "unreachable"
     CONTESTED = "contested"
-    """The name is registered: the nameserver asks that broker whether it is still there, and decides within seconds."""
+    """The name is registered by another broker: the nameserver asks that one whether it is alive, and decides within seconds."""
     LEARNING = "learning"
-    """Its answer carried layouts: adopted, not yet registered again."""
+    """The response carried layouts: they are adopted, and not yet registered again."""
     ACCEPTED = "accepted"
     REFUSED = "refused"
 
 
 class NameserverRegistration:
-    """Registers with every nameserver for as long as the broker lives.
+    """Registers with every nameserver for as long as the broker runs.
 
-    `layouts()` gives every layout that the broker stores, `adopt(layouts)` takes those that it lacked and returns how many were new (the
-    caller makes them durable). `full()` says whether it takes no more topics.
-    A refusal before `accepted()` has returned is raised by it; a later one is an error in the log and never stops the broker.
+    `layouts()` returns every layout that the broker stores, `adopt(layouts)` takes those that it lacked and returns how many were new (the
+    caller makes them durable). `full()` returns whether it takes no more topics. A refusal before `accepted()` has returned is raised by
+    it; a later one is an error in the log and never stops the broker.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class NameserverRegistration:
         full: Callable[[], bool] = lambda: False,
         period_ms: int = PERIOD_MS,
     ) -> None:
-        """ConfigError for an address that is none."""
+        """Raises ConfigError for an invalid address."""
         self.card = card
         self.layouts = layouts
         self.adopt = adopt
@@ -117,7 +119,7 @@ class NameserverRegistration:
         self._born_ms = host.clock.wall_ms()
         self._changes = 0
         self._moved = asyncio.Event()
-        """Some nameserver's standing changed."""
+        """Set when the registration at some nameserver changed."""
         for address in nameservers:
             parse_address(address)
         self._peers = tuple(_Nameserver(self, host, address) for address in dict.fromkeys(nameservers))
@@ -127,18 +129,18 @@ class NameserverRegistration:
             self._tasks.spawn(peer.run(), f"registrar {peer.address}")
 
     def changed(self) -> None:
-        """A layout or an address changed: tell every nameserver now."""
+        """Register with every nameserver now: a layout or an address changed."""
         self._changes += 1
         for peer in self._peers:
             peer.wake.set()
 
     def standings(self) -> dict[str, RegistrationState]:
-        """Nameserver address → how it stands to this broker."""
+        """Return nameserver address → the state of the registration there."""
         return {peer.address: peer.standing for peer in self._peers}
 
     @property
     def known_nowhere(self) -> bool:
-        """Whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached."""
+        """Return whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached."""
         return {peer.standing for peer in self._peers} <= {
             RegistrationState.REFUSED,
             RegistrationState.CONTESTED,
@@ -146,13 +148,13 @@ class NameserverRegistration:
         }
 
     def told(self) -> tuple[NameserverStanding, ...]:
-        """As `standings`, with the words of a refusal."""
+        """Return `standings` as text, with the remarks of refusals."""
         return tuple(NameserverStanding(peer.address, peer.standing.value, peer.remark) for peer in self._peers)
 
     async def accepted(self) -> None:
-        """Return when one nameserver has accepted this broker and none has refused it; raises RegistrationRefusedError.
+        """Return when one nameserver has accepted this broker and none has refused it. Raise RegistrationRefusedError.
 
-        Waits for as long as none can be reached: a broker without a nameserver serves nobody.
+        This waits as long as none can be reached: a broker without a nameserver serves no clients.
         """
         settle_at: float | None = None
         told = False
@@ -179,7 +181,7 @@ class NameserverRegistration:
                 settle_at = loop.time() + SETTLE_MS / 1000
 
     async def stop(self) -> None:
-        """Say goodbye where this broker is known (at most 1 s), then close. The caller's Tasks end the loops."""
+        """Unregister from the nameservers (at most 1 s), then close. The caller's Tasks end the loops."""
         header = UnregisterBrokerHeader(self.card.name, self.card.cluster, self.card.address, self.card.store_id, self.card.term)
         goodbyes = [
             endpoint.request(RequestCode.UNREGISTER_BROKER, to_plain(header), timeout_ms=GOODBYE_MS)
@@ -191,7 +193,7 @@ class NameserverRegistration:
             await peer.link.close()
 
     def word(self, layouts: Sequence[TopicLayout] = (), part: int = 0, parts: int = 1) -> tuple[dict[str, Any], bytes]:
-        """REGISTER_BROKER's fields and body: one part of it."""
+        """Return header fields and body of one part of REGISTER_BROKER."""
         card = self.card
         header = RegisterBrokerHeader(
             card.name, card.cluster, card.address, card.store_id, card.term, proof=card.proof, previous_term=card.previous_term
@@ -200,7 +202,9 @@ class NameserverRegistration:
         return to_plain(header), encode_body(body)
 
     def adopt_soon(self, layouts: Sequence[TopicLayout]) -> None:
-        """In a task of its own: where the store has failed that ends the broker, as any write does, and not whoever reads the socket."""
+        """Adopt layouts in a task of its own: if the store has failed, that ends the broker, as any write does, and not the reader of the
+        socket.
+        """
         self._tasks.spawn(self._adopt(layouts), "registrar layouts")
 
     async def _adopt(self, layouts: Sequence[TopicLayout]) -> None:
@@ -216,7 +220,7 @@ class NameserverRegistration:
 
 
 class _Nameserver:
-    """One nameserver: its link, its standing, and the one loop that registers (so that one registration is in flight)."""
+    """The registration at one nameserver: its link, its state, and the one loop that registers, so that one registration is in flight."""
 
     def __init__(self, registrar: NameserverRegistration, host: Host, address: str) -> None:
         self.address = address
@@ -229,9 +233,9 @@ class _Nameserver:
         self._pending_count = 0
         """Registrations in a row that the nameserver left pending."""
         self._refused: frozenset[RefusedLayout] = frozenset()
-        """Layouts that the last registration was told are left out."""
+        """Layouts that the last registration has left out."""
         self._refused_more = 0
-        """How many more were."""
+        """How many more were left out."""
         self.link = Link(
             host, lambda: address, handler=self._told, on_connected=self._connected, on_refused=self._unreachable, on_lost=self._lost
         )
@@ -247,7 +251,7 @@ class _Nameserver:
             await self.link.close()
 
     async def _due(self) -> None:
-        """Returns when something changed, or the period is over; a pending registration is tried again soon."""
+        """Return when something changed or the period is over; a pending registration is tried again soon."""
         try:
             async with asyncio.timeout(self._pause_ms() / 1000):
                 await self.wake.wait()
@@ -256,13 +260,13 @@ class _Nameserver:
         self.wake.clear()
 
     def _pause_ms(self) -> int:
-        """Milliseconds until the next registration is due."""
+        """Return the milliseconds until the next registration is due."""
         if not self._pending_count:
             return self._registrar.period_ms
         return min(PENDING_MAX_MS, PENDING_FIRST_MS << min(self._pending_count - 1, 10))
 
     async def _register(self, endpoint: Endpoint) -> None:
-        """All parts, each when the one before it was taken."""
+        """Send all parts, each after the one before it was accepted."""
         pending_count, self._pending_count = self._pending_count, 0
         try:
             parts = split_layouts(self._registrar.layouts())
@@ -281,15 +285,15 @@ class _Nameserver:
             self._log_refused(refused, refused_more)
             self._learn(missing)
         except LocalProtocolError as error:
-            # A layout that does not fit a frame: the broker serves on, under what the nameservers knew before.
+            # A layout does not fit a frame: the broker goes on serving under its last registration.
             log_limited(log, "error", "registration.failed", nameserver=self.address, reason=str(error))
         except (TransportError, RemoteProtocolError) as error:
-            # A nameserver that does not answer is dialled anew: the link reconnects within 1 s, and connecting registers.
+            # The nameserver does not respond: the link reconnects within 1 s, and connecting registers.
             log_limited(log, "warning", "nameserver.failed", nameserver=self.address, reason=str(error))
             endpoint.close("registration failed")
 
     def _take(self, answer: Command, pending_count: int) -> RegisterReply | None:
-        """Returns the body of an answer that takes the part, None if the registration ends here.
+        """Return the body of a response that accepts the part; None if the registration ends here.
 
         `pending_count` is the number of registrations in a row before this one that were left pending.
         """
@@ -308,7 +312,7 @@ class _Nameserver:
         return None
 
     def _log_refused(self, refused: Sequence[RefusedLayout], more: int) -> None:
-        """Logs each layout that the nameserver leaves out, once, and how many there are when it does not name them all."""
+        """Log each layout that the nameserver leaves out, once, and how many there are if it does not name them all."""
         for layout in refused:
             if layout not in self._refused:
                 log_limited(log, "error", "layout.refused", nameserver=self.address, topic=layout.topic, reason=layout.reason)
@@ -319,7 +323,7 @@ class _Nameserver:
         self._refused_more = more
 
     def _told(self, command: Command, endpoint: Endpoint) -> None:
-        """Another broker has brought layouts: adopting one that is new here registers again (`layouts` have changed)."""
+        """Adopt layouts that another broker has brought; a new one registers again (`layouts` have changed)."""
         try:
             if command.code == RequestCode.LAYOUTS_CHANGED:
                 self._registrar.adopt_soon(decode_body(RegisterReply, command.body).layouts)

@@ -1,4 +1,4 @@
-"""Whether a pull may be served: by epoch, by generation, or by neither (ordering.md 2.3, 2.5, 12.3)."""
+"""Decides whether a pull may be served: by epoch, by generation, or by neither (ordering.md 2.3, 2.5, 12.3)."""
 
 from dataclasses import dataclass
 
@@ -11,18 +11,18 @@ from lockstep.protocol.errors import NoPermissionError
 
 @dataclass(frozen=True, slots=True)
 class PullCheck:
-    """Whether a pull may be served: the fence of a session, and what a pull without one may do beside reading."""
+    """The result for one pull."""
 
     stale: bool = False
-    """Its epoch is not good: STALE_EPOCH."""
+    """The epoch is not good: STALE_EPOCH."""
     may_commit: bool = False
-    """Its commit bit counts."""
+    """The commit bit counts."""
     gap: tuple[int, int] | None = None
-    """[first, end) that retention took from the group: for PullReply, told once."""
+    """[first, end) that retention removed before the group had read it: for PullReply, reported once."""
 
 
 class PullFence:
-    """The fence of PULL_MESSAGE. Ask again before a pull that waited is answered."""
+    """Checks PULL_MESSAGE by epoch and generation. A pull that has waited is checked again before its response."""
 
     def __init__(self, state: GroupState, lock_sync: LockSync, legacy: LegacyClients) -> None:
         self._state = state
@@ -30,9 +30,9 @@ class PullFence:
         self._legacy = legacy
 
     def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None) -> PullCheck | None:
-        """Returns None if the pull carries an epoch on a connection without a session, which is being closed.
+        """Return None if the pull carries an epoch on a connection without a session, which is being closed.
 
-        Raises NoPermissionError if the group may not consume.
+        Raise NoPermissionError if the group may not consume.
         """
         state = self._state
         if not state.settings.may_consume(key[0]):

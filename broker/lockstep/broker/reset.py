@@ -1,8 +1,8 @@
-"""Setting a group's progress (ordering.md 7.6, 7.7). RocketMQ: AdminBrokerProcessor.resetOffset, which its clients have to be told of.
+"""Sets a group's progress (ordering.md 7.6, 7.7). RocketMQ: AdminBrokerProcessor.resetOffset, of which it has to notify its clients.
 
-A reset draws a new generation and ends the grant: whatever a running member still holds of the old one is STALE, it drops the queue and
-what it fetched, and goes on from the new offset as soon as its listener has ended. Nothing has to be restarted. Nobody else is granted the
-queue before that member has heard of it (O3), or its session has ended.
+A reset draws a new generation and ends the grant: everything that a running member has of the old one is STALE, so it drops the queue and
+the messages that it fetched, and goes on from the new offset when its listener has returned. Nothing has to be restarted. No other member
+is granted the queue before that member knows of the reset (O3), or its session has ended.
 """
 
 from lockstep.broker.group_state import GroupState
@@ -13,7 +13,7 @@ from lockstep.protocol.names import check_group
 
 
 def reset(state: GroupState, body: ResetBody) -> ResetReply:
-    """All queues or, where one can't be set (TopicNotExistError, LocalProtocolError, StaleEpochError), none."""
+    """Reset all queues or, if one can't be reset (TopicNotExistError, LocalProtocolError, StaleEpochError), none."""
     check_group(body.group)
     group = state.groups.get(body.group)
     if group is not None and group.contract is not None and group.contract.broadcasting:

@@ -1,13 +1,14 @@
-"""A long list of a snapshot: taken in one turn of the loop, made and packed in others."""
+"""A long list in a snapshot: taken in one turn of the loop, made and packed in others."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
 class SnapshotRows:
-    """`count` rows that `make` makes, from values that nothing changes any more: the copy of a table.
+    """`count` rows that `make` yields from values that no longer change: the copy of a table.
 
-    Copying a table takes a hundredth of what making and packing its rows takes, so a snapshot can be one of a single turn and hold up none.
+    Copying a table takes a hundredth of the time that making and packing its rows takes, so a snapshot can be of a single turn without a
+    long turn.
     """
 
     __slots__ = ("_count", "_make")

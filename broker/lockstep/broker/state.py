@@ -1,8 +1,8 @@
-"""Everything that a broker remembers, as one: changed by requests, kept by the log, rebuilt from snapshot and log (store.md).
+"""All state of a broker: changed by requests, kept by the log, rebuilt from snapshot and log (store.md).
 
-A change is a tuple `(kind, …)` in the Journal. At the end of a loop turn the changes of the turn become one state record (several, where
-one would not fit a file of the log), written before anything that was answered from them leaves. A layout is written at once: the log
-must know a topic before it holds a message of it.
+A change is a tuple `(kind, …)` in the Journal. At the end of a loop turn the changes of the turn become one state record (several if one
+would not fit a file of the log), which is written before any response that depends on them is sent. A layout is written at once: the log
+must have a topic before it has a message of it.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ STORE = "broker.store"
 
 
 class BrokerState:
-    """The tables, wired to one journal and one store. Is the store's Replay."""
+    """The tables, wired to one journal and one store. This is the store's Replay."""
 
     def __init__(self, config: CoordinationConfig, store: Store, random: Random, *, topics_max: int = TOPICS_MAX) -> None:
         self._store = store
@@ -55,7 +55,7 @@ class BrokerState:
     # --------------------------------------------------------------------------------------------------------------- running
 
     def write_changes(self) -> None:
-        """Appends the state record of what changed since the last one. The store calls it at the end of a turn."""
+        """Append the state record of the changes since the last one. The store calls this at the end of a turn."""
         for body in self.journal.encode(self._store.state_bytes_max):
             self._store.append_state(body)
 
@@ -68,12 +68,12 @@ class BrokerState:
             callback(topic)
 
     def _delete_messages(self, topic: str) -> None:
-        """Deletes the topic's messages."""
+        """Delete the topic's messages."""
         self._store.drop_topic(topic)
         self.sequences.drop_topic(topic)
 
     def take_snapshot(self) -> dict[str, Any]:
-        """All tables as of now; everything in it is in the log."""
+        """Return all tables as of now; everything in them is in the log."""
         self.write_changes()
         return {
             "format": SNAPSHOT_FORMAT,
@@ -106,7 +106,7 @@ class BrokerState:
                 self.coordination.apply(change)
 
     def record_store_id(self) -> None:
-        """Each start writes down whose log it is."""
+        """Record at each start to which store the log belongs."""
         self.journal.record((STORE, self._store.store_id), self._check_store)
 
     def _check_store(self, change: Change) -> None:
