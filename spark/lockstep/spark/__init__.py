@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lockstep.spark.placement import keyed, queue_count
     from lockstep.spark.source import LockstepDataSource, register
 
-_HOMES = {"LockstepDataSource": "source", "keyed": "placing", "queue_count": "placing", "register": "source"}
+_HOMES = {"LockstepDataSource": "source", "keyed": "placement", "queue_count": "placement", "register": "source"}
 
 __all__ = ["LockstepDataSource", "keyed", "queue_count", "register"]
 
