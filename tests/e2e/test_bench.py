@@ -16,10 +16,10 @@ PHASES = [
     "send, one at a time",
     "send, 50 in flight",
     "send_batch of 300",
-    "consume in order, up to 64 a call",
-    "consume in order, 1 a call",
-    "consume concurrently, up to 64 a call",
-    "consume concurrently, 1 a call",
+    "consume in order, up to 64 per call",
+    "consume in order, 1 per call",
+    "consume concurrently, up to 64 per call",
+    "consume concurrently, 1 per call",
     "end to end",
 ]
 
@@ -34,7 +34,7 @@ def test_by_itself_it_starts_a_cluster_and_prints_every_phase() -> None:
     done = bench("--json", "--delayed", "200")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
-    assert [figure["phase"] for figure in figures] == [*PHASES, "late after 1 s of delay, 200 waiting"]
+    assert [figure["phase"] for figure in figures] == [*PHASES, "lateness of a 1 s delay, 200 pending"]
     assert all((figure["rate"] or figure["p50_us"]) > 0 for figure in figures), "nor does a delayed message come early"
     assert [figure["messages"] for figure in figures] == [300, 300, 300, 903, 903, 903, 903, 300, 300]
 

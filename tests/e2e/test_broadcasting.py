@@ -113,13 +113,13 @@ async def test_two_processes_never_share_a_file_and_what_is_wrong_is_told(cluste
     await cluster.until("both are handled", lambda: len(member.bodies()) == 2)
     second = await cluster.start("second", member.command)
     assert await second.wait() == 1
-    assert "is in use by another consumer of prices" in second.last_words()
+    assert "is in use by another consumer of prices" in second.stderr_tail()
     await cluster.stop("one")
     assert sum(member.stored().values()) == 2, "the first has kept its progress"
     member.damage()
     damaged = await cluster.start("third", member.command)
     assert await damaged.wait() == 1
-    assert "offsets.json is damaged" in damaged.last_words()
+    assert "offsets.json is damaged" in damaged.stderr_tail()
 
 
 async def test_group_show_says_what_is_true_of_a_broadcasting_group(cluster: Cluster) -> None:
@@ -135,5 +135,5 @@ async def test_group_show_says_what_is_true_of_a_broadcasting_group(cluster: Clu
     refused = await cluster.command("group", "reset-offset", "prices", "--to", "beginning", code=1)
     assert "group prices is broadcasting: each member keeps its progress in a file of its own" in refused
     careful = await cluster.command("topic", "alter", "orders", "--queues", "2", code=1)
-    assert "prices, which is broadcasting, by nobody knows how much" in careful
+    assert "prices: unknown, because it is broadcasting" in careful
     await cluster.stop(*NAMES[:2])

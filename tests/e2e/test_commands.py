@@ -113,7 +113,7 @@ def test_topic_forget_deleted(lockstep: Cluster) -> None:
     assert lockstep.json("topic", "forget-deleted", "--all") == {"forgotten": first["remembered"], "remembered": 0}
     assert first["remembered"] >= 1
     lockstep.done("topic", "create", "forgotten")
-    assert "0 deleted topics are forgotten at 3 servers, 0 are remembered" in lockstep.done("topic", "forget-deleted")
+    assert "0 deleted topics were forgotten at 3 servers, 0 are still remembered" in lockstep.done("topic", "forget-deleted")
 
 
 def test_group_list_and_show(lockstep: Cluster) -> None:
@@ -170,7 +170,7 @@ def test_tail_shows_what_is_there_what_comes_and_ends_with_ctrl_c(lockstep: Clus
     try:
         assert tail.stderr is not None
         assert tail.stdout is not None
-        assert "queues of orders; Ctrl-C ends" in tail.stderr.readline()
+        assert "queues of orders; press Ctrl-C to stop" in tail.stderr.readline()
         lockstep.json("send", "orders", "while you look\x1b[2J", "--key", "k-2")
         line = tail.stdout.readline()
         assert "key=k-2" in line
@@ -195,7 +195,7 @@ def test_bench_prints_its_figures(lockstep: Cluster) -> None:
 
 
 FAILURES: list[tuple[Sequence[str], Sequence[str]]] = [
-    (("topic", "create", "good", "--queues", "9"), ("topic good exists with 4 queues on broker-a",)),
+    (("topic", "create", "good", "--queues", "9"), ("topic good exists already with 4 queues on broker-a",)),
     (("topic", "show", "nowhere"), ("nowhere", "lockstep topic create nowhere")),
     (("group", "show", "nobody"), ("nobody", "lockstep group list")),
     (("tail", "nowhere"), ("nowhere", "lockstep topic create nowhere")),
@@ -353,7 +353,7 @@ def test_ctrl_c_ends_up_while_it_is_used_and_nothing_is_lost(tmp_path: Path) -> 
     up = ("-m", CLI, "up", "--port", "0", "--store", str(tmp_path / "store"))
     with background(tmp_path, "up", *up, ready="up.started") as running:
         where = running.started("up.started")["nameserver"]
-        assert "Ctrl-C stops it." in running.complained.read_text()
+        assert "Press Ctrl-C to stop." in running.complained.read_text()
         good = ("-m", "support.good_pair", "--nameserver", where, "--topic", "good")
         with background(tmp_path, "pair", *good, ready="pair.ready") as pair:
             pair.started("pair.progress")

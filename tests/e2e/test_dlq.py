@@ -64,7 +64,7 @@ async def test_a_replay_reaches_the_group_once_and_is_remembered(cluster: Cluste
     await dead(cluster, 3)
     would = {"group": "mailing", "done": False, "to": "retry", "count": 3, "left": [], "failed": {}}
     assert await dlq(cluster, "replay", "mailing", "--dry-run") == would
-    assert "3 dead letters of mailing went to %RETRY%mailing" in await cluster.command("dlq", "replay", "mailing")
+    assert "3 dead letters of mailing were sent to %RETRY%mailing" in await cluster.command("dlq", "replay", "mailing")
     await cluster.until("each was handled", lambda: {body for body, _, result in calls(cluster) if result == "done"} == {*BAD, *GOOD})
     assert (await dlq(cluster, "replay", "mailing"))["count"] == 0, "each once"
     assert (await dlq(cluster, "ls"))["groups"] == [{"group": "mailing", "stored": 3, "not_replayed": 0}]
@@ -94,6 +94,6 @@ async def test_without_a_member_the_way_must_be_said(cluster: Cluster) -> None:
     await mailing(cluster)
     await dead(cluster, 3)
     await cluster.stop("mailing")
-    assert "say --to retry (concurrent) or --to topic" in await cluster.command("dlq", "replay", "mailing", code=1)
-    assert "expected retry or topic" in await cluster.command("dlq", "replay", "mailing", "--to", "moon", code=2)
+    assert "use --to retry if it is concurrent, else --to topic" in await cluster.command("dlq", "replay", "mailing", code=1)
+    assert "is not one of 'retry', 'topic'" in await cluster.command("dlq", "replay", "mailing", "--to", "moon", code=2)
     assert (await dlq(cluster, "replay", "mailing", "--to", "retry"))["count"] == 3

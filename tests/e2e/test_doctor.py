@@ -86,7 +86,7 @@ async def test_two_brokers_of_one_name_are_named_with_their_nameservers(cluster:
     store = str(cluster.folder / "another-store")
     command = ["-m", "lockstep.broker", "--name", "broker-a", "--listen", "127.0.0.1:0", "--nameserver", second, "--store", store]
     await cluster.start("another", command, "broker.started")
-    found = [each for each in await doctor(cluster, healthy=False) if each["check"] == "one broker a name"]
+    found = [each for each in await doctor(cluster, healthy=False) if each["check"] == "unique broker name"]
     assert found[0]["where"] == "broker-a"
     assert first in found[0]["problem"]
     assert second in found[0]["problem"]
@@ -96,7 +96,7 @@ async def test_a_member_that_reaches_only_some_brokers_is_named_with_those_that_
     """It asks at a listener whose address of broker-b leads nowhere; from here everything is reached."""
     both = ["--listen", "internal=127.0.0.1:0", "--listen", "external=127.0.0.1:0"]
     process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *both], "nameserver.started")
-    told = (await process.event("nameserver.started"))["listeners"]
+    told = (await process.wait_for_event("nameserver.started"))["listeners"]
     for name, options in (("broker-a", both), ("broker-b", [*both, "--advertise", "external=127.0.0.1:1"])):
         store = str(cluster.folder / f"store-{name}")
         command = ["-m", "lockstep.broker", "--nameserver", told["internal"], *QUICK, "--name", name, "--store", store, *options]
@@ -154,7 +154,7 @@ async def test_a_broker_that_a_nameserver_has_refused_is_named_with_its_words(cl
     await cluster.until_heard("broker-a", "registration.refused")
     cluster.addresses.pop("nameserver-2")
     found = await doctor(cluster, healthy=False)
-    assert [each["check"] for each in found] == ["one broker a name"]
+    assert [each["check"] for each in found] == ["unique broker name"]
     assert f"at nameserver {second}" in found[0]["where"]
     assert found[0]["problem"].startswith("was refused: ")
     assert "delete neither store" in found[0]["step"]
@@ -182,7 +182,7 @@ async def test_members_with_different_subscriptions_at_different_brokers_are_nam
     """Each reaches one broker only, so that no broker could refuse it; from here both are reached."""
     listeners = ["--listen", "internal=127.0.0.1:0", "--listen", "east=127.0.0.1:0", "--listen", "west=127.0.0.1:0"]
     process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *listeners], "nameserver.started")
-    told = (await process.event("nameserver.started"))["listeners"]
+    told = (await process.wait_for_event("nameserver.started"))["listeners"]
     for name, away in (("broker-a", "west"), ("broker-b", "east")):
         options = ["--name", name, "--store", str(cluster.folder / f"store-{name}"), *listeners, "--advertise", f"{away}=127.0.0.1:1"]
         await cluster.start(name, ["-m", "lockstep.broker", "--nameserver", told["internal"], *QUICK, *options], "broker.started")

@@ -35,7 +35,7 @@ async def test_two_subscriptions_in_one_group_are_refused_or_the_last_decides(cl
     made = json.loads(await cluster.command("group", "create", "billing", "--subscription-policy", "classic", "--json"))
     settings = {"subscription_policy": "classic", "consume": True}
     assert made == {"group": "billing", "created": True, **settings, "brokers": ["broker-a"], "failed": {}}
-    assert "is set up already" in await cluster.command("group", "create", "billing", code=1)
+    assert "is configured already" in await cluster.command("group", "create", "billing", code=1)
     assert "use `lockstep group create`" in await cluster.command("group", "update", "nobody", "--consume", code=1)
     assert "nothing to change" in await cluster.command("group", "update", "billing", code=2)
     await cluster.consumer("consumer-1", "--tags", "even")
@@ -43,7 +43,7 @@ async def test_two_subscriptions_in_one_group_are_refused_or_the_last_decides(cl
     await cluster.consumer("consumer-2", "--tags", "odd")
     shown = await cluster.command("group", "show", "billing")
     assert "subscription policy classic, may consume; subscriptions replaced: 1" in shown
-    assert "who came last decides for all members: orders: odd." in shown
+    assert "the member that registered last decides for all members: orders: odd." in shown
     made = await cluster.group()
     assert [member["subscription"] for member in made["members"]] == [{"orders": "even"}, {"orders": "odd"}]
     assert made["subscription"] == {"orders": "odd"}
@@ -62,7 +62,7 @@ async def test_a_group_is_deleted_at_every_broker_when_its_members_have_left_and
     await cluster.stop("consumer-1")
     await cluster.kill("broker-b")
     missed = await cluster.command("group", "delete", "billing", code=1)
-    assert "not deleted everywhere: broker broker-b" in missed
+    assert "not deleted at all brokers: broker broker-b" in missed
     await cluster.restart("broker-b")
     assert "is deleted at broker-a, broker-b" in await cluster.command("group", "delete", "billing")
     for broker in ("broker-a", "broker-b"):

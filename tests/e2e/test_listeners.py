@@ -19,14 +19,14 @@ async def addresses(cluster: Cluster, nameserver: str) -> dict[str, str]:
 async def test_each_side_is_told_the_addresses_of_its_listener_and_works_there(cluster: Cluster) -> None:
     both = ["--listen", "internal=127.0.0.1:0", "--listen", "external=127.0.0.1:0"]
     process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *both], "nameserver.started")
-    told = (await process.event("nameserver.started"))["listeners"]
+    told = (await process.wait_for_event("nameserver.started"))["listeners"]
     assert told["internal"] != told["external"]
     command = ["-m", "lockstep.broker", "--nameserver", told["internal"], *QUICK]
     listeners = {}
     for name, options in (("broker-a", both), ("broker-b", ["--listen", "127.0.0.1:0"])):
         store = str(cluster.folder / f"store-{name}")
         broker = await cluster.start(name, [*command, "--name", name, "--store", store, *options], "broker.started")
-        listeners[name] = (await broker.event("broker.started"))["listeners"]
+        listeners[name] = (await broker.wait_for_event("broker.started"))["listeners"]
     assert await addresses(cluster, told["internal"]) == {name: each["internal"] for name, each in listeners.items()}
     assert await addresses(cluster, told["external"]) == {
         "broker-a": listeners["broker-a"]["external"],

@@ -86,7 +86,7 @@ class Cluster:
         process = await Process.start(name, arguments, log=log, tasks=self._tasks, environment=environment)
         self.processes[name] = process
         if ready:
-            await process.event(ready)
+            await process.wait_for_event(ready)
         return process
 
     async def restart(self, *names: str, beside: "Coroutine[Any, Any, Process] | None" = None) -> int:
@@ -119,7 +119,7 @@ class Cluster:
 
     async def nameserver(self, name: str = "nameserver", listen: str = "127.0.0.1:0") -> str:
         process = await self.start(name, ["-m", "lockstep.nameserver", "--listen", listen])
-        address = str((await process.event("nameserver.started"))["address"])
+        address = str((await process.wait_for_event("nameserver.started"))["address"])
         self.addresses[name] = address
         self._commands[name] = (["-m", "lockstep.nameserver", "--listen", address], "nameserver.started")
         return address
@@ -132,7 +132,7 @@ class Cluster:
         """Starts it; started again under its name it keeps its store and, where none are given, its options."""
         options = self._options[name] = options or self._options.get(name, QUICK)
         process = await self.start(name, self._broker_command(name, listen, options))
-        address = str((await process.event("broker.started"))["address"])
+        address = str((await process.wait_for_event("broker.started"))["address"])
         self.addresses[name] = address
         self._commands[name] = (self._broker_command(name, address, options), "broker.started")
         return address
@@ -191,7 +191,7 @@ class Cluster:
         """Stops it; what it told of its keys is kept for the proof of their order."""
         process = self.processes[name]
         process.signal(signal.SIGTERM)
-        finished = await process.event("worker.finished", timeout_s=WAIT_S)
+        finished = await process.wait_for_event("worker.finished", timeout_s=WAIT_S)
         await process.wait()
         if ordered:
             self.told.update({int(key): Told(acknowledged, tried) for key, (acknowledged, tried) in finished["told"].items()})
@@ -321,7 +321,7 @@ class Cluster:
         return verdict
 
     def last_words(self) -> str:
-        return "\n".join(f"--- {name}: {process.events[-3:]} {process.last_words()[-600:]}" for name, process in self.processes.items())
+        return "\n".join(f"--- {name}: {process.events[-3:]} {process.stderr_tail()[-600:]}" for name, process in self.processes.items())
 
 
 @asynccontextmanager

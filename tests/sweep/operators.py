@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from lockstep.admin.client import AdminClient, by_name
-from lockstep.admin.reset_plan import Target, held_range, moves
+from lockstep.admin.reset_plan import Target, offset_range, plan_moves
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import DataVersion, OffsetRange, QueueOffset, RegisterBody, ResetBody
@@ -48,7 +48,7 @@ def reset_main(universe: Universe, group: str, topic: str, target: Target) -> Ma
                 queues = [queue for queue in route.layout.read_queues if queue.broker_name == name]
                 ranges = {MessageQueue(topic, name, held.queue_id): held for held in await admin.offsets(brokers[name], topic)}
                 by_time = {}
-                if target.word == "time":
+                if target.kind == "time":
                     then_ms = admin.host.clock.wall_ms() - target.value
                     by_time = {queue: await admin.offset_by_time(brokers[name], topic, queue.queue_id, then_ms) for queue in queues}
                 body = ResetBody(group, topic, tuple(_wanted(queues, ranges, target, by_time)))
@@ -65,11 +65,11 @@ def _wanted(
     queues: Sequence[MessageQueue], ranges: dict[MessageQueue, OffsetRange], target: Target, by_time: dict[MessageQueue, int]
 ) -> Iterator[QueueOffset]:
     for queue in queues:
-        held = held_range(queue, ranges)
+        held = offset_range(queue, ranges)
         exact = target
-        if target.word == "offset":
+        if target.kind == "offset":
             exact = Target("offset", held.min_offset + (held.max_offset - held.min_offset) * target.value // 1_000)
-        (move,) = moves([queue], (), ranges, exact, by_time)
+        (move,) = plan_moves([queue], (), ranges, exact, by_time)
         yield QueueOffset(queue.queue_id, move.after)
 
 

@@ -1,4 +1,4 @@
-"""Every command under its name."""
+"""The typer application: every command under its name."""
 
 import typer
 from typer.core import TyperCommand
@@ -12,11 +12,11 @@ from lockstep.admin.commands.tail import tail_command
 from lockstep.admin.commands.up import up_command
 from lockstep.admin.servers import serve
 
-PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+PASS_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
 class Command(TyperCommand):
-    """Its usage line names what it needs as the pages do: TOPIC. Typer writes {topic}."""
+    """Names arguments in the usage line as the documentation does: TOPIC. Typer writes {topic}."""
 
     def collect_usage_pieces(self, context: typer.Context) -> list[str]:  # type: ignore[override]
         return [piece[1:-1].upper() if piece.startswith("{") else piece for piece in super().collect_usage_pieces(context)]
@@ -25,7 +25,7 @@ class Command(TyperCommand):
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="lockstep: a message broker with RocketMQ semantics, and ordered consumption that is fenced from end to end.",
+    help="Run and administer lockstep, a message broker with RocketMQ semantics and end-to-end fenced ordered consumption.",
 )
 app.command("up")(up_command)
 app.add_typer(topic.app, name="topic")
@@ -40,18 +40,18 @@ app.command("doctor")(doctor_command)
 app.add_typer(store.app, name="store")
 
 
-@app.command("nameserver", context_settings=PASSED_ON)
+@app.command("nameserver", context_settings=PASS_ARGUMENTS)
 def nameserver_command(context: typer.Context) -> None:
-    """Run a nameserver; `lockstep nameserver --help` lists its options."""
+    """Run a nameserver. `lockstep nameserver --help` lists its options."""
     raise typer.Exit(serve("nameserver", context.args))
 
 
-@app.command("broker", context_settings=PASSED_ON)
+@app.command("broker", context_settings=PASS_ARGUMENTS)
 def broker_command(context: typer.Context) -> None:
-    """Run a broker; `lockstep broker --help` lists its options."""
+    """Run a broker. `lockstep broker --help` lists its options."""
     raise typer.Exit(serve("broker", context.args))
 
 
-for below in (app, topic.app, group.app, dlq.app, message.app, store.app):
-    for command in below.registered_commands:
+for each in (app, topic.app, group.app, dlq.app, message.app, store.app):
+    for command in each.registered_commands:
         command.cls = Command

@@ -1,13 +1,13 @@
-"""What lies in a group's dead-letter topic: read it, put it back, remember how far that went.
+"""Dead letters of a group: find them, read them, and record which ones have been replayed.
 
-How far: the progress of the group LOCKSTEP_REPLAY in the dead-letter topic, kept by the brokers like any group's. `lockstep group show
-LOCKSTEP_REPLAY` tells how many dead letters of which group wait.
+The replay position is the progress of the group LOCKSTEP_REPLAY in the dead-letter topic. Brokers store it like any group's progress, so
+`lockstep group show LOCKSTEP_REPLAY` shows how many dead letters of each group have not been replayed.
 """
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from lockstep.admin.client import AdminClient, Answers, absent, by_name, gather
+from lockstep.admin.client import AdminClient, BrokerResults, by_name, gather_results, without_address
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import SubscriptionGroupNotExistError
 from lockstep.protocol.message import Message, MessageExt, decode_messages
@@ -24,38 +24,41 @@ from lockstep.protocol.properties import (
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import RecordView, split_records
 
-REPLAYER = "LOCKSTEP_REPLAY"
+REPLAY_GROUP = "LOCKSTEP_REPLAY"
 PAGE_COUNT = 256
+"""Messages per pull."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
+    """A message in a group's dead-letter topic, and where it came from."""
+
     broker: BrokerAddress
     message: MessageExt
-    """As it is stored in the dead-letter topic."""
+    """The message as stored in the dead-letter topic."""
     physical_offset: int
     origin_topic: str | None
     origin_id: str | None
-    """Offset message id of the message that failed first."""
+    """The offset message id of the message that failed first."""
     reason: str | None
     origin_queue_id: int | None = None
-    """The queue at this broker in which that message lay."""
+    """The queue at this broker that held the original message."""
 
     @property
-    def queue(self) -> MessageQueue | None:
-        """Where a message without a sharding key lay: a selector, or its producer, may have chosen that queue for its order."""
+    def origin_queue(self) -> MessageQueue | None:
+        """Return the original queue of a message without a sharding key: its producer may have chosen that queue to keep an order."""
         if self.message.sharding_key is not None or self.origin_topic is None or self.origin_queue_id is None:
             return None
         return MessageQueue(self.origin_topic, self.broker.name, self.origin_queue_id)
 
     @property
-    def lane(self) -> str | None:
-        """What it must not be overtaken in; None: nothing is known of its order."""
-        queue = self.queue
+    def order_scope(self) -> str | None:
+        """Return the sharding key or the original queue: messages of a scope must not overtake each other. None if neither is known."""
+        queue = self.origin_queue
         return self.message.sharding_key if queue is None else str(queue)
 
-    def again(self) -> Message:
-        """The message as its producer sent it, for the topic that it came from."""
+    def original_message(self) -> Message:
+        """Return the message as its producer sent it, addressed to its original topic."""
         message = self.message
         own = {name: value for name, value in message.properties.items() if name not in RESERVED and not name.startswith(RESERVED_PREFIXES)}
         return Message(
@@ -71,67 +74,80 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterQueue:
-    """A group's dead letters at one broker."""
+    """One queue of a group's dead-letter topic at one broker."""
 
     broker: BrokerAddress
-    held: OffsetRange
-    replayed: int
-    """Those before this offset were replayed, or were removed by retention."""
+    offsets: OffsetRange
+    replayed_offset: int
+    """Every dead letter before this offset was replayed, or removed by retention."""
 
     @property
-    def next(self) -> int:
-        """The first one that was not replayed."""
-        return max(self.held.min_offset, self.replayed)
+    def next_offset(self) -> int:
+        """Return the offset of the first dead letter that has not been replayed."""
+        return max(self.offsets.min_offset, self.replayed_offset)
 
     @property
-    def waiting(self) -> int:
-        return self.held.max_offset - self.next
+    def stored_count(self) -> int:
+        return self.offsets.max_offset - self.offsets.min_offset
+
+    @property
+    def pending_count(self) -> int:
+        """Return how many dead letters have not been replayed."""
+        return self.offsets.max_offset - self.next_offset
 
 
-async def morgues(admin: AdminClient, group: str) -> Answers[list[DeadLetterQueue]]:
-    """Where the group has dead letters, by broker name, and who could not be asked. TopicNotExistError where it never had one."""
+async def find_dead_letter_queues(admin: AdminClient, group: str) -> BrokerResults[list[DeadLetterQueue]]:
+    """Return the queues that hold the group's dead letters, by broker name. Raise TopicNotExistError if the group never had one."""
     topic = dlq_topic(group)
     route = await admin.route(topic)
     brokers = by_name(sorted(route.brokers, key=lambda broker: broker.name))
-    answers = await gather({name: _morgues_at(admin, broker, topic) for name, broker in brokers.items()})
-    return Answers(answers.given, {**answers.failed, **absent([entry.broker_name for entry in route.layout.entries], brokers)})
+    results = await gather_results({name: _dead_letter_queues_at(admin, broker, topic) for name, broker in brokers.items()})
+    missing = without_address([entry.broker_name for entry in route.layout.entries], brokers)
+    return BrokerResults(results.values, {**results.failed, **missing})
 
 
-async def _morgues_at(admin: AdminClient, broker: BrokerAddress, topic: str) -> list[DeadLetterQueue]:
+async def _dead_letter_queues_at(admin: AdminClient, broker: BrokerAddress, topic: str) -> list[DeadLetterQueue]:
     ranges = await admin.offsets(broker, topic)
-    return [DeadLetterQueue(broker, held, await _replayed(admin, broker, topic, held.queue_id)) for held in ranges]
+    return [DeadLetterQueue(broker, offsets, await _replayed_offset(admin, broker, topic, offsets.queue_id)) for offsets in ranges]
 
 
-async def _replayed(admin: AdminClient, broker: BrokerAddress, topic: str, queue_id: int) -> int:
+async def _replayed_offset(admin: AdminClient, broker: BrokerAddress, topic: str, queue_id: int) -> int:
     try:
-        status = (await admin.group_status(broker, REPLAYER)).status
+        status = (await admin.group_status(broker, REPLAY_GROUP)).status
     except SubscriptionGroupNotExistError:
         return 0
     queues = () if status is None else status.queues
     return next((max(0, queue.committed_offset) for queue in queues if (queue.topic, queue.queue_id) == (topic, queue_id)), 0)
 
 
-async def remember(admin: AdminClient, morgue: DeadLetterQueue, group: str, following: int) -> int:
-    """The dead letters before `following` need no further replay; answers what was remembered until now."""
-    body = ResetBody(REPLAYER, dlq_topic(group), (QueueOffset(morgue.held.queue_id, following),))
-    return max(0, (await admin.reset(morgue.broker, body)).queues[0].offset)
+async def commit_replayed(admin: AdminClient, queue: DeadLetterQueue, group: str, next_offset: int) -> int:
+    """Record that every dead letter before `next_offset` was replayed. Return the offset that was recorded before."""
+    body = ResetBody(REPLAY_GROUP, dlq_topic(group), (QueueOffset(queue.offsets.queue_id, next_offset),))
+    return max(0, (await admin.reset(queue.broker, body)).queues[0].offset)
 
 
-async def letters(admin: AdminClient, morgue: DeadLetterQueue, group: str, first: int) -> AsyncIterator[DeadLetter]:
-    """From offset `first` to what was there when `morgue` was made."""
-    offset = max(first, morgue.held.min_offset)
-    while offset < morgue.held.max_offset:
-        data, following = await admin.pull(morgue.broker, dlq_topic(group), morgue.held.queue_id, offset, PAGE_COUNT)
-        for message, (start, _) in zip(decode_messages(data, morgue.broker.name), split_records(data), strict=True):
-            if message.queue_offset < morgue.held.max_offset:
-                yield _letter(morgue.broker, message, RecordView(data, start))
-        if following <= offset:
+async def read_dead_letters(admin: AdminClient, queue: DeadLetterQueue, group: str, first: int) -> AsyncIterator[DeadLetter]:
+    """Yield the dead letters from offset `first` to the end that the queue had when `queue` was made."""
+    offset = max(first, queue.offsets.min_offset)
+    while offset < queue.offsets.max_offset:
+        data, next_offset = await admin.pull(queue.broker, dlq_topic(group), queue.offsets.queue_id, offset, PAGE_COUNT)
+        for message, (start, _) in zip(decode_messages(data, queue.broker.name), split_records(data), strict=True):
+            if message.queue_offset < queue.offsets.max_offset:
+                yield _dead_letter(queue.broker, message, RecordView(data, start))
+        if next_offset <= offset:
             return
-        offset = following
+        offset = next_offset
 
 
-def _letter(broker: BrokerAddress, message: MessageExt, record: RecordView) -> DeadLetter:
-    said = decode_properties(record.properties)
-    number = said.get(ORIGIN_QUEUE, "")
-    came_from = said.get(RETRY_TOPIC), said.get(ORIGIN_MESSAGE_ID), said.get(REASON), int(number) if number.isdecimal() else None
-    return DeadLetter(broker, message, record.physical_offset, *came_from)
+def _dead_letter(broker: BrokerAddress, message: MessageExt, record: RecordView) -> DeadLetter:
+    properties = decode_properties(record.properties)
+    number = properties.get(ORIGIN_QUEUE, "")
+    return DeadLetter(
+        broker,
+        message,
+        record.physical_offset,
+        properties.get(RETRY_TOPIC),
+        properties.get(ORIGIN_MESSAGE_ID),
+        properties.get(REASON),
+        int(number) if number.isdecimal() else None,
+    )

@@ -1,10 +1,10 @@
-"""Groups, asked of every broker. Many groups cost one question for each group and broker, and one for each topic."""
+"""Read the state of groups from every broker, with one request per group and broker and one per topic."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from lockstep.admin.client import AdminClient, Answers, absent, by_name, gather
+from lockstep.admin.client import AdminClient, BrokerResults, by_name, gather_results, without_address
 from lockstep.admin.group_report import GroupReport, report, topics_of
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus
 from lockstep.protocol.errors import SubscriptionGroupNotExistError, TopicNotExistError
@@ -14,74 +14,74 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 READS_MAX = 16
-"""Groups, or topics, that are read at the same time."""
+"""Groups, or topics, that are read concurrently."""
 
 
-async def read_group(admin: AdminClient, group: str) -> tuple[GroupReport | None, Answers[GroupStatus]]:
-    """What the brokers that know the group say of it, None where none of them does; and who did not answer.
+async def read_group(admin: AdminClient, group: str) -> tuple[GroupReport | None, BrokerResults[GroupStatus]]:
+    """Return the group's report, or None if no broker knows the group, and the brokers' results.
 
-    TransportError where no nameserver answers.
+    Raise TransportError if no nameserver responds.
     """
     return (await read_groups(admin, [group]))[group]
 
 
-async def read_groups(admin: AdminClient, groups: Sequence[str]) -> Mapping[str, tuple[GroupReport | None, Answers[GroupStatus]]]:
-    """As `read_group`, of several groups. The brokers and the layout of each topic are asked for once."""
+async def read_groups(admin: AdminClient, groups: Sequence[str]) -> Mapping[str, tuple[GroupReport | None, BrokerResults[GroupStatus]]]:
+    """Read several groups as `read_group` does. The list of brokers and the layout of each topic are requested once."""
     async with admin.keep_connections():
         brokers = by_name(await admin.brokers())
-        answers = await _each(groups, lambda group: _statuses(admin, brokers.values(), group))
-        topics = {group: topics_of(answers[group].given.values()) for group in groups}
+        results = await _read_each(groups, lambda group: _statuses(admin, brokers.values(), group))
+        topics = {group: topics_of(results[group].values.values()) for group in groups}
         all_topics = list(dict.fromkeys(topic for each in topics.values() for topic in each))
-        queues = await _each(all_topics, lambda topic: _queues(admin, topic))
-    found = {}
-    for group in groups:
-        found[group] = _report(group, answers[group], (queue for topic in topics[group] for queue in queues[topic]), brokers)
-    return found
+        queues = await _read_each(all_topics, lambda topic: _queues(admin, topic))
+    return {
+        group: _report(group, results[group], (queue for topic in topics[group] for queue in queues[topic]), brokers) for group in groups
+    }
 
 
 def _report(
-    group: str, answers: Answers[GroupStatus], queues: Iterable[MessageQueue], brokers: Mapping[str, BrokerAddress]
-) -> tuple[GroupReport | None, Answers[GroupStatus]]:
-    if not answers.given:
-        return None, answers
-    known = dict.fromkeys(queues)
-    strangers = [name for name in brokers if name not in answers.given and name not in answers.failed]
-    answers = Answers(answers.given, {**answers.failed, **absent([queue.broker_name for queue in known], brokers)})
-    return report(group, answers.given, known, answers.failed, strangers), answers
+    group: str, results: BrokerResults[GroupStatus], queues: Iterable[MessageQueue], brokers: Mapping[str, BrokerAddress]
+) -> tuple[GroupReport | None, BrokerResults[GroupStatus]]:
+    if not results.values:
+        return None, results
+    layout_queues = dict.fromkeys(queues)
+    without_group = [name for name in brokers if name not in results.values and name not in results.failed]
+    missing = without_address([queue.broker_name for queue in layout_queues], brokers)
+    results = BrokerResults(results.values, {**results.failed, **missing})
+    return report(group, results.values, layout_queues, results.failed, without_group), results
 
 
-async def _each(keys: Sequence[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V]:
-    """Key → what was read, for at most 16 keys at the same time. The first error ends all."""
-    waiting = list(reversed(keys))
+async def _read_each(keys: Sequence[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+    """Call `read` for each key, at most READS_MAX at the same time. The first error ends all."""
+    pending = list(reversed(keys))
     found: dict[K, V] = {}
 
     async def reader() -> None:
-        while waiting:
-            key = waiting.pop()
+        while pending:
+            key = pending.pop()
             found[key] = await read(key)
 
     try:
         await asyncio.gather(*(reader() for _ in range(min(READS_MAX, len(keys)))))
     finally:
-        waiting.clear()
+        pending.clear()
     return found
 
 
 async def _queues(admin: AdminClient, topic: str) -> tuple[MessageQueue, ...]:
-    """The topic's queues that can be read; none where it was deleted."""
+    """Return the topic's readable queues; none if it was deleted."""
     try:
         return tuple((await admin.route(topic)).layout.read_queues)
     except TopicNotExistError:
         return ()
 
 
-async def _statuses(admin: AdminClient, brokers: Iterable[BrokerAddress], group: str) -> Answers[GroupStatus]:
-    answers = await gather({broker.name: _status(admin, broker, group) for broker in brokers})
-    return Answers({name: status for name, status in answers.given.items() if status is not None}, answers.failed)
+async def _statuses(admin: AdminClient, brokers: Iterable[BrokerAddress], group: str) -> BrokerResults[GroupStatus]:
+    results = await gather_results({broker.name: _status(admin, broker, group) for broker in brokers})
+    return BrokerResults({name: status for name, status in results.values.items() if status is not None}, results.failed)
 
 
 async def _status(admin: AdminClient, broker: BrokerAddress, group: str) -> GroupStatus | None:
-    """The group at one broker; None where it is not known there."""
+    """Return the group's state at one broker, or None if the broker does not know the group."""
     try:
         return (await admin.group_status(broker, group)).status
     except SubscriptionGroupNotExistError:

@@ -1,4 +1,4 @@
-"""One group as all its brokers see it. Pure: what each broker answered → queues, members, and what does not fit together."""
+"""Combine what the brokers report about one group into its queues, its members and the inconsistencies. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ class QueueLine:
     broker: str
     queue_id: int
     reached: bool
-    """False: the broker did not answer, and nothing below is known."""
+    """False if the broker did not respond; then every field below is None."""
     owner: str | None
     epoch: str | None
-    """A string: JSON readers that hold numbers as doubles would round it."""
+    """A string, because JSON readers that hold numbers as doubles would round it."""
     classic_lease_left_ms: int | None
     committed_offset: int | None
-    """None: the group has no progress here."""
+    """None if the group has no progress in this queue."""
     max_offset: int | None
     lag: int | None
     committed_ago_ms: int | None
     attempts: int | None
     generation: str | None
-    """A string, as the epoch."""
+    """A string, like the epoch."""
     failing_ms: int | None = None
-    """How long the batch at the committed offset has been failing, as far as the broker was told since it started."""
+    """How long the batch at the committed offset has been failing, as reported to the broker since it started."""
     error: str | None = None
 
 
@@ -36,51 +36,51 @@ class QueueLine:
 class MemberLine:
     client_id: str
     session: str | None
-    """Its first 8 digits; None: a classic client."""
+    """The first 8 digits of the session id; None for a classic client."""
     address: str
     connected: bool
-    """At every broker that lists it; False: somewhere it is in its grace."""
+    """False if it is in its grace period at any broker that lists it."""
     heard_ago_ms: int
     topics: tuple[str, ...]
     subscription: Mapping[str, str]
-    """Topic → expression, as it says itself. Where the group's policy is classic, `GroupReport.subscription` holds for it all the same."""
+    """Topic → expression, as the member declares it. If the group's policy is classic, `GroupReport.subscription` applies to it instead."""
     missing_at: tuple[str, ...]
-    """Brokers that have queues of the group's topics and do not list this member: none of their queues go to it."""
+    """Brokers that have queues of the group's topics and don't list this member: it gets none of their queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
     group: str
     ordered: bool | None
-    """None: no broker has a contract (no member)."""
+    """None if no broker has a contract, because the group has no members."""
     broadcasting: bool | None
-    """Each member consumes every queue and keeps its own progress: no broker knows offsets or lag. None: as of `ordered`."""
+    """True if each member consumes every queue and keeps its own progress, so no broker knows offsets or lag. None as for `ordered`."""
     queues: tuple[QueueLine, ...]
     members: tuple[MemberLine, ...]
     conflicts: tuple[str, ...]
-    """Brokers whose contract differs from the first one's, and in what."""
+    """Brokers whose contract differs from the first one's, and the fields that differ."""
     unequal_settings: tuple[str, ...] = ()
     """Brokers whose settings differ from the first one's."""
     subscription: Mapping[str, str] = field(default_factory=dict)
-    """What holds for all members, topic → expression. Empty: no broker has a contract."""
+    """Topic → expression, of the contract in force for all members. Empty if no broker has a contract."""
     settings: GroupSettings | None = None
-    """None: nobody has set any."""
+    """None if the group has none."""
     overruled_count: int = 0
-    """Members whose subscriptions replaced those of others, at the broker where it happened most."""
+    """How often a member's subscriptions replaced those of others: the highest count of any broker."""
 
     @property
     def lag(self) -> int | None:
-        """Of the queues that are known; None: of a broadcasting group it is not."""
+        """Return the lag over the queues that were reached, or None for a broadcasting group."""
         return None if self.broadcasting else sum(queue.lag or 0 for queue in self.queues)
 
     @property
     def update_command(self) -> str:
-        """What to type so that every broker has `settings`."""
+        """Return the shell command that gives every broker `settings`."""
         return update_command(self.settings or GroupSettings(self.group))
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """Brokers with queues of the group's topics that did not answer."""
+        """Return the brokers with queues of the group's topics that did not respond."""
         return tuple(dict.fromkeys(queue.broker for queue in self.queues if not queue.reached))
 
 
@@ -89,18 +89,23 @@ def report(
     statuses: Mapping[str, GroupStatus],
     layout_queues: Collection[MessageQueue],
     unreached: Collection[str] = (),
-    strangers: Collection[str] = (),
+    without_group: Collection[str] = (),
 ) -> GroupReport:
-    """`statuses`: broker name → its answer. `layout_queues`: every queue of the group's topics. `unreached`: brokers without an answer.
+    """Return the group's report.
 
-    `strangers`: brokers that know nothing of the group: no member has ever come there.
+    Args:
+        group: The group's name.
+        statuses: Broker name → the group's state there.
+        layout_queues: Every readable queue of the group's topics.
+        unreached: The brokers that did not respond.
+        without_group: The brokers that don't know the group: no member has ever registered there.
     """
     contracts = {broker: status.contract for broker, status in statuses.items() if status.contract is not None}
     first = next(iter(contracts.values()), None)
-    wanted = [name for name in dict.fromkeys(queue.broker_name for queue in layout_queues) if name in statuses or name in strangers]
-    silent = first is not None and first.broadcasting
-    known = [_queue(broker, queue, silent) for broker, status in statuses.items() for queue in status.queues]
-    unknown = [_unknown(queue) for queue in layout_queues if queue.broker_name in unreached]
+    expected = [name for name in dict.fromkeys(queue.broker_name for queue in layout_queues) if name in statuses or name in without_group]
+    broadcasting = first is not None and first.broadcasting
+    known = [_queue(broker, queue, broadcasting) for broker, status in statuses.items() for queue in status.queues]
+    unknown = [_unreached_queue(queue) for queue in layout_queues if queue.broker_name in unreached]
     listed: dict[str, dict[str, MemberStatus]] = {}
     for broker, status in statuses.items():
         for member in status.members:
@@ -109,8 +114,8 @@ def report(
         group,
         None if first is None else first.ordered,
         None if first is None else first.broadcasting,
-        tuple(sorted(known + unknown, key=_place)),
-        tuple(_member(listed[client_id], wanted, contracts) for client_id in sorted(listed)),
+        tuple(sorted(known + unknown, key=_sort_key)),
+        tuple(_member(listed[client_id], expected, contracts) for client_id in sorted(listed)),
         _conflicts(contracts),
         _unequal_settings(statuses),
         {} if first is None else _expressions(first.subscriptions),
@@ -120,13 +125,13 @@ def report(
 
 
 def update_command(settings: GroupSettings) -> str:
-    """What to type so that every broker has these settings."""
+    """Return the shell command that gives every broker these settings."""
     consume = "--consume" if settings.consume_enable else "--no-consume"
     return f"lockstep group update {quote(settings.group)} --subscription-policy {settings.subscription_policy.value} {consume}"
 
 
 def topics_of(statuses: Iterable[GroupStatus]) -> tuple[str, ...]:
-    """Every topic that the group subscribes to or has progress in, sorted."""
+    """Return every topic that the group subscribes to or has progress in, sorted."""
     topics: dict[str, None] = {}
     for status in statuses:
         topics.update(dict.fromkeys(queue.topic for queue in status.queues))
@@ -135,7 +140,7 @@ def topics_of(statuses: Iterable[GroupStatus]) -> tuple[str, ...]:
     return tuple(sorted(topics))
 
 
-def _place(line: QueueLine) -> tuple[str, str, int]:
+def _sort_key(line: QueueLine) -> tuple[str, str, int]:
     return line.topic, line.broker, line.queue_id
 
 
@@ -160,46 +165,46 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
     )
 
 
-def _unknown(queue: MessageQueue) -> QueueLine:
+def _unreached_queue(queue: MessageQueue) -> QueueLine:
     return QueueLine(queue.topic, queue.broker_name, queue.queue_id, False, None, None, None, None, None, None, None, None, None)
 
 
-def _member(at: Mapping[str, MemberStatus], wanted: Iterable[str], contracts: Mapping[str, ConsumerGroup]) -> MemberLine:
-    any_of_them = next(iter(at.values()))
-    broker, there = next(((broker, member) for broker, member in at.items() if broker in contracts), next(iter(at.items())))
-    said = there.subscriptions
-    if said is None:
-        said = contracts[broker].subscriptions if broker in contracts else ()
-    subscription = _expressions(said)
+def _member(by_broker: Mapping[str, MemberStatus], expected: Iterable[str], contracts: Mapping[str, ConsumerGroup]) -> MemberLine:
+    first = next(iter(by_broker.values()))
+    broker, status = next(((broker, status) for broker, status in by_broker.items() if broker in contracts), next(iter(by_broker.items())))
+    declared = status.subscriptions
+    if declared is None:
+        declared = contracts[broker].subscriptions if broker in contracts else ()
+    subscription = _expressions(declared)
     return MemberLine(
-        any_of_them.client_id,
-        any_of_them.session,
-        any_of_them.address,
-        all(member.connected for member in at.values()),
-        min(member.heard_ago_ms for member in at.values()),
+        first.client_id,
+        first.session,
+        first.address,
+        all(member.connected for member in by_broker.values()),
+        min(member.heard_ago_ms for member in by_broker.values()),
         tuple(sorted(subscription)),
         subscription,
-        tuple(broker for broker in wanted if broker not in at),
+        tuple(broker for broker in expected if broker not in by_broker),
     )
 
 
 def _expressions(subscriptions: Iterable[Subscription]) -> dict[str, str]:
-    return {one.topic: one.expression for one in subscriptions}
+    return {each.topic: each.expression for each in subscriptions}
 
 
 def _conflicts(contracts: Mapping[str, ConsumerGroup]) -> tuple[str, ...]:
     brokers = list(contracts)
     found = []
     for broker in brokers[1:]:
-        here, there = _fields(contracts[brokers[0]]), _fields(contracts[broker])
-        fields = [name for name in here if here[name] != there[name]]
+        expected, actual = _contract_fields(contracts[brokers[0]]), _contract_fields(contracts[broker])
+        fields = [name for name in expected if expected[name] != actual[name]]
         if fields:
             found.append(f"{broker} and {brokers[0]} have different contracts: {', '.join(fields)}")
     return tuple(found)
 
 
 def _unequal_settings(statuses: Mapping[str, GroupStatus]) -> tuple[str, ...]:
-    """A broker that came later was not there when the group was set up."""
+    """Return the differences: a broker that was added later does not have the settings that were made before."""
     brokers = list(statuses)
     return tuple(
         f"{broker} and {brokers[0]} have different settings"
@@ -208,10 +213,10 @@ def _unequal_settings(statuses: Mapping[str, GroupStatus]) -> tuple[str, ...]:
     )
 
 
-def _fields(contract: ConsumerGroup) -> dict[str, object]:
-    """A contract's fields under the names that people know; a subscription's version is no part of it."""
+def _contract_fields(contract: ConsumerGroup) -> dict[str, object]:
+    """Return a contract's fields by the names that messages use. The version of a subscription is not part of the contract."""
     return {
-        "subscriptions": {one.topic: (one.expression_type, one.expression) for one in contract.subscriptions},
+        "subscriptions": {each.topic: (each.expression_type, each.expression) for each in contract.subscriptions},
         "message model": contract.message_model,
         "consume type": contract.consume_type,
         "start policy": (contract.consume_from_where, contract.consume_timestamp_ms),

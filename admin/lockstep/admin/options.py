@@ -1,16 +1,19 @@
-"""Options that several commands share, and the one way in which a command runs and fails."""
+"""Options and arguments that several commands share, and the function that runs a command and reports its errors."""
 
 import logging
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Annotated, Any
 
 import typer
 
+from lockstep.admin.client import failure_summary
 from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
 from lockstep.runtime.safe_text import printable
 
+TopicArgument = Annotated[str, typer.Argument(help="The topic's name.")]
+GroupArgument = Annotated[str, typer.Argument(help="The group's name.")]
 NameserverOption = Annotated[
     str,
     typer.Option(
@@ -18,20 +21,23 @@ NameserverOption = Annotated[
         "-n",
         envvar="LOCKSTEP_NAMESERVER",
         metavar="HOST:PORT[;HOST:PORT]",
-        help="Nameservers to ask; one that does not answer is left for the next.",
+        help="Addresses of the nameservers. If one does not respond, the next one is used.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.")]
 
 
 class CommandError(LockstepError):
-    """The command did what it could, and part of it failed; the message says which part."""
+    """The command failed, or part of it did; the message says which part."""
 
 
 def run(work: Coroutine[Any, Any, None], *, interrupted: int = 130, end_s: float | None = None) -> None:
-    """Run a command to its end. One line on stderr where it fails, and exit 2 for what can't be, whatever the state of the cluster (a
-    name, a time, an address), 1 for all else; `interrupted` on Ctrl-C, at once on a second one and, if given, after `end_s`."""
-    # The line on stderr says it all: what the SDK logs on the way would say it twice.
+    """Run a command. If it fails, print one line to stderr and exit.
+
+    The exit code is 2 for arguments that are invalid whatever the state of the cluster (a name, a time, an address), `interrupted` after
+    Ctrl-C (at once after a second one and, if given, after `end_s` seconds), and 1 for every other error.
+    """
+    # The line on stderr is complete: what the SDK logs on the way would repeat it.
     logger = logging.getLogger("lockstep")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
@@ -40,15 +46,22 @@ def run(work: Coroutine[Any, Any, None], *, interrupted: int = 130, end_s: float
     except (CommandInterruptedError, KeyboardInterrupt):
         raise typer.Exit(interrupted) from None
     except BrokenPipeError:
-        # `lockstep tail … | head`: whoever read has gone, which is no failure. What is still buffered has nowhere to go.
+        # `lockstep tail … | head`: the reader has exited, which is not a failure. The output that is still buffered is dropped.
         sys.stdout = sys.stderr
         raise typer.Exit(0) from None
     except (LockstepError, OSError) as error:
-        complain(error)
+        print_error(error)
         raise typer.Exit(2 if isinstance(error, ConfigError | LocalProtocolError) else 1) from None
 
 
-def complain(error: BaseException | str) -> None:
-    """One line on stderr."""
+def raise_if_incomplete(failed: Mapping[str, str]) -> None:
+    """Raise CommandError if any broker failed. `failed`: broker name → why."""
+    summary = failure_summary(failed)
+    if summary is not None:
+        raise CommandError(summary)
+
+
+def print_error(error: BaseException | str) -> None:
+    """Print one line to stderr."""
     text = printable(" ".join(str(error).split()))
     print(f"lockstep: {text or type(error).__name__}", file=sys.stderr)

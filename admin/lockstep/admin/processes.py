@@ -1,4 +1,4 @@
-"""Child processes that speak in JSON lines: start one, wait for what it says, stop it, kill it, pause it."""
+"""Child processes that print events as JSON lines: start one, wait for an event, signal it, stop it, kill it."""
 
 import asyncio
 import json
@@ -13,16 +13,16 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
 
 START_S = 20.0
-"""A Python process on a busy two-core machine is ready in well under this."""
+"""A Python process starts in well under this on a busy two-core machine."""
 LINE_BYTES_MAX = 1 << 20
 
 
 class ProcessError(LockstepError):
-    """A child process ended, or did not say in time what was awaited. The message ends with its last words on stderr."""
+    """A child process ended, or did not print the awaited event in time. The message ends with the tail of its stderr."""
 
 
 class Process:
-    """One child. What it prints as JSON objects with an `event` is kept in `events`; its stderr goes to `log`."""
+    """A child process. The JSON objects with an `event` that it prints are stored in `events`; its stderr is appended to `log`."""
 
     def __init__(self, name: str, child: asyncio.subprocess.Process, log: Path, tasks: Tasks) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Process:
         self.events: list[dict[str, Any]] = []
         self.on_event: Callable[[dict[str, Any]], None] | None = None
         self._child = child
-        self._said = asyncio.Condition()
+        self._changed = asyncio.Condition()
         self._reader = tasks.spawn(self._read(), f"read {name}")
 
     @classmethod
@@ -45,7 +45,7 @@ class Process:
         cwd: Path | None = None,
         program: str = sys.executable,
     ) -> "Process":
-        """Runs `program`, this Python, with `arguments` (as `-m module …`)."""
+        """Start `program`, by default this Python interpreter, with `arguments` (such as `-m module …`)."""
         with log.open("ab") as stderr:
             child = await asyncio.create_subprocess_exec(
                 program,
@@ -67,36 +67,36 @@ class Process:
     def exit_code(self) -> int | None:
         return self._child.returncode
 
-    async def event(self, name: str, *, after: int = 0, timeout_s: float = START_S) -> dict[str, Any]:
-        """The first event of that name from place `after` of `events` on; ProcessError when the process ends or the time is over."""
+    async def wait_for_event(self, name: str, *, after: int = 0, timeout_s: float = START_S) -> dict[str, Any]:
+        """Return the first event with this name from index `after` of `events` on. Raise ProcessError on timeout or if the process ends."""
         try:
-            async with asyncio.timeout(timeout_s), self._said:
+            async with asyncio.timeout(timeout_s), self._changed:
                 while True:
                     for event in self.events[after:]:
                         if event["event"] == name:
                             return event
                     if self._reader.done():
                         raise ProcessError(
-                            f"{self.name} ended with exit code {await self.wait()} and never said {name}.\n{self.last_words()}"
+                            f"{self.name} ended with exit code {await self.wait()} before it printed {name}.\n{self.stderr_tail()}"
                         )
-                    await self._said.wait()
+                    await self._changed.wait()
         except TimeoutError:
-            raise ProcessError(f"{self.name} did not say {name} within {timeout_s:.0f} s.\n{self.last_words()}") from None
+            raise ProcessError(f"{self.name} did not print {name} within {timeout_s:.0f} s.\n{self.stderr_tail()}") from None
 
     async def wait(self, timeout_s: float = START_S) -> int:
-        """The exit code, once the process has ended and all that it said is in `events`."""
+        """Wait until the process has ended and all its output is in `events`. Return the exit code."""
         async with asyncio.timeout(timeout_s):
             code = await self._child.wait()
             await asyncio.wait([self._reader])
             return code
 
     async def stop(self, timeout_s: float = START_S) -> int:
-        """SIGTERM, then its exit code."""
+        """Send SIGTERM, wait for the end, and return the exit code."""
         self.signal(signal.SIGTERM)
         return await self.wait(timeout_s)
 
     async def kill(self) -> None:
-        """SIGKILL, and reap."""
+        """Send SIGKILL and wait for the end."""
         self.signal(signal.SIGKILL)
         await self.wait()
 
@@ -104,7 +104,7 @@ class Process:
         if self._child.returncode is None:
             self._child.send_signal(number)
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
     async def _read(self) -> None:
@@ -112,22 +112,22 @@ class Process:
         assert stdout is not None
         try:
             async for line in stdout:
-                await self._hear(line)
+                await self._handle_line(line)
         finally:
-            async with self._said:
-                self._said.notify_all()
+            async with self._changed:
+                self._changed.notify_all()
 
-    async def _hear(self, line: bytes) -> None:
+    async def _handle_line(self, line: bytes) -> None:
         try:
             event = json.loads(line)
         except ValueError:
-            # No event of ours: a job's own words, which spark-submit puts on stdout all together.
+            # Not an event: other output of a job, all of which spark-submit writes to stdout.
             with self.log.open("ab") as log:
                 log.write(line)
             return
         if isinstance(event, dict) and "event" in event:
             if self.on_event is not None:
                 self.on_event(event)
-            async with self._said:
+            async with self._changed:
                 self.events.append(event)
-                self._said.notify_all()
+                self._changed.notify_all()

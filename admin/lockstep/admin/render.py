@@ -1,4 +1,4 @@
-"""Tables for people, JSON for programs."""
+"""Print tables, lines of text and JSON."""
 
 import json
 import sys
@@ -14,29 +14,29 @@ from lockstep.protocol.message import MessageExt
 from lockstep.runtime.safe_text import printable
 
 NO_TERMINAL_COLUMNS = 240
-"""Width of a table that goes to a file or a pipe: wide enough that client ids stay in one piece."""
+"""Width of a table that is written to a file or a pipe: wide enough that client ids are not wrapped."""
 
 
 def print_json(value: object) -> None:
-    """One JSON document; on a terminal indented, else on one line."""
+    """Print one JSON document: indented on a terminal, else on one line."""
     print(json_text(value, indent=2 if sys.stdout.isatty() else None), flush=True)
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """A JSON document in which every character that is not printable is escaped, as JSON escapes it."""
+    """Return a JSON document in which every character that isn't printable is escaped, as JSON escapes it."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
-def say(text: str) -> None:
-    """One line on stdout: what peers sent is in it as they sent it, and is escaped here."""
+def print_line(text: str) -> None:
+    """Print one line to stdout. Characters that aren't printable, which peers may have sent, are escaped."""
     print(printable(text), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, empty: str = "nothing") -> None:
-    """Columns that begin with ">" are right-aligned. Without rows: one line that says so. None is shown as a dash."""
+    """Print a table, or the line `empty` if it has no rows. Columns that begin with ">" are right-aligned. None is printed as a dash."""
     filled = [[_cell(value) for value in row] for row in rows]
     console = Console(width=None if sys.stdout.isatty() else NO_TERMINAL_COLUMNS, highlight=False)
     if not filled:
@@ -51,12 +51,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
 
 def _cell(value: object) -> Text:
-    # Text, not str: a name or body in square brackets is no markup.
+    # Text, not str: a name or body in square brackets must not be taken for markup.
     return Text("-" if value is None else "yes" if value is True else "no" if value is False else printable(str(value)))
 
 
 def body_text(message: MessageExt) -> str:
-    """A message's body as text: UTF-8 where it is, else with escapes; in brackets why, where it can't be decompressed."""
+    """Return a message's body as text, with escapes if it is not UTF-8, or the error in parentheses if it can't be decompressed."""
     try:
         body = message.body
     except RemoteProtocolError as error:
@@ -64,8 +64,8 @@ def body_text(message: MessageExt) -> str:
     return printable(body.decode("utf-8", errors="backslashreplace"))
 
 
-def ago(milliseconds: int | None) -> str | None:
-    """A span that people read: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
+def format_duration(milliseconds: int | None) -> str | None:
+    """Return a duration in its largest suitable unit: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
     if milliseconds is None:
         return None
     seconds = milliseconds / 1000
@@ -75,6 +75,6 @@ def ago(milliseconds: int | None) -> str | None:
     return f"{int(seconds // 86_400)} d"
 
 
-def stamp(milliseconds: int) -> str:
-    """A wall time in UTC, as ISO 8601 with milliseconds."""
+def format_time(milliseconds: int) -> str:
+    """Return a time (ms since 1970) in UTC, as ISO 8601 with milliseconds."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,16 +1,17 @@
-"""Handing a group's dead letters out again: those that can be, whatever becomes of the others.
+"""Replay a group's dead letters.
 
-A letter that can't be handed out holds up only those of its lane (its sharding key, else the queue that it lay in), which must not overtake
-it. It remains, and waits for the next replay: where nothing behind it went out, progress stops before it; else it is given up anew, to the
-end of its queue (progress is one offset a queue, and what lies behind is not handed out twice).
+A dead letter that can't be replayed blocks only those of its order scope (its sharding key, else its original queue), which must not
+overtake it. It remains for the next replay: if no later one of its queue was replayed, the replay position stops before it; else it is
+copied to the end of its dead-letter queue, because the position is one offset per queue and the later ones must not be replayed twice.
 """
 
 import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, letters, remember
+from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, commit_replayed, read_dead_letters
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LockstepError, TransportError
@@ -18,164 +19,176 @@ from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.queue import MessageQueue
 
 RETRY_LEVEL = 1
-"""One second: the shortest delay."""
-GIVE_UP_LEVEL = -1
+"""The shortest delay: 1 s."""
+DEAD_LETTER_LEVEL = -1
 """Straight to the dead-letter topic."""
 ATTEMPTS_MAX = (1 << 31) - 1
-REMEMBER_EVERY = 50
-"""So many are replayed a second time, should the command be killed, or run twice at once."""
-TROUBLED_TIMEOUT_MS = 1_000
-"""Where one send to a topic has failed the next ones wait no longer: who waits 30 s for each of many letters never ends."""
+COMMIT_EVERY = 50
+"""Dead letters between two commits of the replay position: the most that are sent twice if the command is killed or run twice at once."""
+FAILED_TOPIC_TIMEOUT_MS = 1_000
+"""Timeout of further sends to a topic to which one send has failed: waiting 30 s for each of many messages would take hours."""
 IDS_SHOWN = 3
+
+
+class ReplayTarget(Enum):
+    """Where dead letters are sent."""
+
+    RETRY = "retry"
+    """The group's retry topic: only this group receives them."""
+    TOPIC = "topic"
+    """Their original topics: every group that subscribes receives them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedMessage:
-    """A dead letter that was not handed out."""
+    """A dead letter that was not replayed."""
 
     id: str
     """Its offset message id."""
     topic: str
-    """Where it came from."""
+    """Its original topic."""
     why: str
 
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What became of a replay."""
+    """The outcome of a replay."""
 
     sent: int = 0
-    left: list[SkippedMessage] = field(default_factory=list)
+    skipped: list[SkippedMessage] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Broker → why its letters were not read to the end."""
-    overtaken: str | None = None
-    """Why the replay has stopped: another one of the group is at work."""
+    """Broker → why its dead letters were not read to the end."""
+    conflict: str | None = None
+    """Why the replay stopped early: another replay of the group is running."""
 
 
-class OvertakenError(LockstepError):
-    """Somebody else has moved the progress of the replay."""
+class ConcurrentReplayError(LockstepError):
+    """Another process has moved the replay position."""
 
 
-class ReplayProgress:
-    """How far the letters of one queue need no further replay."""
+class ReplayPosition:
+    """The replay position of one dead-letter queue."""
 
-    def __init__(self, admin: AdminClient, morgue: DeadLetterQueue, group: str) -> None:
+    def __init__(self, admin: AdminClient, queue: DeadLetterQueue, group: str) -> None:
         self._admin = admin
-        self._morgue = morgue
+        self._queue = queue
         self._group = group
-        self._there = morgue.replayed
+        self._committed = queue.replayed_offset
 
-    async def move(self, following: int) -> None:
-        """OvertakenError where it is not where this replay has put it: what was handed out since then went out twice."""
-        if following <= max(self._there, self._morgue.next):
+    async def commit(self, next_offset: int) -> None:
+        """Move the position forward. Raise ConcurrentReplayError if it is not where this replay has put it: both sent the same messages."""
+        if next_offset <= max(self._committed, self._queue.next_offset):
             return
-        before = await remember(self._admin, self._morgue, self._group, following)
-        if before != self._there:
-            if before > following:
-                await remember(self._admin, self._morgue, self._group, before)
-            raise OvertakenError(
-                f"another replay of {self._group} runs at the same time: this one has stopped, and up to {REMEMBER_EVERY} letters at "
-                f"{self._morgue.broker.name} went out twice"
+        before = await commit_replayed(self._admin, self._queue, self._group, next_offset)
+        if before != self._committed:
+            if before > next_offset:
+                await commit_replayed(self._admin, self._queue, self._group, before)
+            raise ConcurrentReplayError(
+                f"another replay of {self._group} is running: this one has stopped, and up to {COMMIT_EVERY} dead letters at "
+                f"{self._queue.broker.name} were sent twice"
             )
-        self._there = following
+        self._committed = next_offset
 
 
 class Replay:
-    """One replay of one group. `way`: "topic" or "retry"; `rate`: letters a second; `everything`: those that were replayed before, too."""
+    """One replay of one group's dead letters, `rate` messages per second; with `include_replayed` also those that were replayed before."""
 
-    def __init__(self, admin: AdminClient, producer: Producer, group: str, way: str, rate: int, *, everything: bool) -> None:
-        self.outcome = ReplayResult()
+    def __init__(
+        self, admin: AdminClient, producer: Producer, group: str, target: ReplayTarget, rate: int, *, include_replayed: bool
+    ) -> None:
+        self.result = ReplayResult()
         self._admin = admin
         self._producer = producer
         self._group = group
-        self._way = way
+        self._target = target
         self._rate = rate
-        self._everything = everything
-        self._held: dict[tuple[str, str], str] = {}
-        """(topic, lane) of a letter that remained → why it did."""
-        self._queues: dict[str, frozenset[MessageQueue]] = {}
-        self._troubled: dict[str, None] = {}
-        """Topics to which a send has failed."""
+        self._include_replayed = include_replayed
+        self._blocked: dict[tuple[str, str], str] = {}
+        """(topic, order scope) of a dead letter that could not be sent → why."""
+        self._write_queues: dict[str, frozenset[MessageQueue]] = {}
+        self._failed_topics: dict[str, None] = {}
 
-    async def run(self, found: Iterable[DeadLetterQueue]) -> ReplayResult:
-        for morgue in found:
+    async def run(self, queues: Iterable[DeadLetterQueue]) -> ReplayResult:
+        for queue in queues:
             try:
-                await self._hand_out(morgue)
-            except OvertakenError as error:
-                self.outcome.overtaken = str(error)
+                await self._replay_queue(queue)
+            except ConcurrentReplayError as error:
+                self.result.conflict = str(error)
                 break
             except (LockstepError, OSError) as error:
-                self.outcome.failed[morgue.broker.name] = " ".join(str(error).split())
-        return self.outcome
+                self.result.failed[queue.broker.name] = " ".join(str(error).split())
+        return self.result
 
-    async def _hand_out(self, morgue: DeadLetterQueue) -> None:
-        bookmark = ReplayProgress(self._admin, morgue, self._group)
-        left: list[DeadLetter] = []
-        following = last_sent = morgue.next - 1  # with `everything` letters before it may remain
+    async def _replay_queue(self, queue: DeadLetterQueue) -> None:
+        position = ReplayPosition(self._admin, queue, self._group)
+        skipped: list[DeadLetter] = []
+        next_offset = last_sent = queue.next_offset - 1  # with `include_replayed`, dead letters before it may remain
+        first = queue.offsets.min_offset if self._include_replayed else queue.next_offset
         try:
-            async for letter in letters(self._admin, morgue, self._group, morgue.held.min_offset if self._everything else morgue.next):
-                if await self._hand_over(letter):
-                    last_sent = max(last_sent, letter.message.queue_offset)
+            async for dead_letter in read_dead_letters(self._admin, queue, self._group, first):
+                if await self._replay(dead_letter):
+                    last_sent = max(last_sent, dead_letter.message.queue_offset)
                 else:
-                    left.append(letter)
-                following = left[0].message.queue_offset if left else last_sent + 1
-                if following % REMEMBER_EVERY == 0:
-                    await bookmark.move(following)
+                    skipped.append(dead_letter)
+                next_offset = skipped[0].message.queue_offset if skipped else last_sent + 1
+                if next_offset % COMMIT_EVERY == 0:
+                    await position.commit(next_offset)
                 await asyncio.sleep(1 / self._rate)
-            if left and left[0].message.queue_offset < last_sent:
-                for letter in left:
-                    await self._send_back(letter, GIVE_UP_LEVEL)
-                following = morgue.held.max_offset
-        except OvertakenError:
+            if skipped and skipped[0].message.queue_offset < last_sent:
+                for dead_letter in skipped:
+                    await self._send_back(dead_letter, DEAD_LETTER_LEVEL)
+                next_offset = queue.offsets.max_offset
+        except ConcurrentReplayError:
             raise
         except BaseException:  # re-raised
-            await bookmark.move(following)
+            await position.commit(next_offset)
             raise
-        await bookmark.move(following)
+        await position.commit(next_offset)
 
-    async def _hand_over(self, letter: DeadLetter) -> bool:
-        """False: it remains, and why is noted. TransportError where the broker that has it does not answer."""
-        topic, lane = letter.origin_topic or letter.message.topic, letter.lane
-        why = None if lane is None else self._held.get((topic, lane))
+    async def _replay(self, dead_letter: DeadLetter) -> bool:
+        """Return False if the message could not be sent, after recording why. Raise TransportError if its broker does not respond."""
+        topic, scope = dead_letter.origin_topic or dead_letter.message.topic, dead_letter.order_scope
+        why = None if scope is None else self._blocked.get((topic, scope))
         try:
             if why is None:
-                await self._send(letter, topic)
-                self.outcome.sent += 1
+                await self._send(dead_letter, topic)
+                self.result.sent += 1
                 return True
         except (LockstepError, OSError) as error:
-            if self._way == "retry" and isinstance(error, TransportError):
+            if self._target is ReplayTarget.RETRY and isinstance(error, TransportError):
                 raise
             why = " ".join(str(error).split()) or type(error).__name__
-            self._troubled[topic] = None
-            if lane is not None and self._way == "topic":
-                self._held[topic, lane] = why
-        self.outcome.left.append(SkippedMessage(letter.message.offset_message_id, topic, why))
+            self._failed_topics[topic] = None
+            if scope is not None and self._target is ReplayTarget.TOPIC:
+                self._blocked[topic, scope] = why
+        self.result.skipped.append(SkippedMessage(dead_letter.message.offset_message_id, topic, why))
         return False
 
-    async def _send(self, letter: DeadLetter, topic: str) -> None:
-        if self._way == "topic":
-            timeout_ms = TROUBLED_TIMEOUT_MS if topic in self._troubled else None
-            queue = letter.queue if letter.queue in await self._queues_of(topic) else None  # else it was taken away: any will do
-            await self._producer.send(letter.again(), queue=queue, timeout_ms=timeout_ms)
-        else:
-            await self._send_back(letter, RETRY_LEVEL)
+    async def _send(self, dead_letter: DeadLetter, topic: str) -> None:
+        if self._target is ReplayTarget.RETRY:
+            await self._send_back(dead_letter, RETRY_LEVEL)
+            return
+        timeout_ms = FAILED_TOPIC_TIMEOUT_MS if topic in self._failed_topics else None
+        # If the original queue was removed from the topic, any queue will do.
+        queue = dead_letter.origin_queue if dead_letter.origin_queue in await self._write_queues_of(topic) else None
+        await self._producer.send(dead_letter.original_message(), queue=queue, timeout_ms=timeout_ms)
 
-    async def _queues_of(self, topic: str) -> Collection[MessageQueue]:
-        """To which messages are sent. TopicNotExistError."""
-        if topic not in self._queues:
+    async def _write_queues_of(self, topic: str) -> Collection[MessageQueue]:
+        """Return the topic's writable queues. Raise TopicNotExistError."""
+        if topic not in self._write_queues:
             layout = (await self._admin.route(topic)).layout
-            self._queues[topic] = frozenset(layout.write_queues)
-        return self._queues[topic]
+            self._write_queues[topic] = frozenset(layout.write_queues)
+        return self._write_queues[topic]
 
-    async def _send_back(self, letter: DeadLetter, level: int) -> None:
-        header = SendBackHeader(letter.physical_offset, self._group, level, max_reconsume_times=ATTEMPTS_MAX)
-        await self._admin.ask(letter.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    async def _send_back(self, dead_letter: DeadLetter, level: int) -> None:
+        header = SendBackHeader(dead_letter.physical_offset, self._group, level, max_reconsume_times=ATTEMPTS_MAX)
+        await self._admin.request(dead_letter.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
-def words(left: Iterable[SkippedMessage]) -> str:
-    """Which letters remained and why, in one line: those of one topic and reason together."""
+def summarize_skipped(skipped: Iterable[SkippedMessage]) -> str:
+    """Return one line: the skipped dead letters, those with the same topic and reason together."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for each in left:
+    for each in skipped:
         alike.setdefault((each.topic, each.why), []).append(each.id)
     return "; ".join(
         f"{len(ids)} of {topic} ({', '.join(ids[:IDS_SHOWN])}{', …' if len(ids) > IDS_SHOWN else ''}): {why}"

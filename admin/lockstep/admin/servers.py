@@ -1,4 +1,4 @@
-"""The commands that are programs of their own: their arguments are theirs, --help too."""
+"""The commands that run servers. Each parses its own arguments, including --help."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ SERVERS = ("broker", "nameserver")
 
 
 def serve(name: str, argv: Sequence[str]) -> int:
-    """Run a server in this process until it is told to stop. Returns its exit code. Loads only that server."""
+    """Run a server in this process until it stops, and return its exit code. Imports only that server."""
     if name == "nameserver":
         from lockstep.nameserver.__main__ import main as nameserver
 

@@ -1,4 +1,4 @@
-"""A nameserver and brokers as one service: what `lockstep up` runs."""
+"""A nameserver and brokers as one service, for `lockstep up`."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ from lockstep.runtime.host import Host
 
 DEFAULT_PORT = 9876
 BROKER_PORT_AFTER = 1_035
-"""From the nameserver's port to the first broker's: 9876 and 10911, RocketMQ's."""
+"""Difference between the nameserver's port and the first broker's: 9876 and 10911 as in RocketMQ."""
 BROKER_PORT_STEP = 10
 
 
 class StandaloneCluster:
-    """The whole cluster as one service: the nameserver first, then broker after broker; stopped in the opposite order."""
+    """Starts the nameserver, then one broker after the other, and stops them in reverse order."""
 
     def __init__(self, host: Host, *, store: str, port: int, broker_count: int) -> None:
         self.on_fatal: Callable[[BaseException], None] | None = None
@@ -48,11 +48,11 @@ class StandaloneCluster:
         await self._nameserver.stop()
 
     def broker_config(self, index: int, nameserver: str) -> BrokerConfig:
-        """Settings of the broker number `index`. ConfigError where there is no port left for it."""
+        """Return the settings of broker number `index`. Raise ConfigError if its port would be above 65,535."""
         name = f"broker-{chr(ord('a') + index)}"
         port = self._port + BROKER_PORT_AFTER + BROKER_PORT_STEP * index if self._port else 0
         if port > 65_535:
-            raise ConfigError(f"{name} would listen on port {port}: choose a lower --port, or 0 for any free ones")
+            raise ConfigError(f"{name} would listen on port {port}, above 65535: choose a lower --port, or 0 for free ports")
         return BrokerConfig(
             name=name,
             listen=(f"127.0.0.1:{port}",),
@@ -63,13 +63,13 @@ class StandaloneCluster:
 
 
 def next_steps(nameserver: str, brokers: Mapping[str, str], store: str) -> str:
-    """What to type in another terminal."""
+    """Return the text that is printed after the start: the addresses, and commands to try in another terminal."""
     elsewhere = nameserver != f"127.0.0.1:{DEFAULT_PORT}"
     lines = [
         f"lockstep is up: nameserver {nameserver}, "
         + ", ".join(f"{name} {address}" for name, address in brokers.items())
         + f". Store: {store}",
-        "Topics are created by the first send. In another terminal:",
+        "The first send to a topic creates it. In another terminal:",
         "",
         *([f"  export LOCKSTEP_NAMESERVER={nameserver}"] if elsewhere else []),
         "  lockstep send greetings 'hello'",
@@ -78,6 +78,6 @@ def next_steps(nameserver: str, brokers: Mapping[str, str], store: str) -> str:
         "  lockstep group list",
         "",
         f'In Python: Producer("my-service", nameserver="{nameserver}")',
-        "Ctrl-C stops it.",
+        "Press Ctrl-C to stop.",
     ]
     return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""What each group has made of one message, as its broker can tell. RocketMQ: messageTrackDetail, TrackType.
+"""Determine how far each group is relative to one message, from its broker's state. RocketMQ: messageTrackDetail, TrackType.
 
-It compares positions: a group whose progress stands behind a message has passed it, which is no proof that a listener was called with it.
+Only positions are compared: progress past a message does not prove that a listener was called with it.
 """
 
 from collections.abc import Mapping
@@ -27,13 +27,13 @@ class TrackType(Enum):
 
 
 MEANINGS: Mapping[TrackType, str] = {
-    TrackType.CONSUMED: "the group's progress is behind it",
-    TrackType.CONSUMED_BUT_FILTERED: "progress is behind it, and what the group subscribes to now does not have its tag",
-    TrackType.PULL: "the group pulls, and keeps or commits its progress as it likes",
-    TrackType.NOT_CONSUME_YET: "the group's progress has not reached it",
+    TrackType.CONSUMED: "the group's progress is past the message",
+    TrackType.CONSUMED_BUT_FILTERED: "the group's progress is past the message, and its current subscription does not match the tag",
+    TrackType.PULL: "the group pulls and manages its progress itself",
+    TrackType.NOT_CONSUME_YET: "the group's progress has not reached the message",
     TrackType.NOT_ONLINE: "no member of the group is connected to the broker",
-    TrackType.CONSUME_BROADCASTING: "every member has progress of its own, which the broker does not know",
-    TrackType.UNKNOWN: "the broker could not be asked",
+    TrackType.CONSUME_BROADCASTING: "each member keeps progress of its own, which the broker does not know",
+    TrackType.UNKNOWN: "the broker could not be reached",
 }
 
 
@@ -42,19 +42,19 @@ class Track:
     group: str
     type: TrackType
     committed_offset: int | None = None
-    """Of the message's queue; None: the group has no progress there."""
+    """The group's progress in the message's queue; None if it has none."""
     why: str | None = None
-    """What went wrong, where it is UNKNOWN."""
+    """The error, if `type` is UNKNOWN."""
 
 
 async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt) -> list[Track]:
-    """Of every group that subscribes to the message's topic at its broker, or has progress in its queue; by name."""
+    """Return a track of every group that subscribes to the message's topic or has progress in its queue at its broker, by group name."""
     found = []
     for group in sorted((await admin.group_status(broker, None)).groups):
         try:
             status = (await admin.group_status(broker, group)).status
         except SubscriptionGroupNotExistError:
-            continue  # it has just gone
+            continue  # it was removed meanwhile
         except (BrokerError, TransportError, RemoteProtocolError) as error:
             found.append(Track(group, TrackType.UNKNOWN, why=str(error)))
             continue
@@ -64,7 +64,7 @@ async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt)
 
 
 def track(status: GroupStatus, message: MessageExt) -> Track:
-    """What the group has made of the message."""
+    """Return the group's track of the message."""
     committed = _committed(status, message)
     return Track(status.group, _type(status, message, committed), committed)
 

@@ -42,7 +42,7 @@ class ProcessServer:
         log = self._folder / f"{self.name}.log"
         self._process = await Process.start(self.name, arguments, log=log, tasks=self._tasks)
         try:
-            started = await self._process.event(f"{self._module.rpartition('.')[2]}.started")
+            started = await self._process.wait_for_event(f"{self._module.rpartition('.')[2]}.started")
         except BaseException:  # re-raised
             await self._process.kill()
             raise
@@ -72,7 +72,7 @@ class ProcessServer:
         """What to say of it, when it ended by itself."""
         if self.state != "failed" or self._process is None:
             return None
-        return f"{self.name} ended with exit code {self._process.exit_code}.\n{self._process.last_words()}"
+        return f"{self.name} ended with exit code {self._process.exit_code}.\n{self._process.stderr_tail()}"
 
     def _running(self) -> Process:
         if self._process is None or self.state != "running":

@@ -203,10 +203,10 @@ def each_question_dials(patch: Patches) -> None:
 @mutant("swarm", aimed=EARLY + "test_a_signal_that_an_import_has_dropped_ends_the_command_before_it_begins")
 def a_dropped_interrupt_is_forgotten(patch: Patches) -> None:
     """A command does not begin when SIGINT has come while it was loaded."""
-    patch.set(interrupt, "came_early", lambda handler: False)
+    patch.set(interrupt, "received_early", lambda handler: False)
 
 
 @mutant("swarm", aimed=EARLY + "test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_it")
 def the_loop_drops_an_interrupt(patch: Patches) -> None:
     """A SIGINT that only the loop's handler has taken ends the command."""
-    patch.set(interrupt._Interrupt, "_woken", lambda self: None)
+    patch.set(interrupt._Interrupt, "_on_loop_signal", lambda self: None)

@@ -125,8 +125,8 @@ def test_bad_usage_is_exit_2(capsys: pytest.CaptureFixture[str], arguments: tupl
         (("group", "reset-offset", "billing", "--to", "yesterday"), "--to 'yesterday': expected beginning, end"),
         (("group", "reset-offset", "billing", "--to", "999999999999d"), "before 1970-01-01"),
         (("group", "reset-offset", "billing", "--to", "end", "--queue", "0"), "--queue '0': expected BROKER:NUMBER"),
-        (("group", "update", "billing"), "nothing to change: say --subscription-policy or --consume"),
-        (("topic", "alter", "orders"), "say how many: --queues N"),
+        (("group", "update", "billing"), "nothing to change: use --subscription-policy, --consume or --no-consume"),
+        (("topic", "alter", "orders"), "the number of queues is missing: use --queues N"),
         (("send", "orders", "body", "--property", "tenant"), "property 'tenant': expected NAME=VALUE"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, 
     cluster.brokers["broker-b"].refusal = ServiceNotAvailableError("the disk is full")
     run = lockstep("topic", "delete", "orders")
     assert (run.code, run.out.splitlines()[0][:23]) == (0, "topic orders is deleted")
-    assert run.err.startswith("lockstep: broker broker-b refused (SERVICE_NOT_AVAILABLE: the disk is full)")
+    assert run.err.startswith("lockstep: broker broker-b rejected the change (SERVICE_NOT_AVAILABLE: the disk is full)")
     assert "did not answer" not in run.err
 
 
@@ -221,22 +221,22 @@ def test_of_a_deletion_that_nobody_took_the_next_step_is_said(lockstep: Any, clu
         broker.refusal = TopicNotExistError("no topic orders")
     run = lockstep("topic", "delete", "orders")
     assert run.code == 1
-    assert "broker broker-a has no topic orders: somebody else has deleted it" in run.err
-    assert "look at `lockstep topic show orders`" in run.err
+    assert "broker broker-a has no topic orders: it was deleted meanwhile" in run.err
+    assert "see `lockstep topic show orders`" in run.err
 
 
 @pytest.mark.parametrize("arguments", [("delete", "SCHEDULE_TOPIC_XXXX"), ("alter", "SCHEDULE_TOPIC_XXXX", "--queues", "2")])
 def test_a_topic_of_the_brokers_own_is_neither_altered_nor_deleted(lockstep: Any, arguments: tuple[str, ...]) -> None:
     run = lockstep("topic", *arguments)
-    assert_failed(run, "SCHEDULE_TOPIC_XXXX is the broker's own")
+    assert_failed(run, "SCHEDULE_TOPIC_XXXX is used by the brokers internally")
     assert "create" not in run.err
 
 
 @pytest.mark.parametrize(
     ("topic", "words"),
     [
-        ("%RETRY%billing", "is where what group billing has failed and waits to be given again lies"),
-        ("%DLQ%billing", "is where what group billing has given up lies"),
+        ("%RETRY%billing", "holds the messages that wait for a retry of group billing"),
+        ("%DLQ%billing", "holds the dead letters of group billing"),
     ],
 )
 def test_what_a_group_alone_has_is_deleted_by_force_only(lockstep: Any, cluster: FakeCluster, topic: str, words: str) -> None:
@@ -255,7 +255,7 @@ def test_dead_letters_that_are_not_shown_are_counted(lockstep: Any, cluster: Fak
         broker.offsets[topic] = [OffsetRange(0, 0, count)]
         broker.queues[topic, 0] = [stored(Message(topic, b"b%d" % n), 0, n, n * 200) for n in range(count)]
     cut = lockstep("dlq", "ls", "billing", "--limit", "3")
-    assert cut.out.splitlines()[-1] == "the newest 5 of 7, at most 3 of each broker: --limit N shows more"
+    assert cut.out.splitlines()[-1] == "the newest 5 of 7, at most 3 of each broker; pass --limit N to list more"
     shown = lockstep("dlq", "ls", "billing", "--limit", "3", "--json").json
     assert (shown["stored"], [letter["body"] for letter in shown["dead_letters"]]) == (7, ["b2", "b3", "b4", "b0", "b1"])
     assert "newest" not in lockstep("dlq", "ls", "billing", "--limit", "5").out
@@ -286,7 +286,7 @@ def test_group_show_shows_the_queues_of_a_broker_that_does_not_answer_as_such(lo
     cluster.run(cluster.brokers["broker-b"].stop())
     table = lockstep("group", "show", "billing")
     assert_failed(table, "incomplete", "broker-b")
-    assert table.out.splitlines()[0] == "group billing: ordered, members: 1, lag: 13 and what broker-b has"
+    assert table.out.splitlines()[0] == "group billing: ordered, members: 1, lag: 13, without broker-b, which could not be reached"
     rows = [line.split() for line in table.out.splitlines() if "orders  broker-b" in line]
     assert [" ".join(row) for row in rows] == [f"orders broker-b {n} broker not reached - - - - - - -" for n in (0, 1)]
     shown = lockstep("group", "show", "billing", "--json").json
@@ -334,7 +334,7 @@ def test_message_show_says_what_each_broker_has_where_no_message_has_the_id(lock
     cluster.brokers["broker-a"].by_position[4_096] = stored(Message("orders", b"other"), 0, 0, 4_096)
     run = lockstep("message", "show", offset_message_id("250.1.2.3:7", 4_096))
     other = offset_message_id(STORE_HOST, 4_096)
-    assert_failed(run, "the store that 250.1.2.3:7 stands for", f"broker-a: message {other} is there", "broker-b: ", "no message at 4096")
+    assert_failed(run, "the store with the id 250.1.2.3:7", f"broker-a: message {other} is there", "broker-b: ", "no message at 4096")
     assert_failed(lockstep("message", "show", offset_message_id("10.1.2.3:7", 8)), "the broker at 10.1.2.3:7", "no message at 8")
 
 
@@ -364,7 +364,7 @@ def test_tail_says_how_several_tags_are_written(lockstep: Any, cluster: FakeClus
     cluster.brokers["broker-a"].queues["orders", 0] = [stored(Message("orders", b"x", tags="a, b"), 0, 0, 4_096)]
     run = lockstep("tail", "orders", "--from-start", "--tag", "a, b", "--count", "1")
     assert (run.code, run.out.count("\n")) == (0, 1), "one tag, as it says"
-    assert "lockstep: 'a, b' is taken as one tag; several are written: 'a || b'\n" in run.err
+    assert "lockstep: --tag: 'a, b' is matched as one tag; write several tags as 'a || b'\n" in run.err
 
 
 def test_a_message_that_is_nowhere_is_said_so(lockstep: Any) -> None:

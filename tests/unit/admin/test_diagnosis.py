@@ -37,47 +37,49 @@ def problems(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 def looked_at(status: BrokerStatus | None, address: BrokerAddress = A, *, reason: str = "", took_ms: int = 0) -> list[tuple[str, str]]:
-    return problems(diagnosis.broker(address, status, reason, NOW, took_ms))
+    return problems(diagnosis.check_broker(address, status, reason, NOW, took_ms))
 
 
 def test_a_broker_that_is_well_has_no_problem_and_says_what_was_checked() -> None:
     assert looked_at(STATUS) == []
-    checks = {finding.check for finding in diagnosis.broker(A, STATUS, "", NOW, 0)}
+    checks = {finding.check for finding in diagnosis.check_broker(A, STATUS, "", NOW, 0)}
     assert checks == {"broker reached", "clock", "store writable", "store whole", "file descriptors", "broker registered"}
 
 
 @pytest.mark.parametrize(("limit", "words"), [(None, []), (1 << 20, []), (4_096, []), (4_095, ["4095"]), (256, ["256"])])
 def test_a_low_limit_of_file_descriptors_is_a_problem(limit: int | None, words: list[str]) -> None:
-    found = [f"it may have {each} file descriptors: room for few connections" for each in words]
+    found = [f"its limit of {each} file descriptors leaves room for few connections" for each in words]
     assert looked_at(replace(STATUS, descriptor_limit=limit)) == [("file descriptors", each) for each in found]
 
 
 @pytest.mark.parametrize(("count", "limit", "problem"), [(0, 0, False), (9, 0, False), (32_767, 65_536, False), (32_768, 65_536, True)])
 def test_half_as_many_deleted_topics_as_may_be_remembered_are_a_problem(count: int, limit: int, problem: bool) -> None:
     found = looked_at(replace(STATUS, topics_deleted=count, topics_deleted_max=limit))
-    words = "it remembers 32768 deleted topics; with 65536 no topic of a new name is created"
+    words = "it remembers 32768 deleted topics; from 65536 on, topics with new names can't be created"
     assert found == ([("deleted topics", words)] if problem else [])
 
 
 @pytest.mark.parametrize(
     ("brokers", "words"),
     [
-        (None, "does not answer: refused"),
+        (None, "does not respond: refused"),
         ((), "knows no registered broker"),
         ((replace(A, registered=False),), "knows no registered broker"),
     ],
 )
 def test_a_nameserver_answers_and_knows_a_broker(brokers: tuple[BrokerAddress, ...] | None, words: str) -> None:
-    assert problems([diagnosis.nameserver("n1:9876", brokers, "refused")]) == [("nameserver", words)]
-    assert problems([diagnosis.nameserver("n1:9876", (A,))]) == []
+    assert problems([diagnosis.check_nameserver("n1:9876", brokers, "refused")]) == [("nameserver", words)]
+    assert problems([diagnosis.check_nameserver("n1:9876", (A,))]) == []
 
 
 def test_a_broker_is_registered_and_answers_at_its_advertised_address() -> None:
     assert looked_at(None, replace(A, registered=False)) == [("broker registered", "is not registered now")]
     assert looked_at(None, reason="10.0.0.1:10911: timed out") == [
-        ("broker reached", "does not answer from here: 10.0.0.1:10911: timed out")
+        ("broker reached", "can't be reached from here: 10.0.0.1:10911: timed out")
     ]
-    assert looked_at(replace(STATUS, broker_name="broker-b")) == [("broker reached", "is answered by broker-b: two advertise one address")]
+    assert looked_at(replace(STATUS, broker_name="broker-b")) == [
+        ("broker reached", "broker-b responds there: two brokers advertise one address")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,8 @@ def test_a_broker_is_registered_and_answers_at_its_advertised_address() -> None:
     [
         (CLOCK_MS_MAX, 0, None),
         (-CLOCK_MS_MAX, 0, None),
-        (CLOCK_MS_MAX + 1, 0, "its clock is 2.0 s ahead of the one here"),
-        (-CLOCK_MS_MAX - 1_000, 0, "its clock is 3.0 s behind the one here"),
+        (CLOCK_MS_MAX + 1, 0, "its clock is 2.0 s ahead of this machine's"),
+        (-CLOCK_MS_MAX - 1_000, 0, "its clock is 3.0 s behind this machine's"),
         (-CLOCK_MS_MAX - 1_000, 1_000, None),
     ],
 )
@@ -113,7 +115,7 @@ def test_a_disk_has_a_tenth_free_and_more_than_the_reserve(free_mib: int, words:
         ("accepted", "", []),
         ("unreachable", "", [("broker registered", "is unreachable")]),
         ("pending", "", [("broker registered", "is pending")]),
-        ("refused", "the name is taken", [("one broker a name", "was refused: the name is taken")]),
+        ("refused", "the name is taken", [("unique broker name", "was refused: the name is taken")]),
     ],
 )
 def test_a_broker_is_accepted_by_each_of_its_nameservers(standing: str, remark: str, found: list[tuple[str, str]]) -> None:
@@ -130,8 +132,8 @@ def test_a_broker_is_accepted_by_each_of_its_nameservers(standing: str, remark: 
     ],
 )
 def test_nameservers_that_tell_of_one_broker_in_two_ways_have_heard_two(other: BrokerAddress, two: bool) -> None:
-    found = problems(diagnosis.disagreements({"n1:9876": (A,), "n2:9876": (other,)}))
-    assert [check for check, _ in found] == (["one broker a name"] if two else [])
+    found = problems(diagnosis.check_agreement({"n1:9876": (A,), "n2:9876": (other,)}))
+    assert [check for check, _ in found] == (["unique broker name"] if two else [])
     if two:
         assert "n1:9876" in found[0][1]
         assert "n2:9876" in found[0][1]
@@ -139,20 +141,20 @@ def test_nameservers_that_tell_of_one_broker_in_two_ways_have_heard_two(other: B
 
 def test_a_member_is_listed_at_every_broker_of_its_topics_and_all_agree() -> None:
     report = GroupReport("billing", True, False, (), (MEMBER,), ())
-    assert problems(diagnosis.group(report)) == []
+    assert problems(diagnosis.check_group(report)) == []
     missing = replace(report, members=(replace(MEMBER, missing_at=("broker-b", "broker-c")),))
-    assert problems(diagnosis.group(missing)) == [("members complete", "is missing at broker-b, broker-c")]
+    assert problems(diagnosis.check_group(missing)) == [("members complete", "is missing at broker-b, broker-c")]
     split = replace(report, conflicts=("broker-b and broker-a have different contracts: ordered",))
-    assert problems(diagnosis.group(split)) == [("one contract", "broker-b and broker-a have different contracts: ordered")]
-    assert "start them with the new ones" in diagnosis.group(split)[0].step
+    assert problems(diagnosis.check_group(split)) == [("one contract", "broker-b and broker-a have different contracts: ordered")]
+    assert "start them with the new ones" in diagnosis.check_group(split)[0].step
     uneven = replace(report, unequal_settings=("broker-b and broker-a have different settings",), settings=SETTINGS)
-    assert problems(diagnosis.group(uneven)) == [("one contract", "broker-b and broker-a have different settings")]
+    assert problems(diagnosis.check_group(uneven)) == [("one contract", "broker-b and broker-a have different settings")]
     command = "`lockstep group update billing --subscription-policy classic --no-consume`"
-    assert diagnosis.group(uneven)[0].step.startswith(f"{command} gives all of them the settings")
-    assert diagnosis.group(replace(report, members=())) == [], "a group without a member has nothing to be incomplete"
+    assert diagnosis.check_group(uneven)[0].step.startswith(f"run {command}: it gives every broker the settings")
+    assert diagnosis.check_group(replace(report, members=())) == [], "a group without a member has nothing to be incomplete"
 
 
 def test_damage_of_the_log_is_a_finding() -> None:
     found = looked_at(replace(STATUS, damaged_messages=3, damaged_bytes=0))
-    assert found == [("store whole", "3 messages are lost to damage of the log, 0 bytes of it are no records")]
+    assert found == [("store whole", "damage of the log has destroyed 3 messages; 0 bytes are unreadable")]
     assert looked_at(replace(STATUS, damaged_messages=0, damaged_bytes=7))[0][0] == "store whole"

@@ -70,7 +70,7 @@ def test_a_signal_during_the_imports_of_a_command_ends_it(address: str, imported
 
 def test_a_signal_that_an_import_has_dropped_ends_the_command_before_it_begins() -> None:
     early = EarlySignal()
-    before = early.listen()
+    before = early.install()
     began = []
 
     async def work() -> None:
@@ -82,7 +82,7 @@ def test_a_signal_that_an_import_has_dropped_ends_the_command_before_it_begins()
         with pytest.raises(CommandInterruptedError):
             run_interruptible(work(), exit_code=1)
     finally:
-        early.end(before)
+        early.restore(before)
     assert (began, signal.getsignal(signal.SIGINT)) == ([], before)
 
 
@@ -91,7 +91,7 @@ def test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_i
     raised = []
 
     def set_late(number: int, handler: object) -> object:
-        if not raised and getattr(handler, "__name__", "") == "_signalled":
+        if not raised and getattr(handler, "__name__", "") == "_on_signal":
             raised.append(1)
             signal.raise_signal(number)
         return set_handler(number, handler)
@@ -103,7 +103,7 @@ def test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_i
 
 
 def test_a_second_signal_while_a_command_is_loaded_ends_the_process() -> None:
-    script = "import signal\nfrom lockstep.admin.early_signal import EarlySignal\nEarlySignal().listen()\n"
+    script = "import signal\nfrom lockstep.admin.early_signal import EarlySignal\nEarlySignal().install()\n"
     twice = "for _ in range(2):\n    try:\n        signal.raise_signal(signal.SIGINT)\n    except KeyboardInterrupt:\n        pass\n"
     ended = subprocess.run([sys.executable, "-c", script + twice], env=clean_environment(), timeout=60, check=False)
     assert ended.returncode == 130

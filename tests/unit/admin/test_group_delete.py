@@ -49,7 +49,7 @@ def test_a_group_is_deleted_at_every_broker_and_the_topics_that_stay_are_named(d
     assert (code, err, knowing(cluster)) == (0, "", [])
     first, second = out.splitlines()
     assert first == "group billing is deleted at broker-a, broker-b: its progress and its settings"
-    assert second == "topic %DLQ%billing stays with its messages; delete them with `lockstep topic delete %DLQ%billing --force`"
+    assert second == "topic %DLQ%billing and its messages are kept; run `lockstep topic delete %DLQ%billing --force` to delete them"
 
 
 def test_the_answer_for_scripts(delete: Any, cluster: FakeCluster) -> None:
@@ -72,7 +72,7 @@ def test_a_broker_that_refuses_is_named_with_the_next_step_and_the_others_have_d
     code, out, err = delete("billing")
     assert (code, knowing(cluster)) == (1, ["broker-b"])
     assert "is deleted at broker-a" in out
-    assert "not deleted everywhere: broker broker-b: NO_PERMISSION: it has queues that clients hold" in err
+    assert "not deleted at all brokers: broker broker-b: NO_PERMISSION: it has queues that clients hold" in err
     assert "run `lockstep group delete billing` again" in err
 
 
@@ -80,7 +80,7 @@ def test_a_broker_that_is_away_is_named(delete: Any, cluster: FakeCluster) -> No
     cluster.run(cluster.brokers["broker-b"].stop())
     code, _, err = delete("billing")
     assert (code, "broker-a" in knowing(cluster)) == (1, False)
-    assert "not deleted everywhere: broker broker-b" in err
+    assert "not deleted at all brokers: broker broker-b" in err
 
 
 @pytest.mark.parametrize(("group", "words"), [("nothing", "lockstep group list"), ("", "group is blank")])

@@ -44,7 +44,7 @@ def test_a_member_is_missing_where_the_topics_have_queues_and_the_list_lacks_it(
 
 
 def test_a_member_is_missing_at_a_broker_that_knows_nothing_of_its_group() -> None:
-    made = report("g", {"a": status(member("x"))}, at("a", "b", "c"), {"c": "refused"}, strangers=["b", "elsewhere"])
+    made = report("g", {"a": status(member("x"))}, at("a", "b", "c"), {"c": "refused"}, without_group=["b", "elsewhere"])
     assert [(line.client_id, line.missing_at) for line in made.members] == [("x", ("b",))]
 
 

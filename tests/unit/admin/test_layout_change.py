@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.layout_change import altered, counts
+from lockstep.admin.layout_change import alter_layout, parse_queue_counts
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import check_layout
 from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
@@ -52,12 +52,12 @@ TWO = layout(entry("broker-a", 2), entry("broker-b", 2))
 def test_what_is_added_comes_last_and_what_goes_goes_from_the_end(
     before: TopicLayout, brokers: tuple[str, ...], write: int, read: int, after: tuple[LayoutEntry, ...]
 ) -> None:
-    made = altered(before, brokers, write_count=write, read_count=read, writer=9)
+    made = alter_layout(before, brokers, write_count=write, read_count=read, writer=9)
     assert (made.entries, made.version) == (after, LayoutVersion(2, 9))
 
 
 def test_nothing_to_change_is_the_same_layout() -> None:
-    assert altered(TWO, BOTH, write_count=2, read_count=2, writer=9) is TWO
+    assert alter_layout(TWO, BOTH, write_count=2, read_count=2, writer=9) is TWO
 
 
 def test_a_deleted_topic_has_no_queues_and_a_higher_counter() -> None:
@@ -70,7 +70,7 @@ def test_after_any_changes_each_broker_has_the_queues_that_were_last_asked_for(s
     now, wanted = TWO, dict.fromkeys(BOTH, (2, 2))
     for write, more, brokers in steps:
         before = now
-        now = altered(before, brokers, write_count=write, read_count=write + more, writer=9)
+        now = alter_layout(before, brokers, write_count=write, read_count=write + more, writer=9)
         wanted |= dict.fromkeys(brokers, (write, write + more))
         check_layout(now)
         assert {name: (now.write_count(name), now.read_count(name)) for name in wanted} == wanted
@@ -84,14 +84,14 @@ def test_after_any_changes_each_broker_has_the_queues_that_were_last_asked_for(s
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ((None, None, None), "say how many"),
-        ((None, 2, None), "say how many"),
+        ((None, None, None), "the number of queues is missing"),
+        ((None, 2, None), "the number of queues is missing"),
         ((2, 2, None), "--queues sets both"),
-        ((None, 3, 2), "nobody would ever read"),
+        ((None, 3, 2), "would never be consumed"),
     ],
 )
 def test_counts_that_say_nothing_or_too_much_are_refused(asked: tuple[int | None, int | None, int | None], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        counts(*asked)
-    assert counts(4, None, None) == (4, 4)
-    assert counts(None, 2, 4) == (2, 4)
+        parse_queue_counts(*asked)
+    assert parse_queue_counts(4, None, None) == (4, 4)
+    assert parse_queue_counts(None, 2, 4) == (2, 4)

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.admin.commands.message import message_json
-from lockstep.admin.render import ago, body_text, print_table, stamp
+from lockstep.admin.render import body_text, format_duration, format_time, print_table
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.record import encode_record
 from lockstep.runtime.safe_text import printable
@@ -26,11 +26,11 @@ from lockstep.runtime.safe_text import printable
     ],
 )
 def test_a_span_is_told_in_the_unit_that_people_think_in(milliseconds: int | None, text: str | None) -> None:
-    assert ago(milliseconds) == text
+    assert format_duration(milliseconds) == text
 
 
 def test_a_stamp_is_utc_with_milliseconds() -> None:
-    assert stamp(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+    assert format_time(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
 
 
 def test_no_control_character_reaches_the_terminal() -> None:

@@ -9,7 +9,16 @@ import pytest
 from lockstep.admin import replay
 from lockstep.admin.client import AdminClient
 from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue
-from lockstep.admin.replay import GIVE_UP_LEVEL, REMEMBER_EVERY, RETRY_LEVEL, Replay, ReplayResult, SkippedMessage, words
+from lockstep.admin.replay import (
+    COMMIT_EVERY,
+    DEAD_LETTER_LEVEL,
+    RETRY_LEVEL,
+    Replay,
+    ReplayResult,
+    ReplayTarget,
+    SkippedMessage,
+    summarize_skipped,
+)
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, TransportError
@@ -48,8 +57,8 @@ class World:
     async def route(self, topic: str) -> TopicRoute:
         return TopicRoute(TopicLayout(topic, LayoutVersion(1, 7), (LayoutEntry(BROKER.name, 2, 2, 1),)), (BROKER,))
 
-    async def ask(self, broker: BrokerAddress, code: int, header: SendBackHeader) -> None:
-        if header.delay_level == GIVE_UP_LEVEL:
+    async def request(self, broker: BrokerAddress, code: int, header: SendBackHeader) -> None:
+        if header.delay_level == DEAD_LETTER_LEVEL:
             self.given_up.append(header.offset)
         else:
             assert header.delay_level == RETRY_LEVEL
@@ -60,21 +69,21 @@ class World:
             raise self.error
         self.sent.append(number)
 
-    async def letters(self, admin: AdminClient, morgue: DeadLetterQueue, group: str, first: int) -> AsyncIterator[DeadLetter]:
+    async def read_dead_letters(self, admin: AdminClient, queue: DeadLetterQueue, group: str, first: int) -> AsyncIterator[DeadLetter]:
         for number in range(first, len(self.keys)):
             record = bytearray(encode_message(Message("%DLQ%g", b"%d" % number, sharding_key=self.keys[number]), 0, "A" * 32, 5))
             record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(number)
             yield DeadLetter(BROKER, decode_messages(bytes(record), BROKER.name)[0], number, "orders", None, None, self.lay_in.get(number))
 
-    async def remember(self, admin: AdminClient, morgue: DeadLetterQueue, group: str, following: int) -> int:
+    async def commit_replayed(self, admin: AdminClient, queue: DeadLetterQueue, group: str, next_offset: int) -> int:
         before = self.remembered if self.other is None else self.other
         self.other = None
-        self.remembered = following
-        self.moved.append(following)
+        self.remembered = next_offset
+        self.moved.append(next_offset)
         return before
 
-    async def run(self, way: str = "topic", *, everything: bool = False) -> ReplayResult:
-        work = Replay(cast(AdminClient, self), cast(Producer, self), "g", way, RATE, everything=everything)
+    async def run(self, target: ReplayTarget = ReplayTarget.TOPIC, *, include_replayed: bool = False) -> ReplayResult:
+        work = Replay(cast(AdminClient, self), cast(Producer, self), "g", target, RATE, include_replayed=include_replayed)
         return await work.run([DeadLetterQueue(BROKER, OffsetRange(0, 0, len(self.keys)), self.remembered)])
 
 
@@ -82,8 +91,8 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(*keys: str | None, **facts: Any) -> World:
         made = World(list(keys), **facts)
-        monkeypatch.setattr(replay, "letters", made.letters)
-        monkeypatch.setattr(replay, "remember", made.remember)
+        monkeypatch.setattr(replay, "read_dead_letters", made.read_dead_letters)
+        monkeypatch.setattr(replay, "commit_replayed", made.commit_replayed)
         return made
 
     return make
@@ -95,7 +104,7 @@ async def test_only_the_key_of_a_letter_that_remained_waits_and_keeps_its_order(
     assert made.sent == [1, 3]
     assert made.given_up == [0, 2, 4], "in their order, and to the end"
     assert made.remembered == 5
-    assert (outcome.sent, [each.why for each in outcome.left]) == (2, ["MESSAGE_ILLEGAL: too long"] * 3)
+    assert (outcome.sent, [each.why for each in outcome.skipped]) == (2, ["MESSAGE_ILLEGAL: too long"] * 3)
 
 
 async def test_where_nothing_behind_it_went_out_a_letter_stays_where_it_is(world: Any) -> None:
@@ -106,31 +115,31 @@ async def test_where_nothing_behind_it_went_out_a_letter_stays_where_it_is(world
 
 async def test_of_letters_that_were_replayed_before_those_that_fail_wait_again(world: Any) -> None:
     made = world("a", "b", bad={0, 1}, remembered=2)
-    await made.run(everything=True)
+    await made.run(include_replayed=True)
     assert (made.given_up, made.remembered) == ([0, 1], 2)
 
 
 async def test_a_refusal_of_one_retry_holds_up_no_other_and_a_broker_that_is_gone_all(world: Any) -> None:
     made = world("a", "a", bad={0}, error=BrokerSystemError("no message begins there"))
-    assert (await made.run("retry")).sent == 1
+    assert (await made.run(ReplayTarget.RETRY)).sent == 1
     assert (made.sent, made.given_up) == ([1], [0])
     made = world("a", "b", "c", bad={1}, error=TransportError("gone"))
-    outcome = await made.run("retry")
-    assert (made.sent, outcome.left, outcome.failed, made.remembered) == ([0], [], {"broker-a": "gone"}, 1)
+    outcome = await made.run(ReplayTarget.RETRY)
+    assert (made.sent, outcome.skipped, outcome.failed, made.remembered) == ([0], [], {"broker-a": "gone"}, 1)
 
 
-@pytest.mark.parametrize(("other", "kept"), [(REMEMBER_EVERY - 1, REMEMBER_EVERY), (REMEMBER_EVERY, REMEMBER_EVERY), (70, 70)])
+@pytest.mark.parametrize(("other", "kept"), [(COMMIT_EVERY - 1, COMMIT_EVERY), (COMMIT_EVERY, COMMIT_EVERY), (70, 70)])
 async def test_who_finds_the_progress_moved_stops_and_takes_none_of_it_back(world: Any, other: int, kept: int) -> None:
     made = world(*[None] * 80, other=other)
     outcome = await made.run()
-    assert "another replay of g runs at the same time" in str(outcome.overtaken)
-    assert (len(made.sent), made.remembered) == (REMEMBER_EVERY, kept)
+    assert "another replay of g is running" in str(outcome.conflict)
+    assert (len(made.sent), made.remembered) == (COMMIT_EVERY, kept)
 
 
 async def test_a_replay_alone_finds_nothing_moved(world: Any) -> None:
-    made = world(*[None] * (2 * REMEMBER_EVERY + 1))
-    assert (await made.run()).overtaken is None
-    assert made.moved == [REMEMBER_EVERY, 2 * REMEMBER_EVERY, 2 * REMEMBER_EVERY + 1]
+    made = world(*[None] * (2 * COMMIT_EVERY + 1))
+    assert (await made.run()).conflict is None
+    assert made.moved == [COMMIT_EVERY, 2 * COMMIT_EVERY, 2 * COMMIT_EVERY + 1]
 
 
 async def test_without_a_key_a_letter_goes_to_its_queue_if_there_is_one_still(world: Any) -> None:
@@ -142,9 +151,9 @@ async def test_without_a_key_a_letter_goes_to_its_queue_if_there_is_one_still(wo
 async def test_without_a_key_a_letter_that_remains_holds_up_those_of_its_queue(world: Any) -> None:
     made = world(None, None, None, "a", lay_in={0: 1, 1: 1, 2: 0}, bad={0})
     outcome = await made.run()
-    assert (len(outcome.left), made.sent) == (2, [2, 3])
+    assert (len(outcome.skipped), made.sent) == (2, [2, 3])
 
 
 def test_letters_of_one_reason_are_told_together() -> None:
     left = [SkippedMessage(str(number), "gone", "no topic") for number in range(4)] + [SkippedMessage("9", "other", "no topic")]
-    assert words(left) == "4 of gone (0, 1, 2, …): no topic; 1 of other (9): no topic"
+    assert summarize_skipped(left) == "4 of gone (0, 1, 2, …): no topic; 1 of other (9): no topic"

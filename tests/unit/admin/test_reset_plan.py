@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.admin.group_report import QueueLine
-from lockstep.admin.reset_plan import Move, Target, moves, parse_queue, parse_target
+from lockstep.admin.reset_plan import Move, Target, parse_queue, parse_target, plan_moves
 from lockstep.protocol.bodies import OffsetRange
 from lockstep.protocol.errors import ConfigError, StateError
 from lockstep.protocol.queue import MessageQueue
@@ -49,7 +49,7 @@ def test_any_other_way_is_refused_with_the_five(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1700000001s", "999999999999d", "9" * 19 + "d", "1969-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00"])
 def test_a_time_before_all_times_is_refused_with_the_limit_and_the_next_step(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"before 1970-01-01.*say --to beginning"):
+    with pytest.raises(ConfigError, match=r"before 1970-01-01.*use --to beginning"):
         parse_target(text, NOW)
 
 
@@ -64,7 +64,7 @@ def test_a_queue_is_a_broker_and_a_number(text: str) -> None:
 
 def plan(target: Target, *, before: int | None = 50, first: int = 10, end: int = 100, at_time: int = 0) -> Move:
     lines = [replace(LINE, committed_offset=before)]
-    (move,) = moves([Q], lines, {Q: OffsetRange(0, first, end)}, target, {Q: at_time})
+    (move,) = plan_moves([Q], lines, {Q: OffsetRange(0, first, end)}, target, {Q: at_time})
     return move
 
 
@@ -87,7 +87,7 @@ def test_a_move_counts_the_messages_that_come_again_or_are_skipped(target: Targe
 
 @pytest.mark.parametrize("offset", [9, 101])
 def test_an_offset_that_the_queue_does_not_hold_is_refused(offset: int) -> None:
-    with pytest.raises(StateError, match="holds 10 to 100"):
+    with pytest.raises(StateError, match="has offsets 10 to 100"):
         plan(Target("offset", offset))
 
 
@@ -106,5 +106,5 @@ def test_no_plan_leaves_the_queue(first: int, length: int, at_time: int, word: s
 
 
 def test_a_queue_that_its_broker_does_not_know_yet_is_told() -> None:
-    with pytest.raises(StateError, match=r"broker broker-a does not know orders@broker-a:0 yet.*nothing was changed, run it again"):
-        moves([Q], (), {}, Target("end"), {})
+    with pytest.raises(StateError, match=r"nothing was changed: broker broker-a does not know orders@broker-a:0 yet.*Run the command"):
+        plan_moves([Q], (), {}, Target("end"), {})

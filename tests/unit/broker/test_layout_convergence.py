@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.admin.layout_change import altered
+from lockstep.admin.layout_change import alter_layout
 from lockstep.protocol.layouts import ENTRY_COUNT_MAX, check_layout
 from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
 from support.layout_cluster import TOPIC, Broker, Cluster, misnumbered
@@ -99,12 +99,12 @@ def test_queues_that_an_operator_took_away_are_not_appended() -> None:
     a, _ = two_brokers()
     a.send(0)
     a.send(1)
-    small = altered(a.topics.require_layout(TOPIC), ["broker-a"], write_count=1, read_count=1, writer=5)
+    small = alter_layout(a.topics.require_layout(TOPIC), ["broker-a"], write_count=1, read_count=1, writer=5)
     a.topics.create(small)
     assert a.layout == small
     a.start()
     assert a.layout == small
-    grown = altered(small, ["broker-a", "broker-b"], write_count=2, read_count=2, writer=5)
+    grown = alter_layout(small, ["broker-a", "broker-b"], write_count=2, read_count=2, writer=5)
     a.topics.create(grown)
     other = TopicLayout(TOPIC, LayoutVersion(grown.version.counter, WRITER_MAX - 1), small.entries)
     a.topics.adopt([other])

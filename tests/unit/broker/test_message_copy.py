@@ -78,7 +78,7 @@ def waited(letter: MessageCopy) -> MessageCopy:
 def replayed(record: bytes) -> MessageCopy:
     """Sent anew, as `dlq replay` does."""
     (message,) = decode_messages(record, "broker-a")
-    again = DeadLetter(BROKER, message, 0, None, None, None).again()
+    again = DeadLetter(BROKER, message, 0, None, None, None).original_message()
     return MessageCopy.of(RecordView(encode_message(again, 0, "A" * 32, 0)))
 
 

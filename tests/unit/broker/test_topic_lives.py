@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.admin.layout_change import altered
+from lockstep.admin.layout_change import alter_layout
 from lockstep.broker.tables.topic_table import COUNTER_STEP_MAX
 from lockstep.client.topics import first_layout
 from lockstep.protocol.layouts import COUNTER_MAX
@@ -24,7 +24,7 @@ def grow(cluster: Cluster, broker: Broker, body: str) -> None:
     """One queue more, with a message in it."""
     layout = broker.topics.require_layout(TOPIC)
     count = layout.id_count(broker.name) + 1
-    broker.topics.create(altered(layout, [broker.name], write_count=count, read_count=count, writer=cluster.writers()))
+    broker.topics.create(alter_layout(layout, [broker.name], write_count=count, read_count=count, writer=cluster.writers()))
     broker.send(count - 1, body)
 
 
@@ -281,5 +281,5 @@ def test_in_any_order_of_delivery_a_message_is_lost_to_a_deletion_of_its_topic_a
 def test_no_alteration_by_our_tools_removes_the_oldest_queue(first: int, changes: list[tuple[set[str], int, int]]) -> None:
     layout = first_layout(TOPIC, ["a", "b", "c"][:first], 4, 7)
     for brokers, write_count, more in changes:
-        layout = altered(layout, brokers, write_count=write_count, read_count=write_count + more, writer=7)
+        layout = alter_layout(layout, brokers, write_count=write_count, read_count=write_count + more, writer=7)
         assert layout.began == 1

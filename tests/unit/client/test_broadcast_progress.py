@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.topic_change import put_everywhere
-from lockstep.admin.layout_change import altered
+from lockstep.admin.layout_change import alter_layout
+from lockstep.admin.layout_publish import publish_layout
 from lockstep.client import (
     Backoff,
     ConcurrentlyContext,
@@ -267,11 +267,11 @@ def test_a_queue_that_its_layout_takes_away_keeps_its_place_for_when_it_is_back(
                 await w.send(*bodies(0, 10))
                 await w.cluster.advance(seconds=3)
                 layout = (await admin.route(TOPIC)).layout
-                fewer = altered(layout, {"broker-a"}, write_count=1, read_count=1, writer=7)
-                await put_everywhere(admin, fewer)
+                fewer = alter_layout(layout, {"broker-a"}, write_count=1, read_count=1, writer=7)
+                await publish_layout(admin, fewer)
                 await w.cluster.advance(seconds=40)
-                again = altered((await admin.route(TOPIC)).layout, {"broker-a"}, write_count=2, read_count=2, writer=7)
-                await put_everywhere(admin, again)
+                again = alter_layout((await admin.route(TOPIC)).layout, {"broker-a"}, write_count=2, read_count=2, writer=7)
+                await publish_layout(admin, again)
                 await w.cluster.advance(seconds=40)
                 await w.producer.send(Message(TOPIC, b"new"), selector=lambda queues, _: queues[-1])
                 await w.cluster.advance(seconds=40)

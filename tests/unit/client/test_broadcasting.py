@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.topic_change import put_everywhere
-from lockstep.admin.layout_change import altered
+from lockstep.admin.layout_change import alter_layout
+from lockstep.admin.layout_publish import publish_layout
 from lockstep.client import (
     Backoff,
     ConcurrentlyContext,
@@ -79,7 +79,7 @@ def test_a_topic_that_is_made_anew_is_consumed_from_its_beginning_whatever_the_p
                 await w.cluster.advance(seconds=1)
                 await w.send(b"seen")
                 await w.cluster.advance(seconds=2)
-            await put_everywhere(admin, (await admin.route(TOPIC)).layout.deletion)
+            await publish_layout(admin, (await admin.route(TOPIC)).layout.deletion)
             await w.cluster.advance(seconds=2)
             await w.cluster.create_topic(TOPIC, queues=1)
             async with Producer("shop", nameserver=w.cluster.nameserver) as producer:
@@ -98,8 +98,8 @@ def test_a_queue_that_was_added_while_a_member_was_away_is_consumed_from_its_beg
             admin = AdminClient(Host.current(), w.cluster.nameserver)
             async with w.member("one", consume_from_where=ConsumeFromWhere.LAST_OFFSET):
                 await w.cluster.advance(seconds=2)
-            more = altered((await admin.route(TOPIC)).layout, {"broker-a"}, write_count=2, read_count=2, writer=7)
-            await put_everywhere(admin, more)
+            more = alter_layout((await admin.route(TOPIC)).layout, {"broker-a"}, write_count=2, read_count=2, writer=7)
+            await publish_layout(admin, more)
             await w.cluster.advance(seconds=40)
             for queue_id in range(2):
                 await w.producer.send(Message(TOPIC, b"%d" % queue_id), queue=MessageQueue(TOPIC, "broker-a", queue_id))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.topic_change import put_everywhere
-from lockstep.admin.layout_change import altered
+from lockstep.admin.layout_change import alter_layout
+from lockstep.admin.layout_publish import publish_layout
 from lockstep.client import (
     ConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -75,7 +75,7 @@ async def alter(cluster: TestCluster, queue_count: int) -> None:
     """So many queues of the topic on every broker."""
     admin = AdminClient(Host.current(), cluster.nameserver)
     layout = (await admin.route(TOPIC)).layout
-    await put_everywhere(admin, altered(layout, set(cluster.brokers), write_count=queue_count, read_count=queue_count, writer=7))
+    await publish_layout(admin, alter_layout(layout, set(cluster.brokers), write_count=queue_count, read_count=queue_count, writer=7))
 
 
 async def has_each_queue(cluster: TestCluster, seen: list[bytes], queue_count: int) -> None:
@@ -114,7 +114,7 @@ def test_a_nameserver_that_hears_of_it_late_is_asked_every_second_and_for_this_t
                 await instance.watch.route(topic)
             layout = instance.routes.layout(TOPIC)
             assert layout is not None
-            newer = altered(layout, {"broker-a"}, write_count=3, read_count=3, writer=7)
+            newer = alter_layout(layout, {"broker-a"}, write_count=3, read_count=3, writer=7)
             asked: list[str] = []
             route = instance.nameservers.route
 
@@ -126,7 +126,7 @@ def test_a_nameserver_that_hears_of_it_late_is_asked_every_second_and_for_this_t
             instance._layouts_changed([newer, TopicLayout("unheard", newer.version, newer.entries)])
             await cluster.advance(seconds=4.5)
             assert (set(asked), len(asked)) == ({TOPIC}, 5)
-            await put_everywhere(AdminClient(Host.current(), cluster.nameserver), newer)
+            await publish_layout(AdminClient(Host.current(), cluster.nameserver), newer)
             await cluster.advance(seconds=1.5)
             assert instance.routes.layout(TOPIC) == newer
             asked.clear()

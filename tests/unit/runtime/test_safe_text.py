@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.admin.options import complain
-from lockstep.admin.render import json_text, print_table, say
+from lockstep.admin.options import print_error
+from lockstep.admin.render import json_text, print_line, print_table
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.errors import broker_error
@@ -61,7 +61,7 @@ async def test_no_remark_reaches_a_log_line_an_error_or_a_terminal_as_it_came(ca
     error = broker_error(answer.code, answer.remark)
     assert clean(str(error))
     assert clean(error.remark)
-    complain(error)
+    print_error(error)
     assert clean(capsys.readouterr().err)
 
 
@@ -106,9 +106,9 @@ def test_the_message_of_an_error_in_a_traceback_has_no_control_characters() -> N
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text() | st.just(EVIL))
 def test_no_text_reaches_the_terminal_of_a_command_as_it_came(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    say(f"broker {text} refused")
+    print_line(f"broker {text} refused")
     assert clean(capsys.readouterr().out)
-    complain(text)
+    print_error(text)
     assert clean(capsys.readouterr().err)
     print_table(["what"], [(text,)])
     assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))

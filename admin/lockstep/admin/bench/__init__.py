@@ -1,1 +1,1 @@
-"""lockstep bench: one producer process, one consumer process, one broker process; rates and latencies as their users see them."""
+"""lockstep bench: measure rates and latencies as users see them with one producer process, one consumer process and one broker process."""

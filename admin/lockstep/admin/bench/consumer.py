@@ -1,4 +1,4 @@
-"""The consumer process of a benchmark: consumes what is there, or what comes, and prints what it measured."""
+"""The consumer process of a benchmark: consumes a number of messages and prints the figure that it measured."""
 
 import argparse
 import asyncio
@@ -12,11 +12,11 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import new_event_loop
 
 CLOCK = Clock()
-TELL_US = 250_000
+PROGRESS_S = 0.25
 
 
 class Counter:
-    """A listener that does nothing but read each body and count."""
+    """A listener that only reads each body and counts."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.total: int = options.count
@@ -24,19 +24,19 @@ class Counter:
         self.count = 0
         self.begun_us = 0
         self.ended_us = 0
-        self.told_us = 0
+
         self.latencies_us: list[float] = []
         self.done = asyncio.Event()
 
     async def in_order(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
-        self._counted(messages)
+        self._count(messages)
         return ConsumeOrderlyStatus.SUCCESS
 
     async def concurrently(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-        self._counted(messages)
+        self._count(messages)
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
-    def _counted(self, messages: Sequence[MessageExt]) -> None:
+    def _count(self, messages: Sequence[MessageExt]) -> None:
         if not self.begun_us:
             self.begun_us = CLOCK.monotonic_us()
         for message in messages:
@@ -48,16 +48,16 @@ class Counter:
             self.ended_us = CLOCK.monotonic_us()
             self.done.set()
 
-    async def tell(self) -> None:
+    async def print_progress(self) -> None:
         while not self.done.is_set():
             print(json.dumps({"event": "bench.progress", "done": self.count, "total": self.total}), flush=True)
-            await asyncio.sleep(TELL_US / 1_000_000)
+            await asyncio.sleep(PROGRESS_S)
 
 
 def figure_of(counter: Counter, options: argparse.Namespace) -> Figure:
     if options.stamped:
         return latency_figure("end to end", options.bytes, counter.latencies_us)
-    per_call = "1 a call" if options.batch == 1 else f"up to {options.batch} a call"
+    per_call = "1 per call" if options.batch == 1 else f"up to {options.batch} per call"
     how = "concurrently" if options.concurrently else "in order"
     return rate_figure(f"consume {how}, {per_call}", options.bytes, counter.count, counter.ended_us - counter.begun_us)
 
@@ -73,7 +73,7 @@ async def main() -> None:
         consumer.orderly(counter.in_order)
     async with consumer, asyncio.TaskGroup() as group:
         print(json.dumps({"event": "bench.begun"}), flush=True)
-        group.create_task(counter.tell())
+        group.create_task(counter.print_progress())
         await counter.done.wait()
         print(json.dumps({"event": "bench.figure", **asdict(figure_of(counter, options))}), flush=True)
 
@@ -86,8 +86,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--count", type=int, required=True)
     options.add_argument("--bytes", type=int, required=True)
     options.add_argument("--batch", type=int, default=1)
-    options.add_argument("--concurrently", action="store_true", help="instead of in order")
-    options.add_argument("--stamped", action="store_true", help="the bodies carry the time of their sending")
+    options.add_argument("--concurrently", action="store_true", help="consume concurrently instead of in order")
+    options.add_argument("--stamped", action="store_true", help="measure latency from the timestamps in the bodies")
     return options
 
 

@@ -1,4 +1,4 @@
-"""Rates and percentiles: pure."""
+"""Compute rates and percentiles. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one phase measured. Rates in messages/s, latencies in µs; None: not measured in this phase."""
+    """The measurements of one phase: rate in messages/s, latencies in µs. None if the phase does not measure it."""
 
     phase: str
     body_bytes: int
@@ -17,7 +17,7 @@ class Figure:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Nearest rank: the smallest value that at least `percent` of all are not above. ValueError without values."""
+    """Return the smallest value that at least `percent` % of the values don't exceed (nearest rank). Raise ValueError without values."""
     if not values:
         raise ValueError("no values to take a percentile of")
     rank = -(-len(values) * percent // 100)

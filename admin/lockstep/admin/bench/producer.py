@@ -1,6 +1,6 @@
-"""The producer process of a benchmark: runs one phase and prints what it measured.
+"""The producer process of a benchmark: runs one phase and prints the figure that it measured.
 
-Bodies are one letter again and again, and are sent as they are.
+Bodies repeat one character, and are sent uncompressed.
 """
 
 import argparse
@@ -15,11 +15,12 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import new_event_loop
 
 KEYS = 1_000
+PROGRESS_US = 250_000
 CLOCK = Clock()
 
 
 class Phases:
-    """`keyed`: every message has one of 1,000 sharding keys; else queues are taken in turn."""
+    """The phases. With `keyed`, every message has one of 1,000 sharding keys; else messages go round robin to the queues."""
 
     def __init__(self, producer: Producer, options: argparse.Namespace) -> None:
         self.producer = producer
@@ -36,12 +37,12 @@ class Phases:
         return str(index % KEYS) if self.keyed else None
 
     def stamped(self) -> bytes:
-        """A body that begins with the time at which the message may be had."""
+        """Return a body that begins with the time (µs) at which the message becomes visible to consumers."""
         due_us = CLOCK.monotonic_us() + (self.delay or timedelta()) // timedelta(microseconds=1)
         return b"%020d%b" % (due_us, self.body[20:])
 
     async def one(self) -> Figure:
-        """Sends one at a time: the time of each."""
+        """Send one message at a time and measure the latency of each."""
         latencies = []
         for index in range(self.count):
             begun = CLOCK.monotonic_us()
@@ -51,7 +52,7 @@ class Phases:
         return latency_figure("send, one at a time", self.bytes, latencies)
 
     async def window_of_sends(self) -> Figure:
-        """Awaited sends, `window` of them in flight."""
+        """Send with `window` awaited sends in flight."""
         indices = iter(range(self.count))
 
         async def worker() -> None:
@@ -66,7 +67,7 @@ class Phases:
         return rate_figure(f"send, {self.window:,} in flight", self.bytes, self.count, CLOCK.monotonic_us() - begun)
 
     async def batches(self) -> Figure:
-        """send_batch of 1,000, four at once."""
+        """Call send_batch with 1,000 messages, four calls in flight."""
         size = min(1_000, self.count)
         indices = iter(range(0, self.count, size))
 
@@ -85,7 +86,7 @@ class Phases:
         return rate_figure(f"send_batch of {size:,}", self.bytes, self.count, CLOCK.monotonic_us() - begun)
 
     async def paced(self) -> Figure:
-        """`rate` sends a second, each with its time in the body: the consumer measures."""
+        """Send `rate` messages per second, each with a timestamp from which the consumer measures the latency."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         async with asyncio.TaskGroup() as group:
@@ -99,14 +100,14 @@ class Phases:
         return rate_figure(f"send, {self.rate:,}/s", self.bytes, self.count, (loop.time() - begun) * 1_000_000)
 
 
-_told_us = 0
+_last_progress_us = 0
 
 
 def progress(done: int, total: int) -> None:
-    global _told_us
+    global _last_progress_us
     now = CLOCK.monotonic_us()
-    if now - _told_us > 250_000:
-        _told_us = now
+    if now - _last_progress_us > PROGRESS_US:
+        _last_progress_us = now
         print(json.dumps({"event": "bench.progress", "done": done, "total": total}), flush=True)
 
 
@@ -131,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--window", type=int, default=2_000)
     options.add_argument("--rate", type=int, default=1_000)
     options.add_argument("--keyed", action="store_true")
-    options.add_argument("--delay-s", type=int, default=0, help="every message waits so long at the broker")
+    options.add_argument("--delay-s", type=int, default=0, help="delay every message by so many seconds")
     return options
 
 

@@ -1,4 +1,4 @@
-"""Runs the phases of a benchmark, each in a fresh producer or consumer process, against a cluster that runs or one of its own."""
+"""Run the phases of a benchmark, each in a new producer or consumer process, against a running cluster or one of its own."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.admin.bench.figures import Figure
-from lockstep.admin.commands.topic import create_and_wait
+from lockstep.admin.layout_publish import create_and_wait
 from lockstep.admin.processes import Process
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
 PHASE_S = 300.0
-"""A phase that takes longer than this has failed."""
+"""Time limit of a phase."""
 LATENCY_COUNT_MAX = 5_000
-"""Sends one at a time, and paced ones: more would only take longer."""
+"""Messages of the phases that send one at a time or paced: more would only take longer."""
 DELAYED_COUNT_MAX = 1_000
 NEAR_S, FAR_S = 1, 7_200
 """RocketMQ's first and last delay levels."""
@@ -25,7 +25,7 @@ NEAR_S, FAR_S = 1, 7_200
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a benchmark measures."""
+    """The parameters of a benchmark."""
 
     count: int
     body_bytes: int
@@ -33,33 +33,33 @@ class Plan:
     rate: int
     queues: int
     ordered: bool
-    """Messages have sharding keys; else queues are taken in turn."""
+    """True to send with sharding keys, False to send round robin to the queues."""
     batches: tuple[int, ...] = (64, 1)
-    """Messages a listener call at most, two consumption phases for each: in order and concurrently."""
+    """Maximum messages per listener call; each value is measured in order and concurrently."""
     delayed: int = 0
-    """Messages that wait for a later time while it is measured how late others come; 0: not measured."""
+    """Number of messages that are pending for a later time while the lateness of a short delay is measured; 0 disables it."""
 
     def __post_init__(self) -> None:
         if self.body_bytes < 20:
-            raise LocalProtocolError(f"--size {self.body_bytes}: a body holds the time of its sending, so it has at least 20 bytes")
+            raise LocalProtocolError(f"--size {self.body_bytes}: a body contains a timestamp, so it must have at least 20 bytes")
 
 
-Told = Callable[[str, int, int], None]
-"""(phase, done, total)"""
+OnProgress = Callable[[str, int, int], None]
+"""Called with (phase, done, total)."""
 
 
 class Bench:
-    def __init__(self, nameserver: str, plan: Plan, folder: Path, tasks: Tasks, told: Told) -> None:
+    def __init__(self, nameserver: str, plan: Plan, folder: Path, tasks: Tasks, on_progress: OnProgress) -> None:
         self.nameserver = nameserver
         self.plan = plan
         self.folder = folder
         self.tasks = tasks
-        self.told = told
+        self.on_progress = on_progress
         self.topic = f"bench-{Host.current().random.token(4).hex()}"
         self._sent = 0
 
     async def run(self) -> AsyncIterator[Figure]:
-        """The figures, one after the other."""
+        """Yield the figure of each phase."""
         plan = self.plan
         await create_and_wait(self.nameserver, self.topic, plan.queues)
         few = min(plan.count, LATENCY_COUNT_MAX)
@@ -73,8 +73,8 @@ class Bench:
         yield await self._end_to_end("end to end", min(plan.count, LATENCY_COUNT_MAX))
         if plan.delayed:
             await self._produce("waiting", "window", plan.delayed, "--delay-s", str(FAR_S))
-            late = f"late after {NEAR_S} s of delay, {plan.delayed:,} waiting"
-            yield await self._end_to_end(late, min(plan.count, DELAYED_COUNT_MAX), "--delay-s", str(NEAR_S))
+            lateness = f"lateness of a {NEAR_S} s delay, {plan.delayed:,} pending"
+            yield await self._end_to_end(lateness, min(plan.count, DELAYED_COUNT_MAX), "--delay-s", str(NEAR_S))
 
     async def _produce(self, name: str, phase: str, count: int, *more: str) -> Figure:
         return await self._figure(name, await self._producer(phase, count, self.topic, *more))
@@ -93,11 +93,11 @@ class Bench:
         return await self._start("consumer", [*shared, *options])
 
     async def _end_to_end(self, name: str, count: int, *more: str) -> Figure:
-        """A topic of its own, so that the consumer meets no backlog; `more` are the producer's options."""
+        """Measure with a new topic, so that there is no backlog. `more`: further options of the producer."""
         topic = f"{self.topic}-{'delayed' if more else 'paced'}"
         await create_and_wait(self.nameserver, topic, self.plan.queues)
         consumer = await self._consumer(topic, count, topic, "--stamped")
-        await consumer.event("bench.begun")
+        await consumer.wait_for_event("bench.begun")
         producer = await self._producer("paced", count, topic, *more)
         figure = await self._figure(name, consumer)
         await producer.wait()
@@ -108,28 +108,28 @@ class Bench:
         return await Process.start(role, command, log=self.folder / f"{role}.log", tasks=self.tasks)
 
     async def _figure(self, phase: str, process: Process) -> Figure:
-        def heard(event: dict[str, Any]) -> None:
+        def on_event(event: dict[str, Any]) -> None:
             if event["event"] == "bench.progress":
-                self.told(phase, event["done"], event["total"])
+                self.on_progress(phase, event["done"], event["total"])
 
-        process.on_event = heard
-        event = await process.event("bench.figure", timeout_s=PHASE_S)
+        process.on_event = on_event
+        event = await process.wait_for_event("bench.figure", timeout_s=PHASE_S)
         await process.wait()
         return Figure(**{key: value for key, value in event.items() if key != "event"})
 
 
 @asynccontextmanager
 async def cluster(folder: Path, tasks: Tasks, flush: str) -> AsyncIterator[str]:
-    """A nameserver and a broker of its own, as processes; the nameserver's address."""
+    """Run a nameserver and a broker as processes inside the block. Yield the nameserver's address."""
     nameserver = await Process.start(
         "nameserver", ["-m", "lockstep.nameserver", "--listen", "127.0.0.1:0"], log=folder / "nameserver.log", tasks=tasks
     )
     try:
-        address = str((await nameserver.event("nameserver.started"))["address"])
+        address = str((await nameserver.wait_for_event("nameserver.started"))["address"])
         options = ["--listen", "127.0.0.1:0", "--nameserver", address, "--store", str(folder / "store"), "--flush", flush]
         broker = await Process.start("broker", ["-m", "lockstep.broker", *options], log=folder / "broker.log", tasks=tasks)
         try:
-            await broker.event("broker.started")
+            await broker.wait_for_event("broker.started")
             yield address
         finally:
             await broker.stop()
@@ -139,7 +139,7 @@ async def cluster(folder: Path, tasks: Tasks, flush: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def workplace() -> AsyncIterator[tuple[Path, Tasks]]:
-    """A temporary folder and an owner for what reads the processes."""
+    """Yield a temporary folder, and the owner of the tasks that read the processes' output."""
     tasks = Tasks()
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
         try:

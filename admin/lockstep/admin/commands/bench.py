@@ -11,41 +11,45 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from lockstep.admin.bench.figures import Figure
 from lockstep.admin.bench.run import Bench, Plan, cluster, workplace
-from lockstep.admin.options import complain, run
+from lockstep.admin.options import JsonOption, print_error, run
 from lockstep.admin.render import print_json, print_table
 
 
 def bench_command(
-    count: Annotated[int, typer.Option("--count", "-c", min=100, max=100_000_000, help="Messages a phase.")] = 100_000,
-    size: Annotated[int, typer.Option("--size", "-s", min=20, max=1 << 20, help="Bytes of a body.")] = 100,
-    window: Annotated[int, typer.Option("--window", min=1, max=100_000, help="Awaited sends in flight.")] = 2_000,
-    rate: Annotated[int, typer.Option("--rate", min=1, max=100_000, help="Messages a second for the end-to-end latency.")] = 1_000,
-    queues: Annotated[int, typer.Option("--queues", min=1, max=1_024, help="Queues of the topic on each broker.")] = 8,
-    ordered: Annotated[bool, typer.Option("--ordered/--unordered", help="Send by sharding key, or to the queues in turn.")] = True,
+    count: Annotated[int, typer.Option("--count", "-c", min=100, max=100_000_000, help="Number of messages per phase.")] = 100_000,
+    size: Annotated[int, typer.Option("--size", "-s", min=20, max=1 << 20, help="Size of a message body in bytes.")] = 100,
+    window: Annotated[int, typer.Option("--window", min=1, max=100_000, help="Number of sends in flight in the windowed phase.")] = 2_000,
+    rate: Annotated[
+        int, typer.Option("--rate", min=1, max=100_000, help="Messages per second while the end-to-end latency is measured.")
+    ] = 1_000,
+    queues: Annotated[int, typer.Option("--queues", min=1, max=1_024, help="Number of queues of the topic on each broker.")] = 8,
+    ordered: Annotated[bool, typer.Option("--ordered/--unordered", help="Send with sharding keys, or round robin to the queues.")] = True,
     delayed: Annotated[
         int,
         typer.Option(
             "--delayed",
             max=10_000_000,
             min=0,
-            help="Measure too how late messages come that wait for 1 s, while so many others wait for 2 h (at the cluster too: they stay).",
+            help="Measure also the lateness of a delay of 1 s with N messages pending that are due in 2 h. They remain in the cluster. "
+            "0 disables it.",
         ),
     ] = 0,
-    flush: Annotated[str, typer.Option("--flush", help="Of the broker that it starts: async or sync.")] = "async",
+    flush: Annotated[str, typer.Option("--flush", help="Flush mode of the broker that the benchmark starts: async or sync.")] = "async",
     nameserver: Annotated[
         str | None,
         typer.Option(
             "--nameserver",
             "-n",
             envvar="LOCKSTEP_NAMESERVER",
-            help="Measure this cluster; without it, a nameserver and a broker of its own.",
+            metavar="HOST:PORT[;HOST:PORT]",
+            help="Measure this cluster. By default the benchmark starts a nameserver and a broker of its own.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Measure one producer and one consumer process: rates of sending and of consuming in order and concurrently, latencies."""
+    """Measure one producer process and one consumer process: send rates and latencies, ordered and concurrent consumption."""
     if flush not in ("async", "sync"):
-        complain(f"--flush {flush}: expected async or sync")
+        print_error(f"--flush {flush}: expected async or sync")
         raise typer.Exit(2)
     run(_bench(lambda: Plan(count, size, window, rate, queues, ordered, delayed=delayed), nameserver, flush, as_json))
 
@@ -56,15 +60,15 @@ async def _bench(plan: Callable[[], Plan], nameserver: str | None, flush: str, a
     with bar:
         task = bar.add_task("starting", total=None)
 
-        def told(phase: str, done: int, total: int) -> None:
+        def show_progress(phase: str, done: int, total: int) -> None:
             bar.update(task, description=phase, completed=done, total=total)
 
         async with workplace() as (folder, tasks):
             if nameserver:
-                figures = [figure async for figure in Bench(nameserver, plan(), folder, tasks, told).run()]
+                figures = [figure async for figure in Bench(nameserver, plan(), folder, tasks, show_progress).run()]
             else:
                 async with cluster(folder, tasks, flush) as own:
-                    figures = [figure async for figure in Bench(own, plan(), folder, tasks, told).run()]
+                    figures = [figure async for figure in Bench(own, plan(), folder, tasks, show_progress).run()]
     if as_json:
         print_json([asdict(figure) for figure in figures])
         return

@@ -1,6 +1,6 @@
-"""lockstep cluster: the brokers, their addresses, and whether this machine reaches them."""
+"""lockstep cluster."""
 
-from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.options import JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -8,14 +8,14 @@ from lockstep.runtime.host import Host
 
 
 def cluster_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
-    """Brokers known to the nameserver; "reached" says whether they answer at that address from here."""
+    """List the brokers that the nameserver knows, and whether each can be reached from this machine at its advertised address."""
     run(_cluster(nameserver, as_json))
 
 
 async def _cluster(nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     brokers = await admin.brokers()
-    answers = await gather({broker.name: admin.group_status(broker, None) for broker in brokers})
+    results = await gather_results({broker.name: admin.group_status(broker, None) for broker in brokers})
     if as_json:
         lines = [
             {
@@ -24,15 +24,15 @@ async def _cluster(nameserver: str, as_json: bool) -> None:
                 "address": broker.address,
                 "registered": broker.registered,
                 "term": broker.term,
-                "reached": broker.name in answers.given,
-                "failure": answers.failed.get(broker.name),
+                "reached": broker.name in results.values,
+                "failure": results.failed.get(broker.name),
             }
             for broker in brokers
         ]
         print_json({"brokers": lines})
         return
     rows = [
-        (broker.cluster, broker.name, broker.address, broker.registered, answers.failed.get(broker.name, "yes"), broker.term)
+        (broker.cluster, broker.name, broker.address, broker.registered, results.failed.get(broker.name, "yes"), broker.term)
         for broker in brokers
     ]
     print_table(["cluster", "broker", "address", "registered", "reached", ">term"], rows, empty="no broker has registered")

@@ -1,22 +1,24 @@
-"""lockstep doctor: what is wrong with the cluster, as seen from this machine, and what to do about it."""
+"""lockstep doctor."""
 
 from dataclasses import asdict
 
 import typer
 
 from lockstep.admin import diagnosis
-from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_query import read_groups
 from lockstep.admin.options import JsonOption, NameserverOption, run
-from lockstep.admin.render import print_json, print_table, say
+from lockstep.admin.render import print_json, print_line, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.runtime.host import Host
 
 
 def doctor_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
-    """Look for what is wrong, as seen from here: nameservers, addresses, clocks, disks, names, members. Exit 1 if anything is."""
+    """Check the cluster from this machine: nameservers, addresses, clocks, disks, broker names, group members.
+
+    Each problem is printed with the next step. Exit 1 if there is any."""
     run(_doctor(nameserver, as_json))
 
 
@@ -27,7 +29,7 @@ async def _doctor(nameserver: str, as_json: bool) -> None:
         print_json({"healthy": not problems, "findings": [asdict(finding) for finding in findings]})
     else:
         print_table(["check", "where", "result", "what to do"], [_row(finding) for finding in findings])
-        say(f"{len(findings)} checks, {len(problems)} problems")
+        print_line(f"{len(findings)} checks, {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
 
@@ -37,35 +39,38 @@ def _row(finding: Finding) -> tuple[object, ...]:
 
 
 async def examine(admin: AdminClient) -> list[Finding]:
-    """Every check, in the order in which they depend on one another."""
-    told = await gather({address: admin.brokers_at(address) for address in admin.nameservers})
-    findings = [diagnosis.nameserver(address, told.given.get(address), told.failed.get(address, "")) for address in admin.nameservers]
-    findings += diagnosis.disagreements(told.given)
+    """Run every check, in the order in which they depend on each other."""
+    known = await gather_results({address: admin.brokers_at(address) for address in admin.nameservers})
+    findings = [
+        diagnosis.check_nameserver(address, known.values.get(address), known.failed.get(address, "")) for address in admin.nameservers
+    ]
+    findings += diagnosis.check_agreement(known.values)
     brokers: dict[str, BrokerAddress] = {}
-    for answer in told.given.values():
-        for broker in answer:
+    for reported in known.values.values():
+        for broker in reported:
             if broker.name not in brokers or (broker.registered, broker.term) > (
                 brokers[broker.name].registered,
                 brokers[broker.name].term,
             ):
                 brokers[broker.name] = broker
     for name in sorted(brokers):
-        findings += await _broker(admin, brokers[name])
+        findings += await _check_broker(admin, brokers[name])
     if any(broker.registered for broker in brokers.values()):
-        findings += await _groups(admin, [broker for broker in brokers.values() if broker.registered])
+        findings += await _check_groups(admin, [broker for broker in brokers.values() if broker.registered])
     return findings
 
 
-async def _broker(admin: AdminClient, broker: BrokerAddress) -> list[Finding]:
+async def _check_broker(admin: AdminClient, broker: BrokerAddress) -> list[Finding]:
     clock = admin.host.clock
     began_ms = clock.monotonic_ms()
-    answers = await gather({broker.name: admin.broker_status(broker)} if broker.registered else {})
+    results = await gather_results({broker.name: admin.broker_status(broker)} if broker.registered else {})
     took_ms = clock.monotonic_ms() - began_ms
-    return diagnosis.broker(broker, answers.given.get(broker.name), answers.failed.get(broker.name, ""), clock.wall_ms(), took_ms)
+    status, reason = results.values.get(broker.name), results.failed.get(broker.name, "")
+    return diagnosis.check_broker(broker, status, reason, clock.wall_ms(), took_ms)
 
 
-async def _groups(admin: AdminClient, brokers: list[BrokerAddress]) -> list[Finding]:
-    answers = await gather({broker.name: admin.group_status(broker, None) for broker in brokers})
-    groups = sorted({group for answer in answers.given.values() for group in answer.groups})
-    read = await read_groups(admin, groups)
-    return [finding for group in groups if (report := read[group][0]) is not None for finding in diagnosis.group(report)]
+async def _check_groups(admin: AdminClient, brokers: list[BrokerAddress]) -> list[Finding]:
+    results = await gather_results({broker.name: admin.group_status(broker, None) for broker in brokers})
+    groups = sorted({group for status in results.values.values() for group in status.groups})
+    reports = await read_groups(admin, groups)
+    return [finding for group in groups if (report := reports[group][0]) is not None for finding in diagnosis.check_group(report)]

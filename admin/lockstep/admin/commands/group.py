@@ -1,24 +1,23 @@
-"""lockstep group list | show; what changes a group is in group_settings.py, group_delete.py and reset.py."""
+"""lockstep group list | show; the subcommands that change a group are in modules group_*.py of their own."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.commands.group_delete import delete_command
-from lockstep.admin.commands.group_settings import create_command, update_command, words
-from lockstep.admin.commands.reset import reset_command
+from lockstep.admin.commands.group_reset import reset_command
+from lockstep.admin.commands.group_settings import create_command, describe_settings, update_command
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
-from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
-from lockstep.admin.render import ago, print_json, print_table, say
+from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
+from lockstep.admin.render import format_duration, print_json, print_line, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.runtime.host import Host
 
-app = typer.Typer(no_args_is_help=True, help="Consumer groups.")
+app = typer.Typer(no_args_is_help=True, help="List, show, configure, reset and delete consumer groups.")
 app.command("reset-offset")(reset_command)
 app.command("create")(create_command)
 app.command("update")(update_command)
@@ -27,60 +26,61 @@ app.command("delete")(delete_command)
 
 @app.command("list")
 def list_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
-    """Every group that some broker knows."""
+    """List the groups that any broker knows."""
     run(_list(nameserver, as_json))
 
 
 @app.command("show")
-def show_command(
-    group: Annotated[str, typer.Argument(help="The group's name.")],
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
-    as_json: JsonOption = False,
-) -> None:
-    """Is it working? Per queue the owner and the lag, per member what it subscribes to and where it is missing."""
+def show_command(group: GroupArgument, nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
+    """Show each queue's owner and lag, and each member's subscription and the brokers that don't list it."""
     run(_show(group, nameserver, as_json))
 
 
 async def _list(nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
-    answers = await gather({broker.name: admin.group_status(broker, None) for broker in await admin.brokers()})
-    at: dict[str, list[str]] = {}
-    for broker, answer in answers.given.items():
-        for group in answer.groups:
-            at.setdefault(group, []).append(broker)
+    results = await gather_results({broker.name: admin.group_status(broker, None) for broker in await admin.brokers()})
+    brokers: dict[str, list[str]] = {}
+    for broker, status in results.values.items():
+        for group in status.groups:
+            brokers.setdefault(group, []).append(broker)
     if as_json:
-        print_json({"groups": [{"group": group, "brokers": at[group]} for group in sorted(at)], "failed": dict(answers.failed)})
+        lines = [{"group": group, "brokers": brokers[group]} for group in sorted(brokers)]
+        print_json({"groups": lines, "failed": dict(results.failed)})
     else:
-        print_table(["group", "brokers"], [(group, ", ".join(at[group])) for group in sorted(at)], empty="no groups")
-    _raise_incomplete(answers.complaint())
+        print_table(["group", "brokers"], [(group, ", ".join(brokers[group])) for group in sorted(brokers)], empty="no groups")
+    raise_if_incomplete(results.failed)
 
 
 async def _show(group: str, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
-    made, answers = await read_group(admin, group)
-    if made is None:
-        raise CommandError(answers.complaint() or f"no broker knows group {group!r}; `lockstep group list` names those that are known")
+    report, results = await read_group(admin, group)
+    if report is None:
+        raise CommandError(
+            results.failure_summary() or f"no broker knows group {group!r}; run `lockstep group list` to list the known groups"
+        )
     if as_json:
         settings = None
-        if made.settings is not None:
-            settings = {"subscription_policy": made.settings.subscription_policy.value, "consume": made.settings.consume_enable}
-        print_json({**asdict(made), "settings": settings, "lag": made.lag, "failed": dict(answers.failed)})
+        if report.settings is not None:
+            settings = {"subscription_policy": report.settings.subscription_policy.value, "consume": report.settings.consume_enable}
+        print_json({**asdict(report), "settings": settings, "lag": report.lag, "failed": dict(results.failed)})
     else:
-        _print(made)
-    _raise_incomplete(answers.complaint())
+        _print(report)
+    raise_if_incomplete(results.failed)
 
 
-def _print(made: GroupReport) -> None:
-    kind = ("broadcasting, " if made.broadcasting else "") + ("ordered" if made.ordered else "concurrent")
-    who = f"{kind}, members: {len(made.members)}" if made.members else "no members"
-    unknown = f" and what {', '.join(made.unreached)} has" if made.unreached else ""
-    if made.broadcasting:
-        say(f"group {made.group}: {who}; each consumes every queue, and its progress is in a file of its own: no broker knows it")
+def _print(report: GroupReport) -> None:
+    kind = ("broadcasting, " if report.broadcasting else "") + ("ordered" if report.ordered else "concurrent")
+    members = f"{kind}, members: {len(report.members)}" if report.members else "no members"
+    unknown = f", without {', '.join(report.unreached)}, which could not be reached" if report.unreached else ""
+    if report.broadcasting:
+        print_line(
+            f"group {report.group}: {members}; each consumes all queues and keeps its progress in a file, so no broker knows the lag"
+        )
     else:
-        say(f"group {made.group}: {who}, lag: {made.lag}{unknown}")
-    if made.settings is not None:
-        overruled = f"; subscriptions replaced: {made.overruled_count}" if made.overruled_count else ""
-        say(f"settings: {words(made.settings)}{overruled}")
+        print_line(f"group {report.group}: {members}, lag: {report.lag}{unknown}")
+    if report.settings is not None:
+        overruled = f"; subscriptions replaced: {report.overruled_count}" if report.overruled_count else ""
+        print_line(f"settings: {describe_settings(report.settings)}{overruled}")
     print_table(
         ["topic", "broker", ">queue", "owner", ">epoch", ">lease left", ">committed", ">max", ">lag", ">last commit", ">attempts"],
         [
@@ -90,54 +90,50 @@ def _print(made: GroupReport) -> None:
                 line.queue_id,
                 line.owner if line.reached else "broker not reached",
                 line.epoch,
-                ago(line.classic_lease_left_ms),
+                format_duration(line.classic_lease_left_ms),
                 line.committed_offset,
                 line.max_offset,
                 line.lag,
-                ago(line.committed_ago_ms),
+                format_duration(line.committed_ago_ms),
                 line.attempts,
             )
-            for line in made.queues
+            for line in report.queues
         ],
         empty="no queues",
     )
-    for line in (line for line in made.queues if line.failing_ms is not None):
-        why = line.error or "its consumer did not say why"
+    for line in (line for line in report.queues if line.failing_ms is not None):
+        why = line.error or "its consumer did not report why"
         where = f"{line.topic} {line.broker} queue {line.queue_id}: offset {line.committed_offset}"
-        say(f"{where} has been failing for {ago(line.failing_ms)}, {line.attempts} times: {why}")
-    if made.members:
-        _print_members(made)
-    for conflict in made.conflicts:
-        say(conflict)
-    for unequal in made.unequal_settings:
-        say(f"{unequal}: `{made.update_command}` makes them equal")
+        print_line(f"{where} has been failing for {format_duration(line.failing_ms)}, {line.attempts} times: {why}")
+    if report.members:
+        _print_members(report)
+    for conflict in report.conflicts:
+        print_line(conflict)
+    for difference in report.unequal_settings:
+        print_line(f"{difference}: run `{report.update_command}` to make them equal")
 
 
-def _print_members(made: GroupReport) -> None:
+def _print_members(report: GroupReport) -> None:
     print_table(
-        ["member", "session", "address", "connected", ">heard", "subscription", "missing at"],
+        ["member", "session", "address", "connected", ">last heard", "subscription", "missing at"],
         [
             (
                 line.client_id,
                 line.session or "classic",
                 line.address,
                 line.connected,
-                ago(line.heard_ago_ms),
+                format_duration(line.heard_ago_ms),
                 _expressions(line.subscription),
                 ", ".join(line.missing_at) or None,
             )
-            for line in made.members
+            for line in report.members
         ],
     )
-    classic = made.settings is not None and made.settings.subscription_policy is SubscriptionPolicy.CLASSIC
-    if classic and made.subscription and any(line.subscription != made.subscription for line in made.members):
-        say(f"who came last decides for all members: {_expressions(made.subscription)}. What they subscribe to beside it, they lose")
+    classic = report.settings is not None and report.settings.subscription_policy is SubscriptionPolicy.CLASSIC
+    if classic and report.subscription and any(line.subscription != report.subscription for line in report.members):
+        in_force = _expressions(report.subscription)
+        print_line(f"the member that registered last decides for all members: {in_force}. Their other subscriptions are ignored")
 
 
 def _expressions(subscription: Mapping[str, str]) -> str:
     return ", ".join(f"{topic}: {expression}" for topic, expression in subscription.items())
-
-
-def _raise_incomplete(complaint: str | None) -> None:
-    if complaint is not None:
-        raise CommandError(complaint)

@@ -1,4 +1,4 @@
-"""lockstep send: one message."""
+"""lockstep send."""
 
 import os
 import sys
@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.options import JsonOption, NameserverOption, run
-from lockstep.admin.render import print_json, say
+from lockstep.admin.options import JsonOption, NameserverOption, TopicArgument, run
+from lockstep.admin.render import print_json, print_line
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import LocalProtocolError
@@ -20,10 +20,10 @@ PRODUCER_GROUP = "LOCKSTEP_CLI"
 
 
 def send_command(
-    topic: Annotated[str, typer.Argument(help="The topic's name.")],
-    body: Annotated[str, typer.Argument(help="The message body as text; - reads it from stdin, byte for byte.")],
-    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="A key to find the message by; may be repeated.")] = None,
-    tag: Annotated[str | None, typer.Option("--tag", "-t", help="The tag that subscriptions filter by.")] = None,
+    topic: TopicArgument,
+    body: Annotated[str, typer.Argument(help="The message body as text, or - to read its bytes from stdin.")],
+    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="A key of the message; may be repeated.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", help="The message's tag, by which subscriptions filter.")] = None,
     sharding_key: Annotated[
         str | None, typer.Option("--sharding-key", "-s", help="Messages of one sharding key go to one queue, in order.")
     ] = None,
@@ -33,7 +33,7 @@ def send_command(
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
-    """Send one message and print where it is stored."""
+    """Send one message, and print its queue, its offset and its ids."""
     data = sys.stdin.buffer.read() if body == "-" else os.fsencode(body)
     run(_send(topic, data, key or [], tag, sharding_key, prop or [], nameserver, as_json))
 
@@ -44,7 +44,7 @@ async def _send(
     if sharding_key is not None:
         check_text("--sharding-key", sharding_key)
     message = Message(topic, body, tags=tag, keys=keys, properties=dict(map(_property, props)), sharding_key=sharding_key)
-    # A producer waits for a nameserver that is not there yet; who types wants to know at once.
+    # A producer retries until a nameserver responds; a command should fail at once.
     await AdminClient(Host.current(), nameserver).brokers()
     async with Producer(PRODUCER_GROUP, nameserver=nameserver) as producer:
         result = await producer.send(message)
@@ -62,11 +62,11 @@ async def _send(
         )
     else:
         ids = f"id {result.message_id}, offset id {result.offset_message_id or 'unknown'}"
-        say(f"{result.status.name} {result.queue} offset {result.queue_offset}, {ids}")
+        print_line(f"{result.status.name} {result.queue} offset {result.queue_offset}, {ids}")
 
 
 def _property(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise LocalProtocolError(f"property {text!r}: expected NAME=VALUE")
+        raise LocalProtocolError(f"--property {text!r}: expected NAME=VALUE")
     return name, value

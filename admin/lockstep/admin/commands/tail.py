@@ -1,4 +1,4 @@
-"""lockstep tail: what arrives in a topic, as it arrives. It reads without a group's progress and holds no lock: it changes nothing."""
+"""lockstep tail. It uses no group's progress and takes no lock, so it changes nothing."""
 
 import asyncio
 import sys
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import READER, AdminClient, by_name, gather
+from lockstep.admin.client import READER_GROUP, AdminClient, by_name, gather_results
 from lockstep.admin.commands.message import message_json
-from lockstep.admin.options import NameserverOption, complain, run
-from lockstep.admin.render import body_text, json_text, stamp
+from lockstep.admin.options import NameserverOption, TopicArgument, print_error, run
+from lockstep.admin.render import body_text, format_time, json_text
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -26,35 +26,37 @@ from lockstep.runtime.link import Link
 from lockstep.runtime.safe_text import printable
 
 HOLD_MS = 15_000
-"""How long the broker holds a pull that finds nothing. RocketMQ: brokerSuspendMaxTimeMillis."""
+"""How long the broker holds a pull that finds no messages. RocketMQ: brokerSuspendMaxTimeMillis."""
 PULL_TIMEOUT_MS = 30_000
 REFRESH_S = 10
-"""New queues and moved brokers are looked for so often."""
+"""Time between two reads of the route, which may have new queues or broker addresses."""
 PAUSE_S = 1
 """After a failed pull."""
 BYTES_MAX = 256 * 1024
 COUNT_MAX = 256
 END_S = 3
-"""Ctrl-C ends it after this at the latest, also where a name is being looked up or whoever reads its output has stopped reading."""
-GO_ON = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
-"""Answers without messages that name the offset to go on with."""
+"""Ctrl-C ends it after this at the latest, even during a name lookup or when the reader of its output has stopped reading."""
+PULLED_NOTHING = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
+"""Responses without messages that contain the next offset to pull."""
 
 
 def tail_command(
-    topic: Annotated[str, typer.Argument(help="The topic's name.")],
-    from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the first stored message.")] = False,
-    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after so many messages.")] = None,
-    tag: Annotated[str, typer.Option("--tag", "-t", help="Only messages with this tag; `A || B` for several.")] = "*",
+    topic: TopicArgument,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the first stored message of every queue.")] = False,
+    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="Exit after N messages. By default run until Ctrl-C.")] = None,
+    tag: Annotated[
+        str, typer.Option("--tag", "-t", help="Print only messages with this tag, or one of several: 'A || B'. * matches all.")
+    ] = "*",
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
 ) -> None:
-    """Print messages as they are stored, from the end of every queue on. Ctrl-C ends it."""
+    """Print a topic's messages as they are stored, beginning at the end of every queue. Press Ctrl-C to stop."""
     run(_tail(topic, from_start, count, tag, nameserver, as_json), interrupted=0, end_s=END_S)
 
 
 async def _tail(topic: str, from_start: bool, count: int | None, tag: str, nameserver: str, as_json: bool) -> None:
-    for odd in TagFilter.parse(tag).suspicious_tags():
-        complain(f"{odd!r} is taken as one tag; several are written: 'a || b'")
+    for suspect in TagFilter.parse(tag).suspicious_tags():
+        print_error(f"--tag: {suspect!r} is matched as one tag; write several tags as 'a || b'")
     admin = AdminClient(Host.current(), nameserver)
     tail = Tail(admin, topic, tag, from_start=from_start, show=_show_json if as_json else _show_line)
     await tail.run(count)
@@ -65,7 +67,7 @@ def _show_json(message: MessageExt) -> None:
 
 
 def _show_line(message: MessageExt) -> None:
-    facts = [stamp(message.stored_ms), f"{message.broker_name}:{message.queue_id}", str(message.queue_offset)]
+    facts = [format_time(message.stored_ms), f"{message.broker_name}:{message.queue_id}", str(message.queue_offset)]
     facts += [f"tag={message.tags}"] if message.tags else []
     facts += [f"key={key}" for key in message.keys]
     facts += [f"sharding-key={message.sharding_key}"] if message.sharding_key else []
@@ -73,7 +75,7 @@ def _show_line(message: MessageExt) -> None:
 
 
 class Tail:
-    """Reads every queue of a topic, each in a loop of its own, over one connection a broker."""
+    """Reads every queue of a topic, with one task per queue and one connection per broker."""
 
     def __init__(self, admin: AdminClient, topic: str, expression: str, *, from_start: bool, show: Callable[[MessageExt], None]) -> None:
         self._admin = admin
@@ -85,15 +87,15 @@ class Tail:
         self._addresses: dict[str, str] = {}
         self._links: dict[str, Link] = {}
         self._queues: dict[MessageQueue, None] = {}
-        self._silent: dict[str, None] = {}
-        """Brokers whose failure has been told."""
-        self._left: int | None = None
+        self._failing: dict[str, None] = {}
+        """Brokers whose failure was printed, and that have not responded since."""
+        self._remaining: int | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(on_failure=self._fail)
 
     async def run(self, count: int | None) -> None:
-        """Show `count` messages (None: for ever). TopicNotExistError where there is no such topic at the start."""
-        self._left = count
+        """Show `count` messages, or run until cancelled if it is None. Raise TopicNotExistError if the topic does not exist."""
+        self._remaining = count
         try:
             await self._begin()
             self._tasks.spawn(self._watch(), "tail.watch")
@@ -103,19 +105,19 @@ class Tail:
             await asyncio.gather(*(link.close() for link in self._links.values()))
 
     async def _begin(self) -> None:
-        """Take the ends of all queues at once, so that what is stored from now on is shown."""
+        """Read the ends of all queues at once, so that every message that is stored from now on is shown."""
         route = await self._admin.route(self._topic)
         brokers = by_name(route.brokers)
-        answers = await gather({name: self._admin.offsets(broker, self._topic) for name, broker in brokers.items()})
-        for name, why in answers.failed.items():
-            self._complain(name, why)
+        results = await gather_results({name: self._admin.offsets(broker, self._topic) for name, broker in brokers.items()})
+        for name, why in results.failed.items():
+            self._report_failure(name, why)
         starts = {
             MessageQueue(self._topic, name, at.queue_id): at.min_offset if self._from_start else at.max_offset
-            for name, ranges in answers.given.items()
+            for name, ranges in results.values.items()
             for at in ranges
         }
         self._follow(route, starts)
-        print(f"lockstep: reading {len(self._queues)} queues of {self._topic}; Ctrl-C ends", file=sys.stderr, flush=True)
+        print(f"lockstep: reading {len(self._queues)} queues of {self._topic}; press Ctrl-C to stop", file=sys.stderr, flush=True)
 
     async def _watch(self) -> None:
         while True:
@@ -123,11 +125,11 @@ class Tail:
             try:
                 self._follow(await self._admin.route(self._topic), {})
             except (TransportError, BrokerError):
-                # A running tail goes on with what it knows: nameservers come back, and a deleted topic's queues say so themselves.
+                # Keep reading the known queues: nameservers come back, and pulls from a deleted topic's queues fail with that error.
                 continue
 
     def _follow(self, route: TopicRoute, starts: Mapping[MessageQueue, int]) -> None:
-        """Read every queue of the route that is not read yet: from `starts`, a queue that came later from its first message."""
+        """Start reading every queue of the route that is not read yet, from its offset in `starts`, else from its first message."""
         for broker in route.brokers:
             self._addresses[broker.name] = broker.address
         for queue in route.layout.read_queues:
@@ -144,15 +146,15 @@ class Tail:
         while True:
             try:
                 offset = await self._pull(queue, offset)
-                self._silent.pop(queue.broker_name, None)
+                self._failing.pop(queue.broker_name, None)
             except (TransportError, BrokerError, RemoteProtocolError) as error:
-                self._complain(queue.broker_name, str(error))
+                self._report_failure(queue.broker_name, str(error))
                 await asyncio.sleep(PAUSE_S)
 
     async def _pull(self, queue: MessageQueue, offset: int) -> int:
-        """One long poll; the offset to go on with."""
+        """Make one long poll. Return the next offset to pull."""
         header = PullHeader(
-            READER,
+            READER_GROUP,
             queue.topic,
             queue.queue_id,
             offset,
@@ -164,27 +166,27 @@ class Tail:
             max_msg_bytes=BYTES_MAX,
         )
         endpoint = await self._link(queue.broker_name).endpoint(PULL_TIMEOUT_MS)
-        answer = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=PULL_TIMEOUT_MS)
-        if answer.code == ResponseCode.SUCCESS:
-            for message in decode_messages(bytes(answer.body), queue.broker_name):
-                self._take(message)
-        elif answer.code not in GO_ON:
-            raise broker_error(answer.code, answer.remark)
-        return from_plain(PullReply, answer.fields).next_begin_offset
+        response = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=PULL_TIMEOUT_MS)
+        if response.code == ResponseCode.SUCCESS:
+            for message in decode_messages(bytes(response.body), queue.broker_name):
+                self._show_matching(message)
+        elif response.code not in PULLED_NOTHING:
+            raise broker_error(response.code, response.remark)
+        return from_plain(PullReply, response.fields).next_begin_offset
 
-    def _take(self, message: MessageExt) -> None:
+    def _show_matching(self, message: MessageExt) -> None:
         if self._done.done() or not self._filter.matches_tag(message.tags):
             return
         self._show(message)
-        if self._left is not None:
-            self._left -= 1
-            if self._left <= 0:
+        if self._remaining is not None:
+            self._remaining -= 1
+            if self._remaining <= 0:
                 self._done.set_result(None)
 
-    def _complain(self, broker: str, why: str) -> None:
-        if broker not in self._silent:
-            self._silent[broker] = None
-            complain(f"broker {broker}: {why}; trying on")
+    def _report_failure(self, broker: str, why: str) -> None:
+        if broker not in self._failing:
+            self._failing[broker] = None
+            print_error(f"broker {broker}: {why}; retrying every {PAUSE_S} s")
 
     def _fail(self, error: BaseException) -> None:
         if not self._done.done():

@@ -1,54 +1,53 @@
-"""lockstep topic create | list | show; alter and delete are topic_change.py's, forget-deleted is topic_forget.py's."""
+"""lockstep topic create | list | show; the other subcommands are in modules topic_*.py of their own."""
 
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, absent, by_name, gather
-from lockstep.admin.commands.topic_change import QUEUES_MAX, alter_command, delete_command, routed
-from lockstep.admin.commands.topic_forget import forget_deleted_command
-from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
-from lockstep.admin.render import print_json, print_table, say
-from lockstep.client.client import Client
+from lockstep.admin.client import AdminClient, by_name, gather_results, without_address
+from lockstep.admin.commands.topic_alter import QUEUES_MAX, alter_command
+from lockstep.admin.commands.topic_delete import delete_command
+from lockstep.admin.commands.topic_forget_deleted import forget_deleted_command
+from lockstep.admin.layout_publish import create_and_wait
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, TopicArgument, raise_if_incomplete, run
+from lockstep.admin.render import print_json, print_line, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import LayoutEntry, TopicLayout
 from lockstep.runtime.host import Host
 
-app = typer.Typer(no_args_is_help=True, help="Topics and their queues.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, alter and delete topics.")
 
 app.command("alter")(alter_command)
 app.command("delete")(delete_command)
 app.command("forget-deleted")(forget_deleted_command)
 
 QUEUES_DEFAULT = 4
-"""RocketMQ's defaultTopicQueueNums of a producer."""
-TopicArgument = Annotated[str, typer.Argument(help="The topic's name.")]
+"""RocketMQ: a producer's defaultTopicQueueNums."""
 
 
 @app.command("create")
 def create_command(
     topic: TopicArgument,
-    queues: Annotated[int, typer.Option("--queues", "-q", min=1, max=QUEUES_MAX, help="Queues on EACH broker.")] = QUEUES_DEFAULT,
+    queues: Annotated[int, typer.Option("--queues", "-q", min=1, max=QUEUES_MAX, help="Number of queues on EACH broker.")] = QUEUES_DEFAULT,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a topic with N queues on each broker. A topic that exists is left as it is (exit 1 if its queues are others)."""
+    """Create a topic. An existing topic is not changed (exit 1 if its number of queues differs)."""
     run(_create(topic, queues, nameserver, as_json))
 
 
 @app.command("list")
 def list_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
-    """Every topic but the brokers' own; those of groups too: %RETRY%GROUP (what it is given again), %DLQ%GROUP (what it has given up)."""
+    """List all topics except internal ones, including the groups' %RETRY%GROUP (messages to retry) and %DLQ%GROUP (dead letters)."""
     run(_list(nameserver, as_json))
 
 
 @app.command("show")
 def show_command(topic: TopicArgument, nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
-    """The layout of a topic, and per queue the first and next offset."""
+    """Show a topic's layout, and the first and the next offset of each queue."""
     run(_show(topic, nameserver, as_json))
 
 
@@ -64,22 +63,14 @@ async def _create(topic: str, queues: int, nameserver: str, as_json: bool) -> No
         entry for entry in layout.entries if not entry.is_marker and (entry.write_queue_count, entry.read_queue_count) != (queues, queues)
     ]
     if before is not None and others:
-        raise CommandError(f"topic {topic} exists with {_describe(layout.entries)}: it is left as it is")
+        raise CommandError(
+            f"nothing was changed: topic {topic} exists already with {_describe(layout.entries)}; "
+            f"run `lockstep topic alter {topic} --queues {queues}` to change it"
+        )
     if as_json:
         print_json({"topic": topic, "created": before is None, "entries": [asdict(entry) for entry in layout.entries]})
     else:
-        say(f"topic {topic} {'exists already' if before else 'created'}: {_describe(layout.entries)}")
-
-
-async def create_and_wait(nameserver: str, topic: str, queues: int) -> TopicLayout:
-    instance = Client(nameserver).instance()
-    try:
-        await instance.start()
-        layout = await create_topic(instance, topic, queues)
-    finally:
-        await instance.close()
-    await routed(AdminClient(Host.current(), nameserver), layout)
-    return layout
+        print_line(f"topic {topic} {'exists already' if before else 'created'}: {_describe(layout.entries)}")
 
 
 def _describe(entries: tuple[LayoutEntry, ...]) -> str:
@@ -89,8 +80,8 @@ def _describe(entries: tuple[LayoutEntry, ...]) -> str:
 async def _list(nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     topics = await admin.topics()
-    routes = await gather({topic: admin.route(topic) for topic in topics})
-    layouts = {topic: routes.given[topic].layout for topic in topics if topic in routes.given}
+    routes = await gather_results({topic: admin.route(topic) for topic in topics})
+    layouts = {topic: routes.values[topic].layout for topic in topics if topic in routes.values}
     brokers = {topic: list(dict.fromkeys(entry.broker_name for entry in layout.entries)) for topic, layout in layouts.items()}
     if as_json:
         lines = [
@@ -107,21 +98,21 @@ async def _show(topic: str, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     route = await admin.route(topic)
     brokers = by_name(route.brokers)
-    answers = await gather({name: admin.offsets(broker, topic) for name, broker in brokers.items()})
+    results = await gather_results({name: admin.offsets(broker, topic) for name, broker in brokers.items()})
     layout = route.layout
     names = list(dict.fromkeys(entry.broker_name for entry in layout.entries))
-    failed = {**answers.failed, **absent(names, brokers)}
-    bounds = {(name, queue.queue_id): queue for name, queues in answers.given.items() for queue in queues}
+    failed = {**results.failed, **without_address(names, brokers)}
+    ranges = {(name, offsets.queue_id): offsets for name, queues in results.values.items() for offsets in queues}
     lines = []
     for number, queue in enumerate(layout.read_queues):
-        at = bounds.get((queue.broker_name, queue.queue_id))
+        offsets = ranges.get((queue.broker_name, queue.queue_id))
         lines.append(
             {
                 "number": number,
                 "broker": queue.broker_name,
                 "queue_id": queue.queue_id,
-                "min_offset": None if at is None else at.min_offset,
-                "max_offset": None if at is None else at.max_offset,
+                "min_offset": None if offsets is None else offsets.min_offset,
+                "max_offset": None if offsets is None else offsets.max_offset,
                 "registered": queue.broker_name in brokers and brokers[queue.broker_name].registered,
             }
         )
@@ -130,8 +121,7 @@ async def _show(topic: str, nameserver: str, as_json: bool) -> None:
         print_json({"topic": topic, "version": version, "queues": lines, "failed": failed})
     else:
         counts = f"{len(layout.write_queues)} queues to write, {len(layout.read_queues)} to read"
-        say(f"topic {topic}: {counts}, layout version {layout.version.counter}")
+        print_line(f"topic {topic}: {counts}, layout version {layout.version.counter}")
         columns = [">number", "broker", ">queue", ">first offset", ">next offset", "registered"]
         print_table(columns, [tuple(line.values()) for line in lines])
-    if failed:
-        raise CommandError("the answer is incomplete: " + "; ".join(f"broker {name}: {why}" for name, why in failed.items()))
+    raise_if_incomplete(failed)

@@ -1,4 +1,4 @@
-"""Runs the demo. Exit 0: the proof holds. Exit 1: it does not, or a process failed."""
+"""Run the demo. Exit 0 if the proof holds, 1 if it does not or a process failed."""
 
 import argparse
 import asyncio
@@ -10,17 +10,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from lockstep.admin.demo.demo_cluster import DemoCluster
 from lockstep.admin.demo.order_events import STEPS
 from lockstep.admin.demo.proof import Deed, Told, Verdict, parse_deed, prove
-from lockstep.admin.demo.stage import DemoCluster
 from lockstep.admin.processes import ProcessError
 from lockstep.protocol.errors import LockstepError
 
 PRODUCERS = 3
 QUEUES_PER_BROKER = 8
-LOOK_S = 0.25
+POLL_S = 0.25
 STALL_S = 60.0
-"""No event handled for this long: the demo has failed and says so instead of waiting on."""
+"""The demo fails if no event was handled for this long."""
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     total = options.orders * len(STEPS)
     console.print(f"{total:,} events of {options.orders:,} orders; files and logs in {folder}")
     try:
-        names = asyncio.run(perform(folder, console, options.orders, options.seconds))
+        names = asyncio.run(run_demo(folder, console, options.orders, options.seconds))
         deeds = [parse_deed(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     except LockstepError as error:
         console.print(f"[bold red]failed:[/] {error}")
@@ -41,65 +41,65 @@ def main() -> int:
     return 0 if verdict.holds else 1
 
 
-async def perform(folder: Path, console: Console, orders: int, seconds: float) -> list[str]:
-    """Plays the whole; the names of the consumers."""
-    async with DemoCluster(folder) as stage:
-        await open_stage(stage, console, orders, seconds)
-        await play(stage, console, orders * len(STEPS))
-        await stage.stop_consumers()
-        return list(stage.files)
+async def run_demo(folder: Path, console: Console, orders: int, seconds: float) -> list[str]:
+    """Run the demo to its end. Return the names of the consumers."""
+    async with DemoCluster(folder) as cluster:
+        await start_cluster(cluster, console, orders, seconds)
+        await inject_faults(cluster, console, orders * len(STEPS))
+        await cluster.stop_consumers()
+        return list(cluster.files)
 
 
-async def open_stage(stage: DemoCluster, console: Console, orders: int, seconds: float) -> None:
-    await stage.start_nameserver()
-    await asyncio.gather(stage.start_broker("broker-a"), stage.start_broker("broker-b"))
-    console.print(f"nameserver at {stage.nameserver}, broker-a, broker-b")
-    await stage.create_topic(QUEUES_PER_BROKER)
-    await asyncio.gather(*(stage.start_consumer(f"consumer-{number}") for number in (1, 2, 3)))
+async def start_cluster(cluster: DemoCluster, console: Console, orders: int, seconds: float) -> None:
+    await cluster.start_nameserver()
+    await asyncio.gather(cluster.start_broker("broker-a"), cluster.start_broker("broker-b"))
+    console.print(f"nameserver at {cluster.nameserver}, broker-a, broker-b")
+    await cluster.create_topic(QUEUES_PER_BROKER)
+    await asyncio.gather(*(cluster.start_consumer(f"consumer-{number}") for number in (1, 2, 3)))
     console.print(f"three ordered consumers of one group, {PRODUCERS} producers")
     for share in range(PRODUCERS):
-        await stage.start_producer(share, of=PRODUCERS, orders=orders, seconds=seconds)
+        await cluster.start_producer(share, of=PRODUCERS, orders=orders, seconds=seconds)
 
 
-async def play(stage: DemoCluster, console: Console, total: int) -> None:
-    """Watches the events being handled; at 20, 40 and 65 % something happens."""
-    scenes = [(0.20, kill_consumer), (0.40, restart_broker), (0.65, add_consumer)]
+async def inject_faults(cluster: DemoCluster, console: Console, total: int) -> None:
+    """Show the progress until all events are handled, and inject a fault at 20, 40 and 65 %."""
+    faults = [(0.20, kill_consumer), (0.40, restart_broker), (0.65, add_consumer)]
     done: set[tuple[int, int]] = set()
     stalled_s = 0.0
     bar = Progress(TextColumn("handled"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
     with bar:
         task = bar.add_task("handled", total=total)
-        while not (stage.check_producers() and len(done) >= total):
+        while not (cluster.check_producers() and len(done) >= total):
             before = len(done)
-            done.update(handled(stage.new_deeds()))
+            done.update(handled(cluster.new_deeds()))
             bar.update(task, completed=len(done))
-            stalled_s = 0.0 if len(done) > before else stalled_s + LOOK_S
+            stalled_s = 0.0 if len(done) > before else stalled_s + POLL_S
             if stalled_s > STALL_S:
                 raise ProcessError(
-                    f"nothing was handled for {STALL_S:.0f} s: {len(done):,} of {total:,} events are done. Logs: {stage.folder}"
+                    f"nothing was handled for {STALL_S:.0f} s: {len(done):,} of {total:,} events are done. Logs: {cluster.folder}"
                 )
-            if scenes and len(done) >= scenes[0][0] * total:
-                bar.console.print(await scenes.pop(0)[1](stage))
-            await asyncio.sleep(LOOK_S)
+            if faults and len(done) >= faults[0][0] * total:
+                bar.console.print(await faults.pop(0)[1](cluster))
+            await asyncio.sleep(POLL_S)
 
 
 def handled(deeds: list[Deed]) -> set[tuple[int, int]]:
     return {(deed.order, deed.step) for deed in deeds}
 
 
-async def kill_consumer(stage: DemoCluster) -> str:
-    await stage.kill("consumer-2")
+async def kill_consumer(cluster: DemoCluster) -> str:
+    await cluster.kill("consumer-2")
     return "  20 %  kill -9 consumer-2"
 
 
-async def restart_broker(stage: DemoCluster) -> str:
-    await stage.kill("broker-b")
-    await stage.start_broker("broker-b")
+async def restart_broker(cluster: DemoCluster) -> str:
+    await cluster.kill("broker-b")
+    await cluster.start_broker("broker-b")
     return "  40 %  kill -9 broker-b, started again on its store"
 
 
-async def add_consumer(stage: DemoCluster) -> str:
-    await stage.start_consumer("consumer-4")
+async def add_consumer(cluster: DemoCluster) -> str:
+    await cluster.start_consumer("consumer-4")
     return "  65 %  consumer-4 joins"
 
 
@@ -108,8 +108,8 @@ def show(verdict: Verdict, console: Console, total: int) -> None:
         "queue",
         "from",
         "to",
-        "hand-over (ms)",
-        title="hand-overs: end of the old owner's last listener call → start of the new one's first",
+        "handover (ms)",
+        title="handovers: from the end of the old owner's last listener call to the start of the new one's first",
     )
     for hand_over in sorted(verdict.hand_overs, key=lambda each: each.gap_us):
         table.add_row(hand_over.queue, hand_over.giver, hand_over.taker, f"{hand_over.gap_us / 1000:,.1f}")
@@ -126,9 +126,9 @@ def show(verdict: Verdict, console: Console, total: int) -> None:
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
-    options.add_argument("--orders", type=int, default=2000, help="10 events each (default 2000)")
-    options.add_argument("--seconds", type=float, default=20.0, help="how long the producers take when nothing fails (default 20)")
-    options.add_argument("--folder", help="where stores, files and logs go (default: a new folder under the temporary directory)")
+    options.add_argument("--orders", type=int, default=2000, help="number of orders, with 10 events each (default 2000)")
+    options.add_argument("--seconds", type=float, default=20.0, help="how long sending takes when nothing fails (default 20 s)")
+    options.add_argument("--folder", help="directory for stores, files and logs (default: a new one under the temporary directory)")
     return options
 
 

@@ -22,13 +22,13 @@ def main() -> None:
     file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     consumer = PushConsumer(GROUP, nameserver=arguments.nameserver)
     consumer.subscribe(arguments.topic)
-    event_of = of_load if arguments.load else of_story
+    parse = parse_load_row if arguments.load else parse_order_event
 
     @consumer.orderly
     async def handle(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
         for message in messages:
             begun_us = clock.monotonic_us()
-            order, step = event_of(message.body)
+            order, step = parse(message.body)
             await asyncio.sleep(arguments.work_ms / 1000)
             fence = context.fence
             deed = Deed(
@@ -52,14 +52,14 @@ def main() -> None:
     run(consumer, announced())
 
 
-def of_story(body: bytes) -> tuple[int, int]:
-    """(order, step) of an event that demo.producer told."""
+def parse_order_event(body: bytes) -> tuple[int, int]:
+    """Return (order, step) of an event that demo.producer sent."""
     event = json.loads(body)
     return event["order"], event["step"]
 
 
-def of_load(body: bytes) -> tuple[int, int]:
-    """(key's number, seq) of a row of scripts/load_generator.py: bytes 8 … 20."""
+def parse_load_row(body: bytes) -> tuple[int, int]:
+    """Return (key's number, sequence number) of a row of scripts/load_generator.py: bytes 8 to 19."""
     key, seq = KEY_AND_SEQ.unpack_from(body, 8)
     return key, seq
 
@@ -68,10 +68,10 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--nameserver", required=True)
     options.add_argument("--name", required=True)
-    options.add_argument("--file", required=True, help="where it appends what it did")
+    options.add_argument("--file", required=True, help="append a line to this file for each event handled")
     options.add_argument("--topic", default=TOPIC)
-    options.add_argument("--load", action="store_true", help="the messages are those of scripts/load_generator.py")
-    options.add_argument("--work-ms", type=float, default=1.0, help="how long handling one event takes")
+    options.add_argument("--load", action="store_true", help="expect the messages of scripts/load_generator.py")
+    options.add_argument("--work-ms", type=float, default=1.0, help="how long handling one event takes (default 1 ms)")
     return options
 
 

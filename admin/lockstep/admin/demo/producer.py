@@ -1,4 +1,4 @@
-"""One producer process of the demo: tells its share of the orders' stories, each order's events one after the other, by sharding key."""
+"""One producer process of the demo: sends the events of its share of the orders, each order's events in sequence, by sharding key."""
 
 import argparse
 import asyncio
@@ -8,8 +8,8 @@ from lockstep.admin.demo.order_events import STEPS, TOPIC
 from lockstep.client import Message, Producer
 
 
-async def tell_order(producer: Producer, order: int, *, begin_s: float, step_s: float, sent: list[int]) -> None:
-    """Each step at its own time; one that was held up is made good at once, so that an outage does not put all orders into one beat."""
+async def send_order(producer: Producer, order: int, *, begin_s: float, step_s: float, sent: list[int]) -> None:
+    """Send each event at its own time, and a late one at once, so that an outage does not synchronize all orders."""
     loop = asyncio.get_running_loop()
     for step, name in enumerate(STEPS):
         await asyncio.sleep(begin_s + step * step_s - loop.time())
@@ -27,7 +27,7 @@ async def main() -> None:
         now_s = asyncio.get_running_loop().time()
         for index, order in enumerate(orders):
             begin_s = now_s + arguments.seconds / 2 * index / len(orders)
-            group.create_task(tell_order(producer, order, begin_s=begin_s, step_s=step_s, sent=sent))
+            group.create_task(send_order(producer, order, begin_s=begin_s, step_s=step_s, sent=sent))
     print(json.dumps({"event": "producer.finished", "sent": sent[0]}), flush=True)
 
 
@@ -35,9 +35,9 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--nameserver", required=True)
     options.add_argument("--orders", type=int, required=True)
-    options.add_argument("--share", type=int, required=True, help="tells the orders SHARE, SHARE + OF, SHARE + 2 OF …")
+    options.add_argument("--share", type=int, required=True, help="sends the orders SHARE, SHARE + OF, SHARE + 2 OF …")
     options.add_argument("--of", type=int, required=True)
-    options.add_argument("--seconds", type=float, required=True, help="how long the telling takes when nothing fails")
+    options.add_argument("--seconds", type=float, required=True, help="how long sending takes when nothing fails")
     return options
 
 

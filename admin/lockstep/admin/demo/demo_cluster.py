@@ -1,4 +1,4 @@
-"""The demo's processes: a nameserver, two brokers, producers, consumers, and what their files say so far."""
+"""The demo's processes: a nameserver, two brokers, producers, and consumers with the files that they write."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ from lockstep.runtime.daemon import Tasks
 
 
 class ConsumerFile:
-    """Reads what one consumer has appended since the last look; a line that is still being written waits."""
+    """Reads the lines that one consumer has appended since the last read, except one that is still being written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,7 +31,7 @@ class ConsumerFile:
 
 
 class DemoCluster:
-    """Starts, kills and restarts the demo's processes; leaving it ends them all."""
+    """Starts, kills and restarts the demo's processes. Ends them all when its context ends."""
 
     def __init__(self, folder: Path, topic: str = TOPIC) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class DemoCluster:
 
     async def __aenter__(self) -> "DemoCluster":
         self._stack.push_async_callback(self._tasks.cancel_all)
-        self._stack.push_async_callback(self._end_all)
+        self._stack.push_async_callback(self._kill_all)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -53,22 +53,22 @@ class DemoCluster:
 
     async def start_nameserver(self) -> None:
         process = await self._start("nameserver", ["-m", "lockstep.nameserver", "--listen", "127.0.0.1:0"])
-        self.nameserver = str((await process.event("nameserver.started"))["address"])
+        self.nameserver = str((await process.wait_for_event("nameserver.started"))["address"])
 
     async def start_broker(self, name: str) -> None:
-        """Starts it, on its old port and store when it ran before."""
+        """Start a broker, on its previous port and store if it ran before."""
         listen = self._addresses.get(name, "127.0.0.1:0")
         store = str(self.folder / f"store-{name}")
         process = await self._start(
             name, ["-m", "lockstep.broker", "--name", name, "--listen", listen, "--nameserver", self.nameserver, "--store", store]
         )
-        self._addresses[name] = str((await process.event("broker.started"))["address"])
+        self._addresses[name] = str((await process.wait_for_event("broker.started"))["address"])
 
     async def create_topic(self, queues: int) -> None:
         command = ["topic", "create", self.topic, "--queues", str(queues), "--nameserver", self.nameserver]
         process = await self._start("topic create", ["-m", "lockstep.admin.cli", *command])
         if await process.wait() != 0:
-            raise ProcessError(f"topic create failed: {process.last_words()}")
+            raise ProcessError(f"topic create failed: {process.stderr_tail()}")
 
     async def start_producer(self, share: int, *, of: int, orders: int, seconds: float) -> None:
         options = ["--share", str(share), "--of", str(of), "--orders", str(orders), "--seconds", str(seconds)]
@@ -79,10 +79,10 @@ class DemoCluster:
         options = ["--nameserver", self.nameserver, "--topic", self.topic, "--name", name, "--file", str(path), *more]
         process = await self._start(name, ["-m", "lockstep.admin.demo.consumer", *options])
         self.files[name] = ConsumerFile(path)
-        await process.event("consumer.started")
+        await process.wait_for_event("consumer.started")
 
     async def spark_submit(self, name: str, script: Path, *options: str) -> Process:
-        """Runs a job of scripts/ by the spark-submit that stands beside this Python."""
+        """Run a job of scripts/ with the spark-submit next to this Python interpreter."""
         submit = Path(sys.executable).with_name("spark-submit")
         if not submit.exists():
             raise ProcessError(f"{submit} is missing: install lockstep-mq[spark] into this environment")
@@ -101,11 +101,11 @@ class DemoCluster:
         return [deed for file in self.files.values() for deed in file.new_deeds()]
 
     def check_producers(self) -> bool:
-        """Whether all producers have finished; ProcessError when one failed."""
+        """Return whether all producers have finished. Raise ProcessError if one failed."""
         producers = [process for name, process in self.processes.items() if name.startswith("producer")]
         for process in producers:
             if process.exit_code not in (None, 0):
-                raise ProcessError(f"{process.name} failed with exit code {process.exit_code}.\n{process.last_words()}")
+                raise ProcessError(f"{process.name} failed with exit code {process.exit_code}.\n{process.stderr_tail()}")
         return all(process.exit_code == 0 for process in producers)
 
     async def _start(
@@ -116,7 +116,7 @@ class DemoCluster:
         self.processes[name] = process
         return process
 
-    async def _end_all(self) -> None:
+    async def _kill_all(self) -> None:
         for process in reversed(self.processes.values()):
             if process.exit_code is None:
                 await process.kill()

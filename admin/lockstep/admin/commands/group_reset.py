@@ -1,0 +1,136 @@
+"""lockstep group reset-offset: set the offsets from which a running or stopped group continues."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_results
+from lockstep.admin.group_query import read_group
+from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, run
+from lockstep.admin.render import print_json, print_line, print_table
+from lockstep.admin.reset_plan import Move, Target, parse_queue, parse_target, plan_moves
+from lockstep.client.config import DEFAULT_NAMESERVER
+from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
+from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.host import Host
+
+
+def reset_command(
+    group: GroupArgument,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="WHERE",
+            help="beginning, end, an offset, a time (ISO 8601; UTC if without a zone), or a duration ago: 90s, 30m, 2h, 7d.",
+        ),
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            help="Reset only this topic. By default all topics that the group subscribes to or has progress in, except its retry topic.",
+        ),
+    ] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="BROKER:NUMBER", help="Reset only this queue; may be repeated. By default all.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change and change nothing.")] = False,
+    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    as_json: JsonOption = False,
+) -> None:
+    """Set the offsets from which a group continues. Running members are fenced and continue from there without a restart."""
+    run(_reset(group, to, topic, tuple(queue or ()), dry_run, nameserver, as_json))
+
+
+async def _reset(group: str, to: str, topic: str | None, only: Sequence[str], dry_run: bool, nameserver: str, as_json: bool) -> None:
+    check_group(group)
+    host = Host.current()
+    target = parse_target(to, host.clock.wall_ms())
+    selected = {parse_queue(text) for text in only}
+    admin = AdminClient(host, nameserver)
+    plan = await _plan(admin, group, topic, selected, target)
+    if not dry_run:
+        await _carry_out(admin, group, plan)
+    if as_json:
+        rows = [{"queue": str(move.queue), "before": move.before, "after": move.after, "change": move.change} for move in plan]
+        print_json({"group": group, "done": not dry_run, "queues": rows})
+        return
+    columns = ["topic", "broker", ">queue", ">old offset", ">new offset", ">end offset", "messages"]
+    print_table(columns, [_row(move) for move in plan])
+    again, skipped = -sum(min(0, move.change) for move in plan), sum(max(0, move.change) for move in plan)
+    summary = f"group {group}: {again} messages again, {skipped} skipped"
+    print_line(summary + (": nothing was changed (--dry-run)" if dry_run else ""))
+
+
+def _row(move: Move) -> tuple[object, ...]:
+    change = f"{-move.change} again" if move.change < 0 else f"{move.change} skipped" if move.change else None
+    return move.queue.topic, move.queue.broker_name, move.queue.queue_id, move.before, move.after, move.end, change
+
+
+async def _plan(admin: AdminClient, group: str, topic: str | None, selected: set[tuple[str, int]], target: Target) -> tuple[Move, ...]:
+    """Return what would change. Raise CommandError if a broker concerned does not respond: a reset is complete or not made at all."""
+    report, statuses = await read_group(admin, group)
+    if statuses.failed:
+        raise CommandError(f"nothing was changed: some brokers did not respond: {broker_reasons(statuses.failed)}. Try again later")
+    if report is not None and report.broadcasting:
+        raise CommandError(f"group {group} is broadcasting: each member keeps its progress in a file of its own, which no broker can reset")
+    lines = () if report is None else report.queues
+    if topic is not None:
+        check_topic(topic)
+        topics = [topic]
+    else:
+        topics = sorted({line.topic for line in lines if not line.topic.startswith("%")})
+    if not topics:
+        raise CommandError(
+            f"no broker knows group {group}: use --topic TOPIC to set its offsets before its first start. If it is broadcasting, each "
+            "member keeps its progress in a file of its own, which no broker can reset"
+        )
+    queues: list[MessageQueue] = []
+    brokers: dict[str, BrokerAddress] = {}
+    for name in topics:
+        route = await admin.route(name)
+        brokers |= by_name(route.brokers)
+        queues += [each for each in route.layout.read_queues if not selected or (each.broker_name, each.queue_id) in selected]
+    if missing := selected - {(each.broker_name, each.queue_id) for each in queues}:
+        raise CommandError(
+            f"nothing was changed: {', '.join(topics)} has no queue {':'.join(map(str, min(missing)))}; "
+            "run `lockstep topic show TOPIC` to list the queues"
+        )
+    ranges = await _ranges(admin, brokers, queues)
+    by_time = {}
+    if target.kind == "time":
+        found = await gather_results(
+            {str(each): admin.offset_by_time(brokers[each.broker_name], each.topic, each.queue_id, target.value) for each in queues}
+        )
+        if found.failed:
+            raise CommandError(f"nothing was changed, {found.failure_summary()}. Run the command again")
+        by_time = {each: found.values[str(each)] for each in queues}
+    return plan_moves(queues, lines, ranges, target, by_time)
+
+
+async def _ranges(admin: AdminClient, brokers: dict[str, BrokerAddress], queues: Sequence[MessageQueue]) -> dict[MessageQueue, OffsetRange]:
+    ranges = {}
+    for topic, name in dict.fromkeys((queue.topic, queue.broker_name) for queue in queues):
+        if name not in brokers:
+            raise CommandError(f"nothing was changed: no address of broker {name} is known, and it has queues of {topic}")
+        for held in await admin.offsets(brokers[name], topic):
+            ranges[MessageQueue(topic, name, held.queue_id)] = held
+    return ranges
+
+
+async def _carry_out(admin: AdminClient, group: str, plan: Sequence[Move]) -> None:
+    """Reset broker by broker; each resets all its queues of a topic or none."""
+    brokers = by_name(await admin.brokers())
+    done: list[str] = []
+    for topic, name in dict.fromkeys((move.queue.topic, move.queue.broker_name) for move in plan):
+        own = [move for move in plan if (move.queue.topic, move.queue.broker_name) == (topic, name)]
+        body = ResetBody(group, topic, tuple(QueueOffset(move.queue.queue_id, move.after) for move in own))
+        results = await gather_results({name: admin.reset(brokers[name], body)})
+        if results.failed:
+            so_far = f"{topic} was reset at {', '.join(done)} already" if done else "nothing was changed before"
+            raise CommandError(f"broker {name} did not reset {topic}: {results.failed[name]}; {so_far}. Run the command again")
+        done.append(name)
