@@ -46,7 +46,7 @@ class Machine:
         record = encode_record(b"orders", 2, body, b"", born_ms=1)
         self.delays.append(MessageCopy.of(RecordView(record)), level)
         await confirmed(self.store)
-        self.delays.arrived(delay_queue_id(LEVELS[level - 1]))
+        self.delays.on_arrival(delay_queue_id(LEVELS[level - 1]))
 
     async def pass_ms(self, ms: int, step_ms: int = 1_000) -> int:
         """Looks every second, as the running service does; how many messages have arrived."""

@@ -1,9 +1,9 @@
-"""The broker as a service: builds all parts and starts and stops them in order. RocketMQ: BrokerController.
+"""The broker as a service: it creates and connects all parts. RocketMQ: BrokerController.
 
 start   lock and identity of the store ─▶ recover ─▶ bind the ports ─▶ new term, made durable ─▶ boot id ─▶ register with
         the nameservers ─▶ open the ports ─▶ `broker.started`
-stop    refuse sends ─▶ respond to held pulls ─▶ sync ─▶ unregister ─▶ close connections ─▶ snapshot ─▶ close the store in order
-failed  a failed write or sync: no further response is sent, every connection is aborted, the store is left as it is
+stop    reject sends ─▶ respond to held pulls ─▶ sync ─▶ unregister ─▶ close connections ─▶ snapshot ─▶ close the store in order
+failed  a failed write or sync: no further response leaves, every connection is cut, the store is left as it is
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.coordination import next_term
 from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.metrics import BrokerMetrics
-from lockstep.broker.nameserver_registration import BrokerCard, NameserverRegistration, RegistrationRefusedError, RegistrationState
+from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
@@ -56,44 +56,41 @@ LANES = {
     START_LANE: LaneLimits(concurrency=2, queue_max=1_024, bytes_max=16 << 20),
     SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
 }
-"""At most six searches and reads of single messages at a time, because each takes a thread of the host. Waiting requests: 256 of tools, one
-LOCK of each of 1,024 members that begin by time, and thousands of messages that consumers send back.
-"""
+"""At most six searches and reads of single messages run at a time, since they use threads of the host. The queues hold 256 requests of
+tools, one LOCK of each of 1,024 members that start by time, and thousands of messages that consumers send back."""
 
 
 class Broker:
-    """One broker: `await start()`, `address`, `term`, `await stop()`. `on_fatal` is called with an error after which the broker can't go
-    on.
-    """
+    """The broker. `on_fatal` is called with an error after which it can't continue."""
 
     def __init__(self, config: BrokerConfig, host: Host) -> None:
         self.config = config
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.addresses: dict[str, str] = {}
-        """Listener name → the address that is advertised to clients."""
+        """Listener name → advertised address."""
         self._host = host
         self._tasks = Tasks(self._fail)
         self._gate = SendGate()
         self._failed = False
         self._marked = False
-        """Whether this start's term is durable and its boot id stored: a stop from here on counts as clean."""
+        """Whether this start's term is durable and its boot id stored: from then on a stop can be clean."""
         self._previous_term = 0
-        """The term of the store's previous start; 0 if there was none."""
+        """The term of the store's start before this one; 0 if there was none."""
         self._opened = False
         self._opened_ms = 0
         self._store: Store | None = None
         self._state: BrokerState | None = None
         self._server: Server | None = None
         self._dispatcher: Dispatcher | None = None
-        self._registrar: NameserverRegistration | None = None
+        self._registration: NameserverRegistration | None = None
         self._pulls: PullProcessor | None = None
         self._leases: LeaseTimer | None = None
-        self._keeper: StoreMaintenance | None = None
-        self._keeping: list[asyncio.Task[None]] = []
+        self._maintenance: StoreMaintenance | None = None
+        self._maintenance_tasks: list[asyncio.Task[None]] = []
         self._delivering: asyncio.Task[None] | None = None
         self._metrics: BrokerMetrics | None = None
         self.admin_port: AdminPort | None = None
-        """None unless the settings name one. Opened first and closed last, so that a probe can report why the broker is not ready."""
+        """The admin port, if the settings have one. It opens first and closes last, so that a probe learns why the broker is not ready."""
         for listen in config.admin_listener().values():
             self.admin_port = AdminPort(listen, AdminPages(self.health, self._render_metrics), config.admin_hosts(host.name))
 
@@ -116,14 +113,14 @@ class Broker:
     # ----------------------------------------------------------------------------------------------------------------- start
 
     async def start(self) -> None:
-        """Return when the ports are open.
+        """Start, and return when the ports are open.
 
-        Raise StoreError (exit 3, 5, 6), IdentityError and RegistrationRefusedError (exit 4), or ConfigError.
+        Raises StoreError (exit 3, 5, 6), IdentityError and RegistrationRefusedError (exit 4), ConfigError.
         """
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
         if too_long := [format_delay(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= config.retention_hours * 3_600_000]:
-            why = "retention may remove what waits so long before it is due"
+            why = "retention may remove messages with this delay before they are due"
             log.warning("delay.outlives_retention", delays=too_long, retention_hours=config.retention_hours, why=why)
         if self.admin_port is not None:
             await self.admin_port.start()
@@ -133,7 +130,7 @@ class Broker:
         store.writer.on_fatal = self._fail
         self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
-        self._keeper = StoreMaintenance(host, store, state)
+        self._maintenance = StoreMaintenance(host, store, state)
         server = self._build(store, state, budget.connections_max)
         await server.bind()
         self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
@@ -163,17 +160,17 @@ class Broker:
         )
 
     def _build(self, store: Store, state: BrokerState, connections_max: int) -> Server:
-        """Build processors, dispatcher and server around the recovered state."""
+        """Create processors, dispatcher and server for the recovered state."""
         host, config, coordination = self._host, self.config, state.coordination
         topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics, may_begin=store.check_beginning)
-        sums = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
-        self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **sums)
-        homes = GroupTopics(state.topics, may_begin=store.check_beginning)
+        limits = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
+        self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **limits)
+        group_topics = GroupTopics(state.topics, may_begin=store.check_beginning)
         budget = TurnBudget(LANE_ITEMS_PER_TURN)
-        self._delays = delays = DelayedDelivery(store, state.delays, homes, config.delay_levels_ms())
+        self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays),
-            SendBackProcessor(host, store, coordination, delays, homes, self._gate),
+            SendBackProcessor(host, store, coordination, delays, group_topics, self._gate),
             pulls,
             QueryProcessor(store, state.topics),
             topic,
@@ -182,25 +179,23 @@ class Broker:
             LockProcessor(host, coordination, store),
             OffsetProcessor(host, coordination, store),
         ]
-        self._dispatcher = Dispatcher(processors, store.writer, LANES, self._heard, budget)
+        self._dispatcher = Dispatcher(processors, store.writer, LANES, self._on_request, budget)
         self._server = server = Server(
-            host, config.listeners(), self._handle, LIMITS, on_close=self._closed, connections_max=connections_max
+            host, config.listeners(), self._handle, LIMITS, on_close=self._on_close, connections_max=connections_max
         )
         self._effects = EffectRunner(coordination.state, server.endpoints, pulls)
         self._leases = LeaseTimer(host, coordination)
-        store.writer.on_arrival = self._arrived
+        store.writer.on_arrival = self._on_arrival
         state.on_topic_changed.append(pulls.topic_changed)
         self._metrics = BrokerMetrics(config, store, state, pulls)
         return server
 
     async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:
-        """Begin a new term, durable before any response is sent under it, and then store the boot id: a second crash must not hide the
-        first.
-        """
+        """Begin a new term, durable before the first response under it. Then store the boot id: a second crash must not hide the first."""
         clock, boot_id = self._host.clock, self._host.boot_id()
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
         last_term = max(state.coordination.state.term, store.last_term)
-        # A version that does not write lockstep/term may have served since: then only the log has its term.
+        # A version that does not write lockstep/term may have run since: then only the log has its term.
         self._previous_term = store.accepted_term if last_term == store.last_term else last_term
         term = next_term(last_term, clock.wall_ms())
         state.coordination.set_day(store.safe_now_ms())
@@ -217,62 +212,66 @@ class Broker:
         )
 
     async def _register(self, store: Store, state: BrokerState) -> None:
-        """Return when one nameserver has accepted this broker and none has refused it; at once if the settings name no nameserver."""
+        """Return when one nameserver has accepted this broker and none has refused it, or at once without nameservers."""
         nameservers = self.config.nameservers()
         if not nameservers:
             return
         names = self.config.name, self.config.cluster
-        card = BrokerCard(*names, store.store_id, self.term, self.addresses, store.proof, self._previous_term)
-        self._registrar = registrar = NameserverRegistration(
+        identity = BrokerIdentity(*names, store.store_id, self.term, self.addresses, store.proof, self._previous_term)
+        self._registration = registration = NameserverRegistration(
             self._host,
             self._tasks,
-            card,
+            identity,
             nameservers,
             layouts=state.layouts.all,
             adopt=state.topics.adopt,
             full=lambda: state.topics.is_full,
         )
-        state.on_topic_changed.append(lambda _topic: registrar.changed())
-        registrar.start()
+        state.on_topic_changed.append(lambda _topic: registration.register_soon())
+        registration.start()
         try:
-            await registrar.accepted()
+            await registration.wait_until_accepted()
         except RegistrationRefusedError:
-            if registrar.known_nowhere:
-                # A refused start does not belong to the store's history: a copy that is started again and again must not become part of it.
+            if registration.is_accepted_nowhere:
+                # A refused start is not part of the store's history: a copy that is started repeatedly must not become part of it.
                 await store.mark_terms(accepted=self._previous_term, last=self.term)
             raise
 
     def _open(self, state: BrokerState) -> None:
-        """Start leases and background work; leases count from the open port."""
-        assert self._keeper is not None
+        """Begin leases and background work, when the port is open."""
+        assert self._maintenance is not None
         assert self._leases is not None
         state.coordination.port_opened(self._host.clock.boot_ms())
         self._leases.start()
-        self._effects.carry_out()
-        keeper = self._keeper
-        loops = {"snapshots": keeper.keep_snapshots(), "retention": keeper.keep_retention(), "scrub": keeper.keep_scrubbed()}
+        self._effects.run_slice()
+        maintenance = self._maintenance
+        loops = {"snapshots": maintenance.keep_snapshots(), "retention": maintenance.keep_retention(), "scrub": maintenance.keep_scrubbed()}
         for name, loop in loops.items():
-            self._keeping.append(self._tasks.spawn(loop, f"broker.{name}"))
+            self._maintenance_tasks.append(self._tasks.spawn(loop, f"broker.{name}"))
         self._delivering = self._tasks.spawn(self._delays.run(), "broker.delays")
 
     # --------------------------------------------------------------------------------------------------------------- running
 
     def health(self) -> Health:
-        """Return whether clients can use the broker, for the admin port."""
+        """Return the health for the admin port."""
         if self._failed:
             return Health("the broker has failed")
         if self._gate.closed_because is not None:
             return Health(unready=(self._gate.closed_because,))
         if not self._opened or self._store is None:
             read_to = 0 if self._store is None else self._store.reading.position
-            return Health(unready=(f"it is starting: the store recovers (log read to {read_to}), or no nameserver has accepted it yet",))
+            return Health(
+                unready=(f"starting: the store is recovering (log read to {read_to}), or no nameserver has accepted the broker yet",)
+            )
         reasons = []
         disk = self._store.disk_status()
         if not disk.writable:
             reasons.append(f"the disk has {disk.free_bytes} bytes free, sends need {disk.reserve_bytes}")
-        standings = {} if self._registrar is None else self._registrar.standings()
-        if standings and RegistrationState.ACCEPTED not in standings.values():
-            reasons.append("registered at no nameserver: " + ", ".join(f"{each} {how.value}" for each, how in standings.items()))
+        states = {} if self._registration is None else self._registration.states()
+        if states and RegistrationState.ACCEPTED not in states.values():
+            reasons.append(
+                "not registered with any nameserver: " + ", ".join(f"{address} {state.value}" for address, state in states.items())
+            )
         return Health(unready=tuple(reasons))
 
     def status(self) -> BrokerStatus:
@@ -292,7 +291,7 @@ class Broker:
             disk_total_bytes=disk.total_bytes,
             disk_free_bytes=disk.free_bytes,
             disk_reserve_bytes=disk.reserve_bytes,
-            nameservers=() if self._registrar is None else self._registrar.told(),
+            nameservers=() if self._registration is None else self._registration.statuses(),
             descriptor_limit=self._host.descriptors.limit,
             damaged_messages=self._store.damage.message_count,
             damaged_bytes=self._store.scrubber.damaged_bytes,
@@ -303,8 +302,8 @@ class Broker:
     async def _render_metrics(self) -> bytes:
         if self._metrics is None or not self._opened or self._server is None:
             return b""
-        standings = {} if self._registrar is None else self._registrar.standings()
-        return await self._metrics.render(standings, len(self._server.endpoints))
+        states = {} if self._registration is None else self._registration.states()
+        return await self._metrics.render(states, len(self._server.endpoints))
 
     async def _close_admin_port(self) -> None:
         if self.admin_port is not None:
@@ -316,24 +315,24 @@ class Broker:
             return
         self._dispatcher(command, endpoint)
 
-    def _heard(self, endpoint: Endpoint) -> None:
+    def _on_request(self, endpoint: Endpoint) -> None:
         self.state.coordination.state.sessions.touch(endpoint.id, self._host.clock.boot_ms())
 
-    def _arrived(self, topic: str, queue_id: int) -> None:
+    def _on_arrival(self, topic: str, queue_id: int) -> None:
         assert self._pulls is not None
         if topic == SCHEDULE_TOPIC:
-            self._delays.arrived(queue_id)
+            self._delays.on_arrival(queue_id)
         else:
             self._pulls.arrived(topic, queue_id)
 
-    def _closed(self, endpoint: Endpoint, _reason: str) -> None:
+    def _on_close(self, endpoint: Endpoint, _reason: str) -> None:
         assert self._pulls is not None
         self._pulls.connection_closed(endpoint)
         if not self._failed and self._gate.closed_because is None:
             self.state.coordination.membership.connection_closed(endpoint.id, self._host.clock.boot_ms())
 
     def _fail(self, error: BaseException) -> None:
-        """End the broker. No response is sent from here on: promised data may not be on the disk."""
+        """Stop responding: acknowledged data may not be on the disk."""
         if self._failed:
             return
         self._failed = True
@@ -357,30 +356,30 @@ class Broker:
         if self._delivering is not None:
             self._delivering.cancel()
         if not self._failed and self._marked:
-            await self._say_goodbye(store)
+            await self._drain(store)
         if server is not None:
             await server.close("the broker is shutting down")
         if self._dispatcher is not None:
             await self._dispatcher.close()
         clean = self._marked and not self._failed
-        if self._keeper is not None:
-            self._keeper.stop()
-            await asyncio.gather(*self._keeping, return_exceptions=True)
+        if self._maintenance is not None:
+            self._maintenance.stop()
+            await asyncio.gather(*self._maintenance_tasks, return_exceptions=True)
         await self._tasks.cancel_all()
-        if clean and self._keeper is not None:
-            await self._keeper.snapshot()
+        if clean and self._maintenance is not None:
+            await self._maintenance.snapshot()
         await self._close_admin_port()
         await store.close(clean=clean, refused=not self._marked and not self._failed)
         self._store = None
         if self._opened:
             log.info("broker.stopped", name=self.config.name, clean=clean)
 
-    async def _say_goodbye(self, store: Store) -> None:
-        """Respond to held pulls, sync everything that was responded to, and unregister."""
+    async def _drain(self, store: Store) -> None:
+        """Respond to held pulls, sync everything that was acknowledged, and unregister from the nameservers."""
         assert self._pulls is not None
         assert self._server is not None
         self._server.stop_accepting()
         self._pulls.stop()
         await store.sync()
-        if self._registrar is not None:
-            await self._registrar.stop()
+        if self._registration is not None:
+            await self._registration.stop()

@@ -1,4 +1,4 @@
-"""Background work of a broker: effects, leases, snapshots, retention. Each sleeps until it is due."""
+"""The broker's background work: effects, leases, snapshots, retention. Each task sleeps until it is next due."""
 
 import asyncio
 from collections import deque
@@ -29,21 +29,21 @@ from lockstep.runtime.turn import Turn
 log = get_logger("broker")
 
 STEPS_PER_TURN = 250
-"""Effects and sends of one turn of the loop, and free queues that it looks at: about a millisecond of work."""
+"""The number of effects, sends and checked free queues of one turn of the loop: about a millisecond."""
 NOTICES_PER_TURN_MIN = 50
-"""Steps of a turn that are reserved for notices while some wait, however many other effects there are."""
+"""The number of these steps reserved for pending notifications, however many other effects there are."""
 LATE_MS = 100
-"""A lease that ends later than this may have ended because the process was suspended: frames that have come meanwhile are read first."""
+"""A lease timer that fires this late shows that the process was suspended or blocked: received data is read first."""
 FREE_QUEUES_MAX = 4_096
-"""Queues in one QUEUE_FREE: 2 MB with the longest names, far below the limit of a frame."""
+"""The maximum number of queues in one QUEUE_FREE: with the longest names 2 MB, far below the limit of a frame."""
 SNAPSHOT_CHECK_MS = 1_000
-"""How often to check whether a snapshot is due: 64 MiB of log, after which one is due, take a second at full speed."""
+"""A snapshot is due after 64 MiB of log, which take a second at full speed."""
 SCRUB_FIRST_MS = 60_000
-"""From the open port to the first pass of the scrub, so that clients reconnect first."""
+"""Time from the open port to the first pass of the scrub, so that clients reconnect first."""
 SCRUB_REST_MS = 3_600_000
-"""From the end of one pass to the next."""
+"""Time from the end of one pass to the next."""
 MOVES_PER_SLICE = 200
-"""Progress entries that retention checks and moves in one turn of the loop: about a millisecond of work."""
+"""The number of progress entries that retention checks and moves in one turn of the loop: about a millisecond."""
 RETENTION_MS = 10_000
 """RocketMQ: cleanResourceInterval."""
 
@@ -51,8 +51,8 @@ RETENTION_MS = 10_000
 class EffectRunner:
     """Carries out the effects of the coordination tables, a slice of them in each turn of the loop.
 
-    Layouts and notices go to every member of a group, so they wait: however many there are, a connection is closed, a stale pull gets its
-    response and the owner of a free queue is notified in the next turn.
+    Layouts and notifications go to every member of a group. They have lower priority, so that the next turn closes connections, responds to
+    stale pulls and notifies the owners of free queues, however many notifications are pending.
     """
 
     def __init__(self, state: GroupState, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
@@ -60,47 +60,47 @@ class EffectRunner:
         self._endpoints = endpoints
         self._pulls = pulls
         self._urgent: deque[Callable[[], None]] = deque()
-        """Drained effects other than notices, in their order."""
+        """Drained effects that are not notifications, in order."""
         self._notices: deque[Callable[[], None]] = deque()
-        """Steps of drained notices in their order: an effect, or one send of it."""
-        self._undrained = False
-        self._turn = Turn("effects", self.carry_out, self._failed)
+        """Steps of drained notifications, in order: the effect, or one send of it."""
+        self._has_effects = False
+        self._turn = Turn("effects", self.run_slice, self._failed)
         state.on_effects = self._wake
 
     def _wake(self) -> None:
-        self._undrained = True
+        self._has_effects = True
         self._turn.schedule()
 
     def _failed(self, _: Exception) -> None:
-        """Try again: drained effects are carried out later, and the others are drained again."""
-        self._undrained = True
+        """Retry: drained effects are carried out later, and the others are drained again."""
+        self._has_effects = True
         self._turn.retry()
 
-    def carry_out(self) -> None:
+    def run_slice(self) -> None:
         """Carry out one slice; the next turns do the rest. An effect that fails is logged, and the others are carried out."""
         self._drain()
         kept = min(len(self._notices), NOTICES_PER_TURN_MIN)
-        left = STEPS_PER_TURN - self._carry_out(self._urgent, STEPS_PER_TURN - kept)
-        self._carry_out(self._notices, left)
-        if self._urgent or self._notices or self._undrained:
+        left = STEPS_PER_TURN - self._run_steps(self._urgent, STEPS_PER_TURN - kept)
+        self._run_steps(self._notices, left)
+        if self._urgent or self._notices or self._has_effects:
             self._turn.schedule()
 
     def _drain(self) -> None:
-        """Drain the effects; notices only after the earlier ones were sent, since one notice covers all changes so far."""
-        self._undrained = False
+        """Drain notifications only when the earlier ones are sent: a notification contains all changes until it is drained."""
+        self._has_effects = False
         for effect in self._state.drain(STEPS_PER_TURN, notices=not self._notices):
             steps = self._notices if isinstance(effect, Notify | PushLayout) else self._urgent
-            steps.append(partial(self._do, effect))
+            steps.append(partial(self._execute, effect))
 
-    def _carry_out(self, steps: deque[Callable[[], None]], count_max: int) -> int:
-        """Return how many steps were carried out."""
+    def _run_steps(self, steps: deque[Callable[[], None]], count_max: int) -> int:
+        """Carry out at most `count_max` steps. Return their number."""
         count = 0
         while steps and count < count_max:
             count += 1
             call_isolated("effect.failed", steps.popleft())
         return count
 
-    def _do(self, effect: Effect) -> None:
+    def _execute(self, effect: Effect) -> None:
         match effect:
             case Notify(group, connections, version):
                 fields = to_plain(NotifyHeader(group, version.term, version.counter))
@@ -123,7 +123,7 @@ class EffectRunner:
                 assert_never(effect)
 
     def _send_soon(self, connections: tuple[int, ...], code: RequestCode, fields: dict[str, Any] | None, body: bytes = b"") -> None:
-        """Make one send to each connection the next steps."""
+        """Schedule one send to each connection as the next steps."""
         self._notices.extendleft(partial(self._send, connection, code, fields, body) for connection in reversed(connections))
 
     def _send(self, connection: int, code: RequestCode, fields: dict[str, Any] | None, body: bytes) -> None:
@@ -132,17 +132,18 @@ class EffectRunner:
 
 
 class LeaseTimer:
-    """Calls Coordination.tick when it is due: at most 1 s after the last call, so that a grace that begins in between is not missed.
+    """Calls Coordination.tick when it is due, at most 1 s after the last time, so that a grace period that begins in between does not end
+    unnoticed.
 
-    A connection that closes never causes a call: after the process was suspended, the frames that came meanwhile must be read before leases
-    are judged.
+    It is never called from the close of a connection: after this process was suspended or blocked, data from clients is read before leases
+    end.
     """
 
     def __init__(self, host: Host, coordination: Coordination) -> None:
         self._clock = host.clock
         self._coordination = coordination
         self._loop = asyncio.get_running_loop()
-        self._alarm = Timer(self._loop, self._tick, LATE_MS)
+        self._timer = Timer(self._loop, self._tick, LATE_MS)
 
     def start(self) -> None:
         self._tick()
@@ -153,15 +154,15 @@ class LeaseTimer:
         try:
             due_ms = self._coordination.tick(now_ms)
         finally:
-            # Also after an error: without a next tick no session would ever end.
-            self._alarm.set(self._loop.time() + max(1, due_ms - now_ms) / 1000)
+            # Even after an error: without a next tick no session would ever end again.
+            self._timer.set(self._loop.time() + max(1, due_ms - now_ms) / 1000)
 
     def stop(self) -> None:
-        self._alarm.cancel()
+        self._timer.cancel()
 
 
 class StoreMaintenance:
-    """Snapshots, retention and scrub of the store. The loops end after `stop`; a snapshot that has begun is completed."""
+    """Snapshots, retention and scrub of the store. The loops end after `stop`: a snapshot is never interrupted half-way."""
 
     def __init__(self, host: Host, store: Store, state: BrokerState) -> None:
         self._clock = host.clock
@@ -181,11 +182,11 @@ class StoreMaintenance:
                 await self.snapshot()
 
     async def snapshot(self) -> None:
-        """Write a snapshot of the tables and of the log's end as of this turn."""
+        """Write the tables as of this turn, at the log's end as of this turn."""
         await self._store.write_snapshot(self._state.take_snapshot())
 
     async def keep_retention(self) -> None:
-        """Remove old messages, move the groups that had not read them, and watch the disk."""
+        """Remove old messages, move the groups that had not consumed them, and watch the disk."""
         while await self._sleep(RETENTION_MS):
             now_ms = self._store.safe_now_ms()
             moved = await self._store.retention(now_ms)
@@ -197,7 +198,7 @@ class StoreMaintenance:
             self._watch_disk()
 
     async def _move_groups(self, moved: Sequence[tuple[str, int, int]]) -> None:
-        """Move progress to the new minimums; `moved` has (topic, queue id, new minimum)."""
+        """Move the groups past removed messages. `moved` has (topic, queue id, new minimum)."""
         slices = Slices(MOVES_PER_SLICE)
         for _ in self._state.coordination.skip_removed({(topic, queue_id): new_min for topic, queue_id, new_min in moved}):
             await slices.step()
@@ -208,25 +209,25 @@ class StoreMaintenance:
             await slices.step()
 
     async def _forget_groups(self) -> None:
-        """Forget idle groups, once a day."""
+        """Forget idle groups, once a day. Each group is checked in a turn of its own."""
         coordination, slices = self._state.coordination, Slices()
         for group in coordination.status.groups():
             await slices.step()
             queue_count = coordination.admin.forget_idle(group) if coordination.admin.is_idle(group) else None
             if queue_count is not None:
                 facts = {"group": group, "queues": queue_count, "idle_days": coordination.state.config.group_idle_days}
-                log.info("group.forgotten", **facts, why="no member and no commit for so long")
+                log.info("group.forgotten", **facts, why="it had no member and no commit for that time")
                 await asyncio.sleep(0)
 
     async def keep_scrubbed(self) -> None:
-        """Compare the log with itself and with the consume queues, again and again."""
+        """Compare the log with itself and with the consume queues, repeatedly."""
         rest_ms = SCRUB_FIRST_MS
         while await self._sleep(rest_ms):
             await self._store.scrubber.run(self._stopping.is_set)
             rest_ms = SCRUB_REST_MS
 
     async def _sleep(self, for_ms: int) -> bool:
-        """Return False once the broker stops."""
+        """Sleep. Return False if the broker is stopping."""
         try:
             async with asyncio.timeout(for_ms / 1000):
                 await self._stopping.wait()
@@ -243,4 +244,4 @@ class StoreMaintenance:
         if status.writable:
             log.info("disk.recovered", **facts)
         else:
-            log.error("disk.filled", **facts, effect="sends are refused, reads and commits go on")
+            log.error("disk.filled", **facts, effect="sends fail; reads and commits continue")

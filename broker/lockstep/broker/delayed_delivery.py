@@ -1,12 +1,12 @@
-"""Delayed messages: they wait in a queue for each delay until they are due. RocketMQ: ScheduleMessageService.
+"""Delayed messages: they wait in a queue per delay until they are due. RocketMQ: ScheduleMessageService.
 
-The messages of a queue have one delay and are in the order in which they were stored, so only the first one is looked at: nothing is kept
-in memory for the others, and nothing runs while none is due. A message is due when its queue's delay has passed since it was stored, never
-earlier. Time is counted by the boot clock: the clock that stamps records does not follow a wall clock that jumps and returns
-(runtime/steady_clock.py). When it was set, forward or back, earlier store times are read as if they had been moved by the same amount
-(store/store_clock.py). There are no delays up to a time of day: the `TIMER_` properties of RocketMQ 5 are refused. Senders name levels, and
-a start may bring another table of them: which queue has which delay never changes (protocol/delays.py), so pending messages keep their due
-times, and queues of delays that are no longer in the table are emptied like the others.
+The messages of a queue have one delay and are ordered by their store time, so that only the first one is checked: memory holds nothing for
+the others, and no task wakes while no message is due. A message is due when its queue's delay has passed since it was stored, never
+earlier. That is measured by the boot clock: the clock that stamps records does not follow a wall clock that jumps and returns
+(runtime/steady_clock.py), and when it was set, forward or back, the earlier store times are read as moved by the same amount
+(store/store_clock.py). There are no delays until a time of day: the `TIMER_` properties of RocketMQ 5 are rejected. Senders name levels,
+and a start may have another table of them. The delay of a queue never changes (protocol/delays.py), so pending messages keep their due
+times, and queues of delays that the table no longer has are emptied like the others.
 
     append ─▶ SCHEDULE_TOPIC_XXXX, queue of the level's delay ─▶ due ─▶ its own topic, with the queue's progress, in one write
 """
@@ -35,34 +35,34 @@ from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("broker")
 
-LOOK_MS = 1_000
-"""How often to look at the clock while messages are pending: it may be set."""
-AGAIN_MS = 1_000
-"""After how long a queue is tried again that the store has refused."""
-TRIES_MAX = 3
-"""Tries of a message at which an unexpected error occurs."""
+CLOCK_CHECK_MS = 1_000
+"""The interval at which the clock is checked while messages wait: it may be set."""
+RETRY_MS = 1_000
+"""The time after which a queue is retried if the store rejected a read or a message."""
+ATTEMPTS_MAX = 3
+"""The maximum number of attempts for a message with an unexpected error."""
 LOSSES = {
     ReadStatus.OFFSET_TOO_SMALL: "retention removed messages that still waited",
     ReadStatus.LOST: "the log is damaged there: messages that still waited are lost",
 }
-"""Why the next messages are gone for ever."""
+"""Why the next messages are missing permanently."""
 TURN_COUNT = 100
 TURN_BYTES = 256 << 10
-"""Messages and bytes of one queue that one loop turn delivers."""
+"""The limits of one queue's deliveries in one turn of the loop."""
 
 
 class GroupTopics:
-    """Topics to which the broker itself adds messages: `%RETRY%…` and `%DLQ%…` of groups, and those of delayed messages."""
+    """The topics to which the broker itself adds messages: those of groups, `%RETRY%…` and `%DLQ%…`, and those of delayed messages."""
 
     def __init__(self, topics: TopicTable, may_begin: Callable[[str], None] | None = None) -> None:
-        """`may_begin` raises ServiceNotAvailableError if the disk has no room for a new topic."""
+        """`may_begin` raises ServiceNotAvailableError if the disk has no room for new topics."""
         self._topics = topics
         self._may_begin = may_begin
 
     def create(self, topic: str) -> None:
         """Give the topic a queue of this broker if it has none, for a request.
 
-        Raise ServiceNotAvailableError if the disk has no room for a new topic, NoPermissionError if the cluster has too many
+        Raises ServiceNotAvailableError if the disk has no room for a new topic, and NoPermissionError if the cluster has too many
         (TopicTable.create, `for_group`).
         """
         if self._is_missing(topic):
@@ -70,15 +70,16 @@ class GroupTopics:
                 self._may_begin(f"topic {topic}")
             self._create(topic)
 
-    def _ready(self, topic: str) -> None:
-        """Create the topic of a message that was acknowledged: also on a full disk. Raise ServiceNotAvailableError, so that the message
-        waits, if the cluster has too many topics.
+    def _create_for_delayed(self, topic: str) -> None:
+        """Do the same as `create`, for an acknowledged message that waits for the topic: also on a full disk.
+
+        Raises ServiceNotAvailableError, so that the message stays pending, if the cluster has too many topics.
         """
         if self._is_missing(topic):
             try:
                 self._create(topic)
             except NoPermissionError as error:
-                raise ServiceNotAvailableError(f"a delayed message waits: {error.remark}") from error
+                raise ServiceNotAvailableError(f"a delayed message stays pending: {error.remark}") from error
 
     def _is_missing(self, topic: str) -> bool:
         layout = self._topics.find_layout(topic)
@@ -88,60 +89,59 @@ class GroupTopics:
         layout = self._topics.create_own(topic, 1, 1, for_group=True)
         log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 
-    def began(self, topic: str) -> int:
-        """Return the counter of the oldest queues in the layout in force; 0 if there is none."""
+    def topic_began(self, topic: str) -> int:
+        """Return the counter of the oldest queues in the layout in force, or 0 without a layout."""
         layout = self._topics.find_layout(topic)
         return 0 if layout is None else layout.began
 
     def deleted_since(self, topic: str, began: int) -> bool:
-        """Return whether the topic was deleted, and perhaps created again, since its layout began with `began`; False for 0.
+        """Return whether the topic was deleted, and perhaps created again, since its layout with `began`; False if `began` is 0.
 
-        Records of earlier versions have the layout's counter instead, which is not below it.
+        Records of earlier versions have the layout's counter instead, which is not lower.
         """
         layout = self._topics.find_layout(topic)
         return began > 0 and (layout is None or layout.began > began)
 
-    def place(self, topic: str, queue_id: int) -> int | None:
-        """Return the queue of this broker that takes a delayed message for the topic; None if the topic does not exist any more."""
+    def writable_queue(self, topic: str, queue_id: int) -> int | None:
+        """Return the queue of this broker that takes a delayed message for the topic, or None if the topic does not exist any more."""
         if group_of_topic(topic) is not None or self._topics.find_layout(topic) is not None:
-            self._ready(topic)
+            self._create_for_delayed(topic)
         layout = self._topics.find_layout(topic)
         count = 0 if layout is None else self._topics.own_write_count(layout)
         return queue_id % count if count else None
 
 
 class DelayedDelivery:
-    """Delivers pending messages when they are due: `run` until it is cancelled, `arrived` for each queue with new messages. Use it after
-    recovery.
-    """
+    """Delivers delayed messages: `run` delivers until it is cancelled, `on_arrival` reports new messages. Create it after the recovery
+    of the store."""
 
-    def __init__(self, store: Store, table: DelayTable, homes: GroupTopics, levels_ms: Sequence[int]) -> None:
+    def __init__(self, store: Store, table: DelayTable, topics: GroupTopics, levels_ms: Sequence[int]) -> None:
         self._store = store
         self._table = table
-        self._homes = homes
+        self._topics = topics
         self._levels_ms = levels_ms
         self._due_ms = dict.fromkeys(store.queue_ids(SCHEDULE_TOPIC), 0)
-        """Queue id → when its first message is due, by Store.now_ms. Empty queues are left out."""
+        """Queue id → when its first message is due, in Store.now_ms; empty queues are left out."""
         self._clock_sets = 0
-        """`Store.clock_sets` when `_due_ms` was computed."""
+        """`Store.clock_sets` at the time of `_due_ms`."""
         self._unreadable: dict[int, int] = {}
-        """Queue id → offset that the disk could not read."""
+        """Queue id → offset that could not be read from the disk."""
         self._failed: dict[int, tuple[int, int]] = {}
-        """Queue id → (offset, number of unexpected errors there in a row)."""
+        """Queue id → (offset, the number of unexpected errors in a row there)."""
         self._wake = asyncio.Event()
 
     def find_delay_level(self, delay_ms: int) -> int:
-        """Return the level of a delay. Raise MessageIllegalError, with the table, if no level has it."""
+        """Return the level with this delay. Raise MessageIllegalError, with the table, if there is none."""
         return find_delay_level(delay_ms, self._levels_ms)
 
-    def append(self, letter: MessageCopy, level: int) -> Appended:
-        """Store a pending message; a level above the last one counts as the last (RocketMQ)."""
+    def append(self, copy: MessageCopy, level: int) -> Appended:
+        """Store a delayed message. A level above the last one counts as the last (RocketMQ)."""
         level = min(level, len(self._levels_ms))
         queue_id = delay_queue_id(self._levels_ms[level - 1])
-        return store_letter(self._store, letter.waiting(level, queue_id, self._homes.began(letter.home)))
+        return store_copy(self._store, copy.as_delayed(level, queue_id, self._topics.topic_began(copy.origin_topic)))
 
-    def arrived(self, queue_id: int) -> None:
-        """Look at the queue: it has new visible messages."""
+    def on_arrival(self, queue_id: int) -> None:
+        """Report new messages in this queue."""
         if queue_id not in self._due_ms:
             self._due_ms[queue_id] = 0
             self._wake.set()
@@ -150,14 +150,14 @@ class DelayedDelivery:
         while True:
             self._wake.clear()
             now_ms = self._store.now_ms()
-            if self._store.clock_sets != self._clock_sets:  # the clock was set, so pending messages are due at another time
+            if self._store.clock_sets != self._clock_sets:  # the clock was set: pending messages are due at other times
                 self._clock_sets = self._store.clock_sets
                 self._due_ms = dict.fromkeys(self._due_ms, 0)
             for queue_id in [queue_id for queue_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
                 await self._deliver(queue_id)
-            await self._rest()
+            await self._wait_until_due()
 
-    async def _rest(self) -> None:
+    async def _wait_until_due(self) -> None:
         """Wait until the first message is due, or one arrives in an empty queue."""
         due_ms = min(self._due_ms.values(), default=None)
         if due_ms is None:
@@ -168,88 +168,89 @@ class DelayedDelivery:
             await asyncio.sleep(0)
             return
         try:
-            async with asyncio.timeout(min(rest_ms, LOOK_MS) / 1000):
+            async with asyncio.timeout(min(rest_ms, CLOCK_CHECK_MS) / 1000):
                 await self._wake.wait()
         except TimeoutError:
             pass
 
     async def _deliver(self, queue_id: int) -> None:
-        """Deliver the due messages of a queue, as many as one turn may.
+        """Deliver the due messages of a queue, up to the limit of one turn.
 
-        An unexpected error ends neither this nor the process: the store and the journal end the process themselves if they can't rely on
-        their tables. The error is logged with its traceback, and `_given_up` decides about its message.
+        An unexpected error ends neither this task nor the process: the store and the journal end the process themselves if they can't be
+        sure of their tables. It is logged with its traceback, and `_record_failure` decides whether its message is skipped.
         """
         offset = self._table.next_offset(queue_id)
         try:
             result = await self._read(queue_id, offset)
             if result is not None and result.status is not ReadStatus.FOUND:
-                self._pass_gap(queue_id, offset, result)
+                self._skip_gap(queue_id, offset, result)
                 return
             data = b"" if result is None else b"".join(result.parts)
-            places = split_records(data)
-        except Exception as error:  # one message: logged and counted by _given_up, as Request.fail does for a request
-            if self._given_up(queue_id, offset, error):
+            records = split_records(data)
+        except Exception as error:  # one message: logged and counted by _record_failure, as a request's is by request.py
+            if self._record_failure(queue_id, offset, error):
                 self._table.record_delivered(queue_id, offset + 1)
             return
         if result is None:
-            self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+            self._due_ms[queue_id] = self._store.now_ms() + RETRY_MS
             return
         done = 0
-        for begin, _ in places:
+        for begin, _ in records:
             try:
-                passed = self._pass_on_due(queue_id, offset + done, RecordView(data, begin))
+                is_finished = self._deliver_if_due(queue_id, offset + done, RecordView(data, begin))
             except Exception as error:  # one message: as above
-                passed = self._given_up(queue_id, offset + done, error)
-            if not passed:
+                is_finished = self._record_failure(queue_id, offset + done, error)
+            if not is_finished:
                 break
             done += 1
         if done:
             self._table.record_delivered(queue_id, offset + done)
 
-    def _pass_gap(self, queue_id: int, offset: int, result: ReadResult) -> None:
-        """Go on after messages that are gone, or wait until there are some."""
+    def _skip_gap(self, queue_id: int, offset: int, result: ReadResult) -> None:
+        """Continue after messages that are missing permanently, or wait for new messages."""
         if result.status not in LOSSES:
             if self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] <= offset:  # otherwise one has arrived while the disk was read
                 self._due_ms.pop(queue_id, None)
             return
         if result.next_offset <= offset:  # the queue's minimum has not moved yet
-            self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+            self._due_ms[queue_id] = self._store.now_ms() + RETRY_MS
             return
         facts = {"delay_ms": queue_delay_ms(queue_id), "first": offset, "end": result.next_offset}
         log_limited(log, "error", "delay.gap", **facts, why=LOSSES[result.status])
         self._table.record_delivered(queue_id, result.next_offset)
 
-    def _pass_on_due(self, queue_id: int, offset: int, record: RecordView) -> bool:
-        """Deliver the message if it is due; return whether it is done. Otherwise `_due_ms` is set to when it is looked at again."""
+    def _deliver_if_due(self, queue_id: int, offset: int, record: RecordView) -> bool:
+        """Deliver the message if it is due. Return whether it is finished; otherwise `_due_ms` has the time of the next attempt."""
         self._due_ms[queue_id] = due_ms = self._store.stored_ms(record.physical_offset, record.store_ms) + queue_delay_ms(queue_id)
         if due_ms > self._store.now_ms():
             return False
-        if not self._pass_on(offset, record):
-            self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+        if not self._deliver_message(offset, record):
+            self._due_ms[queue_id] = self._store.now_ms() + RETRY_MS
             return False
         return True
 
-    def _given_up(self, queue_id: int, offset: int, error: Exception) -> bool:
-        """Log an unexpected error at this message. Return True for the third one in a row: the message is skipped, and counts as lost.
+    def _record_failure(self, queue_id: int, offset: int, error: Exception) -> bool:
+        """Log an unexpected error of this message. Return True at the third one in a row: the message is skipped, and counts as lost.
 
-        Otherwise it is tried again after AGAIN_MS, and later messages with the same delay wait for it.
+        Return False if it is retried after RETRY_MS; messages with the same delay wait for it.
         """
         tried, count = self._failed.get(queue_id, (offset, 0))
         count = count + 1 if tried == offset else 1
         self._failed[queue_id] = offset, count
-        given_up = count >= TRIES_MAX
-        then = "it is lost: no try has succeeded" if given_up else f"it is tried again in {AGAIN_MS} ms"
+        is_skipped = count >= ATTEMPTS_MAX
+        then = "it is lost: no attempt has succeeded" if is_skipped else f"it is retried in {RETRY_MS} ms"
         facts = {"delay_ms": queue_delay_ms(queue_id), "offset": offset, "try_count": count, "error": repr(error)}
         log_limited(log, "error", "delay.failed", **facts, then=then, exc_info=error)
-        if given_up:
+        if is_skipped:
             del self._failed[queue_id]
             self._store.damage.add_lost(SCHEDULE_TOPIC, queue_id, offset, offset + 1)
-        self._due_ms[queue_id] = self._store.now_ms() + (0 if given_up else AGAIN_MS)
-        return given_up
+        self._due_ms[queue_id] = self._store.now_ms() + (0 if is_skipped else RETRY_MS)
+        return is_skipped
 
     async def _read(self, queue_id: int, offset: int) -> ReadResult | None:
-        """Return the next messages, or the first one alone if those after it can't be read. If it can't be read either, log that once and
-        return None: as for a pull, this queue fails and the others go on.
+        """Return the next messages, or only the first if those after it can't be read. Return None, and log it once, if that fails too.
+
+        A pull behaves in the same way: it fails for this queue, and other queues are served.
         """
         why = ""
         for count in (TURN_COUNT, 1):
@@ -261,26 +262,31 @@ class DelayedDelivery:
             self._unreadable[queue_id] = offset
             facts = {"delay_ms": queue_delay_ms(queue_id), "offset": offset, "error": why}
             log_limited(
-                log, "error", "delay.unreadable", **facts, then=f"it is read again every {AGAIN_MS} ms; what has this delay waits behind it"
+                log,
+                "error",
+                "delay.unreadable",
+                **facts,
+                then=f"it is read again every {RETRY_MS} ms; messages with this delay wait for it",
             )
         return None
 
-    def _pass_on(self, offset: int, record: RecordView) -> bool:
-        """Store the message in its topic; return False if that must be tried later. A message that can never be delivered is logged,
-        counted as lost if it is damaged, and skipped.
+    def _deliver_message(self, offset: int, record: RecordView) -> bool:
+        """Deliver a message. Return False to retry later.
+
+        A message that can never be delivered is logged, counted as lost if it is damaged, and skipped.
         """
         facts = {"queue_id": record.queue_id, "offset": offset}
         try:
-            waiting = MessageCopy.of(record)
-            letter = waiting.delivered()
-            if self._homes.deleted_since(letter.home, waiting.home_began):
-                log_limited(log, "warning", "delay.homeless", topic=letter.home, **facts, why="its topic was deleted")
+            delayed = MessageCopy.of(record)
+            copy = delayed.as_delivered()
+            if self._topics.deleted_since(copy.origin_topic, delayed.origin_began):
+                log_limited(log, "warning", "delay.homeless", topic=copy.origin_topic, **facts, why="its topic was deleted")
                 return True
-            queue_id = self._homes.place(letter.topic, letter.queue_id)
+            queue_id = self._topics.writable_queue(copy.topic, copy.queue_id)
             if queue_id is None:
-                log_limited(log, "warning", "delay.homeless", topic=letter.topic, **facts, why="its topic has no queue here any more")
+                log_limited(log, "warning", "delay.homeless", topic=copy.topic, **facts, why="its topic has no queue here any more")
                 return True
-            store_letter(self._store, letter.sent_to(letter.topic, queue_id))
+            store_copy(self._store, copy.sent_to(copy.topic, queue_id))
         except (BrokerError, LocalProtocolError, RemoteProtocolError) as error:
             if isinstance(error, BrokerError) and error.retriable:
                 log_limited(log, "warning", "delay.refused", **facts, error=str(error))
@@ -290,10 +296,10 @@ class DelayedDelivery:
         return True
 
 
-def store_letter(store: Store, letter: MessageCopy) -> Appended:
-    """Store a message that the broker itself sends."""
+def store_copy(store: Store, copy: MessageCopy) -> Appended:
+    """Store a message on the broker's own behalf. All such messages are stored here."""
     try:
-        frame = letter.frame()
+        frame = copy.frame()
     except LocalProtocolError as error:
         raise MessageIllegalError(str(error)) from None
-    return store.append_frame(letter.topic, letter.queue_id, frame, 1, born_host=letter.born_host, trusted=True)
+    return store.append_frame(copy.topic, copy.queue_id, frame, 1, born_host=copy.born_host, trusted=True)

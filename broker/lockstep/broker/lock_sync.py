@@ -20,7 +20,7 @@ All renewals come first, then every queue that is not named with its current epo
 from collections.abc import Mapping
 
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.message_copy import plain_words
+from lockstep.broker.message_copy import one_line
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.progress_table import Progress
@@ -378,7 +378,7 @@ class LockSync:
         if not 0 <= offset <= end or attempts < 0:
             return f"offset {offset} of {key[1]} queue {key[2]}, attempts {attempts}: the queue ends at {end}"
         self._state.activity.record_activity(key[0])
-        self._state.progress.record_commit(key, offset, attempts, now_ms, error and plain_words(error))
+        self._state.progress.record_commit(key, offset, attempts, now_ms, error and one_line(error))
         return None
 
     def _versions(self, session: Session, named: Mapping[str, None]) -> dict[str, ListVersion]:

@@ -1,4 +1,4 @@
-"""Copies a stored message to another queue (retry, dead letter, delay): which parts stay, and how it is stored there."""
+"""Copies a stored message to another queue (retry, dead letter, delay), and defines the properties that the copy keeps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,13 +23,13 @@ from lockstep.protocol.properties import (
 from lockstep.protocol.record import RecordView, encode_record
 
 NUMBER_DIGITS_MAX = 20
-"""Digits of a 64-bit number."""
+"""The digits of a 64-bit number."""
 _KEPT = {REASON, ORIGIN_QUEUE, ORIGIN_LAYOUT}
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCopy:
-    """A message without its place in a queue. `properties` are those that are copied: lockstep's own are not."""
+    """A message without its offsets. `properties` are those that the copy keeps, without lockstep's own."""
 
     topic: str
     queue_id: int
@@ -43,7 +43,7 @@ class MessageCopy:
 
     @classmethod
     def of(cls, record: RecordView) -> "MessageCopy":
-        """Return the copy of a record. Raise RemoteProtocolError if the properties are not UTF-8 or the topic is not ASCII."""
+        """Return the copy of a stored record. Raise RemoteProtocolError if the properties are not UTF-8 or the topic is not ASCII."""
         properties = {
             name: value for name, value in decode_properties(record.properties).items() if not name.startswith(OWN_PREFIX) or name in _KEPT
         }
@@ -55,8 +55,9 @@ class MessageCopy:
         return cls(topic, record.queue_id, record.body, properties, *facts)
 
     def frame(self) -> bytes:
-        """Return the record, the broker's fields zero. Raise LocalProtocolError if the properties are too long, which those of a message
-        that was accepted from a sender never are (`sent_bytes`).
+        """Return the record, with the broker's fields zero.
+
+        Raises LocalProtocolError if the properties are too long, which never happens for a message accepted from a sender (`sent_bytes`).
         """
         return encode_record(
             self.topic.encode(),
@@ -73,18 +74,18 @@ class MessageCopy:
         return replace(self, topic=topic, queue_id=queue_id)
 
     @property
-    def home(self) -> str:
-        """The topic of the original message."""
+    def origin_topic(self) -> str:
+        """The topic to which the message was sent: for a copy, that of the first one."""
         return self.properties.get(RETRY_TOPIC) or self.properties.get(REAL_TOPIC) or self.topic
 
-    def waiting(self, level: int, queue_id: int, home_began: int) -> "MessageCopy":
-        """Return the message as it is stored in a queue of delays."""
-        place = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), ORIGIN_LAYOUT: str(home_began)}
-        properties = {**self.properties, DELAY: str(level), **place}
+    def as_delayed(self, level: int, queue_id: int, topic_began: int) -> "MessageCopy":
+        """Return the copy that waits in a delay queue."""
+        destination = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), ORIGIN_LAYOUT: str(topic_began)}
+        properties = {**self.properties, DELAY: str(level), **destination}
         return replace(self, topic=SCHEDULE_TOPIC, queue_id=queue_id, properties=properties)
 
-    def delivered(self) -> "MessageCopy":
-        """Return the message as it is stored when its delay has passed. Raise RemoteProtocolError if it names no target."""
+    def as_delivered(self) -> "MessageCopy":
+        """Return the copy to deliver when the delay has passed. Raise RemoteProtocolError if its destination is missing or invalid."""
         properties = {name: value for name, value in self.properties.items() if name not in (DELAY, ORIGIN_LAYOUT)}
         topic, queue_id = properties.pop(REAL_TOPIC, ""), stored_number(REAL_QID, properties.pop(REAL_QID, ""))
         try:
@@ -94,32 +95,33 @@ class MessageCopy:
         return replace(self, topic=topic, queue_id=queue_id, properties=properties)
 
     @property
-    def home_began(self) -> int:
-        """The `began` that `waiting` was given; 0 if it is not known. Raises RemoteProtocolError if the property is not a number."""
+    def origin_began(self) -> int:
+        """The `topic_began` of `as_delayed`, or 0 if unknown. Raises RemoteProtocolError if the property is not a number."""
         return stored_number(ORIGIN_LAYOUT, self.properties.get(ORIGIN_LAYOUT, "0"))
 
 
 def stored_number(name: str, text: str) -> int:
-    """Return the value of a property that the broker has stored as a number. Raise RemoteProtocolError if it is damaged."""
+    """Return the number in a property that the broker has stored. Raise RemoteProtocolError if it is not one, which means damage."""
     if not (text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS_MAX):
         raise RemoteProtocolError(f"property {name} is {text[:40]!r}: expected a number")
     return int(text)
 
 
-def plain_words(reason: str) -> str:
-    """Return the text as it is stored: one line, not too long."""
+def one_line(reason: str) -> str:
+    """Return the reason as it is stored: one line of limited length."""
     return "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
 
 
 def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "") -> MessageCopy:
-    """Return a message that a group could not process, for a further try or as a dead letter. RocketMQ:
-    SendMessageProcessor.consumerSendMsgBack.
+    """Return the copy of a message that a group failed to process, for a retry or as a dead copy.
+
+    RocketMQ: SendMessageProcessor.consumerSendMsgBack.
     """
-    letter = MessageCopy.of(record)
-    properties = {name: value for name, value in letter.properties.items() if name not in (DELAY, REASON)}
+    copy = MessageCopy.of(record)
+    properties = {name: value for name, value in copy.properties.items() if name not in (DELAY, REASON)}
     if RETRY_TOPIC not in properties:
-        properties |= {RETRY_TOPIC: letter.topic, ORIGIN_QUEUE: str(letter.queue_id)}
+        properties |= {RETRY_TOPIC: copy.topic, ORIGIN_QUEUE: str(copy.queue_id)}
     properties.setdefault(ORIGIN_MESSAGE_ID, message_id_of(record.store_host, record.physical_offset))
-    if words := plain_words(reason):
-        properties[REASON] = words
-    return replace(letter, topic=topic, queue_id=queue_id, properties=properties, reconsume_times=letter.reconsume_times + 1)
+    if text := one_line(reason):
+        properties[REASON] = text
+    return replace(copy, topic=topic, queue_id=queue_id, properties=properties, reconsume_times=copy.reconsume_times + 1)

@@ -1,10 +1,10 @@
-"""Registers the broker with every nameserver: its name, listeners and layouts. RocketMQ: BrokerOuterAPI.registerBrokerAll.
+"""Registers this broker with every nameserver: its identity, addresses and stored layouts. RocketMQ: BrokerOuterAPI.registerBrokerAll.
 
-There is one link for each nameserver, and all register at the same time: on connect, every 30 s, and at once when something changed. Many
-layouts are sent in parts, one request after the other: the registration counts with the last one, and begins again if the connection is
-lost. The response carries layouts that this broker lacks; it adopts them and registers again, and only a response that carries none is an
-*acceptance*: a broker to which clients are sent has every topic that its nameserver has. Layouts that other brokers bring later are pushed
-to it at once (LAYOUTS_CHANGED).
+Each nameserver has its own link, and all work at once: the broker registers on connect, every 30 s, and at once after a change. Many
+layouts go in parts, one request after the other: the registration takes effect with the last one, and starts again if the connection is
+lost. The response carries layouts that this broker lacks; it adopts them and registers again. Only a response without layouts is an
+*acceptance*: a broker to which clients are sent knows every topic that its nameserver knows. Layouts that other brokers register later
+arrive at once (LAYOUTS_CHANGED).
 """
 
 import asyncio
@@ -33,29 +33,29 @@ log = get_logger("lockstep.broker")
 
 INTERNAL = "internal"
 PERIOD_MS = 30_000
-"""RocketMQ's registerNameServerPeriod; a nameserver removes a broker that has missed four of them."""
+"""RocketMQ's registerNameServerPeriod. A nameserver unregisters a broker after four missing registrations."""
 TIMEOUT_MS = 6_000
 """RocketMQ's registerBrokerTimeoutMills."""
 SETTLE_MS = 1_000
-"""After the first acceptance the other nameservers have this long to refuse before the data port opens."""
-GOODBYE_MS = 1_000
+"""How long the other nameservers have after the first acceptance to reject the broker, before the data port opens."""
+UNREGISTER_MS = 1_000
 PENDING_FIRST_MS = 50
 PENDING_MAX_MS = 1_000
-"""A pending registration is tried again after 50 ms, and each time after twice as long, up to 1 s: a connection that the incumbent's
-machine no longer has is reset as soon as the nameserver uses it, so that most challenges are decided at once.
-"""
+"""A pending registration is retried after 50 ms, then after twice as long each time up to 1 s: a connection that the incumbent's machine
+no longer knows is reset as soon as the nameserver uses it, so that most challenges are decided at once."""
 ROUNDS_MAX = 10
-"""Rounds of adopting and registering again in which nothing new was adopted: more mean that an adopted layout does not stay adopted."""
+"""The maximum number of rounds in a row in which the broker adopts nothing new and registers again. More rounds mean that an adopted
+layout does not stay adopted."""
 
 
 class RegistrationRefusedError(LockstepError):
-    """A nameserver gave the name to another broker, or this store is a copy. The nameserver's remark is the message."""
+    """A nameserver gave the name to another broker, or this store is a copy. The message is the nameserver's reason."""
 
     exit_code: ClassVar[int] = 4
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerCard:
+class BrokerIdentity:
     """The identity of the broker, which stays the same from start to stop."""
 
     name: str
@@ -63,11 +63,11 @@ class BrokerCard:
     store_id: str
     term: int
     listeners: dict[str, str]
-    """Listener name → address to dial; `internal` always exists."""
+    """Listener name → address to connect to. `internal` is always included."""
     proof: str | None = field(default=None, repr=False)
     """The store's secret."""
     previous_term: int | None = None
-    """The term of the store's previous start."""
+    """The term of the store's start before this one."""
 
     @property
     def address(self) -> str:
@@ -75,32 +75,32 @@ class BrokerCard:
 
 
 class RegistrationState(Enum):
-    """The state of this broker's registration at one nameserver."""
+    """The state of this broker's registration with one nameserver."""
 
     PENDING = "pending"
-    """There is no response yet."""
+    """No response yet."""
     UNREACHABLE = "unreachable"
     CONTESTED = "contested"
-    """The name is registered by another broker: the nameserver asks that one whether it is alive, and decides within seconds."""
+    """The name is registered: the nameserver checks whether that broker is alive, and decides within seconds."""
     LEARNING = "learning"
-    """The response carried layouts: they are adopted, and not yet registered again."""
+    """The response carried layouts: they are adopted, and the next registration is due."""
     ACCEPTED = "accepted"
     REFUSED = "refused"
 
 
 class NameserverRegistration:
-    """Registers with every nameserver for as long as the broker runs.
+    """Registers with every nameserver while the broker runs.
 
-    `layouts()` returns every layout that the broker stores, `adopt(layouts)` takes those that it lacked and returns how many were new (the
-    caller makes them durable). `full()` returns whether it takes no more topics. A refusal before `accepted()` has returned is raised by
-    it; a later one is an error in the log and never stops the broker.
+    `layouts()` returns every layout that the broker stores. `adopt(layouts)` stores those that it lacked and returns how many were new (the
+    caller makes them durable). `full()` returns whether the broker accepts no more topics. `wait_until_accepted` raises a refusal that
+    arrives before it returns; a later one is logged as an error and never stops the broker.
     """
 
     def __init__(
         self,
         host: Host,
         tasks: Tasks,
-        card: BrokerCard,
+        identity: BrokerIdentity,
         nameservers: Sequence[str],
         *,
         layouts: Callable[[], Iterable[TopicLayout]],
@@ -108,8 +108,8 @@ class NameserverRegistration:
         full: Callable[[], bool] = lambda: False,
         period_ms: int = PERIOD_MS,
     ) -> None:
-        """Raises ConfigError for an invalid address."""
-        self.card = card
+        """Raise ConfigError for an invalid address."""
+        self.identity = identity
         self.layouts = layouts
         self.adopt = adopt
         self.full = full
@@ -118,140 +118,147 @@ class NameserverRegistration:
         self._tasks = tasks
         self._born_ms = host.clock.wall_ms()
         self._changes = 0
-        self._moved = asyncio.Event()
-        """Set when the registration at some nameserver changed."""
+        self._state_changed = asyncio.Event()
+        """Set when the state of a nameserver has changed."""
         for address in nameservers:
             parse_address(address)
         self._peers = tuple(_Nameserver(self, host, address) for address in dict.fromkeys(nameservers))
 
     def start(self) -> None:
         for peer in self._peers:
-            self._tasks.spawn(peer.run(), f"registrar {peer.address}")
+            self._tasks.spawn(peer.run(), f"registration {peer.address}")
 
-    def changed(self) -> None:
-        """Register with every nameserver now: a layout or an address changed."""
+    def register_soon(self) -> None:
+        """Register with every nameserver at once, because a layout or an address has changed."""
         self._changes += 1
         for peer in self._peers:
             peer.wake.set()
 
-    def standings(self) -> dict[str, RegistrationState]:
+    def states(self) -> dict[str, RegistrationState]:
         """Return nameserver address → the state of the registration there."""
-        return {peer.address: peer.standing for peer in self._peers}
+        return {peer.address: peer.state for peer in self._peers}
 
     @property
-    def known_nowhere(self) -> bool:
-        """Return whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached."""
-        return {peer.standing for peer in self._peers} <= {
+    def is_accepted_nowhere(self) -> bool:
+        """Whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached."""
+        return {peer.state for peer in self._peers} <= {
             RegistrationState.REFUSED,
             RegistrationState.CONTESTED,
             RegistrationState.UNREACHABLE,
         }
 
-    def told(self) -> tuple[NameserverStanding, ...]:
-        """Return `standings` as text, with the remarks of refusals."""
-        return tuple(NameserverStanding(peer.address, peer.standing.value, peer.remark) for peer in self._peers)
+    def statuses(self) -> tuple[NameserverStanding, ...]:
+        """Return the same as `states`, with the reason of a refusal."""
+        return tuple(NameserverStanding(peer.address, peer.state.value, peer.remark) for peer in self._peers)
 
-    async def accepted(self) -> None:
+    async def wait_until_accepted(self) -> None:
         """Return when one nameserver has accepted this broker and none has refused it. Raise RegistrationRefusedError.
 
-        This waits as long as none can be reached: a broker without a nameserver serves no clients.
+        Wait while none can be reached: no client finds a broker that no nameserver knows.
         """
         settle_at: float | None = None
-        told = False
+        is_logged = False
         loop = asyncio.get_running_loop()
         while True:
-            self._moved.clear()
+            self._state_changed.clear()
             self._raise_refusal()
-            standings = set(self.standings().values())
-            if not self._peers or {RegistrationState.ACCEPTED} <= standings <= {RegistrationState.ACCEPTED, RegistrationState.UNREACHABLE}:
+            states = set(self.states().values())
+            if not self._peers or {RegistrationState.ACCEPTED} <= states <= {RegistrationState.ACCEPTED, RegistrationState.UNREACHABLE}:
                 return
-            if standings == {RegistrationState.UNREACHABLE} and not told:
-                told = True
+            if states == {RegistrationState.UNREACHABLE} and not is_logged:
+                is_logged = True
                 then = "the data port opens when one of them has accepted this broker"
-                log.warning("registration.awaited", nameservers=list(self.standings()), then=then)
-            if settle_at is None and RegistrationState.ACCEPTED in standings:
+                log.warning("registration.awaited", nameservers=list(self.states()), then=then)
+            if settle_at is None and RegistrationState.ACCEPTED in states:
                 settle_at = loop.time() + SETTLE_MS / 1000
             try:
                 async with asyncio.timeout_at(settle_at):
-                    await self._moved.wait()
+                    await self._state_changed.wait()
             except TimeoutError:
                 self._raise_refusal()
-                if RegistrationState.CONTESTED not in self.standings().values():
+                if RegistrationState.CONTESTED not in self.states().values():
                     return
                 settle_at = loop.time() + SETTLE_MS / 1000
 
     async def stop(self) -> None:
-        """Unregister from the nameservers (at most 1 s), then close. The caller's Tasks end the loops."""
-        header = UnregisterBrokerHeader(self.card.name, self.card.cluster, self.card.address, self.card.store_id, self.card.term)
-        goodbyes = [
-            endpoint.request(RequestCode.UNREGISTER_BROKER, to_plain(header), timeout_ms=GOODBYE_MS)
+        """Unregister from the nameservers that know this broker (at most 1 s), then close. The caller's Tasks end the loops."""
+        header = UnregisterBrokerHeader(
+            self.identity.name, self.identity.cluster, self.identity.address, self.identity.store_id, self.identity.term
+        )
+        requests = [
+            endpoint.request(RequestCode.UNREGISTER_BROKER, to_plain(header), timeout_ms=UNREGISTER_MS)
             for peer in self._peers
-            if (endpoint := peer.endpoint) is not None and peer.standing in (RegistrationState.ACCEPTED, RegistrationState.LEARNING)
+            if (endpoint := peer.endpoint) is not None and peer.state in (RegistrationState.ACCEPTED, RegistrationState.LEARNING)
         ]
-        await asyncio.gather(*goodbyes, return_exceptions=True)
+        await asyncio.gather(*requests, return_exceptions=True)
         for peer in self._peers:
             await peer.link.close()
 
-    def word(self, layouts: Sequence[TopicLayout] = (), part: int = 0, parts: int = 1) -> tuple[dict[str, Any], bytes]:
-        """Return header fields and body of one part of REGISTER_BROKER."""
-        card = self.card
+    def registration_part(self, layouts: Sequence[TopicLayout] = (), part: int = 0, parts: int = 1) -> tuple[dict[str, Any], bytes]:
+        """Return fields and body of one part of REGISTER_BROKER."""
+        identity = self.identity
         header = RegisterBrokerHeader(
-            card.name, card.cluster, card.address, card.store_id, card.term, proof=card.proof, previous_term=card.previous_term
+            identity.name,
+            identity.cluster,
+            identity.address,
+            identity.store_id,
+            identity.term,
+            proof=identity.proof,
+            previous_term=identity.previous_term,
         )
-        body = RegisterBody(card.listeners, tuple(layouts), DataVersion(self._born_ms, self._changes), part, parts, self.full())
+        body = RegisterBody(identity.listeners, tuple(layouts), DataVersion(self._born_ms, self._changes), part, parts, self.full())
         return to_plain(header), encode_body(body)
 
     def adopt_soon(self, layouts: Sequence[TopicLayout]) -> None:
-        """Adopt layouts in a task of its own: if the store has failed, that ends the broker, as any write does, and not the reader of the
-        socket.
-        """
-        self._tasks.spawn(self._adopt(layouts), "registrar layouts")
+        """Adopt layouts in a separate task: if the store has failed, that ends the broker, as any write does, and not the connection's
+        callback."""
+        self._tasks.spawn(self._adopt(layouts), "registration layouts")
 
     async def _adopt(self, layouts: Sequence[TopicLayout]) -> None:
         self.adopt(layouts)
 
-    def standing_changed(self) -> None:
-        self._moved.set()
+    def state_changed(self) -> None:
+        self._state_changed.set()
 
     def _raise_refusal(self) -> None:
         for peer in self._peers:
-            if peer.standing is RegistrationState.REFUSED:
+            if peer.state is RegistrationState.REFUSED:
                 raise RegistrationRefusedError(f"nameserver {peer.address} refused this broker: {peer.remark}")
 
 
 class _Nameserver:
-    """The registration at one nameserver: its link, its state, and the one loop that registers, so that one registration is in flight."""
+    """One nameserver: its link, its state, and the only loop that registers, so that one registration is in flight."""
 
-    def __init__(self, registrar: NameserverRegistration, host: Host, address: str) -> None:
+    def __init__(self, registration: NameserverRegistration, host: Host, address: str) -> None:
         self.address = address
-        self.standing = RegistrationState.PENDING
+        self.state = RegistrationState.PENDING
         self.remark = ""
         self.wake = asyncio.Event()
         self.endpoint: Endpoint | None = None
-        self._registrar = registrar
+        self._registration = registration
         self._rounds = 0
         self._pending_count = 0
         """Registrations in a row that the nameserver left pending."""
         self._refused: frozenset[RefusedLayout] = frozenset()
-        """Layouts that the last registration has left out."""
+        """Layouts that were left out of the last registration."""
         self._refused_more = 0
         """How many more were left out."""
         self.link = Link(
-            host, lambda: address, handler=self._told, on_connected=self._connected, on_refused=self._unreachable, on_lost=self._lost
+            host, lambda: address, handler=self._handle, on_connected=self._connected, on_refused=self._unreachable, on_lost=self._lost
         )
 
     async def run(self) -> None:
         self.link.start()
         try:
             while True:
-                await self._due()
+                await self._wait_until_due()
                 if self.endpoint is not None:
                     await self._register(self.endpoint)
         finally:
             await self.link.close()
 
-    async def _due(self) -> None:
-        """Return when something changed or the period is over; a pending registration is tried again soon."""
+    async def _wait_until_due(self) -> None:
+        """Wait until something has changed or the period is over. A pending registration is retried soon."""
         try:
             async with asyncio.timeout(self._pause_ms() / 1000):
                 await self.wake.wait()
@@ -260,59 +267,59 @@ class _Nameserver:
         self.wake.clear()
 
     def _pause_ms(self) -> int:
-        """Return the milliseconds until the next registration is due."""
+        """Return the time until the next registration, in ms."""
         if not self._pending_count:
-            return self._registrar.period_ms
+            return self._registration.period_ms
         return min(PENDING_MAX_MS, PENDING_FIRST_MS << min(self._pending_count - 1, 10))
 
     async def _register(self, endpoint: Endpoint) -> None:
-        """Send all parts, each after the one before it was accepted."""
+        """Send all parts, each after the response to the one before."""
         pending_count, self._pending_count = self._pending_count, 0
         try:
-            parts = split_layouts(self._registrar.layouts())
+            parts = split_layouts(self._registration.layouts())
             refused: list[RefusedLayout] = []
             refused_more = 0
             missing: Sequence[TopicLayout] = ()
             for number, part in enumerate(parts):
-                fields, body = self._registrar.word(part, number, len(parts))
-                answer = await endpoint.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=TIMEOUT_MS)
-                reply = self._take(answer, pending_count)
+                fields, body = self._registration.registration_part(part, number, len(parts))
+                response = await endpoint.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=TIMEOUT_MS)
+                reply = self._accept_response(response, pending_count)
                 if reply is None:
                     return
                 refused += reply.refused
                 refused_more += reply.refused_more
                 missing = reply.layouts
             self._log_refused(refused, refused_more)
-            self._learn(missing)
+            self._adopt_missing(missing)
         except LocalProtocolError as error:
-            # A layout does not fit a frame: the broker goes on serving under its last registration.
+            # A layout that exceeds the size of a frame: the broker continues with its earlier registrations.
             log_limited(log, "error", "registration.failed", nameserver=self.address, reason=str(error))
         except (TransportError, RemoteProtocolError) as error:
-            # The nameserver does not respond: the link reconnects within 1 s, and connecting registers.
+            # If a nameserver does not respond, reconnect: the link does so within 1 s, and connecting registers.
             log_limited(log, "warning", "nameserver.failed", nameserver=self.address, reason=str(error))
             endpoint.close("registration failed")
 
-    def _take(self, answer: Command, pending_count: int) -> RegisterReply | None:
-        """Return the body of a response that accepts the part; None if the registration ends here.
+    def _accept_response(self, response: Command, pending_count: int) -> RegisterReply | None:
+        """Return the body of a response that accepts the part, or None if the registration ends here.
 
         `pending_count` is the number of registrations in a row before this one that were left pending.
         """
-        if answer.code == ResponseCode.SUCCESS:
-            return decode_body(RegisterReply, answer.body)
-        if answer.code == ResponseCode.BROKER_NAME_TAKEN:
-            self._stand(RegistrationState.REFUSED, answer.remark or "name taken")
-        elif answer.code == ResponseCode.REGISTRATION_PENDING:
+        if response.code == ResponseCode.SUCCESS:
+            return decode_body(RegisterReply, response.body)
+        if response.code == ResponseCode.BROKER_NAME_TAKEN:
+            self._set_state(RegistrationState.REFUSED, response.remark or "name taken")
+        elif response.code == ResponseCode.REGISTRATION_PENDING:
             self._pending_count = pending_count + 1
-            self._stand(RegistrationState.CONTESTED, answer.remark or "")
+            self._set_state(RegistrationState.CONTESTED, response.remark or "")
         else:
-            self._pending_count = pending_count + 1 if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE else 0
-            if answer.remark != self.remark:
-                log_limited(log, "error", "registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
-            self.remark = answer.remark or ""
+            self._pending_count = pending_count + 1 if response.code == ResponseCode.SERVICE_NOT_AVAILABLE else 0
+            if response.remark != self.remark:
+                log_limited(log, "error", "registration.failed", nameserver=self.address, code=response.code, reason=response.remark)
+            self.remark = response.remark or ""
         return None
 
     def _log_refused(self, refused: Sequence[RefusedLayout], more: int) -> None:
-        """Log each layout that the nameserver leaves out, once, and how many there are if it does not name them all."""
+        """Log each layout that the nameserver leaves out, once, and their number if it does not name them all."""
         for layout in refused:
             if layout not in self._refused:
                 log_limited(log, "error", "layout.refused", nameserver=self.address, topic=layout.topic, reason=layout.reason)
@@ -322,60 +329,61 @@ class _Nameserver:
             log_limited(log, "error", "layouts.refused", nameserver=self.address, count=more + len(refused), then=then)
         self._refused_more = more
 
-    def _told(self, command: Command, endpoint: Endpoint) -> None:
-        """Adopt layouts that another broker has brought; a new one registers again (`layouts` have changed)."""
+    def _handle(self, command: Command, endpoint: Endpoint) -> None:
+        """Handle a request of the nameserver. Adopting a layout of another broker that is new here registers again (`layouts` have
+        changed)."""
         try:
             if command.code == RequestCode.LAYOUTS_CHANGED:
-                self._registrar.adopt_soon(decode_body(RegisterReply, command.body).layouts)
+                self._registration.adopt_soon(decode_body(RegisterReply, command.body).layouts)
             elif not command.is_oneway:
-                remark = f"a broker answers no request of code {command.code} on its registration"
+                remark = f"a broker handles no request of code {command.code} on its registration"
                 endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
         except RemoteProtocolError as error:
-            endpoint.abort(f"nameserver {self.address} sent what can't be read: {error}")
+            endpoint.abort(f"nameserver {self.address} sent an invalid request: {error}")
 
-    def _learn(self, missing: Sequence[TopicLayout]) -> None:
+    def _adopt_missing(self, missing: Sequence[TopicLayout]) -> None:
         if not missing:
             self._rounds = 0
-            self._stand(RegistrationState.ACCEPTED)
+            self._set_state(RegistrationState.ACCEPTED)
             return
-        self._rounds = 0 if self._registrar.adopt(missing) else self._rounds + 1
-        if self.standing is not RegistrationState.ACCEPTED:
-            self._stand(RegistrationState.LEARNING)
+        self._rounds = 0 if self._registration.adopt(missing) else self._rounds + 1
+        if self.state is not RegistrationState.ACCEPTED:
+            self._set_state(RegistrationState.LEARNING)
         if self._rounds <= ROUNDS_MAX:
-            self._registrar.changed()
+            self._registration.register_soon()
         else:
             log_limited(log, "error", "layouts.not_adopted", nameserver=self.address, topics=[layout.topic for layout in missing][:10])
 
-    def _stand(self, standing: RegistrationState, remark: str = "") -> None:
-        changed = (standing, remark) != (self.standing, self.remark)
-        self.standing, self.remark = standing, remark
-        if changed and standing is RegistrationState.REFUSED:
+    def _set_state(self, state: RegistrationState, remark: str = "") -> None:
+        changed = (state, remark) != (self.state, self.remark)
+        self.state, self.remark = state, remark
+        if changed and state is RegistrationState.REFUSED:
             log_limited(log, "error", "registration.refused", nameserver=self.address, reason=remark)
-        elif changed and standing is RegistrationState.UNREACHABLE:
-            reason = str(self.link.last_error or "not answering")
+        elif changed and state is RegistrationState.UNREACHABLE:
+            reason = str(self.link.last_error or "not responding")
             log_limited(
                 log,
                 "warning",
                 "registration.changed",
                 nameserver=self.address,
-                standing=standing.value,
+                standing=state.value,
                 reason=reason,
-                then="dialled again every second",
+                then="reconnecting every second",
             )
         elif changed:
-            log_limited(log, "info", "registration.changed", nameserver=self.address, standing=standing.value)
+            log_limited(log, "info", "registration.changed", nameserver=self.address, standing=state.value)
         if changed:
-            self._registrar.standing_changed()
+            self._registration.state_changed()
 
     async def _connected(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.wake.set()
 
     def _unreachable(self) -> None:
-        if self.standing is not RegistrationState.UNREACHABLE:
-            self._stand(RegistrationState.UNREACHABLE)
+        if self.state is not RegistrationState.UNREACHABLE:
+            self._set_state(RegistrationState.UNREACHABLE)
 
     def _lost(self, _endpoint: Endpoint, _reason: str) -> None:
         self.endpoint = None
-        if self.standing is not RegistrationState.PENDING:
-            self._stand(RegistrationState.PENDING)
+        if self.state is not RegistrationState.PENDING:
+            self._set_state(RegistrationState.PENDING)

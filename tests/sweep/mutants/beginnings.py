@@ -35,13 +35,13 @@ def topics_of_groups_have_no_limit(patch: Patches) -> None:
 )
 def a_retry_without_room_for_its_topic_is_dropped(patch: Patches) -> None:
     """A delayed message waits while its topic can't be created."""
-    patch.set(GroupTopics, "_ready", GroupTopics.create)
+    patch.set(GroupTopics, "_create_for_delayed", GroupTopics.create)
 
 
 @mutant("swarm", aimed=f"{SEND_BACKS}::test_below_half_the_reserve_no_topic_is_created_on_request_and_an_acknowledged_message_gets_its_own")
 def topics_of_groups_take_the_reserve(patch: Patches) -> None:
     """Below half the disk reserve no request creates the topic of a group."""
-    patch.set(GroupTopics, "create", vars(GroupTopics)["_ready"])
+    patch.set(GroupTopics, "create", vars(GroupTopics)["_create_for_delayed"])
 
 
 @mutant("swarm", aimed=f"{SEND_BACKS}::test_on_a_full_disk_nothing_is_created_and_nothing_is_written")

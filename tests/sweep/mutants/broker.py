@@ -263,13 +263,13 @@ def new_layouts_are_not_told(patch: Patches) -> None:
 @mutant("handover", aimed="tests/unit/broker/test_background.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")
 def no_notices(patch: Patches) -> None:
     """A change of a member list is told to its members."""
-    do = EffectRunner._do
+    do = EffectRunner._execute
 
     def untold(self: EffectRunner, effect: Any) -> None:
         if not isinstance(effect, Notify):
             do(self, effect)
 
-    patch.set(EffectRunner, "_do", untold)
+    patch.set(EffectRunner, "_execute", untold)
 
 
 @mutant("power", "disk")

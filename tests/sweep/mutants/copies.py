@@ -127,13 +127,13 @@ def delivered_without_a_record(patch: Patches) -> None:
 @mutant(WORLD)
 def what_is_refused_is_left_behind(patch: Patches) -> None:
     """A queue of delays that can't deliver its first message now waits with it."""
-    deliver = vars(DelayedDelivery)["_pass_on"]
+    deliver = vars(DelayedDelivery)["_deliver_message"]
 
-    def some(self: DelayedDelivery, record: Any) -> bool:
+    def some(self: DelayedDelivery, offset: int, record: Any) -> bool:
         # As where the store refuses: one in eight.
-        return bool(record.physical_offset % 8 == 0) or bool(deliver(self, record))
+        return bool(record.physical_offset % 8 == 0) or bool(deliver(self, offset, record))
 
-    patch.set(DelayedDelivery, "_pass_on", some)
+    patch.set(DelayedDelivery, "_deliver_message", some)
 
 
 @mutant(WORLD)

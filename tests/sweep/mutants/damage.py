@@ -135,7 +135,7 @@ def an_error_at_a_delayed_message_ends_the_broker(patch: Patches) -> None:
     def ended(self: Any, queue_id: int, offset: int, error: Exception) -> bool:
         raise error
 
-    patch.set(DelayedDelivery, "_given_up", ended)
+    patch.set(DelayedDelivery, "_record_failure", ended)
 
 
 LOSSES = f"{TESTS}/test_losses.py"

@@ -248,8 +248,8 @@ async def test_numbers_beyond_an_int64_are_refused_and_the_tables_can_be_written
         )
         place = (1 << 63) - 1, (1 << 63) - 2
         await client.done(RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, 0, 1, None, None, PRODUCER, 0, *place, True, sealed.crc), data)
-        assert broker._keeper is not None
-        await broker._keeper.snapshot()
+        assert broker._maintenance is not None
+        await broker._maintenance.snapshot()
 
 
 async def test_a_turn_whose_changes_do_not_fit_a_log_file_is_written_in_parts(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ async def test_more_free_queues_than_a_frame_takes_are_told_in_several() -> None
     effects = EffectRunner(coordination, {1: one}, Pulls())  # type: ignore[arg-type, dict-item]
     free = tuple(FreeQueue("g", "t", queue_id) for queue_id in range(2 * FREE_QUEUES_MAX + 1))
     coordination.effects = [PushQueueFree(1, free)]
-    effects.carry_out()
+    effects.run_slice()
     told = [decode_body(QueueFreeBody, body).queues for _, _, body in one.sent]
     assert [len(queues) for queues in told] == [FREE_QUEUES_MAX, FREE_QUEUES_MAX, 1]
     assert sum(told, ()) == free

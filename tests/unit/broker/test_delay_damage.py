@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delayed_delivery import AGAIN_MS, TRIES_MAX, DelayedDelivery
+from lockstep.broker.delayed_delivery import ATTEMPTS_MAX, RETRY_MS, DelayedDelivery
 from lockstep.broker.message_copy import MessageCopy, stored_number
 from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.errors import RemoteProtocolError
@@ -57,7 +57,7 @@ async def delivered(machine: Machine) -> list[tuple[bytes, bytes, int, int, int,
 async def looks(machine: Machine, count: int) -> None:
     """The running service for so many seconds; an error that ends it is raised."""
     for _ in range(count):
-        machine.clock.now_ms += AGAIN_MS
+        machine.clock.now_ms += RETRY_MS
         await machine.look()
         await machine.store._repairs.idle.wait()
 
@@ -122,7 +122,7 @@ def missing(*_: object, **__: object) -> None:
     raise KeyError("missing")
 
 
-@pytest.mark.parametrize("place", ["_pass_on", "stored_ms", "read_some", "parts"])
+@pytest.mark.parametrize("place", ["_deliver_message", "stored_ms", "read_some", "parts"])
 async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed_over_and_the_others_are_delivered(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,7 +130,7 @@ async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed
     await waiting(machine)
     await machine.start()
     store, delays = machine.store, machine.delays
-    pass_on, stored_ms, read_some = delays._pass_on, store.stored_ms, store.read_some
+    pass_on, stored_ms, read_some = delays._deliver_message, store.stored_ms, store.read_some
     begin, _ = harmed(machine)
 
     async def failing_read(topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> object:
@@ -141,7 +141,7 @@ async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed
             result.parts[0] = b"\0" * len(result.parts[0])
         return result
 
-    if place == "_pass_on":
+    if place == "_deliver_message":
         monkeypatch.setattr(delays, place, lambda at, record: missing() if at == HARMED else pass_on(at, record))
     elif place == "stored_ms":
         monkeypatch.setattr(store, place, lambda at, stamp: missing() if at == begin else stored_ms(at, stamp))
@@ -154,7 +154,7 @@ async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed
     assert all(record.exc_info for record in failed), "with its traceback"
     if place != "read_some":
         assert found == [b"before", b"behind"]
-        assert len(failed) == TRIES_MAX
+        assert len(failed) == ATTEMPTS_MAX
         assert store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]
     assert machine.table.next_offset(QUEUE) == len(BODIES)
     await store.close()
@@ -166,8 +166,8 @@ async def test_an_unforeseen_error_that_goes_away_loses_nothing(monkeypatch: pyt
     await machine.start()
     for _ in range(3):
         with monkeypatch.context() as patch:
-            patch.setattr(DelayedDelivery, "_pass_on", missing)
-            await looks(machine, TRIES_MAX - 1)
+            patch.setattr(DelayedDelivery, "_deliver_message", missing)
+            await looks(machine, ATTEMPTS_MAX - 1)
         await looks(machine, 1)
     assert [body for body, *_ in await delivered(machine)] == list(BODIES)
     await machine.store.close()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delayed_delivery import AGAIN_MS, DelayedDelivery, GroupTopics
+from lockstep.broker.delayed_delivery import RETRY_MS, DelayedDelivery, GroupTopics
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.message_copy import MessageCopy, failed_copy
 from lockstep.broker.store import ReadResult, ReadStatus, StoreCorruptError
@@ -67,7 +67,7 @@ class Desk:
     def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
         record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)
         self.delays.append(MessageCopy.of(RecordView(record)), level)
-        self.delays.arrived(delay_queue_id(self.levels_ms[min(level, len(self.levels_ms)) - 1]))
+        self.delays.on_arrival(delay_queue_id(self.levels_ms[min(level, len(self.levels_ms)) - 1]))
 
     async def look(self) -> None:
         """What the running service does when it looks."""
@@ -104,10 +104,10 @@ async def test_what_the_disk_does_not_read_is_read_again_and_the_other_delays_go
     desk.store.cold, desk.store.unreadable = cold, {(SCHEDULE_TOPIC, delay_queue_id(LEVELS[1])): error}
     await desk.pass_ms(1_000)
     assert desk.arrived() == [b"y"]
-    await desk.pass_ms(AGAIN_MS)
+    await desk.pass_ms(RETRY_MS)
     assert desk.arrived() == [b"y"]
     desk.store.unreadable = {}
-    await desk.pass_ms(AGAIN_MS)
+    await desk.pass_ms(RETRY_MS)
     assert desk.arrived() == [b"y", b"x"]
 
 
@@ -120,7 +120,7 @@ async def test_what_stands_before_the_message_that_the_disk_does_not_read_goes_o
     desk.store.rotten[SCHEDULE_TOPIC, FIRST] = 2
     await desk.pass_ms(100)
     for _ in range(4):
-        await desk.pass_ms(AGAIN_MS)
+        await desk.pass_ms(RETRY_MS)
     assert desk.arrived() == [b"0", b"1"]
     assert [record.getMessage().count("delay.unreadable") for record in caplog.records if "delay." in record.getMessage()] == [1]
 
@@ -173,7 +173,7 @@ async def test_a_topic_made_anew_gets_nothing_that_waited_for_the_one_before(cop
     if copy:
         record = RecordView(encode_record(b"orders", 2, b"old", b"", born_ms=1))
         desk.delays.append(failed_copy(record, "%RETRY%g", 0), 1)
-        desk.delays.arrived(FIRST)
+        desk.delays.on_arrival(FIRST)
     else:
         desk.put(b"old", 1)
     desk.topics.create(layout(2))
@@ -200,7 +200,7 @@ async def test_a_full_disk_stops_a_level_until_there_is_room_and_keeps_its_order
     await desk.pass_ms(100)
     assert desk.table.next_offset(FIRST + 1) == 0
     desk.store.refuse = None
-    await desk.pass_ms(AGAIN_MS - 1)
+    await desk.pass_ms(RETRY_MS - 1)
     assert desk.arrived() == []
     await desk.pass_ms(1)
     assert desk.arrived() == [b"0", b"1"]
@@ -432,7 +432,7 @@ async def test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lo
     await desk.pass_ms(5_000)
     assert desk.arrived("%RETRY%g", 0) == []
     monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 2)
-    await desk.pass_ms(AGAIN_MS)
+    await desk.pass_ms(RETRY_MS)
     assert desk.arrived("%RETRY%g", 0) == [b"x"]
 
 

@@ -35,11 +35,11 @@ def stored(topic: str = "orders", *, times: int = 0, **properties: str) -> Recor
 
 def test_a_delayed_message_arrives_as_it_was_sent() -> None:
     letter = MessageCopy.of(stored(TAGS="paid", KEYS="a b"))
-    waiting = letter.waiting(5, 4, 3)
+    waiting = letter.as_delayed(5, 4, 3)
     assert (waiting.topic, waiting.queue_id) == ("SCHEDULE_TOPIC_XXXX", 4)
-    assert (waiting.properties["DELAY"], waiting.properties[ORIGIN_LAYOUT], waiting.home) == ("5", "3", "orders")
+    assert (waiting.properties["DELAY"], waiting.properties[ORIGIN_LAYOUT], waiting.origin_topic) == ("5", "3", "orders")
     read = MessageCopy.of(RecordView(waiting.frame()))
-    arrived = read.delivered()
+    arrived = read.as_delivered()
     assert (arrived.topic, arrived.queue_id, arrived.properties) == ("orders", 3, {"TAGS": "paid", "KEYS": "a b"})
     assert (arrived.body, arrived.flag, arrived.born_ms) == (b"body", 9, 1_000)
 
@@ -54,11 +54,11 @@ def test_what_belongs_to_the_first_frame_does_not_go_with_a_copy() -> None:
 def test_a_failed_copy_counts_and_names_where_it_came_from_the_first_time() -> None:
     first = failed_copy(stored(), "%RETRY%g", 0)
     assert (first.topic, first.reconsume_times, first.properties["RETRY_TOPIC"]) == ("%RETRY%g", 1, "orders")
-    assert (first.properties[ORIGIN_QUEUE], first.home) == ("3", "orders")
+    assert (first.properties[ORIGIN_QUEUE], first.origin_topic) == ("3", "orders")
     origin = first.properties["ORIGIN_MESSAGE_ID"]
-    again = failed_copy(RecordView(first.waiting(3, 2, 1).delivered().frame()), "%DLQ%g", 0, "gave\x01up\n" + "x" * 999)
+    again = failed_copy(RecordView(first.as_delayed(3, 2, 1).as_delivered().frame()), "%DLQ%g", 0, "gave\x01up\n" + "x" * 999)
     assert (again.reconsume_times, again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == (2, "orders", origin)
-    assert (again.properties[ORIGIN_QUEUE], again.home) == ("3", "orders")
+    assert (again.properties[ORIGIN_QUEUE], again.origin_topic) == ("3", "orders")
     assert again.properties[REASON].startswith("gave up x")
     assert len(again.properties[REASON]) <= REASON_LENGTH_MAX
 
@@ -72,7 +72,7 @@ BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)
 
 def waited(letter: MessageCopy) -> MessageCopy:
     """After its delay."""
-    return MessageCopy.of(RecordView(letter.waiting(18, 17, COUNTER).frame())).delivered()
+    return MessageCopy.of(RecordView(letter.as_delayed(18, 17, COUNTER).frame())).as_delivered()
 
 
 def replayed(record: bytes) -> MessageCopy:

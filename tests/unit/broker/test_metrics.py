@@ -210,7 +210,7 @@ async def follow_readiness(nameserver: Nameserver, tmp_path: Path) -> None:
         await nameserver.stop()
         await until(lambda: bool(broker.health().unready))
         status, (reason,) = await ready(broker)
-        assert (status, "registered at no nameserver" in reason) == (503, True)
+        assert (status, "not registered with any nameserver" in reason) == (503, True)
         assert (await fetch(broker.admin_port.address, "/livez"))[0] == 200  # type: ignore[union-attr]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.broker.nameserver_registration import (
     ROUNDS_MAX,
-    BrokerCard,
+    BrokerIdentity,
     NameserverRegistration,
     RegistrationRefusedError,
     RegistrationState,
@@ -39,7 +39,7 @@ def layout(topic: str, counter: int = 1, broker: str = "broker-a") -> TopicLayou
 
 
 class Broker:
-    """What a registrar needs of a broker: layouts, and who it is."""
+    """What a registration needs of a broker: layouts, and who it is."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Broker:
         self.table = LayoutTable(layouts)
         self.tasks = Tasks()
         self.adoptions = 0
-        card = BrokerCard(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"})
+        identity = BrokerIdentity(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"})
         self.topics_max = topics_max
-        self.registrar = NameserverRegistration(
-            HOST, self.tasks, card, nameservers, layouts=self.table.all, adopt=self.adopt, full=lambda: self.full, period_ms=60_000
+        self.registration = NameserverRegistration(
+            HOST, self.tasks, identity, nameservers, layouts=self.table.all, adopt=self.adopt, full=lambda: self.full, period_ms=60_000
         )
 
     def adopt(self, layouts: Sequence[TopicLayout]) -> int:
@@ -69,7 +69,7 @@ class Broker:
         return len(self.table) >= self.topics_max
 
     async def stop(self) -> None:
-        await self.registrar.stop()
+        await self.registration.stop()
         await self.tasks.cancel_all()
 
 
@@ -85,7 +85,7 @@ async def nameserver(port: int = 0) -> AsyncIterator[Nameserver]:
 
 @asynccontextmanager
 async def running(broker: Broker) -> AsyncIterator[Broker]:
-    broker.registrar.start()
+    broker.registration.start()
     try:
         async with asyncio.timeout(10):
             yield broker
@@ -94,7 +94,7 @@ async def running(broker: Broker) -> AsyncIterator[Broker]:
 
 
 async def standing(broker: Broker, address: str, wanted: RegistrationState) -> None:
-    await until(lambda: broker.registrar.standings()[address] is wanted)
+    await until(lambda: broker.registration.states()[address] is wanted)
 
 
 async def unused_address() -> str:
@@ -107,52 +107,52 @@ async def unused_address() -> str:
 
 async def test_a_broker_registers_with_every_nameserver() -> None:
     async with nameserver() as one, nameserver() as other, running(Broker([one.address, other.address], layout("orders"))) as broker:
-        await broker.registrar.accepted()
+        await broker.registration.wait_until_accepted()
         for served in (one, other):
             assert served.table.registered() == ("broker-a",)
             assert served.table.layouts.get("orders") == layout("orders")
-        assert broker.registrar.standings() == {one.address: RegistrationState.ACCEPTED, other.address: RegistrationState.ACCEPTED}
+        assert broker.registration.states() == {one.address: RegistrationState.ACCEPTED, other.address: RegistrationState.ACCEPTED}
 
 
 async def test_more_layouts_than_a_frame_holds_end_no_broker(caplog: pytest.LogCaptureFixture) -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
-        await broker.registrar.accepted()
+        await broker.registration.wait_until_accepted()
         broker.table.adopt(layout("orders", counter=2, broker="b" * (17 << 20)))
-        broker.registrar.changed()
+        broker.registration.register_soon()
         await until(lambda: "registration.failed" in caplog.text)
         broker.table.adopt(layout("orders", counter=3))
-        broker.registrar.changed()
+        broker.registration.register_soon()
         await until(lambda: served.table.layouts.get("orders") == layout("orders", counter=3))
         assert broker.tasks.failure is None
 
 
 async def test_layouts_that_the_broker_lacks_are_adopted_before_it_is_accepted_and_routed() -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         async with running(Broker([served.address], name="broker-b", store="b" * 32, port=2)) as second:
-            await second.registrar.accepted()
+            await second.registration.wait_until_accepted()
             assert second.table.get("orders") == layout("orders")
             assert [(b.name, b.registered) for b in served.table.brokers("internal")] == [("broker-a", True), ("broker-b", True)]
 
 
 async def test_a_layout_that_another_broker_brings_is_adopted_at_once() -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         async with running(Broker([served.address], layout("orders"), name="broker-b", store="b" * 32, port=2)) as second:
-            await second.registrar.accepted()
+            await second.registration.wait_until_accepted()
             second.table.adopt(layout("orders", counter=2))
-            second.registrar.changed()
+            second.registration.register_soon()
             await until(lambda: first.table.get("orders") == layout("orders", counter=2))
 
 
 async def test_a_store_that_can_not_take_what_another_broker_brings_is_a_failure_of_this_broker(caplog: pytest.LogCaptureFixture) -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
 
         def broken(_layouts: Sequence[TopicLayout]) -> None:
             raise StoreDiskError("no space")
 
-        first.registrar.adopt = broken  # type: ignore[method-assign]
+        first.registration.adopt = broken  # type: ignore[method-assign]
         async with running(Broker([served.address], layout("orders", counter=2), name="broker-b", store="b" * 32, port=2)):
             await until(lambda: first.tasks.failure is not None)
         assert isinstance(first.tasks.failure, StoreDiskError)
@@ -161,7 +161,7 @@ async def test_a_store_that_can_not_take_what_another_broker_brings_is_a_failure
 
 async def test_rubbish_from_a_nameserver_ends_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
-        await broker.registrar.accepted()
+        await broker.registration.wait_until_accepted()
         (speaker,) = served._processor._connections.values()
         speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=b"no layouts")
         await until(lambda: served._processor._connections and speaker not in served._processor._connections.values())
@@ -172,19 +172,19 @@ async def test_rubbish_from_a_nameserver_ends_its_connection_only(caplog: pytest
 async def test_what_one_nameserver_teaches_is_told_to_the_others() -> None:
     known = layout("orders"), layout("bills", broker="broker-b")
     async with nameserver() as one, nameserver() as other, running(Broker([one.address], *known)) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         async with running(Broker([one.address, other.address], name="broker-b", store="b" * 32, port=2)) as second:
-            await second.registrar.accepted()
+            await second.registration.wait_until_accepted()
             await until(lambda: other.table.layouts.get("orders") is not None)
             assert other.table.layouts.all() == one.table.layouts.all()
 
 
 async def test_a_taken_name_is_refused_at_the_start_with_exit_code_4() -> None:
     async with nameserver() as served, running(Broker([served.address])) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         async with running(Broker([served.address], store="b" * 32, port=2)) as second:
             with pytest.raises(RegistrationRefusedError) as refused:
-                await second.registrar.accepted()
+                await second.registration.wait_until_accepted()
     assert refused.value.exit_code == 4
     for word in (served.address, "10.0.0.1:10911", "10.0.0.2:10911"):
         assert word in str(refused.value)
@@ -192,10 +192,10 @@ async def test_a_taken_name_is_refused_at_the_start_with_exit_code_4() -> None:
 
 async def test_one_refusal_outweighs_another_nameservers_acceptance() -> None:
     async with nameserver() as empty, nameserver() as taken, running(Broker([taken.address])) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
             with pytest.raises(RegistrationRefusedError, match=taken.address):
-                await second.registrar.accepted()
+                await second.registration.wait_until_accepted()
 
 
 class SlowNameserver:
@@ -217,7 +217,7 @@ async def test_a_nameserver_that_has_not_answered_yet_is_waited_for(refuses: boo
     await server.start()
     address = server.addresses["internal"]
     async with nameserver() as quick, running(Broker([quick.address, address])) as broker:
-        accepted = broker.tasks.spawn(broker.registrar.accepted(), "accepted")
+        accepted = broker.tasks.spawn(broker.registration.wait_until_accepted(), "accepted")
         await standing(broker, quick.address, RegistrationState.ACCEPTED)
         await until(lambda: len(slow.asked) == 1)
         assert not accepted.done()
@@ -235,16 +235,16 @@ async def test_a_nameserver_that_never_answers_holds_the_start_up_for_its_time_o
     await server.start()
     address = server.addresses["internal"]
     async with nameserver() as quick, running(Broker([quick.address, address])) as broker:
-        await broker.registrar.accepted()
-        assert broker.registrar.standings() == {quick.address: RegistrationState.ACCEPTED, address: RegistrationState.PENDING}
+        await broker.registration.wait_until_accepted()
+        assert broker.registration.states() == {quick.address: RegistrationState.ACCEPTED, address: RegistrationState.PENDING}
     await server.close()
 
 
 async def test_a_registrar_whose_tasks_are_cancelled_leaves_nothing_behind() -> None:
     async with nameserver() as served:
         broker = Broker([served.address])
-        broker.registrar.start()
-        await broker.registrar.accepted()
+        broker.registration.start()
+        await broker.registration.wait_until_accepted()
         await broker.tasks.cancel_all()
         await until(lambda: served.table.registered() == ())
 
@@ -252,8 +252,8 @@ async def test_a_registrar_whose_tasks_are_cancelled_leaves_nothing_behind() -> 
 async def test_a_nameserver_that_is_down_keeps_nobody_from_serving() -> None:
     down = await unused_address()
     async with nameserver() as served, running(Broker([down, served.address])) as broker:
-        await broker.registrar.accepted()
-        assert broker.registrar.standings()[served.address] is RegistrationState.ACCEPTED
+        await broker.registration.wait_until_accepted()
+        assert broker.registration.states()[served.address] is RegistrationState.ACCEPTED
         await standing(broker, down, RegistrationState.UNREACHABLE)
 
 
@@ -261,11 +261,11 @@ async def test_a_broker_waits_for_its_first_nameserver_and_says_so_once(caplog: 
     address = await unused_address()
     async with running(Broker([address])) as broker:
         await standing(broker, address, RegistrationState.UNREACHABLE)
-        accepted = broker.tasks.spawn(broker.registrar.accepted(), "accepted")
+        accepted = broker.tasks.spawn(broker.registration.wait_until_accepted(), "accepted")
         await until(lambda: "registration.awaited" in caplog.text)
         async with nameserver(int(address.rpartition(":")[2])):
             await accepted
-            assert broker.registrar.standings() == {address: RegistrationState.ACCEPTED}
+            assert broker.registration.states() == {address: RegistrationState.ACCEPTED}
     warned = [record.getMessage() for record in caplog.records if record.name == "lockstep.broker" and record.levelname == "WARNING"]
     assert [text.split()[0] for text in warned] == ["registration.changed", "registration.awaited"]
     assert "connection refused" in warned[0]
@@ -273,23 +273,23 @@ async def test_a_broker_waits_for_its_first_nameserver_and_says_so_once(caplog: 
 
 async def test_without_any_nameserver_a_broker_stands_alone() -> None:
     async with running(Broker([])) as broker:
-        await broker.registrar.accepted()
+        await broker.registration.wait_until_accepted()
 
 
 async def test_a_change_is_told_at_once() -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
-        await broker.registrar.accepted()
+        await broker.registration.wait_until_accepted()
         broker.table.adopt(layout("bills"))
-        broker.registrar.changed()
+        broker.registration.register_soon()
         await until(lambda: served.table.layouts.get("bills") is not None)
 
 
 async def test_a_broker_registers_again_every_period_without_a_change() -> None:
     async with nameserver() as served:
         broker = Broker([served.address])
-        broker.registrar.period_ms = 1
+        broker.registration.period_ms = 1
         async with running(broker):
-            await broker.registrar.accepted()
+            await broker.registration.wait_until_accepted()
             broker.table.adopt(layout("silently-added"))
             await until(lambda: served.table.layouts.get("silently-added") is not None)
 
@@ -298,8 +298,8 @@ async def test_a_nameserver_that_comes_back_empty_relearns_everything_from_one_b
     async with nameserver() as served:
         port = int(served.address.rpartition(":")[2])
         broker = Broker([served.address], layout("orders"), layout("bills", broker="broker-b"))
-        broker.registrar.start()
-        await broker.registrar.accepted()
+        broker.registration.start()
+        await broker.registration.wait_until_accepted()
     try:
         async with asyncio.timeout(10), nameserver(port) as again:
             await until(lambda: again.table.ready)
@@ -311,12 +311,12 @@ async def test_a_nameserver_that_comes_back_empty_relearns_everything_from_one_b
 
 async def test_a_refusal_while_serving_is_only_told_and_at_once() -> None:
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         (connection,) = served._processor._connections
         served.table.connection_closed(connection)  # as after a partition
         async with running(Broker([served.address], term=6, port=2)) as newer:
-            await newer.registrar.accepted()
-            first.registrar.changed()
+            await newer.registration.wait_until_accepted()
+            first.registration.register_soon()
             await standing(first, served.address, RegistrationState.REFUSED)
             assert first.tasks.failure is None
             assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.2:10911", True)]
@@ -324,44 +324,44 @@ async def test_a_refusal_while_serving_is_only_told_and_at_once() -> None:
 
 async def test_stop_says_goodbye_before_the_connection_closes() -> None:
     async with nameserver() as served, running(Broker([served.address])) as broker:
-        await broker.registrar.accepted()
-        await broker.registrar.stop()
+        await broker.registration.wait_until_accepted()
+        await broker.registration.stop()
         assert served.table.registered() == ()
 
 
 async def test_a_refused_copy_of_the_store_leaves_without_a_word() -> None:
     """Its goodbye would name the very store and term that the original is registered with."""
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         async with running(Broker([served.address], term=5, port=2)) as copy:
             with pytest.raises(RegistrationRefusedError, match="two copies of one store"):
-                await copy.registrar.accepted()
+                await copy.registration.wait_until_accepted()
         assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.1:10911", True)]
 
 
 async def test_layouts_that_do_not_stay_adopted_do_not_make_an_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         forgetful = Broker([served.address], name="broker-b", store="b" * 32, port=2)
         registrations = 0
-        plain_word = forgetful.registrar.word
+        plain_word = forgetful.registration.registration_part
 
         def word(*part: Any) -> tuple[dict[str, object], bytes]:
             nonlocal registrations
             registrations += 1
             return plain_word(*part)
 
-        monkeypatch.setattr(forgetful.registrar, "word", word)
+        monkeypatch.setattr(forgetful.registration, "registration_part", word)
 
         def adopt(_layouts: Sequence[TopicLayout]) -> int:
             forgetful.adoptions += 1
             return 0
 
-        forgetful.registrar.adopt = adopt
-        forgetful.registrar.layouts = tuple
+        forgetful.registration.adopt = adopt
+        forgetful.registration.layouts = tuple
         async with running(forgetful):
             await until(lambda: forgetful.adoptions > ROUNDS_MAX)
-            assert forgetful.registrar.standings() == {served.address: RegistrationState.LEARNING}
+            assert forgetful.registration.states() == {served.address: RegistrationState.LEARNING}
         assert registrations == ROUNDS_MAX + 1
         assert forgetful.adoptions == ROUNDS_MAX + 1
 
@@ -372,10 +372,10 @@ async def test_a_broker_whose_predecessor_vanished_waits_for_the_challenge_and_i
     monkeypatch.setattr("lockstep.broker.nameserver_registration.PENDING_FIRST_MS", 2)
     async with nameserver() as served:
         vanished = await connect(HOST, served.address, handler=lambda command, endpoint: None)
-        fields, body = Broker([served.address], term=5).registrar.word()
+        fields, body = Broker([served.address], term=5).registration.registration_part()
         assert (await vanished.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=5_000)).code == ResponseCode.SUCCESS
         async with running(Broker([served.address], term=6)) as again:
-            await again.registrar.accepted()
+            await again.registration.wait_until_accepted()
             assert [(b.term, b.registered) for b in served.table.brokers("internal")] == [(6, True)]
         await vanished.wait_closed()
 
@@ -383,29 +383,29 @@ async def test_a_broker_whose_predecessor_vanished_waits_for_the_challenge_and_i
 async def test_a_challenge_at_one_nameserver_is_waited_for_although_another_has_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.broker.nameserver_registration.SETTLE_MS", 1)
     async with nameserver() as empty, nameserver() as taken, running(Broker([taken.address])) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
             await standing(second, taken.address, RegistrationState.CONTESTED)
             with pytest.raises(RegistrationRefusedError, match=taken.address):
-                await second.registrar.accepted()
+                await second.registration.wait_until_accepted()
 
 
 async def test_more_layouts_than_one_body_holds_are_registered_and_learned_in_parts() -> None:
     many = [layout(f"t-{number}") for number in range(PART_LAYOUTS_MAX + 1)]
     async with nameserver() as served, running(Broker([served.address], *many)) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         assert len(served.table.layouts) == len(many)
         async with running(Broker([served.address], name="broker-b", store="b" * 32, port=2)) as second:
-            await second.registrar.accepted()
+            await second.registration.wait_until_accepted()
             assert len(second.table) == len(many)
 
 
 async def test_a_layout_that_the_nameserver_leaves_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     wrong = TopicLayout("wrong", LayoutVersion(1 << 54, 7), layout("orders").entries)
     async with nameserver() as served, running(Broker([served.address], layout("orders"), wrong)) as broker:
-        await broker.registrar.accepted()
+        await broker.registration.wait_until_accepted()
         broker.table.adopt(layout("bills"))
-        broker.registrar.changed()
+        broker.registration.register_soon()
         await until(lambda: served.table.layouts.get("bills") is not None)
         told = [record for record in caplog.records if record.name == "lockstep.broker" and "layout.refused" in record.getMessage()]
         assert len(told) == 1
@@ -417,7 +417,7 @@ async def test_a_broker_of_which_more_layouts_are_left_out_than_are_named_is_acc
 ) -> None:
     wrong = [TopicLayout(f"t-{number}", LayoutVersion(1 << 54, 7), ()) for number in range(REFUSED_MAX + 76)]
     async with nameserver() as served, running(Broker([served.address], layout("orders"), *wrong)) as broker:
-        await broker.registrar.accepted()
+        await broker.registration.wait_until_accepted()
         assert served.table.layouts.all() == (layout("orders"),)
         messages = [record.getMessage() for record in caplog.records if record.name == "lockstep.broker"]
         assert len([each for each in messages if each.startswith("layouts.refused") and "count=1100" in each]) == 1
@@ -425,14 +425,14 @@ async def test_a_broker_of_which_more_layouts_are_left_out_than_are_named_is_acc
 
 async def test_a_broker_that_takes_no_more_topics_is_accepted_without_those_that_the_nameserver_has() -> None:
     async with nameserver() as served, running(Broker([served.address], *(layout(f"t-{number}") for number in range(9)))) as first:
-        await first.registrar.accepted()
+        await first.registration.wait_until_accepted()
         second = Broker([served.address], layout("own"), name="broker-b", store="b" * 32, port=2, topics_max=5)
         async with running(second):
-            await second.registrar.accepted()
+            await second.registration.wait_until_accepted()
             assert (len(second.table), second.adoptions) == (5, 1)
             assert served.table.layouts.get("own") == layout("own")
             first.table.adopt(layout("own", counter=2))
-            first.registrar.changed()
+            first.registration.register_soon()
             await until(lambda: second.table.get("own") == layout("own", counter=2))
 
 

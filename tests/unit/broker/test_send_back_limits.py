@@ -93,6 +93,6 @@ def test_below_half_the_reserve_no_topic_is_created_on_request_and_an_acknowledg
     homes = GroupTopics(topics, may_begin=full)
     with pytest.raises(ServiceNotAvailableError, match="full: topic %DLQ%g is new"):
         homes.create("%DLQ%g")
-    assert homes.place("%RETRY%g", 0) == 0
+    assert homes.writable_queue("%RETRY%g", 0) == 0
     homes.create("%RETRY%g")
     assert topics.layouts.live_count == 1

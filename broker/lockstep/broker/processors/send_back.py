@@ -14,7 +14,7 @@ counted no group.
 """
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics, store_letter
+from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics, store_copy
 from lockstep.broker.message_copy import MessageCopy, failed_copy
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadStatus, Store
@@ -95,7 +95,7 @@ class SendBackProcessor:
         again = record.topic == topic.encode()  # a copy that no replay could send: the reason why it is dead has not changed
         letter = MessageCopy.of(record) if again else failed_copy(record, topic, 0, reason)
         self._ready(group, letter)
-        store_letter(self._store, letter)
+        store_copy(self._store, letter)
 
     def _ready(self, group: str, copy: MessageCopy) -> None:
         """Count the group and create the topic of its copy, after all checks that can refuse either."""
