@@ -129,7 +129,7 @@ async def test_a_broker_whose_clock_is_off_is_named_with_by_how_much(cluster: Cl
     assert (found["check"], found["where"].split()[0]) == ("clock", "broker-b")
     ahead_s = float(found["problem"].removeprefix("its clock is ").split()[0])
     assert abs(ahead_s - 3_600) < 60, found
-    assert "s ahead of the one here" in found["problem"]
+    assert "s ahead of this machine's" in found["problem"]
     assert "NTP" in found["step"]
 
 
@@ -139,7 +139,7 @@ async def test_two_brokers_that_advertise_one_address_are_named(cluster: Cluster
     await cluster.broker("broker-b", *QUICK, "--advertise", address)
     (found,) = await doctor(cluster, healthy=False)
     assert (found["check"], found["where"]) == ("broker reached", f"broker-b {address}")
-    assert found["problem"] == "is answered by broker-a: two advertise one address"
+    assert found["problem"] == "broker-a responds there: two brokers advertise one address"
 
 
 async def test_a_broker_that_a_nameserver_has_refused_is_named_with_its_words(cluster: Cluster) -> None:

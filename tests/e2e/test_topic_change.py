@@ -131,7 +131,7 @@ async def test_while_an_ordered_group_is_behind_an_alteration_needs_force(cluste
     assert "--force" in error
     kept = json.loads(await cluster.command("topic", "alter", "orders", "--write-queues", "2", "--read-queues", "3", "--json"))
     assert kept["keys_move"] is False, "queues that are only read break no order"
-    assert "layout 3" in await cluster.command("topic", "alter", "orders", "--queues", "3", "--force")
+    assert "layout version 3" in await cluster.command("topic", "alter", "orders", "--queues", "3", "--force")
     assert "has that many queues already" in await cluster.command("topic", "alter", "orders", "--queues", "3")
 
 

@@ -47,7 +47,7 @@ def test_a_body_is_shown_plain_or_why_it_can_not_be() -> None:
     (message,) = decode_messages(encode_record(b"t", 0, b"rubbish", b"", sys_flag=0x301, born_ms=5), "a")
     assert "is not a zlib stream" in body_text(message)
     assert message_json(message) | {"body": None, "bodyHex": b"rubbish".hex()} == message_json(message)
-    assert "no zlib stream" in message_json(message)["bodyError"]
+    assert "is not a zlib stream" in message_json(message)["bodyError"]
 
 
 def test_square_brackets_in_a_cell_are_text(capsys: pytest.CaptureFixture[str]) -> None:
