@@ -6,7 +6,7 @@ from lockstep.runtime.server_settings import ServerSettings
 
 
 class NameserverConfig(ServerSettings):
-    """The nameserver tells clients which brokers live, where, and how every topic is laid out."""
+    """The nameserver informs clients of the live brokers, their addresses and the layout of every topic."""
 
     listen: tuple[str, ...] = Field(
         default=("127.0.0.1:9876",),

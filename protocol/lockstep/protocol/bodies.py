@@ -43,7 +43,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """What a client declares about one group in HEART_BEAT. RocketMQ: ConsumerData.
+    """A client's declaration of one group in HEART_BEAT. RocketMQ: ConsumerData.
 
     All fields but `sub_version` are the group's contract.
     """

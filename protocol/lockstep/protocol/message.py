@@ -323,7 +323,7 @@ class MessageExt:
 
     @property
     def stored_body(self) -> bytes:
-        """A copy of the stored bytes of the body, which are compressed if `sys_flag` says so."""
+        """A copy of the stored bytes of the body, which are compressed if its `sys_flag` has SYS_COMPRESSED."""
         return self._data[self._start + BODY_AT : self._topic_at - 1]
 
     @property

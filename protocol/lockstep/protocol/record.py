@@ -236,7 +236,7 @@ def record_bounds(data: bytes | bytearray | memoryview, start: int = 0) -> tuple
     properties_at = topic_at + topic_bytes + 2
     properties_bytes = data[properties_at - 2] << 8 | data[properties_at - 1]
     if properties_bytes != rest - topic_bytes or properties_bytes > PROPERTIES_BYTES_MAX:
-        raise RemoteProtocolError(f"record at {start}: properties length {properties_bytes}, the total size says {rest - topic_bytes}")
+        raise RemoteProtocolError(f"record at {start}: properties length {properties_bytes}, the total size implies {rest - topic_bytes}")
     return topic_at, properties_at, start + size
 
 

@@ -110,7 +110,7 @@ def require_loopback_or_insecure(listeners: Mapping[str, tuple[str, int]], *, in
         if not insecure and not _is_loopback(host):
             raise ConfigError(
                 f"listener {name!r} on {host}:{port} can be reached from other machines, and there is no authentication yet: "
-                "any client can read, write and delete. ListenAddress on 127.0.0.1, or pass --insecure if the network is trusted"
+                "any client can read, write and delete. Listen on 127.0.0.1, or pass --insecure if the network is trusted"
             )
 
 
@@ -225,7 +225,7 @@ def _parser(model: type[Settings], prog: str) -> argparse.ArgumentParser:
         else:
             parser.add_argument(_flag(key), dest=key, default=None, choices=_choices(field), help=help_text)
     parser.add_argument("--config", metavar="FILE", help="TOML file with any of these options")
-    parser.add_argument("--show-config", action="store_true", help="print the effective values and where each came from, and exit")
+    parser.add_argument("--show-config", action="store_true", help="print the effective values and their origin, and exit")
     return parser
 
 

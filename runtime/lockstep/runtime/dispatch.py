@@ -20,7 +20,7 @@ from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN, Lane, LaneLimits
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.pending_requests import code_name
-from lockstep.runtime.request import NO_RESPONSE, Later, Outcome, Pending, Request, Until
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request, RunInLane, Until
 from lockstep.runtime.turn import TurnBudget
 
 
@@ -45,7 +45,7 @@ def handles(
     body_bytes_max: int = REQUEST_BYTES_MAX,
     header_bytes_max: int = REQUEST_HEADER_BYTES_MAX,
 ) -> Callable[[Any], Any]:
-    """HandlerSpec a method `def f(self, request: Request) -> Outcome` as the handler of a request code.
+    """Mark a method `def f(self, request: Request) -> Outcome` as the handler of a request code.
 
     `body` is the dataclass to which the body is decoded, or `bytes` for the body as it is; without it the body of a request is dropped.
     A request with a header of more than `header_bytes_max` or a body of more than `body_bytes_max` bytes is refused before it is decoded.
@@ -65,20 +65,20 @@ class _Route:
 
     handler: Callable[[Request], Any]
     name: str
-    mark: HandlerSpec
+    spec: HandlerSpec
     lane: Lane | None
 
     def decode(self, command: Command) -> tuple[Any, Any]:
         """Return the header and the body that the handler declares. Raise MessageIllegalError if one is too long, else protocol errors."""
-        mark = self.mark
-        if len(command.body) > mark.body_bytes_max:
+        spec = self.spec
+        if len(command.body) > spec.body_bytes_max:
             size = len(command.body)
-            raise MessageIllegalError(f"{code_name(command.code)} has a body of {size} bytes: at most {mark.body_bytes_max}")
-        if command.header_bytes > mark.header_bytes_max:
+            raise MessageIllegalError(f"{code_name(command.code)} has a body of {size} bytes: at most {spec.body_bytes_max}")
+        if command.header_bytes > spec.header_bytes_max:
             size = command.header_bytes
-            raise MessageIllegalError(f"{code_name(command.code)} has a header of {size} bytes: at most {mark.header_bytes_max}")
-        header = None if mark.header is None else from_plain(mark.header, command.fields)
-        body: Any = b"" if mark.body is None else command.body if mark.body is bytes else decode_body(mark.body, command.body)
+            raise MessageIllegalError(f"{code_name(command.code)} has a header of {size} bytes: at most {spec.header_bytes_max}")
+        header = None if spec.header is None else from_plain(spec.header, command.fields)
+        body: Any = b"" if spec.body is None else command.body if spec.body is bytes else decode_body(spec.body, command.body)
         return header, body
 
 
@@ -128,17 +128,17 @@ class Dispatcher:
         self._routes: dict[int, _Route] = {}
         for processor in processors:
             for name in dir(type(processor)):
-                for mark in getattr(getattr(type(processor), name), "__handles__", ()):
-                    self._add(mark, getattr(processor, name), f"{type(processor).__name__}.{name}")
+                for spec in getattr(getattr(type(processor), name), "__handles__", ()):
+                    self._add(spec, getattr(processor, name), f"{type(processor).__name__}.{name}")
 
-    def _add(self, mark: HandlerSpec, handler: Callable[[Request], Any], name: str) -> None:
-        if mark.code in self._routes:
-            raise ConfigError(f"{code_name(mark.code)} has two handlers: {self._routes[mark.code].name} and {name}")
-        if inspect.iscoroutinefunction(handler) != (mark.lane is not None):
+    def _add(self, spec: HandlerSpec, handler: Callable[[Request], Any], name: str) -> None:
+        if spec.code in self._routes:
+            raise ConfigError(f"{code_name(spec.code)} has two handlers: {self._routes[spec.code].name} and {name}")
+        if inspect.iscoroutinefunction(handler) != (spec.lane is not None):
             raise ConfigError(f"{name}: an async handler names a lane, a plain one does not")
-        if mark.lane is not None and mark.lane not in self._lanes:
-            raise ConfigError(f"{name}: lane {mark.lane!r} is not one of {sorted(self._lanes)}")
-        self._routes[mark.code] = _Route(handler, name, mark, None if mark.lane is None else self._lanes[mark.lane])
+        if spec.lane is not None and spec.lane not in self._lanes:
+            raise ConfigError(f"{name}: lane {spec.lane!r} is not one of {sorted(self._lanes)}")
+        self._routes[spec.code] = _Route(handler, name, spec, None if spec.lane is None else self._lanes[spec.lane])
 
     @property
     def codes(self) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ class Dispatcher:
         """Carry out the outcome of a request."""
         if type(outcome) is Command:
             request.respond(outcome)
-        elif type(outcome) is Later:
+        elif type(outcome) is RunInLane:
             self._lanes[outcome.lane].add(request, outcome.work)
         elif type(outcome) is Pending:
             if request.flag & ONEWAY_FLAG:

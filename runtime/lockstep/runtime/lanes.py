@@ -17,7 +17,7 @@ LANE_ITEMS = 10
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """What a lane may hold."""
+    """The limits of a lane."""
 
     concurrency: int
     """Requests that run at once."""

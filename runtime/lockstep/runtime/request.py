@@ -1,4 +1,4 @@
-"""One request: how it is responded to, now or later, and the only mapping of errors to responses.
+"""One request: its response, now or later, and the only mapping of errors to responses.
 
 A handler returns an `Outcome`, which the Dispatcher carries out:
 
@@ -6,7 +6,7 @@ A handler returns an `Outcome`, which the Dispatcher carries out:
 |-----------------------|-----------------------------------------------------------------------------------------|
 | Command               | is sent now                                                                             |
 | Pending(Command)      | is sent when the log is confirmed up to its present end (or as far as `until` requires) |
-| Later(lane, work)     | is the outcome of a coroutine that runs in a lane                                       |
+| RunInLane(lane, work) | is the outcome of a coroutine that runs in a lane                                       |
 | NO_RESPONSE           | is sent later by the processor with `Request.respond`, or never                         |
 
 Whatever works on a request, its handler, its lane or a later callback, passes an Exception to `Request.fail`, which alone maps errors to
@@ -139,7 +139,7 @@ NO_RESPONSE: Final = NoResponse()
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class RunInLane:
     """The rest of the handler has to wait for something: it runs in a lane, and its outcome is that of the request."""
 
     lane: str
@@ -147,5 +147,5 @@ class Later:
     """Called when a worker of the lane is free; not at all if the connection is closed by then."""
 
 
-Outcome = Command | Pending | Later | NoResponse
+Outcome = Command | Pending | RunInLane | NoResponse
 Work = Callable[[], Coroutine[Any, Any, Outcome]]

@@ -28,7 +28,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.lanes import Lane
 from lockstep.runtime.link import connect
 from lockstep.runtime.log_limit import EventLimit
-from lockstep.runtime.request import Later, Pending, Request
+from lockstep.runtime.request import Pending, Request, RunInLane
 from support.until import until
 from support.whole_broker import LAYOUT, TOPIC, Client, dialled, frame, kill, running, settings
 
@@ -101,7 +101,7 @@ async def check_stages(
     replaced(dispatcher, code, missing)
     await one_fails(ask, endpoint, caplog)
     for lane in dispatcher._lanes:
-        replaced(dispatcher, code, lambda _, lane=lane: Later(lane, missing_later))  # type: ignore[misc]
+        replaced(dispatcher, code, lambda _, lane=lane: RunInLane(lane, missing_later))  # type: ignore[misc]
         await one_fails(ask, endpoint, caplog)
     replaced(dispatcher, code, lambda request: Pending(request.reply()))
     with patch.context() as sending:

@@ -18,7 +18,7 @@ from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.lanes import LaneLimits
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
-from lockstep.runtime.request import Later, Outcome, Request
+from lockstep.runtime.request import Outcome, Request, RunInLane
 from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
 
@@ -135,7 +135,7 @@ class Backs:
 
     @handles(RequestCode.LOCK_BATCH_MQ, None, bytes)
     def lock(self, request: Request) -> Outcome:
-        return Later("back", lambda: self.send_back(request))
+        return RunInLane("back", lambda: self.send_back(request))
 
 
 async def test_what_waits_in_a_lane_keeps_what_its_handler_declares() -> None:

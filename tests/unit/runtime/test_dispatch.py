@@ -22,7 +22,7 @@ from lockstep.runtime import dispatch
 from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.lanes import LaneLimits
-from lockstep.runtime.request import NO_RESPONSE, Later, Outcome, Pending, Request, RetryLaterError
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request, RetryLaterError, RunInLane
 from lockstep.runtime.turn import TurnBudget
 from support.loops import turns
 from support.peers import dialled, serving
@@ -103,7 +103,7 @@ class Processor:
 
     @handles(RequestCode.UNREGISTER_CLIENT)
     def sometimes_slow(self, request: Request) -> Outcome:
-        return Later("cold", partial(self.slow, request))
+        return RunInLane("cold", partial(self.slow, request))
 
     @handles(RequestCode.GET_MIN_OFFSET)
     def wrong(self, request: Request) -> Any:

@@ -10,7 +10,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.lock_sync import NO_TIMES, OffsetsByTime
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import SessionLockBody
-from lockstep.runtime.request import NO_RESPONSE, Later, Outcome, Request
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Request, RunInLane
 
 START_LANE = "start"
 """The lane in which offsets by time are read from the disk."""
@@ -40,7 +40,7 @@ class StartOffsets:
                 return NO_RESPONSE  # the connection's session may be over: nothing may be recorded for it
             return handle(found)
 
-        return Later(START_LANE, find_and_handle)
+        return RunInLane(START_LANE, find_and_handle)
 
     async def _find(self, request: Request, body: SessionLockBody) -> dict[QueueKey, int]:
         """Return the offsets that are still needed: the group may have begun while the request waited in the lane."""
