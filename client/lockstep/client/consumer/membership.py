@@ -36,13 +36,13 @@ log = get_logger("client.consumer")
 ROUND_MS = 20_000
 """RocketMQ: RebalanceService's wait interval."""
 MISSING_TOPIC_MS = 1_000
-"""A subscribed topic that does not exist yet is asked for so often."""
+"""How often the route of a subscribed topic that does not exist is requested."""
 ASK_AGAIN_MS = 500
-"""A list that is still behind, or without me, is asked for again after this."""
+"""Pause before a list that is out of date, or does not name this member, is requested again."""
 
 
 class Membership:
-    """Between the instance's hooks and the queues' workers. `begin` after the join, `drain` to leave."""
+    """Connects the instance's hooks and the queues' workers. Call `begin` after the join, and `drain` to leave."""
 
     def __init__(self, instance: Instance, sessions: BrokerSessions, ctx: ConsumerContext, model: ConsumeModel) -> None:
         self._instance = instance
@@ -56,9 +56,9 @@ class Membership:
         self._wanted: Wanted = {}
         self._since: dict[str, int] = {}
         self.sub_versions: dict[str, int] = {}
-        """By topic, as HEART_BEAT says them; 0 where the group's subscriptions are not a matter of versions."""
+        """By topic, as HEART_BEAT sends them; 0 if the group's subscriptions have no versions."""
         self._last_decides = False
-        """The group's policy is classic: the highest version counts."""
+        """The group has the classic policy: the subscription with the highest version is in force."""
         self._asking: dict[str, None] = {}
         self._joined = False
         self._leaving = False
@@ -71,17 +71,17 @@ class Membership:
 
     @property
     def wanted(self) -> Wanted:
-        """The queues that list and layout, or their user, give to this member."""
+        """Return the queues that lists and layouts, or the user, assign to this member."""
         return self._wanted
 
     def worker(self, queue: MessageQueue) -> QueueWorker | None:
-        """None: nothing is known of it yet."""
+        """Return the queue's worker; None if nothing is known of the queue yet."""
         return self._workers.get(queue)
 
     # ------------------------------------------------------------------------------------------------------------ lifetime
 
     def begin(self) -> None:
-        """Every broker that could be reached has accepted the group."""
+        """Begin to consume. Every broker that could be reached has accepted the group."""
         self._joined = True
         self._arrivals.came(self._now_ms())
         for link in self._instance.links():
@@ -91,7 +91,7 @@ class Membership:
         self._ctx.tasks.spawn(self._rounds(), f"{self._ctx.group} rounds")
 
     async def drain(self, drain_ms: int) -> None:
-        """Want nothing any more; returns when every queue is released and no call runs."""
+        """Release all queues. Return when every queue is released and no call runs."""
         self._leaving = True
         self._wanted = {}
         self._empty.clear()
@@ -101,7 +101,7 @@ class Membership:
             await self._empty.wait()
 
     def forget(self, handler: QueueHandler) -> None:
-        """The queue's machine is done."""
+        """Remove a queue whose machine is done."""
         queue = handler.ownership.queue
         if self._workers.get(queue) is handler:
             del self._workers[queue]
@@ -109,7 +109,7 @@ class Membership:
             self._empty.set()
 
     def abandon(self) -> None:
-        """The stop's time is over: what still runs is left alone and counts no more."""
+        """End without waiting: calls that still run are left alone, and their results no longer count."""
         for worker in self.workers:
             worker.abandon()
 
@@ -130,7 +130,7 @@ class Membership:
     # --------------------------------------------------------------------------------------------------------------- rounds
 
     def rebalance(self) -> None:
-        """One round. Before the join and after the leave it changes nothing."""
+        """Run one round. Before the join and after the leave it changes nothing."""
         if not self._joined or self._leaving:
             return
         self._arrivals.shared()
@@ -147,7 +147,7 @@ class Membership:
         for queue in round_.gained:
             link = instance.link(queue.broker_name)
             if link is None:
-                del wanted[queue]  # gained by the round that follows its broker's first connect
+                del wanted[queue]  # gained in the round that follows its broker's first connect
                 continue
             self._make_worker(queue, link).want()
         self._wanted = wanted
@@ -160,9 +160,11 @@ class Membership:
             log.info("queues.rebalanced", group=ctx.group, wanted=len(wanted), gained=gained, lost=lost)
 
     def _decide(self, topics: Iterable[str]) -> None:
-        """This member was given queues of these topics: its subscriptions count from now on. RocketMQ: messageQueueChanged, subVersion.
+        """Raise the versions of these topics' subscriptions, because this member got queues of them. RocketMQ: messageQueueChanged,
+        subVersion.
 
-        There it is every change of a member's queues; here not a loss, so that of two who share anew it is the one who gains.
+        RocketMQ does it at every change of a member's queues. Here a loss does not count, so that of two members that share again the one
+        that gains decides.
         """
         now_ms = self._instance.host.clock.wall_ms()
         self.sub_versions |= {topic: max(now_ms, self.sub_versions.get(topic, 0) + 1) for topic in topics}
@@ -197,7 +199,7 @@ class Membership:
     # ---------------------------------------------------------------------------------------------------------------- hooks
 
     def link_up(self, link: BrokerLink, reply: HeartbeatReply) -> None:
-        """LOCK leaves at the end of this loop turn, so that it names what the fresh list gives."""
+        """Handle that the link is up. LOCK is sent at the end of this loop turn, so that it names the queues of the fresh list."""
         if self._joined:
             self._session(link)
             for worker in self.workers if self._ctx.local is not None else ():
@@ -210,7 +212,7 @@ class Membership:
             self._leave_again(link)
         self.view(link, reply)
         if by_one_list(self._ctx.config.allocate, self._lists) and not self._sharing_later:
-            self.rebalance()  # that list is another broker's now, maybe, though none has changed
+            self.rebalance()  # the list in force may now be another broker's, although no list has changed
 
     def link_down(self, link: BrokerLink) -> None:
         self._sessions.of(link).disconnected()
@@ -218,7 +220,7 @@ class Membership:
     def view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
         group = reply.groups.get(self._ctx.group)
         if group is None:
-            self._ask(link)  # not named there for now: its old contract passes
+            self._ask(link)  # this member is not named there for now, until its old contract has expired
             return
         self._last_decides = group.last_decides
         for topic, since in group.since.items():
@@ -238,7 +240,7 @@ class Membership:
         self._session(link).trigger()
 
     def heard(self, link: BrokerLink, version: ListVersion) -> None:
-        """LOCK or SYNC named the list's version: a lost notice heals here."""
+        """Handle the list version in a response to LOCK or SYNC, which makes up for a lost notice."""
         if self._lists.hear(link.name, version):
             self._ask_if_behind(link)
 
@@ -246,7 +248,7 @@ class Membership:
         self._ask(link)
 
     def start_policy(self, topic: str) -> StartPolicy:
-        """Returns where the group begins, and the lowest layout counter at which any broker resolved that for the topic, if known."""
+        """Return where the group begins, and the lowest layout counter at which any broker resolved that for the topic, if known."""
         config = self._ctx.config
         return StartPolicy(self._ctx.group, topic, config.consume_from_where, config.consume_timestamp_ms, self._since.get(topic))
 
@@ -292,7 +294,8 @@ class Membership:
             self._ctx.tasks.spawn(self._ask_list(link), f"{self._ctx.group} list of {link.name}")
 
     async def _ask_list(self, link: BrokerLink) -> None:
-        """GET_CONSUMER_LIST_BY_GROUP until the list is as new as what was heard of it; without me: heartbeat, ask again, drop nothing."""
+        """Send GET_CONSUMER_LIST_BY_GROUP until the list is as new as the known version. If it does not name this member: send a
+        heartbeat and request it again; no queue is dropped."""
         try:
             while link.up and not self._leaving:
                 heard = self._lists.heard(link.name)
@@ -303,7 +306,7 @@ class Membership:
                     await self._beat()
                 if not self._lists.is_behind(link.name):
                     return
-                if self._lists.heard(link.name) == heard:  # else it has changed since it was asked for
+                if self._lists.heard(link.name) == heard:  # otherwise it has changed since it was requested
                     await asyncio.sleep(ASK_AGAIN_MS / 1000)
         except TransportError:
             return  # the next connection's HEART_BEAT brings the list
@@ -323,7 +326,7 @@ class Membership:
         await self._instance.heartbeat_now()
 
     def beat_soon(self) -> None:
-        """Send a heartbeat: a broker does not know this group's subscription."""
+        """Send a heartbeat, because a broker does not know this group's subscription."""
         if not self._beating:
             self._beating = True
             self._ctx.tasks.spawn(self._beat_once(), f"{self._ctx.group} heartbeat")
@@ -336,7 +339,8 @@ class Membership:
             self._beating = False
 
     def _leave_again(self, link: BrokerLink) -> None:
-        """The HEART_BEAT that was on its way when the consumer left named the group: it is a member there, and would be for the grace."""
+        """Leave a broker that got a HEART_BEAT with the group after the consumer left: otherwise it would be a member there for the
+        grace."""
         answer = link.request(
             RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(self._instance.client_id, consumer_group=self._ctx.group)
         )
@@ -352,7 +356,7 @@ class Membership:
             proof = self._sessions.proof_of(name)
             proven_ms = None if proof is None else proof.proven_ms
             if self._ctx.local is not None and link is not None and link.up:
-                proven_ms = now_ms  # no life has to be proven
+                proven_ms = now_ms  # no proof of life is needed
             ago_ms = None if proven_ms is None else now_ms - proven_ms
             found.append(BrokerHealth(name, link is not None and link.up, ago_ms, 0 if proof is None else proof.grace_ms))
         return tuple(found)

@@ -1,10 +1,10 @@
-"""The file in which a member of a broadcasting group keeps its progress. RocketMQ: LocalFileOffsetStore.
+"""The file in which a member of a broadcasting group stores its progress. RocketMQ: LocalFileOffsetStore.
 
-    DIR/GROUP/INSTANCE/offsets.json       whole after every crash: written beside it, synced, renamed, the directory synced
-    DIR/GROUP/INSTANCE/offsets.json.new   being written; whatever a crash left of it means nothing
-    DIR/GROUP/INSTANCE/lock               held while a consumer uses the file, by the operating system: it ends with the process
+    DIR/GROUP/INSTANCE/offsets.json       complete after every crash: a new file is written, synced and renamed, and the directory is synced
+    DIR/GROUP/INSTANCE/offsets.json.new   the new file; after a crash it is ignored
+    DIR/GROUP/INSTANCE/lock               locked while a consumer uses the file; the operating system unlocks it when the process ends
 
-Two consumers never share a file: the second one of a group and instance on a directory is refused at its start.
+Two consumers never share a file: the second one with the same group, instance and directory is refused at its start.
 """
 
 import re
@@ -17,19 +17,19 @@ from lockstep.runtime.host import Host
 
 NAME = "offsets.json"
 FILE_BYTES_MAX = 64 << 20
-"""A million queues; a longer one is not read."""
+"""Enough for a million queues. A longer file is not read."""
 DEFAULT_DIR = "~/.lockstep/offsets"
 _INSTANCE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 
 
 def check_instance(name: object) -> None:
-    """ConfigError unless it can be a folder's name."""
+    """Raise ConfigError unless the name is a valid folder name."""
     if not isinstance(name, str) or not _INSTANCE.fullmatch(name):
         raise ConfigError(f"instance_name {name!r}: expected 1 to 100 of a-z A-Z 0-9 . _ -, no dot first")
 
 
 class OffsetFile:
-    """`open` it, then `write`; every call but `release` may wait for the disk, so it belongs into a thread."""
+    """Call `open`, then `write`. Every method except `release` may wait for the disk, so call it in a thread."""
 
     def __init__(self, host: Host, directory: str, group: str, instance: str) -> None:
         if directory == "~" or directory.startswith("~/"):
@@ -43,9 +43,10 @@ class OffsetFile:
         self._unlock: Callable[[], None] | None = None
 
     def open(self) -> LocalOffsets:
-        """Take the file for this consumer, read it, and write it: a start is noted, and it is known that writing works.
+        """Lock the file for this consumer, read it, and write it: this records the start, and proves that it can be written.
 
-        ConfigError where another consumer has it, where it can't be read or written, where it is damaged.
+        Raises:
+            ConfigError: Another consumer uses it, it can't be read or written, or it is damaged.
         """
         try:
             self._files.makedirs(self.folder)
@@ -92,7 +93,7 @@ class OffsetFile:
             ) from None
 
     def write(self, text: bytes) -> None:
-        """When it returns, a power cut leaves this text; before, this one or the one before. OSError."""
+        """Replace the content. A power failure after this returns leaves the new text; before, the new or the old one. Raises OSError."""
         new = f"{self.path}.new"
         file = self._files.open(new, create=True)
         try:
@@ -107,7 +108,7 @@ class OffsetFile:
         self._files.sync_directory(self.folder)
 
     def release(self) -> None:
-        """Another consumer may have the file."""
+        """Unlock the file for another consumer."""
         if self._unlock is not None:
             self._unlock()
             self._unlock = None

@@ -1,10 +1,10 @@
-"""Calls the listener for held queues, in order: in each queue one batch after the other.
+"""Calls the listener for held queues, in order: in each queue one batch after another.
 
 RocketMQ: ConsumeMessageOrderlyService.ConsumeRequest.
 
 A batch starts only while the queue is HELD, life is proven (boot time < proven + grace − 500 ms), the consumer is not paused and the queue
-is not blocked. The result is processed before the next batch; it counts only while the grant is still held. There is no task, timer or lock
-per message: an async listener is awaited in the queue's own task, which lets the loop go on every 5 ms.
+is not blocked. The result is processed before the next batch; it counts only if the grant is still held. There is no task, timer or lock
+per message: an async listener is awaited in the queue's own task, which returns to the loop every 5 ms.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from lockstep.runtime.log import get_logger
 log = get_logger("client.consumer")
 
 SLICE_MS = 5
-"""After so long without letting the loop go on, a runner does: sockets are read and other queues have their turn."""
+"""A runner returns to the loop after this time: sockets are read and other queues are served."""
 _SUCCESS = ConsumeOrderlyStatus.SUCCESS
 
 
@@ -83,13 +83,13 @@ class OrderedRunner:
         self._ownership = queue.ownership
         self._session = queue.session
         self._blocked = False
-        """Attempts are exhausted: no call until `resume()` or the next grant."""
+        """Attempts are exhausted: there is no call until `resume()` or the next grant."""
         self._given_up = False
-        """The running call is past its drain limit, and this task was cancelled to end it."""
+        """The running call has exceeded its drain limit, and this task was cancelled to end it."""
         self._warned = False
-        """Uncommitted messages fill the queue's share, which was logged."""
+        """Uncommitted messages fill the queue's limit, and a warning was logged."""
         self._logged: tuple[int, type[BaseException]] | None = None
-        """Offset and kind of the failure whose traceback was logged last."""
+        """The offset and type of the error whose traceback was logged last."""
         self._task: asyncio.Task[None] | None = None
         """The task in which the listener is awaited."""
 
@@ -173,11 +173,11 @@ class OrderedRunner:
             self._task.cancel()
 
     async def _call(self, batch: list[MessageExt], context: OrderlyContext) -> Outcome:
-        """Return the listener's result, or what it raised; a call that was given up is cancelled and counts as failed."""
+        """Return the listener's result or its error. A call that was given up is cancelled and counts as failed."""
         try:
             return await self._listener.call(self._queue.queue, batch, context, lambda: self._given_up)
         except asyncio.CancelledError:
-            self._ownership.running = False  # the consumer ends and waits for no result
+            self._ownership.running = False  # the consumer ends and does not wait for the result
             del self._queue.calls[context]
             raise
         finally:
@@ -186,7 +186,7 @@ class OrderedRunner:
                 self._task.uncancel()
 
     def _process(self, batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None) -> int:
-        """Act on a result that is not a plain SUCCESS. Returns how long to pause before the next call (ms)."""
+        """Handle a result that is not a plain SUCCESS. Return the pause before the next call in milliseconds."""
         grant, ownership, messages = self._grant, self._ownership, self._messages
         if not grant.alive:
             ownership.call_ended(grant.token, 0, 0)
@@ -216,7 +216,7 @@ class OrderedRunner:
     async def _dead_letter(self, batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None) -> bool:
         """Copy a batch that has failed for the last time to the group's dead-letter topic, each message by one request.
 
-        Returns False if the batch has attempts left, and if it could not be copied: it is called again, and copied after the next failure.
+        Return False if the batch has attempts left, or could not be copied: then it is called again, and copied after the next failure.
         """
         ctx, grant, queue, messages = self._ctx, self._grant, self._queue.queue, self._messages
         attempts = messages.batch_attempts + 1 if grant.alive else 0
@@ -241,7 +241,7 @@ class OrderedRunner:
         return grant.alive
 
     def _pass_over(self, batch: list[MessageExt]) -> int:
-        """Count a dead-lettered batch as handled. If the listener has uncommitted messages before it, it stays uncommitted with them."""
+        """Count a dead-lettered batch as handled. If the listener has uncommitted messages before it, it remains uncommitted with them."""
         if self._messages.taken == len(batch):
             self._messages.commit()
         self._ownership.call_ended(self._grant.token, self._messages.commit_offset, self._messages.committed_attempts)
@@ -253,7 +253,7 @@ class OrderedRunner:
         return clamp_suspend_ms(self._ctx.config.suspend_current_queue_time_ms if asked_ms is None else asked_ms)
 
     def _put_back(self, batch: list[MessageExt], context: OrderlyContext, wrong: BaseException | str | None) -> int:
-        """Let a failed batch wait for its next attempt. Returns how long to pause before it (ms)."""
+        """Queue a failed batch for its next attempt. Return the pause before it in milliseconds."""
         ctx, retry = self._ctx, self._ctx.config.retry
         attempts = self._messages.put_back()
         offset = batch[0].queue_offset
@@ -272,7 +272,7 @@ class OrderedRunner:
         return retry.backoff.pause_ms(attempts)
 
     def _traceback(self, offset: int, wrong: BaseException | str) -> BaseException | None:
-        """Return the error if its traceback is to be logged: for the first of its kind at this offset under this grant."""
+        """Return the error if its traceback is to be logged: for the first of its type at this offset under this grant."""
         if isinstance(wrong, str) or self._logged == (offset, type(wrong)):
             return None
         self._logged = (offset, type(wrong))
@@ -290,14 +290,14 @@ class OrderedRunner:
                 pass
 
     async def _settled(self) -> None:
-        """commit="each": wait until the broker has answered the commit."""
+        """With commit="each": wait until the broker has confirmed the commit."""
         offset = self._ownership.offset
         self._session.changed(self._ownership, urgent=True)
         while self._grant.alive and self._ownership.settled_offset < offset:
             await self._grant.rest()
 
     def _warn_uncommitted(self) -> None:
-        """Warn once if the listener, which commits by hand, has left so many messages uncommitted that no more are pulled."""
+        """Log a warning, once, if the listener commits manually and has so many uncommitted messages that no more are pulled."""
         taken = self._messages.taken
         if taken and not self._warned and not self._messages.room():
             self._warned = True

@@ -1,28 +1,29 @@
-"""One queue between a consumer and its broker: who may call the listener, what LOCK and SYNC say of it.
+"""One queue between a consumer and its broker: which calls of the listener are allowed, and how LOCK and SYNC name the queue.
 
 RocketMQ: RebalanceImpl, ProcessQueue.locked.
 
-    state      event     → state        what happened
-    WANTED     GRANTED     HELD         LOCK without an epoch was answered OK
+    state      event     → state        cause
+    WANTED     GRANTED     HELD         LOCK without an epoch was granted
     HELD       STALE       GONE         a higher epoch exists, or the grant ended
-    DRAINING   ENDED       RELEASING    the running call's result is in; without a call at once
+    DRAINING   ENDED       RELEASING    the running call's result is known; without a call at once
     DRAINING   LIMIT       RELEASING    the call runs past the drain limit: a release without an offset fences it
     DRAINING   STALE       GONE
-    RELEASING  SENT        RELEASED     the release left in a SYNC
+    RELEASING  SENT        RELEASED     the release was sent in a SYNC
     RELEASING  STALE       GONE
     RELEASED   ANSWERED    GONE
     RELEASED   STALE       GONE
-    RELEASED   CUT         UNSURE       the connection broke: the next LOCK names it and tells
+    RELEASED   CUT         UNSURE       the connection was lost: the next LOCK names the queue, and its response decides
     UNSURE     RENEWED     RELEASING
     UNSURE     STALE       GONE
-    GONE       GRANTED     RELEASING    a grant for a queue no longer wanted is released at once
+    GONE       GRANTED     RELEASING    a grant for a queue that is no longer wanted is released at once
 
-`wanted` (list and layout give the queue to this client, and the consumer is not stopping) bends the state after each event:
-WANTED not wanted → GONE; HELD not wanted → DRAINING; DRAINING or RELEASING wanted again → HELD under its grant (the release was not sent);
-GONE wanted → WANTED. RELEASED and UNSURE stay: the response comes first, then the queue is acquired again.
+`wanted` (list and layout assign the queue to this client, and the consumer is not stopping) changes the state after each event: WANTED not
+wanted → GONE; HELD not wanted → DRAINING; DRAINING or RELEASING wanted again → HELD under its grant (the release was not sent); GONE wanted
+→ WANTED. RELEASED and UNSURE remain: the response comes first, then the queue is acquired again.
 
 A pair that is not in the table changes nothing. Each grant has a fencing token; a response about another token than the current one is
-ignored. What the token is, who grants, and what ends a grant depend on the policy (GrantPolicy): the machine is the same for all.
+ignored. The meaning of the token, the granting side, and the end of a grant depend on the policy (GrantPolicy): the machine is the same for
+all.
 """
 
 from collections.abc import Mapping
@@ -80,40 +81,40 @@ BENDS: Mapping[tuple[OwnershipState, bool], OwnershipState] = {
 
 
 class GrantPolicy(Enum):
-    """How a member acquires a queue, and what the grant excludes."""
+    """How a member acquires a queue, and which other members a grant excludes."""
 
     LOCKED = "locked"
     """LOCK grants the queue to one member at a time, under an epoch: the token. The grant lasts while proof of life is renewed, and a
     result counts only while it lasts."""
     SHARED = "shared"
     """QUERY_CONSUMER_OFFSET grants the queue, under the generation of the group's progress: the token. No other member is excluded: when
-    the list gives the queue to another one, that one begins at the committed offset at once, and the calls that run here finish beside
-    it. A release is the last commit. No life has to be proven, and after a lost connection the last commit is sent again."""
+    the list assigns the queue to another one, that one begins at the committed offset at once, while the calls that run here finish. A
+    release is the last commit. No proof of life is needed, and after a lost connection the last commit is sent again."""
     LOCAL = "local"
-    """The member grants the queue to itself, under a number from its own file: the token. Broadcasting: no broker has a part in it."""
+    """The member grants the queue to itself, under a number from its own file: the token. No broker is involved (broadcasting)."""
 
 
 _HOLDING = frozenset({OwnershipState.HELD, OwnershipState.DRAINING, OwnershipState.RELEASING, OwnershipState.UNSURE})
-"""Named in LOCK with the token. RELEASED is not: its release left earlier on this very connection."""
+"""LOCK names the queue with the token in these states. RELEASED is not one of them: its release was sent earlier on this connection."""
 _WITH_TOKEN = _HOLDING | {OwnershipState.RELEASED}
 
 
 @dataclass(frozen=True, slots=True)
 class SentItem:
-    """One item as it left in SYNC or LOCK: its answer is about this and nothing later."""
+    """One item as it was sent in SYNC or LOCK: its response concerns this and nothing later."""
 
     ownership: "QueueOwnership"
     token: int | None
-    """None: it asked for a grant."""
+    """None if it requested a grant."""
     offset: int | None
     attempts: int
     release: bool = False
 
 
 class QueueOwnership:
-    """The machine of one (group, queue). All its methods are plain calls on the event loop; times are boot-clock milliseconds.
+    """The machine of one (group, queue). All its methods are called on the event loop; times are boot-clock milliseconds.
 
-    `changed` counts the state's changes: a shell that looks again after an await compares it.
+    `changed` counts the state's changes: a caller compares it after an await.
     """
 
     __slots__ = (
@@ -145,17 +146,18 @@ class QueueOwnership:
         self.state = OwnershipState.GONE
         self.wanted = False
         self.running = False
-        """A listener call of this process works on the queue, under whichever epoch: while it does, the queue is not locked again."""
+        """A listener call of this process works on the queue, under any epoch. While it does, the queue is not locked again."""
         self.outlived = False
-        """A call of another consumer of this process, one that has stopped without it, still works on the queue: likewise."""
+        """A call of another consumer of this process, which stopped without it, still works on the queue. The queue is not locked again
+        either."""
         self.in_lock = False
-        """Named without an epoch in a LOCK that is not answered yet."""
+        """A LOCK that has no response yet names it without an epoch."""
         self.token = 0
         """The fencing token of the current grant, or of the last one."""
         self.generation: int | None = None
         """The generation of the group's progress under that grant; None in broadcasting."""
         self.offset = 0
-        """Next offset to consume, as far as results are in; valid while a grant is held."""
+        """The next offset to consume, according to the results so far; valid while a grant is held."""
         self.attempts = 0
         self.error: str | None = None
         """Why the last of these attempts failed."""
@@ -163,11 +165,11 @@ class QueueOwnership:
         self.cancel_at_ms: int | None = None
         self.changed = 0
         self._fenced = False
-        """The release goes without an offset: a call still runs past its limit."""
+        """The release is sent without an offset, because a call still runs past its limit."""
         self._told: tuple[int, int] = (0, 0)
-        """(offset, attempts) that left last on this connection."""
+        """The (offset, attempts) that were sent last on this connection."""
         self._settled: tuple[int, int] = (0, 0)
-        """(offset, attempts) that the broker has answered OK last."""
+        """The (offset, attempts) that the broker has confirmed last."""
 
     def __repr__(self) -> str:
         return f"<{self.group} {self.queue} {self.state.value} token {self.token} offset {self.offset}{' running' if self.running else ''}>"
@@ -176,17 +178,17 @@ class QueueOwnership:
 
     @property
     def exclusive(self) -> bool:
-        """The broker grants the queue to one member at a time: results count only while life is proven."""
+        """Return whether the broker grants the queue to one member at a time: results count only while life is proven."""
         return self.policy is GrantPolicy.LOCKED
 
     @property
     def epoch(self) -> int | None:
-        """The token of a grant that no other member shares; None in a concurrent group."""
+        """Return the token of a grant that no other member shares; None in a concurrent group."""
         return None if self.policy is GrantPolicy.SHARED else self.token
 
     @property
     def names(self) -> dict[str, int | None]:
-        """The `epoch` and the `generation` of the grant, as events and logs name it."""
+        """Return the `epoch` and the `generation` of the grant, as events and logs name them."""
         return {"epoch": self.epoch, "generation": self.generation}
 
     # -------------------------------------------------------------------------------------------------------------- state
@@ -211,23 +213,24 @@ class QueueOwnership:
 
     @property
     def holds(self) -> bool:
-        """A grant is held as far as this side knows: under a lock, proof of life is due every grace/3."""
+        """Return whether a grant is held as far as this side knows: under a lock, proof of life is due every grace/3."""
         return self.state in _WITH_TOKEN
 
     @property
     def done(self) -> bool:
-        """Nothing is left to say, hear or wait for: the queue can be forgotten."""
+        """Return whether nothing is left to send, to receive or to wait for: the queue can be forgotten."""
         return self.state is OwnershipState.GONE and not self.running and not self.in_lock
 
     # --------------------------------------------------------------------------------------------------------------- plan
 
     def want(self) -> None:
-        """List and layout give the queue to this client."""
+        """Want the queue: list and layout assign it to this client."""
         self.wanted = True
         self._become(self.state)
 
     def unwant(self, now_ms: int, drain_ms: int) -> None:
-        """List or layout took it away, or the consumer stops. A running call gets `drain_ms`, never more than an earlier limit left it."""
+        """Stop wanting the queue: list or layout took it away, or the consumer stops. A running call gets `drain_ms`, or less if an earlier
+        limit is sooner."""
         self.wanted = False
         limit = now_ms + drain_ms
         if self.drain_at_ms is None or limit < self.drain_at_ms:
@@ -238,7 +241,7 @@ class QueueOwnership:
             self.drain_at_ms = self.cancel_at_ms = None
 
     def tick(self, now_ms: int) -> bool:
-        """True: the drain limit has passed and the running call was given up."""
+        """Check the drain limit. Return True if it has passed and the running call was given up."""
         if self.state is OwnershipState.DRAINING and self.drain_at_ms is not None and now_ms >= self.drain_at_ms:
             self._fenced = True
             self.drain_at_ms = self.cancel_at_ms = None
@@ -253,8 +256,8 @@ class QueueOwnership:
         self.running = True
 
     def call_ended(self, token: int, offset: int, attempts: int) -> bool:
-        """The running call has ended, under the grant `token`: results are in up to `offset`. Returns False if they are void, because that
-        grant is gone."""
+        """Record the end of the running call under the grant `token`, with results up to `offset`. Return False if they are void,
+        because that grant is gone."""
         self.running = False
         self._fenced = False
         counts = token == self.token and self.state in _HOLDING
@@ -274,18 +277,18 @@ class QueueOwnership:
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
     def pull_fence(self, token: int) -> tuple[int | None, int | None]:
-        """Returns the (epoch, generation) that a pull under this grant carries."""
+        """Return the (epoch, generation) that a pull under this grant has."""
         if self.policy is GrantPolicy.LOCKED:
             return token, None
         return None, token if self.policy is GrantPolicy.SHARED else None
 
     @property
     def may_acquire(self) -> bool:
-        """The queue is wanted and not held, and no call of this process works on it."""
+        """Return whether the queue is wanted and not held, and no call of this process works on it."""
         return self.state is OwnershipState.WANTED and not self.running and not self.outlived
 
     def lock_item(self) -> LockItem | None:
-        """How LOCK names the queue now; None: it does not."""
+        """Return the item by which LOCK names the queue now; None if it does not."""
         if self.policy is not GrantPolicy.LOCKED:
             return None
         if self.may_acquire:
@@ -302,7 +305,7 @@ class QueueOwnership:
         return SentItem(self, item.epoch, item.offset, item.attempts)
 
     def lock_answered(self, sent: SentItem, answer: LockResult) -> OwnershipEvent | None:
-        """Returns what the response means: GRANTED, RENEWED, STALE, or None (refused for now, or about a grant that is gone)."""
+        """Return the event that the response is: GRANTED, RENEWED, STALE, or None (refused temporarily, or about a grant that is gone)."""
         if sent.token is None:
             self.in_lock = False
             if answer.verdict is not LockVerdict.OK or self.state not in (OwnershipState.WANTED, OwnershipState.GONE):
@@ -319,12 +322,12 @@ class QueueOwnership:
         return OwnershipEvent.STALE if self._on(OwnershipEvent.STALE) else None
 
     def lock_failed(self) -> None:
-        """The LOCK was refused as a whole."""
+        """Record that the LOCK was refused as a whole."""
         self.in_lock = False
         self._told = self._settled
 
     def _settle(self, sent: SentItem) -> None:
-        """LOCK and SYNC are answered in whatever order the log confirms them: the higher one stands."""
+        """Record confirmed progress. Responses to LOCK and SYNC come in the order in which the log confirms them: the higher one counts."""
         if sent.offset is not None:
             self._settled = max(self._settled, (sent.offset, sent.attempts))
 
@@ -342,22 +345,22 @@ class QueueOwnership:
 
     @property
     def dirty(self) -> bool:
-        """SYNC has something to say of it."""
+        """Return whether SYNC has something to send for it."""
         if self.state is OwnershipState.RELEASING:
             return True
         return self.state in (OwnershipState.HELD, OwnershipState.DRAINING) and self._told != (self.offset, self.attempts)
 
     @property
     def settled_offset(self) -> int:
-        """Every result below it is answered OK."""
+        """Return the offset below which the broker has confirmed every result."""
         return self._settled[0]
 
     def sync_item(self) -> SyncItem | None:
-        """How SYNC names the queue now; None: nothing to say."""
+        """Return the item by which SYNC names the queue now; None if there is nothing to send."""
         if not self.dirty:
             return None
         place = (self.group, self.queue.topic, self.queue.queue_id)
-        if self.policy is GrantPolicy.SHARED:  # a release is a commit as well: what is finished counts, whatever still runs
+        if self.policy is GrantPolicy.SHARED:  # a release is a commit as well: finished messages count, even if calls still run
             return SyncItem(*place, None, self.token, self.offset)
         release = self.state is OwnershipState.RELEASING
         offset = None if release and self._fenced else self.offset
@@ -373,7 +376,7 @@ class QueueOwnership:
         return SentItem(self, self.token, item.offset, item.attempts, release)
 
     def sync_answered(self, sent: SentItem, answer: SyncResult) -> OwnershipEvent | None:
-        """Returns ANSWERED, STALE, or None if the response is about a grant that is gone."""
+        """Return ANSWERED, STALE, or None if the response is about a grant that is gone."""
         if sent.token != self.token or self.state not in _WITH_TOKEN or (answer.epoch is not None and answer.epoch != sent.token):
             return None
         if answer.verdict is not LockVerdict.OK and not sent.release:
@@ -387,12 +390,12 @@ class QueueOwnership:
     # --------------------------------------------------------------------------------------------------------- connection
 
     def stale(self, token: int) -> bool:
-        """End the grant: a request under `token` was refused as stale. False: that grant is gone already."""
+        """End the grant, because a request under `token` was refused as stale. Return False if that grant is gone already."""
         return token == self.token and self.state in _WITH_TOKEN and self._on(OwnershipEvent.STALE)
 
     def cut(self) -> None:
-        """Note that the connection is gone. What left on it unanswered is offered again: by the next LOCK, which names the queue with its
-        epoch, or by the next SYNC, if nothing is locked."""
+        """Record that the connection was lost. Requests without a response are repeated: by the next LOCK, which names the queue with its
+        epoch, or by the next SYNC if nothing is locked."""
         self.in_lock = False
         self._on(OwnershipEvent.CUT)
         if self.policy is GrantPolicy.SHARED:
@@ -403,11 +406,12 @@ class QueueOwnership:
 
     @property
     def may_query(self) -> bool:
-        """QUERY_CONSUMER_OFFSET has to ask for the queue."""
+        """Return whether QUERY_CONSUMER_OFFSET has to request the queue."""
         return self.policy is GrantPolicy.SHARED and self.may_acquire and not self.in_lock
 
     def grant_requested(self) -> SentItem:
-        """A grant is on its way, by QUERY_CONSUMER_OFFSET or from the member's file. Returns what its answer is about."""
+        """Record that a grant is being requested, by QUERY_CONSUMER_OFFSET or from the member's file. Return the item that its response
+        concerns."""
         self.in_lock = True
         return SentItem(self, None, None, 0)
 
@@ -417,6 +421,7 @@ class QueueOwnership:
         self._on(OwnershipEvent.ANSWERED)
 
     def stored_locally(self, token: int, offset: int, attempts: int) -> None:
-        """The member's file has this progress. One of an earlier grant is ignored: the current grant may have begun before it."""
+        """Record that the member's file has this progress. Progress of an earlier grant is ignored: the current grant may have begun before
+        it."""
         if token == self.token:
             self._settled = max(self._settled, (offset, attempts))

@@ -1,12 +1,12 @@
-"""Keeps what a pull consumer has fetched and not handed out, queue by queue, and how far what it handed out counts as done.
+"""Stores the messages that a pull consumer has fetched and not returned yet, by queue, and the progress of the returned ones.
 
     committed                 position                next offset to fetch
-        │  handed out, not done  │  fetched                │
+        │  returned, not done    │  fetched                │
     ────┴────────────────────────┴─────────────────────────┴────▶ queue offset
 
-A poll hands out messages of one queue, one queue after the other. What was handed out is done when the user says so (`settle`): with the
-next poll, or by commit(). Until then a queue that is given to another member drains: a commit still counts. When a grant ends, what was
-fetched under it is dropped.
+A poll returns messages of one queue, one queue after another. Returned messages are done when the user declares it (`settle`): with the
+next poll, or by commit(). Until then a queue that is assigned to another member drains: a commit still counts. When a grant ends, the
+messages that were fetched under it are dropped.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ from lockstep.protocol.queue import MessageQueue
 
 
 class PollModel:
-    """The consume model of a pull consumer. `changed` is set with whatever a poll or a commit may wait for."""
+    """The consume model of a pull consumer. `changed` is set at each event that a poll or a commit may wait for."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self.paused: dict[MessageQueue, None] = {}
         self.seeks: dict[MessageQueue, int] = {}
-        """Where a queue is to go on as soon as it is held."""
+        """The offsets at which queues are to continue as soon as they are held."""
         self.void: dict[MessageQueue, int] = {}
-        """Queues whose grant ended with messages handed out and not done, and the offset after them: no commit counts for these."""
+        """Queues whose grant ended while returned messages were not done, and the offset after these messages. They can't be committed."""
         self._held: dict[MessageQueue, PollRunner] = {}
         self._ready: OrderedDict[PollRunner, None] = OrderedDict()
-        """Queues with messages, the next one first."""
+        """Queues with messages, in the order in which they are served."""
         self._moved: dict[PollRunner, None] = {}
-        """Queues whose position is ahead of what is done, or before it after a seek."""
+        """Queues whose position is not equal to the end of the done messages: after it, or before it after a seek."""
 
     def start(self) -> None:
         pass
@@ -42,7 +42,7 @@ class PollModel:
         pass
 
     def close(self) -> None:
-        """No poll follows: what was handed out and is not done comes again."""
+        """End, because no poll follows: returned messages that are not done come again."""
         for runner in self._held.values():
             runner.take_back()
         self.changed.set()
@@ -54,7 +54,7 @@ class PollModel:
         return []
 
     def unassigned(self, queue: MessageQueue) -> None:
-        """Forget a seek and a pause: they were asked of this assignment."""
+        """Forget the queue's seek and pause: they belong to this assignment."""
         self.seeks.pop(queue, None)
         self.paused.pop(queue, None)
 
@@ -67,13 +67,13 @@ class PollModel:
             self.seek(runner.queue.queue, offset)
 
     def look(self, runner: "PollRunner") -> None:
-        """Messages may have come, or a commit may have been answered."""
+        """Handle that messages may have come, or a commit may have been confirmed."""
         if runner.grant.messages.waiting:
             self._ready.setdefault(runner)
         self.changed.set()
 
     def ended(self, runner: "PollRunner") -> None:
-        """The grant is over: what was fetched is dropped, and what was handed out and is not done comes again."""
+        """Handle the end of the grant: fetched messages are dropped, and returned ones that are not done come again."""
         queue = runner.queue
         if self._held.get(queue.queue) is runner:
             if queue.ownership.running:
@@ -93,21 +93,21 @@ class PollModel:
     # ----------------------------------------------------------------------------------------------------- from the consumer
 
     def held(self, queue: MessageQueue) -> "PollRunner | None":
-        """None: the queue is not held now."""
+        """Return the queue's runner; None if the queue is not held now."""
         runner = self._held.get(queue)
         return runner if runner is not None and runner.grant.alive else None
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Offset of the next message that a poll hands out; None: the queue is not held now."""
+        """Return the offset of the next message that a poll returns; None if the queue is not held now."""
         runner = self.held(queue)
         return None if runner is None else runner.grant.messages.commit_offset
 
     def take(self, count: int) -> list[MessageExt]:
-        """The next messages of one queue, at most `count`, after which it is the other queues' turn; empty if no queue has any."""
+        """Return the next messages of one queue, at most `count`; then it is the other queues' turn. Empty if no queue has any."""
         for _ in range(len(self._ready)):
             runner, _ = self._ready.popitem(last=False)
             if runner.queue.queue in self.paused or not runner.grant.alive or runner.queue.ownership.state is not OwnershipState.HELD:
-                continue  # resume() and the next grant put it back
+                continue  # resume() and the next grant add it again
             batch = runner.take(count)
             if runner.grant.messages.waiting:
                 self._ready[runner] = None
@@ -117,11 +117,11 @@ class PollModel:
         return []
 
     def settle(self) -> "list[PollRunner]":
-        """Count everything handed out as done. Returns the queues that a seek moved back, whose progress has to be reset instead."""
+        """Count all returned messages as done. Return the queues that a seek moved back, whose progress has to be reset instead."""
         back: dict[PollRunner, None] = {}
         for runner in list(self._moved):
             if not runner.grant.alive:
-                self.ended(runner)  # in this very turn of the loop: its task has not seen it yet
+                self.ended(runner)  # in this very turn of the loop: its task has not handled it yet
             elif runner.is_back:
                 runner.take_back()
                 back[runner] = None
@@ -131,7 +131,7 @@ class PollModel:
         return list(back)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next poll of the queue hands out from there. A queue that is not held yet begins there."""
+        """Return messages from `offset` on in the next poll of the queue. A queue that is not held yet begins there."""
         runner = self.held(queue)
         if runner is None:
             self.seeks[queue] = offset
@@ -179,14 +179,14 @@ class PollRunner:
 
     @property
     def is_back(self) -> bool:
-        """A seek went to before what is done."""
+        """Return whether a seek went to an offset before the end of the done messages."""
         return self.grant.messages.commit_offset < self.queue.ownership.offset
 
     def take(self, count: int) -> list[MessageExt]:
-        """Hand out the next messages, at most `count`."""
+        """Return the next messages, at most `count`, and count them as returned."""
         messages, ownership = self.grant.messages, self.queue.ownership
         batch = messages.take(count)
-        messages.commit()  # they are the caller's: what is not done yet is not held here
+        messages.commit()  # the caller has them: messages that are not done yet are not stored here
         self.grant.wake_pull()
         if batch and not ownership.running:
             ownership.call_started()
@@ -194,7 +194,7 @@ class PollRunner:
         return batch
 
     def settle(self) -> None:
-        """Count what was handed out as done."""
+        """Count returned messages as done."""
         ownership, offset = self.queue.ownership, self.grant.messages.commit_offset
         if ownership.running:
             ownership.call_ended(self.grant.token, offset, 0)
@@ -203,7 +203,7 @@ class PollRunner:
         self.queue.session.changed(ownership)
 
     def take_back(self) -> None:
-        """Count what was handed out since the last `settle` as not done."""
+        """Count the messages that were returned since the last `settle` as not done."""
         ownership = self.queue.ownership
         if ownership.running:
             ownership.call_ended(self.grant.token, ownership.offset, 0)
@@ -211,4 +211,4 @@ class PollRunner:
 
     def seek(self, offset: int) -> None:
         self.grant.messages.seek(offset)
-        self.queue.fetch(self.grant, self)  # the pull in flight may wait at the broker for what follows the old position
+        self.queue.fetch(self.grant, self)  # the pull in flight may wait at the broker for messages after the old position

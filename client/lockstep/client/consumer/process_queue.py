@@ -1,4 +1,4 @@
-"""The messages of one held queue: fetched, taken by the listener, not yet committed. RocketMQ: ProcessQueue.
+"""The messages of one held queue: fetched, taken by the listener, not committed yet. RocketMQ: ProcessQueue.
 
     commit_offset                                            next_offset
          │  taken, not committed │ waiting                        │
@@ -6,7 +6,7 @@
          everything below is done or filtered                     everything below was seen
 
 One list in queue order with two marks: `first` (not committed) ≤ `next` (not taken). Filtered messages are not in the list; progress moves
-over them because `next_offset` knows how far was seen. No time, no lock: the event loop is the lock.
+past them because `next_offset` is the end of what was seen. It needs neither a clock nor a lock, because it is used on the event loop only.
 """
 
 from collections import deque
@@ -43,9 +43,10 @@ class ProcessQueue:
 
     def __init__(self, offset: int, attempts: int, limits: FlowLimits) -> None:
         self.commit_offset = offset
-        """Next offset to consume: what SYNC commits. The first unfinished message's where there is one, else all that was seen."""
+        """The next offset to consume, which SYNC commits: that of the first unfinished message if there is one, otherwise the end of
+        what was seen."""
         self.next_offset = offset
-        """Next offset to pull."""
+        """The next offset to pull."""
         self.size_bytes = 0
         self._limits = limits
         self._messages: list[MessageExt] = []
@@ -56,15 +57,16 @@ class ProcessQueue:
         self._failed_offset = offset
         """`_attempts` failed calls belong to the batch that begins at this offset and to no other."""
         self._finished: set[int] = set()
-        """Offsets that are done behind one that is not: a concurrent consumer's."""
+        """Finished offsets after an unfinished one: those of a concurrent consumer."""
         self._chunks: deque[tuple[int, int]] = deque()
-        """(end offset, record bytes) of each pull that still holds an uncommitted message: a pull's memory goes as a whole."""
+        """The (end offset, record bytes) of each pull that still has an uncommitted message: the memory of a pull is released as a
+        whole."""
 
     # ------------------------------------------------------------------------------------------------------------- fetched
 
     @property
     def count(self) -> int:
-        """Messages held: taken and waiting; not those that are done and wait for an earlier one."""
+        """Return the number of messages that are taken or waiting, without finished ones that wait for an earlier one."""
         return len(self._messages) - self._first - len(self._finished)
 
     @property
@@ -77,13 +79,13 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """Distance from the first unfinished message to the next pull."""
+        """Return the distance from the first unfinished message to the next pull."""
         return self.next_offset - self._messages[self._first].queue_offset if self.count else 0
 
     def room(self) -> int:
-        """How many messages a pull may ask for now; 0: a threshold is met.
+        """Return how many messages a pull may request now; 0 if a threshold is reached.
 
-        A pull leaves when half of the count is free, so that it brings a worthwhile number while the listener has the other half.
+        A pull is sent when half of the count is free, so that it returns a worthwhile number while the listener has the other half.
         """
         count = self.count
         if count > self._limits.count_max // 2 or self.size_bytes >= self._limits.bytes_max or self.span > self._limits.span_max:
@@ -91,7 +93,7 @@ class ProcessQueue:
         return self._limits.count_max - count
 
     def put(self, messages: Sequence[MessageExt], next_offset: int, size_bytes: int) -> bool:
-        """What a pull at `next_offset` brought, filtered ones already gone, in queue order. True: the commit offset moved."""
+        """Add the messages of a pull at `next_offset`, without filtered ones, in queue order. Return whether the commit offset moved."""
         if self._first:
             del self._messages[: self._first]
             self._next -= self._first
@@ -105,13 +107,13 @@ class ProcessQueue:
         return self._settle()
 
     def move(self, next_offset: int) -> bool:
-        """The broker said that nothing is left between here and `next_offset` (retention). True: the commit offset moved."""
+        """Move to `next_offset`, because retention has removed everything before it. Return whether the commit offset moved."""
         return self.put((), max(next_offset, self.next_offset), 0)
 
     # --------------------------------------------------------------------------------------------------------------- taken
 
     def take(self, count: int) -> list[MessageExt]:
-        """The next batch of at most `count` waiting messages, which counts as taken; empty where none waits."""
+        """Take and return the next batch of at most `count` waiting messages; empty if none waits."""
         begin = self._batch = self._next
         batch = self._messages[begin : begin + count]
         self._next = begin + len(batch)
@@ -119,16 +121,16 @@ class ProcessQueue:
 
     @property
     def batch_attempts(self) -> int:
-        """Failed calls so far of the batch taken last."""
+        """Return the number of failed calls of the batch that was taken last."""
         return self._attempts if self._attempts and self._messages[self._batch].queue_offset == self._failed_offset else 0
 
     @property
     def committed_attempts(self) -> int:
-        """Failed calls of the batch that begins at the commit offset: what is stored with the progress."""
+        """Return the number of failed calls of the batch that begins at the commit offset, which is stored with the progress."""
         return self._attempts if self._attempts and self.commit_offset == self._failed_offset else 0
 
     def commit(self) -> int:
-        """All that is taken is done; the commit offset. Nothing taken: no change."""
+        """Count all taken messages as done, and return the commit offset. If none is taken, nothing changes."""
         if self._next == self._first:
             return self.commit_offset
         self._first = self._next
@@ -140,7 +142,8 @@ class ProcessQueue:
         return self.commit_offset
 
     def finish(self, messages: Iterable[MessageExt]) -> bool:
-        """These are done, in whatever order: progress goes to the smallest unfinished one. True: the commit offset moved."""
+        """Count these messages as done, in any order: progress moves to the smallest unfinished one. Return whether the commit offset
+        moved."""
         held, finished = self._messages, self._finished
         for message in messages:
             if message.queue_offset >= self.commit_offset:
@@ -154,11 +157,11 @@ class ProcessQueue:
         return self._settle()
 
     def roll_back(self) -> None:
-        """All that is taken waits again."""
+        """Make all taken messages wait again."""
         self._next = self._first
 
     def put_back(self) -> int:
-        """The batch taken last has failed and waits again; how often it has failed by now."""
+        """Make the batch that was taken last wait again after a failure. Return how often it has failed by now."""
         attempts = self.batch_attempts + 1
         self._attempts = attempts
         self._failed_offset = self._messages[self._batch].queue_offset
@@ -166,12 +169,12 @@ class ProcessQueue:
         return attempts
 
     def seek(self, offset: int) -> None:
-        """Everything held is forgotten; the next pull asks for `offset`, which everything before is taken to be done up to."""
+        """Drop all messages. The next pull requests `offset`, and everything before it counts as done."""
         self.drop()
         self.commit_offset = self.next_offset = offset
 
     def drop(self) -> None:
-        """The grant is gone, and with it everything held."""
+        """Drop all messages, because the grant is gone."""
         self._messages.clear()
         self._chunks.clear()
         self._finished.clear()

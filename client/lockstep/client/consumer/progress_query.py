@@ -1,4 +1,4 @@
-"""QUERY_CONSUMER_OFFSET of a concurrent group, and its response as the LockResult that a LOCK of the queue would have."""
+"""Reads the response to QUERY_CONSUMER_OFFSET of a concurrent group as the LockResult that a LOCK of the queue would have."""
 
 from lockstep.client.consumer.interfaces import QueueHandler
 from lockstep.client.consumer.ownership import QueueOwnership

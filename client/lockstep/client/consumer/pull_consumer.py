@@ -1,10 +1,10 @@
-"""The pull consumer as users hold it: it is asked, in the caller's own time. RocketMQ: DefaultLitePullConsumer.
+"""The pull consumer: the user polls it for messages. RocketMQ: DefaultLitePullConsumer.
 
     subscribe   a member of a concurrent group: queues are shared among the members, and come and go with them
-    assign      queues by hand: nobody deals, and every member of the group must take its own so
+    assign      queues are chosen by the user: no strategy assigns them, and every member of the group must choose its own
 
-Progress is the group's, at the brokers, under its generation: where that was reset, a commit of before is refused, and polling goes on from
-the new place.
+Progress is stored for the group, at the brokers, under its generation: after a reset, a commit of earlier messages is refused, and polling
+continues at the new offset.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from lockstep.runtime.log import get_logger
 log = get_logger("client.consumer")
 
 COMMIT_WAIT_MS = 30_000
-"""How long commit() waits for the brokers' answers."""
+"""How long commit() waits for the brokers' responses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,19 @@ class PullConsumerArguments(PullConsumerConfig, ConnectionArguments):
 
 
 class PullConsumer(BaseConsumer):
-    """Gives messages to whoever asks: `await consumer.poll()`, or `async for message in consumer`. One caller at a time.
+    """Returns messages on request: `await consumer.poll()`, or `async for message in consumer`. It serves one caller at a time.
 
-    It takes the settings of PullConsumerConfig. Raises ConfigError for one out of range and for an address that is none,
-    LocalProtocolError for a bad group or topic name.
+    Args:
+        group: The name of the consumer group.
+        nameserver: "HOST:PORT", several separated by ";", or a list of them. Default: 127.0.0.1:9876.
+        client: The connections to use, instead of `nameserver`. Default: the consumer has its own.
+        host: The clock, randomness and files to use; for tests. Default: those of this machine.
+
+    The other arguments are the settings of PullConsumerConfig.
+
+    Raises:
+        ConfigError: A setting has the wrong type or is out of range, an address is invalid, or both `client` and `nameserver` are given.
+        LocalProtocolError: The group name is invalid.
     """
 
     @takes_arguments_of(PullConsumerArguments)
@@ -66,15 +75,34 @@ class PullConsumer(BaseConsumer):
     # --------------------------------------------------------------------------------------------------------------- set-up
 
     def subscribe(self, topic: str, expression: str = "*") -> Self:
-        """Before `start`: share the topic's queues with the group's other members. Again: replaces the expression."""
+        """Share the topic's queues with the other members of the group. Call it before `start`; a second call for a topic replaces its
+        expression.
+
+        Args:
+            topic: The name of the topic.
+            expression: "*" for all messages, or the tags of the messages to consume: "created || paid".
+
+        Returns:
+            The consumer.
+
+        Raises:
+            StateError: The consumer was started, or was assigned queues.
+            LocalProtocolError: The topic name or the expression is invalid.
+        """
         if self._by_hand:
             raise StateError(f"{self.group} was assigned queues by hand: a consumer subscribes or is assigned, not both; make another one")
         return super().subscribe(topic, expression)
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Have exactly these queues from now on, instead of those before; before `start`, or while it runs.
+        """Consume exactly these queues from now on. It can be called before `start` and while the consumer runs.
 
-        StateError for a consumer that subscribes, TopicNotExistError, LocalProtocolError for a queue that the topic does not have.
+        Args:
+            queues: The queues, which replace the present ones.
+
+        Raises:
+            StateError: The consumer subscribes to topics, or has stopped.
+            TopicNotExistError: A topic does not exist.
+            LocalProtocolError: The topic does not have one of the queues.
         """
         if self._expressions:
             topics = ", ".join(self._expressions)
@@ -91,25 +119,31 @@ class PullConsumer(BaseConsumer):
         self._ctx.filters = _all_of(self._by_hand)
         assert self._membership is not None
         self._membership.rebalance()
-        # A broker that is met only now may refuse the group: then the consumer ends, and this wait with it.
+        # A broker that is connected only now may refuse the group: then the consumer ends, and so does this wait.
         await asyncio.wait([self._tasks.spawn(_met(instance, wanted), f"{self.group} assign")])
         self._running()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Every queue of the topic that can be read: what `assign` takes. TopicNotExistError."""
+        """Return every readable queue of the topic, as `assign` takes them.
+
+        Raises:
+            TopicNotExistError: The topic does not exist.
+            TransportError: No nameserver responds.
+            StateError: The consumer does not run.
+        """
         layout = await self._running().watch.route(topic)
         if layout is None:
             raise TopicNotExistError(f"no topic {topic}: create it with `lockstep topic create {topic}`")
         return layout.read_queues
 
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that this consumer has or is about to have, sorted."""
+        """Return the queues that this consumer has or is acquiring, sorted."""
         return () if self._membership is None else tuple(sorted(self._membership.wanted))
 
     # ------------------------------------------------------------------------------------------- for what members have alike
 
     def _check_start(self) -> None:
-        """A pull consumer may start without queues: `assign` gives it some later."""
+        """Allow a start without queues: `assign` may add some later."""
 
     async def _prepare(self, instance: Instance) -> None:
         await _check_queues(instance, self._by_hand)
@@ -155,7 +189,7 @@ class PullConsumer(BaseConsumer):
         self._polls.close()
 
     def _running(self) -> Instance:
-        """StateError unless it runs; what killed it."""
+        """Return the instance. Raise StateError unless the consumer runs, or the error for which it failed."""
         if self.state is not ConsumerState.RUNNING or self._instance is None:
             if self.failure is not None:
                 raise self.failure
@@ -167,10 +201,19 @@ class PullConsumer(BaseConsumer):
     # ---------------------------------------------------------------------------------------------------------------- polls
 
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
-        """The next messages of one queue, in its order, at most `poll_count`; none came within `timeout_ms` (`poll_timeout_ms`): [].
+        """Return the next messages of one queue, in its order, at most `poll_count`.
 
-        With `auto_commit` what was handed out before is done with this call; its commit leaves within 100 ms. StateError before the
-        start, after the end and while another poll waits; whatever has killed the consumer.
+        With `auto_commit` the messages that were returned before are done with this call; their commit is sent within 100 ms.
+
+        Args:
+            timeout_ms: How long to wait for a message, in milliseconds. Default: the setting `poll_timeout_ms`.
+
+        Returns:
+            The messages; an empty list if none came in time.
+
+        Raises:
+            StateError: The consumer does not run, or another poll waits.
+            Exception: The error for which the consumer failed.
         """
         return await self._poll(self.config.poll_count, self.config.poll_timeout_ms if timeout_ms is None else timeout_ms)
 
@@ -178,7 +221,8 @@ class PullConsumer(BaseConsumer):
         return self
 
     async def __anext__(self) -> MessageExt:
-        """One message after the other, until it is stopped. With `auto_commit` the last one is done when the next is asked for."""
+        """Return one message after another until the consumer is stopped. With `auto_commit` a message is done when the next one is
+        requested."""
         if self.state in (ConsumerState.NEW, ConsumerState.STARTING):
             self._running()
         while self.state is ConsumerState.RUNNING:
@@ -197,7 +241,7 @@ class PullConsumer(BaseConsumer):
         try:
             if self.config.auto_commit:
                 await self._go_back(self._polls.settle(), patient=True)
-                self._polls.void.clear()  # polled on: it comes again
+                self._polls.void.clear()  # polling continues: the messages come again
             batch = self._polls.take(count)
             if batch:
                 return batch
@@ -217,16 +261,20 @@ class PullConsumer(BaseConsumer):
     # -------------------------------------------------------------------------------------------------------------- commits
 
     async def commit(self) -> None:
-        """Everything handed out is done; returns when the brokers have stored it.
+        """Commit all returned messages, and wait until the brokers have stored the progress.
 
-        StaleEpochError: the progress of a queue was set anew meanwhile (a reset), polling goes on from there. TransportError: no answer
-        within 30 s; what was done is offered again by itself. A BrokerError where it can't be, say behind a seek to what retention took.
+        Raises:
+            StaleEpochError: The progress of a queue was reset meanwhile, or the queue is another member's now. Polling continues from
+                there.
+            TransportError: A broker did not respond within 30 s. The commit is repeated automatically.
+            BrokerError: A broker refused it, for example after a seek to messages that retention has removed.
+            StateError: The consumer does not run.
         """
         self._running()
         assert self._membership is not None
         back = self._polls.settle()
         went = {runner.queue.queue for runner in back}
-        # The grants of now: one that ends while a reset is awaited has not taken what it is offered.
+        # The present grants: one that ends while a reset is awaited has not committed.
         held = [(worker, worker.grant) for worker in self._membership.workers if worker.queue not in went]
         waiting = [(worker, grant, worker.ownership.offset) for worker, grant in held if grant is not None]
         await self._go_back(back)
@@ -256,7 +304,7 @@ class PullConsumer(BaseConsumer):
             raise StaleEpochError(f"commit of {places}: its progress was set anew, or it is another member's now; poll goes on from there")
 
     async def _go_back(self, back: Sequence[PollRunner], *, patient: bool = False) -> None:
-        """Reset the group's progress in queues that a seek moved back, to where they are now, under a new generation.
+        """Reset the group's progress in queues that a seek moved back, to their present positions, under a new generation.
 
         If another reset came first, that one counts, and this one is void.
         """
@@ -283,21 +331,31 @@ class PullConsumer(BaseConsumer):
                 runner.queue.session.trigger()
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Next offset to consume of the group, as the broker has answered it last; None: it has not told yet. StateError: not assigned."""
+        """Return the group's next offset to consume that the broker has confirmed last; None if it is not known yet.
+
+        Raises:
+            StateError: The queue is not assigned to this consumer.
+        """
         worker = self._worker(queue)
         return None if worker is None or worker.grant is None else worker.ownership.settled_offset
 
     # ----------------------------------------------------------------------------------------------------------------- seek
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Offset of the next message that a poll of this queue hands out; None: the broker has not told yet. StateError: not assigned."""
+        """Return the offset of the next message that a poll of this queue returns; None if it is not known yet.
+
+        Raises:
+            StateError: The queue is not assigned to this consumer.
+        """
         self._worker(queue)
         return self._polls.seeks.get(queue, self._polls.position(queue))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on there, whatever was handed out; what is fetched of the queue is dropped. The next commit takes the group along.
+        """Continue the queue at `offset`; fetched messages of the queue are dropped. The next commit stores it for the group.
 
-        StateError for a queue that is not assigned, LocalProtocolError for an offset that the queue does not hold.
+        Raises:
+            StateError: The queue is not assigned to this consumer.
+            LocalProtocolError: The queue does not have this offset.
         """
         first, end = await self._bounds(queue)
         if not first <= offset <= end:
@@ -305,17 +363,34 @@ class PullConsumer(BaseConsumer):
         self._polls.seek(queue, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """`seek` to the first message that is stored."""
+        """Seek to the first stored message.
+
+        Raises:
+            StateError: The queue is not assigned to this consumer.
+        """
         first, _ = await self._bounds(queue)
         self._polls.seek(queue, first)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """`seek` behind the last message: only what comes from now on."""
+        """Seek to the end of the queue: only new messages follow.
+
+        Raises:
+            StateError: The queue is not assigned to this consumer.
+        """
         _, end = await self._bounds(queue)
         self._polls.seek(queue, end)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first message stored at that time (ms since 1970) or later, else the next offset: for `seek`. StateError: not assigned."""
+        """Return the offset of the first message that was stored at a time or later, or the next offset if there is none.
+
+        Args:
+            queue: The queue.
+            timestamp_ms: The time in milliseconds since 1970.
+
+        Raises:
+            StateError: The queue is not assigned to this consumer.
+            TransportError: Its broker is not connected.
+        """
         self._worker(queue)
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
         link = self._running().link(queue.broker_name)
@@ -331,12 +406,12 @@ class PullConsumer(BaseConsumer):
         answer = await link.call(RequestCode.TOPIC_OFFSETS, TopicHeader(queue.topic))
         for held in decode_body(TopicOffsets, answer.body).queues:
             if held.queue_id == queue.queue_id:
-                self._worker(queue)  # a rebalance may have come meanwhile
+                self._worker(queue)  # a rebalance may have happened meanwhile
                 return held.min_offset, held.max_offset
         raise LocalProtocolError(f"{queue.broker_name} has no queue {queue.queue_id} of {queue.topic}")
 
     def _worker(self, queue: MessageQueue) -> QueueWorker | None:
-        """StateError unless the queue is assigned."""
+        """Return the queue's worker. Raise StateError unless the queue is assigned."""
         self._running()
         assert self._membership is not None
         if queue not in self._membership.wanted:
@@ -347,16 +422,17 @@ class PullConsumer(BaseConsumer):
     # ---------------------------------------------------------------------------------------------------------------- pause
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Polls pass these queues over (none named: all that it has) until `resume`, or until they are another member's.
+        """Exclude these queues from polls until `resume`, or until they are another member's. Without an argument: all assigned queues.
 
-        StateError for one that is not assigned.
+        Raises:
+            StateError: A queue is not assigned to this consumer.
         """
         for queue in queues or self.assignment():
             self._worker(queue)
             self._polls.pause(queue)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Polls give messages of these queues (none named: of all) again."""
+        """Include these queues in polls again. Without an argument: all paused queues."""
         for queue in queues or list(self._polls.paused):
             self._polls.resume(queue)
 
@@ -366,7 +442,7 @@ def _all_of(queues: Iterable[MessageQueue]) -> dict[str, TagFilter]:
 
 
 async def _met(instance: Instance, queues: Iterable[MessageQueue]) -> None:
-    """Every broker of these queues was reached, or could not be."""
+    """Wait until every broker of these queues is connected, or a connect has failed."""
     for name in dict.fromkeys(queue.broker_name for queue in queues):
         link = instance.link(name)
         if link is not None:

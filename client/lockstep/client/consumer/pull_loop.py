@@ -1,12 +1,12 @@
-"""Fetching one held queue: long polls one after the other, under the grant's epoch. RocketMQ: DefaultMQPushConsumerImpl.pullMessage.
+"""Fetches one held queue: long polls one after another, under the grant's epoch. RocketMQ: DefaultMQPushConsumerImpl.pullMessage.
 
-answer            what it does
-FOUND             keep what the subscription matches by string (the broker matched hashes); progress moves over the rest
-NOT_FOUND         nothing within the poll; what the broker looked at and filtered counts as seen
-RETRY_IMMEDIATELY the same, more is there
-OFFSET_MOVED      forward: retention took messages (QueueGap), go on behind the gap; backward: the session knows (the broker will fence)
-STALE_EPOCH       drop the queue and what was fetched
-another refusal   again after a pause
+response           effect
+FOUND              keep the messages that the subscription matches by string (the broker matched hashes); progress moves past the others
+NOT_FOUND          nothing within the poll; messages that the broker filtered count as seen
+RETRY_IMMEDIATELY  the same, and there are more messages
+OFFSET_MOVED       forward: retention removed messages (QueueGap), continue after them; backward: inform the session, the broker fences
+STALE_EPOCH        drop the queue and the fetched messages
+another refusal    retry after a pause
 """
 
 import asyncio
@@ -29,17 +29,17 @@ POLL_MS = 15_000
 PULL_TIMEOUT_MS = 30_000
 """RocketMQ: consumerTimeoutMillisWhenSuspend."""
 ERROR_PAUSE_MS = 1_000
-"""After a refusal. RocketMQ: pullTimeDelayMillsWhenException."""
+"""Pause after a refusal. RocketMQ: pullTimeDelayMillsWhenException."""
 BUSY_PAUSE_MS = 100
 EMPTY_PAUSE_MS = 50
-"""After an empty answer that came at once and moved nothing: a broker that does not hold pulls is not asked without end."""
+"""Pause after an empty response that came at once and moved nothing: prevents a busy loop with a broker that does not hold pulls."""
 
 _SUBSCRIPTION_UNKNOWN = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 _PULL_CODES = {ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}
 
 
 async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
-    """Fetch messages until the grant ends; cancelled when it is lost."""
+    """Fetch messages until the grant ends; this is cancelled when it is lost."""
     ctx, ownership, link, messages = held.ctx, held.ownership, held.session.link, grant.messages
     config, queue, clock = ctx.config, held.queue, ctx.host.clock
     while grant.alive:
@@ -82,12 +82,12 @@ async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
 
 
 def _take_in(held: HeldQueue, grant: Grant, runner: Runner, response: Command, offset: int) -> int:
-    """Act on one response. Returns how long to wait before the next pull (ms)."""
+    """Handle one response. Return the pause before the next pull in milliseconds."""
     if response.code == ResponseCode.STALE_EPOCH:
         held.fenced(grant, by="PULL")
         return 0
     if response.code not in _PULL_CODES:
-        # After a leave the group may be unknown while this queue drains.
+        # After a leave the broker may not know the group while this queue drains.
         return _refused(held, response) if held.ownership.state is OwnershipState.HELD else BUSY_PAUSE_MS
     try:
         reply = from_plain(PullReply, response.fields)
@@ -115,7 +115,7 @@ def _take_in(held: HeldQueue, grant: Grant, runner: Runner, response: Command, o
 
 
 def _read(held: HeldQueue, response: Command, reply: PullReply, offset: int) -> list[MessageExt]:
-    """Return the matching messages of a response. Raises RemoteProtocolError if they can't be what was asked for."""
+    """Return the matching messages of a response. Raise RemoteProtocolError if they don't fit the request."""
     if response.code != ResponseCode.SUCCESS or not response.body:
         return []
     body = response.body if isinstance(response.body, bytes) else bytes(response.body)
@@ -123,7 +123,7 @@ def _read(held: HeldQueue, response: Command, reply: PullReply, offset: int) -> 
     if found and not (offset <= found[0].queue_offset <= found[-1].queue_offset < reply.next_begin_offset):
         span = f"{found[0].queue_offset} … {found[-1].queue_offset}"
         raise RemoteProtocolError(f"asked from {offset}, got offsets {span} and next {reply.next_begin_offset}")
-    tags = held.ctx.filters.get(held.queue.topic)  # None: the user had assigned the queue, and has not any more
+    tags = held.ctx.filters.get(held.queue.topic)  # None: the user had assigned the queue, and has removed it since
     return found if tags is None or tags.all else [message for message in found if tags.matches_tag(message.tags)]
 
 

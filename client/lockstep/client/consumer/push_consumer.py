@@ -1,4 +1,4 @@
-"""The push consumer as users hold it: it calls a listener. RocketMQ: DefaultMQPushConsumer, RebalancePushImpl."""
+"""The push consumer: it calls a listener with messages. RocketMQ: DefaultMQPushConsumer, RebalancePushImpl."""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -53,12 +53,21 @@ class PushConsumerArguments(ConsumerConfig, ConnectionArguments):
 
 
 class PushConsumer(BaseConsumer):
-    """Consumes topics, in order within each queue (`orderly`) or not (`concurrently`).
+    """Consumes topics with one listener, in order within each queue (`orderly`) or not (`concurrently`).
 
-    One listener per consumer; everything runs on the event loop that `start` ran on.
+    Everything except plain (not async) listeners runs on the event loop on which `start` was called.
 
-    It takes the settings of ConsumerConfig, which says what each is (docs/guide.md those that matter). Raises ConfigError for one out of
-    range and for an address that is none, LocalProtocolError for a bad group or topic name.
+    Args:
+        group: The name of the consumer group.
+        nameserver: "HOST:PORT", several separated by ";", or a list of them. Default: 127.0.0.1:9876.
+        client: The connections to use, instead of `nameserver`. Default: the consumer has its own.
+        host: The clock, randomness and files to use; for tests. Default: those of this machine.
+
+    The other arguments are the settings of ConsumerConfig.
+
+    Raises:
+        ConfigError: A setting has the wrong type or is out of range, an address is invalid, or both `client` and `nameserver` are given.
+        LocalProtocolError: The group name is invalid.
     """
 
     @takes_arguments_of(PushConsumerArguments)
@@ -72,10 +81,19 @@ class PushConsumer(BaseConsumer):
     # --------------------------------------------------------------------------------------------------------------- set-up
 
     def orderly(self, listener: ListenerT) -> ListenerT:
-        """Decorator: `async def` listeners are awaited on the loop, plain functions run in daemon threads.
+        """Set the listener, as a decorator. Each queue's messages are passed to it in order, one call per queue at a time.
 
-        ConfigError for what can't be called with (messages, context), and where `allocate` is one that only concurrent groups may have;
-        LocalProtocolError where messages are to be dead-lettered and the group's name is too long for the topic `%DLQ%group`.
+        Args:
+            listener: Takes the messages and an OrderlyContext. An `async def` function is awaited on the loop, a plain one is called in
+                daemon threads.
+
+        Returns:
+            The listener.
+
+        Raises:
+            ConfigError: The listener can't be called with (messages, context), or `allocate` is only for concurrent groups.
+            LocalProtocolError: Messages are to be dead-lettered, and the group name is too long for the topic `%DLQ%group`.
+            StateError: The consumer has a listener.
         """
         if self.config.retry.on_exhausted == "dlq":
             dlq_topic(self.group)
@@ -87,10 +105,22 @@ class PushConsumer(BaseConsumer):
         return listener
 
     def concurrently(self, listener: ConcurrentT) -> ConcurrentT:
-        """Decorator, as `orderly`: up to `concurrency` calls at a time over all queues, in no order. What fails is sent back to the broker
-        and comes again after a delay, `max_reconsume_times` times; then it is dead-lettered.
+        """Set the listener, as a decorator. Up to `concurrency` calls run at a time over all queues, in no order.
 
-        LocalProtocolError where the group's name is too long for the topics `%RETRY%group` and `%DLQ%group`.
+        The broker stores a failed message again, and the listener gets it after a delay, up to `max_reconsume_times` times; then the
+        message is dead-lettered.
+
+        Args:
+            listener: Takes the messages and a ConcurrentlyContext. An `async def` function is awaited on the loop, a plain one is called in
+                daemon threads.
+
+        Returns:
+            The listener.
+
+        Raises:
+            ConfigError: The listener can't be called with (messages, context).
+            LocalProtocolError: The group name is too long for the topics `%RETRY%group` and `%DLQ%group`.
+            StateError: The consumer has a listener.
         """
         if not self.config.broadcasting:
             retry_topic(self.group)
@@ -99,7 +129,11 @@ class PushConsumer(BaseConsumer):
         return listener
 
     def add_hook(self, hook: ConsumeHook) -> ConsumeHook:
-        """Before `start`: tell it of every call of the listener (consumer/hooks.py)."""
+        """Call the hook before and after every call of the listener. Return the hook.
+
+        Raises:
+            StateError: The consumer was started.
+        """
         if self.state is not ConsumerState.NEW:
             raise StateError(f"{self.group} is {self.state.value}: add_hook() comes before the start")
         self._call_hooks.append(hook)
@@ -187,20 +221,28 @@ class PushConsumer(BaseConsumer):
         return self._is_concurrent and not self.config.broadcasting
 
     def _subscribed(self) -> dict[str, str]:
-        """Topic → expression; a concurrent group's retries are its own business."""
+        """Return the expressions by topic, including the topic of a concurrent group's retries."""
         return {**self._expressions, retry_topic(self.group): "*"} if self._has_retries else self._expressions
 
     # --------------------------------------------------------------------------------------------------------- while running
 
     def pause(self) -> None:
-        """No further pull and no further batch; locks, heartbeats and rebalance go on. Running calls end in their own time."""
+        """Stop pulling and calling the listener. Running calls finish; locks, heartbeats and rebalancing continue.
+
+        Raises:
+            StateError: The consumer was not started.
+        """
         if self._ctx is None:
             raise StateError(f"{self.group} is {self.state.value}: start it before pausing it")
         self._ctx.paused = True
         log.info("consumer.paused", group=self.group)
 
     def resume(self) -> None:
-        """Go on after `pause`; a queue that stands still because its attempts are exhausted gets one call more."""
+        """Continue after `pause`. A queue that is blocked because its attempts are exhausted gets one more call.
+
+        Raises:
+            StateError: The consumer was not started.
+        """
         if self._ctx is None or self._membership is None:
             raise StateError(f"{self.group} is {self.state.value}: start it before resuming it")
         self._ctx.paused = False

@@ -1,7 +1,7 @@
-"""One queue at work: its ownership, and for each grant the fetched messages, a pull loop and a runner.
+"""One queue of a consumer: its ownership, and for each grant the fetched messages, a pull loop and a runner.
 
-A grant is consumed as long as it is held: from DRAINING back to HELD it keeps its fetched messages. When it is lost, it is dropped at once;
-a call that still runs ends in its own time, and until then the queue is not locked again.
+A grant is consumed as long as it is held: from DRAINING back to HELD it keeps its fetched messages. When it is lost, they are dropped at
+once; a call that still runs finishes, and until then the queue is not locked again.
 """
 
 import asyncio
@@ -49,16 +49,16 @@ class QueueWorker:
         self.ctx = ctx
         self.grant: Grant | None = None
         self.calls: dict[OrderlyContext | ConcurrentlyContext, None] = {}
-        """The contexts of the calls that work on the queue, under whichever grant."""
+        """The contexts of the calls that work on the queue, under any grant."""
         self.call_started_ms = 0
         self._model = model
         self._group = group
         self._runner: Runner | None = None
-        """Of the current grant."""
+        """The runner of the current grant."""
         self._gap_reported: tuple[int, int] | None = None
         """A broker reports a gap again on each connection until a commit has passed it."""
         self._runs: dict[asyncio.Task[None], None] = {}
-        """The runners' tasks, under whichever grant."""
+        """The tasks of the runners, under any grant."""
         self._loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class QueueWorker:
     # ---------------------------------------------------------------------------------------------------------------- plan
 
     def want(self) -> None:
-        """List and layout, or the user, give the queue to this member: acquire it."""
+        """Acquire the queue: list and layout, or the user, assign it to this member."""
         if self.ownership.exclusive:
             self.ownership.outlived = self.ctx.host.calls.notify_when_ended(self.ctx.call_key(self.queue), self._outlived_call_ended)
         self.ownership.want()
@@ -77,7 +77,7 @@ class QueueWorker:
             self.grant.wake()
 
     def _outlived_call_ended(self) -> None:
-        """Called in whichever thread the call ended in."""
+        """Handle the end of such a call, in the thread in which it ended."""
         try:
             self._loop.call_soon_threadsafe(self._may_lock)
         except RuntimeError:
@@ -88,13 +88,13 @@ class QueueWorker:
         self.session.trigger()
 
     def outlive(self, task: "asyncio.Task[None]") -> None:
-        """Let other consumers of this process wait for this call before they lock the queue: it may outlive its own consumer."""
+        """Make other consumers of this process wait for this call before they lock the queue: it may outlive its own consumer."""
         calls, key = self.ctx.host.calls, self.ctx.call_key(self.queue)
         calls.begin(key)
         task.add_done_callback(lambda _: calls.end(key))
 
     def unwant(self, drain_ms: int) -> None:
-        """List or layout took the queue away, or the consumer stops: drain, then release."""
+        """Drain the queue, then release it: list or layout took it away, or the consumer stops."""
         self.ownership.unwant(self.ctx.host.clock.boot_ms(), drain_ms)
         self.session.changed(self.ownership, urgent=True)
         if self.ownership.state is OwnershipState.DRAINING:
@@ -102,7 +102,7 @@ class QueueWorker:
         self.look()
 
     def resume(self) -> None:
-        """Go on after a pause. A blocked queue gets one more call."""
+        """Continue after a pause. A blocked queue gets one more call."""
         if self.grant is not None and self._runner is not None:
             self._runner.resume()
             self.grant.wake()
@@ -157,7 +157,7 @@ class QueueWorker:
         run.add_done_callback(self._run_ended)
 
     def fetch(self, grant: Grant, runner: Runner) -> None:
-        """Pull from the grant's next offset on, instead of what was pulled for it before."""
+        """Pull from the grant's next offset on, and drop what was pulled for it before."""
         if grant.pull_task is not None:
             grant.pull_task.cancel()
         grant.pull_task = self.ctx.tasks.spawn(pull(self, grant, runner), f"{self.ctx.group} {self.queue} pull")
@@ -207,7 +207,8 @@ class QueueWorker:
             self.ctx.report(QueueGap(self.queue, first, end))
 
     def fenced(self, grant: Grant, *, by: str) -> None:
-        """The request `by` was refused as stale. After a release, which ends the grant, the release's own response says more."""
+        """End the grant, because the request `by` was refused as stale. After a release, which ends the grant, the release's own response
+        decides."""
         if self.ownership.state in (OwnershipState.RELEASED, OwnershipState.UNSURE):
             return
         if self.ownership.stale(grant.token):

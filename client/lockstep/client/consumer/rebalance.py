@@ -1,10 +1,10 @@
 """Which queues a consumer wants: every broker's own member list, every topic's layout, one `allocate`. Pure. RocketMQ: RebalanceImpl.
 
-- A list without me is no list: what was wanted at that broker stays, a heartbeat goes out and the list is asked for again.
-- A broker that has not been heard yet gives nothing and takes nothing.
-- A queue leaves only because a list or a layout says so: an unknown layout (a nameserver restarted empty) changes nothing.
-- RocketMQ's strategies, and any group with a classic member, share all queues of a topic by ONE broker's list: the first by name that can
-  be asked.
+- A list without this member is ignored: the queues of that broker remain wanted, a heartbeat is sent and the list is requested again.
+- A broker whose list is not known yet adds no queues and removes none.
+- A queue is lost only because of a list or a layout: an unknown layout (a nameserver restarted without state) changes nothing.
+- RocketMQ's strategies, and any group with a classic member, share all queues of a topic by ONE broker's list: the first by name that is
+  reachable.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,19 +24,19 @@ def version_key(version: ListVersion | None) -> tuple[int, int]:
 
 
 class ListChange(IntEnum):
-    """What a list says beside the one known before."""
+    """How a list differs from the one that was known before."""
 
     NOTHING = 0
     KNOWN_CAME = 1
-    """Somebody came whom another broker's list had already."""
+    """A member came that another broker's list had already."""
     NEWCOMER = 2
-    """Somebody came whom no list had. Nobody is gone."""
+    """A member came that no list had. No member is gone."""
     ELSE = 3
-    """The first list of this broker, or somebody is gone, or another strategy is in force."""
+    """It is the first list of this broker, or a member is gone, or another strategy is in force."""
 
 
 class MemberLists:
-    """The newest member list of one group from each broker, and which are to be asked for."""
+    """The newest member list of one group from each broker, and which lists are to be requested."""
 
     def __init__(self, me: str) -> None:
         self._me = me
@@ -44,7 +44,7 @@ class MemberLists:
         self._heard: dict[str, tuple[int, int]] = {}
 
     def adopt(self, broker_name: str, members: MemberList) -> ListChange:
-        """A list without me, or an older one, is not taken over."""
+        """Adopt a list. One without this member, or an older one, is not adopted."""
         self.hear(broker_name, members.version)
         if self._me not in members.members:
             return ListChange.NOTHING
@@ -65,13 +65,14 @@ class MemberLists:
         return ListChange.NEWCOMER if came - anywhere else ListChange.KNOWN_CAME
 
     def hear(self, broker_name: str, version: ListVersion | None) -> bool:
-        """A notice, LOCK or SYNC named the list's version. True: the list known here is older, or there is none; ask."""
+        """Record the list version in a notice or a response to LOCK or SYNC. Return whether the list has to be requested: it is older, or
+        missing."""
         if version is not None:
             self._heard[broker_name] = max(version_key(version), self.heard(broker_name))
         return self.is_behind(broker_name)
 
     def heard(self, broker_name: str) -> tuple[int, int]:
-        """The highest version that was heard of; (−1, −1): none."""
+        """Return the highest known version; (−1, −1) if none is known."""
         return self._heard.get(broker_name, (-1, -1))
 
     def is_behind(self, broker_name: str) -> bool:
@@ -88,7 +89,7 @@ class MemberLists:
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """One round's answer: what to want, what that gains and loses."""
+    """The result of one round: the wanted queues, and those that are gained and lost by it."""
 
     wanted: Wanted
     gained: tuple[MessageQueue, ...]
@@ -104,9 +105,9 @@ def plan(
     previous: Wanted,
     reachable: Callable[[str], bool],
 ) -> RebalancePlan:
-    """One round over the subscribed topics (`layouts`: topic → its layout, None where it is not known).
+    """Run one round over the subscribed topics (`layouts`: the layout of each topic, or None if it is not known).
 
-    `reachable`: the broker is connected now; only RocketMQ's strategies look at it, to choose the one list for everything.
+    `reachable` returns whether the broker is connected now; only RocketMQ's strategies use it, to choose the one list for everything.
     """
     one_list = by_one_list(strategy, lists)
     if one_list and strategy == BY_BROKER:
@@ -127,12 +128,13 @@ def plan(
 
 
 def by_one_list(strategy: Strategy, lists: MemberLists) -> bool:
-    """Whether one broker's list deals the queues of all brokers: RocketMQ's rule, which a classic member brings with it."""
+    """Return whether one broker's list decides over the queues of all brokers: RocketMQ's rule, which also applies if a member is
+    classic."""
     return strategy != BY_BROKER or lists.any_classic
 
 
 def everything(layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -> RebalancePlan:
-    """One round of a broadcasting member: every queue is its own."""
+    """Run one round of a broadcasting member, which gets every queue."""
     wanted: dict[MessageQueue, None] = {}
     for topic, layout in layouts.items():
         queues = layout.read_queues if layout is not None else [queue for queue in previous if queue.topic == topic]
@@ -141,7 +143,7 @@ def everything(layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -
 
 
 def by_hand(queues: Wanted, layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -> RebalancePlan:
-    """One round of a member whose user has chosen: those that the layouts have."""
+    """Run one round of a member whose queues the user has chosen: those that the layouts have."""
     known = {topic: layout.number_of for topic, layout in layouts.items() if layout is not None}
     return _plan_of({queue: None for queue in queues if queue in known.get(queue.topic, previous)}, previous)
 

@@ -1,11 +1,11 @@
-"""When a group shares its queues anew: members who come one after the other cost each queue one move, not one each. Pure.
+"""When a group shares its queues again: if members come one after another, each queue moves once and not for each of them. Pure.
 
-    somebody comes, nobody came less than CALM_MS before      at once
-    somebody comes soon after another                         QUIET_MS after the last of them, LONGEST_MS after the first that waits
-    somebody is gone, a layout changed                        at once, with everybody who has come
+    a member comes, CALM_MS or more after the last one      at once
+    a member comes sooner after another                     QUIET_MS after the last of them, LONGEST_MS after the first that waits
+    a member is gone, or a layout changed                   at once, with all members that have come
 
-Nobody stands still meanwhile: who holds a queue goes on with it, and a free one goes to whom the list names. So it is for ordered groups;
-in a concurrent one both would consume. Kafka: group.initial.rebalance.delay.ms.
+Consumption continues meanwhile: the holder of a queue keeps it, and a free queue goes to the member that the list names. This applies to
+ordered groups; in a concurrent group both members would consume. Kafka: group.initial.rebalance.delay.ms.
 """
 
 CALM_MS = 1_000
@@ -14,18 +14,18 @@ LONGEST_MS = 2_000
 
 
 class RebalanceDelay:
-    """Of one group, as one member sees them. Times in ms of any clock that does not jump."""
+    """The delay of one group, as one member sees it. Times are milliseconds of any clock that does not jump."""
 
     __slots__ = ("_first_ms", "_last_ms", "due_ms")
 
     def __init__(self) -> None:
         self.due_ms: int | None = None
-        """When to share anew for those who have come; None: nobody waits for it."""
+        """When to share again for new members; None if no member waits for that."""
         self._first_ms = 0
         self._last_ms: int | None = None
 
     def came(self, now_ms: int) -> None:
-        """Somebody new is on a list, or this member itself has just joined."""
+        """Record that a new member is on a list, or that this member has just joined."""
         soon = self._last_ms is not None and now_ms - self._last_ms < CALM_MS
         self._last_ms = now_ms
         if self.due_ms is not None:
@@ -34,5 +34,5 @@ class RebalanceDelay:
             self._first_ms, self.due_ms = now_ms, now_ms + QUIET_MS
 
     def shared(self) -> None:
-        """The queues are shared by the lists of now."""
+        """Record that the queues were shared by the present lists."""
         self.due_ms = None
