@@ -163,7 +163,7 @@ def _lock(frame: Frame, pend: Pend) -> Events:
             yield _commit_sent(frame, pending, item, "LOCK")
 
 
-def _lock_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_lock_response(frame: Frame, pending: Pending) -> Events:
     pending.lost = "LOCK"
     if not frame.ok:
         return
@@ -197,7 +197,7 @@ def _sync(frame: Frame, pend: Pend) -> Events:
         yield _commit_sent(frame, pending, each, "SYNC")
 
 
-def _sync_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_sync_response(frame: Frame, pending: Pending) -> Events:
     link = frame.link
     if not frame.ok:
         return
@@ -273,7 +273,7 @@ def _query(frame: Frame, pend: Pend) -> Events:
     yield from ()
 
 
-def _query_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_query_response(frame: Frame, pending: Pending) -> Events:
     pending.lost = "QUERY"
     generation, link = frame.fields.get("generation"), frame.link
     if frame.ok and generation is not None:
@@ -434,12 +434,12 @@ REQUESTS: dict[int, Callable[[Frame, Pend], Events]] = {
 }
 RESPONSES: dict[int, Callable[[Frame, Pending], Events]] = {
     RequestCode.HEART_BEAT: _heartbeat_answered,
-    RequestCode.LOCK_BATCH_MQ: _lock_answered,
+    RequestCode.LOCK_BATCH_MQ: _handle_lock_response,
     CLASSIC_LOCK: _classic_lock_answered,
     RequestCode.UNLOCK_BATCH_MQ: _classic_unlock_answered,
-    RequestCode.SYNC: _sync_answered,
+    RequestCode.SYNC: _handle_sync_response,
     RequestCode.UPDATE_CONSUMER_OFFSET: _update_answered,
-    RequestCode.QUERY_CONSUMER_OFFSET: _query_answered,
+    RequestCode.QUERY_CONSUMER_OFFSET: _handle_query_response,
     RequestCode.RESET_OFFSETS: _reset_answered,
     RequestCode.PULL_MESSAGE: _pull_answered,
     RequestCode.SEND_RECORDS: _send_answered,

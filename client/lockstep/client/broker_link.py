@@ -160,7 +160,7 @@ class BrokerLink:
         reply = decode_body(HeartbeatReply, response.body)
         if reply.broker_name != self.name:
             other = printable(reply.broker_name)
-            raise RemoteProtocolError(f"asked broker {self.name} at {endpoint.peer} and {other} answered: the route is old")
+            raise RemoteProtocolError(f"expected broker {self.name} at {endpoint.peer}, but {other} responded: the route is out of date")
         return reply
 
     async def _handshake(self, endpoint: Endpoint) -> None:
@@ -197,7 +197,7 @@ class BrokerLink:
             elif command.code == RequestCode.LAYOUTS_CHANGED:
                 self._hooks.layouts_changed(decode_body(RegisterReply, command.body).layouts)
             elif not command.is_oneway:
-                remark = f"a client answers no request of code {command.code}"
+                remark = f"a client does not handle requests of code {command.code}"
                 endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
         except RemoteProtocolError as error:
             endpoint.abort(f"broker {self.name} sent what can't be read: {error}")

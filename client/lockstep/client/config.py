@@ -1,4 +1,4 @@
-"""The settings of a client; every number has its unit in its name and its source beside it."""
+"""The settings of a client, and the arguments that all producers and consumers take."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -26,7 +26,7 @@ class ClientConfig:
     keepalive_interval_ms: Annotated[int, Range(1)] = 5_000
     """The client sends something to each broker at least this often (ordering.md 1.6)."""
     request_timeout_ms: Annotated[int, Range(1)] = 3_000
-    """Deadline of heartbeats, route requests and of leaving a group. RocketMQ: mqClientApiTimeout."""
+    """Deadline of heartbeats, of route requests and of the request that leaves a group. RocketMQ: mqClientApiTimeout."""
     route_refresh_spacing_ms: Annotated[int, Range(1)] = 1_000
     """A refused connection or a stale layout requests routes at most this often."""
 
@@ -43,7 +43,7 @@ class GroupArguments:
 
 
 def nameserver_addresses(nameserver: Nameserver) -> tuple[str, ...]:
-    """`"host:port;host:port"` or a list of them as a tuple; ConfigError names what does not fit."""
+    """Return the addresses as a tuple. Raise a ConfigError that names an invalid one, or if there is none."""
     given = nameserver.replace(",", ";").split(";") if isinstance(nameserver, str) else list(nameserver)
     addresses = tuple(dict.fromkeys(address.strip() for address in given if address.strip()))
     if not addresses:

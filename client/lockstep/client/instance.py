@@ -53,10 +53,10 @@ def _ignore(*_: object) -> None:
     return None
 
 
-def _judge_life(link: BrokerLink, endpoint: Endpoint | None, answer: "asyncio.Future[Command]") -> None:
+def _reconnect_if_silent(link: BrokerLink, endpoint: Endpoint | None, future: "asyncio.Future[Command]") -> None:
     """Reconnect if the broker did not respond to an empty SYNC within the grace."""
-    if not answer.cancelled() and answer.exception() is not None and link.endpoint is endpoint:
-        link.reconnect("an empty SYNC was not answered within the grace")
+    if not future.cancelled() and future.exception() is not None and link.endpoint is endpoint:
+        link.reconnect("no response to an empty SYNC within the grace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,13 +230,13 @@ class Instance:
             consumer.hooks.on_up(link, reply)
         if self._consumers:
             self.watch.refresh_soon()  # layouts that changed while the connection was closed were not announced to this client
-        self._tell_producers(link)
+        self._notify_producers(link)
 
     def _link_down(self, link: BrokerLink) -> None:
         log.info("broker.disconnected", broker=link.name, connection=link.connection)
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_down(link)
-        self._tell_producers(link)
+        self._notify_producers(link)
 
     def _link_view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
         for consumer in list(self._consumers.values()):
@@ -259,7 +259,7 @@ class Instance:
         for layout in layouts:
             self.watch.expect(layout.topic, layout.version)
 
-    def _tell_producers(self, link: BrokerLink) -> None:
+    def _notify_producers(self, link: BrokerLink) -> None:
         for hooks in list(self._producers):
             hooks.on_link(link)
 
@@ -331,11 +331,11 @@ class Instance:
         consumer.joined.clear()
         header = UnregisterClientHeader(self.client_id, consumer_group=group)
         links = [link for link in self.links() if link.up]
-        answers = [link.request(RequestCode.UNREGISTER_CLIENT, header) for link in links]
+        requests = [link.request(RequestCode.UNREGISTER_CLIENT, header) for link in links]
         # All at once: a leave that is cancelled must not leave a response that nothing awaits.
-        for link, answer in zip(links, await asyncio.gather(*answers, return_exceptions=True), strict=True):
-            if isinstance(answer, BaseException):
-                log.info("group.leave_unanswered", group=group, broker=link.name, error=str(answer))
+        for link, response in zip(links, await asyncio.gather(*requests, return_exceptions=True), strict=True):
+            if isinstance(response, BaseException):
+                log.info("group.leave_unanswered", group=group, broker=link.name, error=str(response))
 
     async def heartbeat_now(self) -> None:
         """Send HEART_BEAT to every connected broker, one after another. Refusals go to the consumers' `on_refused`."""
@@ -409,8 +409,8 @@ class Instance:
             proven = any(consumer.everywhere for consumer in self._consumers.values())
             for link in () if proven else self.links():
                 if link.up:
-                    answer = link.request(RequestCode.SYNC, body=SyncBody(), timeout_ms=link.grace_ms)
-                    answer.add_done_callback(partial(_judge_life, link, link.endpoint))
+                    future = link.request(RequestCode.SYNC, body=SyncBody(), timeout_ms=link.grace_ms)
+                    future.add_done_callback(partial(_reconnect_if_silent, link, link.endpoint))
 
     def _failed(self, error: BaseException) -> None:
         log.error("client.failed", error=repr(error))

@@ -84,13 +84,13 @@ async def _one_died_or_all_ended(consumers: Sequence[BaseConsumer]) -> None:
 
 
 @contextmanager
-def _signals(told: Callable[[int], object]) -> Iterator[None]:
-    """Call `told` at the first signal, wherever the main thread is; the second one has its default effect."""
+def _signals(on_signal: Callable[[int], object]) -> Iterator[None]:
+    """Call `on_signal` at the first signal, wherever the main thread is; the second one has its default effect."""
 
     def first(number: int, _: FrameType | None) -> None:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        told(number)
+        on_signal(number)
 
     try:
         before = {number: signal.signal(number, first) for number in SIGNALS}

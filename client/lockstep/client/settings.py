@@ -30,6 +30,9 @@ class Range:
     reason: str = ""
     """Why `high` is the limit."""
 
+    def __repr__(self) -> str:  # help() shows it in signatures
+        return f"Range({self.low})" if self.high is None else f"Range({self.low}, {self.high})"
+
     def __contains__(self, number: float) -> bool:
         return self.low <= number and (self.high is None or number <= self.high)
 

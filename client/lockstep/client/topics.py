@@ -35,25 +35,25 @@ async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto
     """
     check_topic(topic)
     if is_system_topic(topic):
-        raise LocalProtocolError(f"topic {topic} is the broker's own: choose another name")
+        raise LocalProtocolError(f"topic {topic} is a system topic: choose another name")
     if queue_count < 1:
-        raise LocalProtocolError(f"topic {topic}: {queue_count} queues on each broker; at least 1")
+        raise LocalProtocolError(f"topic {topic}: {queue_count} queues on each broker, expected at least 1")
     brokers = (await instance.nameservers.cluster()).brokers
     asked = sorted((broker for broker in brokers if broker.registered), key=lambda broker: broker.name)
     if not asked:
         raise RouteNotReadyError("no broker is registered at the nameserver: start one, then create the topic")
     writer = int.from_bytes(instance.host.random.token(4), "big")
     layout = first_layout(topic, [broker.name for broker in asked], queue_count, writer)
-    answered = False
+    created = False
     failed: list[str] = []
     for broker in asked:
         try:
             layout = await _ask(instance, broker, layout, queue_count, auto=auto)
-            answered = True
+            created = True
         except TransportError as error:
             failed.append(f"{broker.name}: {error}")
-    if not answered:
-        raise TransportError(f"topic {topic} was not created, no broker answers: {'; '.join(failed)}")
+    if not created:
+        raise TransportError(f"topic {topic} was not created, no broker responds: {'; '.join(failed)}")
     instance.watch.adopt(TopicRoute(layout, brokers))
     return layout
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lockstep.client.consumer import ownership, rebalance
-from lockstep.client.consumer.base_consumer import ANSWER_WAIT_MS, BaseConsumer
+from lockstep.client.consumer.base_consumer import RELEASE_WAIT_MS, BaseConsumer
 from lockstep.client.consumer.broker_session import BrokerSession
 from lockstep.client.consumer.lease_timers import LockSchedule, ProofOfLife, ProofRequest
 from lockstep.client.consumer.listener import Cancelled
@@ -117,7 +117,7 @@ def drained_before_leaving(patch: Patches) -> None:
         assert instance is not None
         assert membership is not None
         try:
-            async with asyncio.timeout((self._settings.stop_timeout_ms + ANSWER_WAIT_MS) / 1000):
+            async with asyncio.timeout((self._settings.stop_timeout_ms + RELEASE_WAIT_MS) / 1000):
                 await membership.drain(self._settings.stop_timeout_ms)
                 await instance.leave(self.group)
         except TimeoutError:

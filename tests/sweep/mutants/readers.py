@@ -115,7 +115,7 @@ def a_commit_is_not_awaited(patch: Patches) -> None:
     async def at_once(self: PullConsumer, waiting: Any) -> None:
         return None
 
-    patch.set(PullConsumer, "_answered", at_once)
+    patch.set(PullConsumer, "_committed", at_once)
 
 
 @mutant(WORLD)

@@ -123,7 +123,7 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
 def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     """If a keyed send fails, later ones of its key that wait fail unsent."""
     patch.set(SendBuffer, "take_keys", lambda self, keys: [])
-    patch.set(InFlightLimit, "refuse_behind", lambda self, queue, keys: iter(()))
+    patch.set(InFlightLimit, "refuse_later", lambda self, queue, keys: iter(()))
 
 
 @mutant(
@@ -133,7 +133,7 @@ def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
 )
 def moved_sends_end_as_not_stored(patch: Patches) -> None:
     """A send that left a queue which may have it does not end as not stored."""
-    patch.set(PendingSend, "left_behind", property(lambda self: False, lambda self, value: None))
+    patch.set(PendingSend, "may_be_stored", property(lambda self: False, lambda self, value: None))
 
 
 @mutant("alter", "swarm", aimed="tests/unit/protocol/test_layouts.py::test_the_higher_version_wins_by_counter_then_writer")
@@ -213,7 +213,7 @@ def a_keyed_frame_moves(patch: Patches) -> None:
 @mutant("send", "net", aimed="tests/unit/client/test_producer.py::test_what_gathers_behind_a_frame_in_flight_leaves_as_one_frame")
 def frames_do_not_wait_for_each_other(patch: Patches) -> None:
     """One frame in flight per queue and producer."""
-    write, answered = QueueMachine._write, QueueMachine.answered
+    write, answered = QueueMachine._write, QueueMachine.handle_response
 
     def unawaited(self: QueueMachine, frame: InFlightFrame, connection: Any, now_ms: int) -> None:
         write(self, frame, connection, now_ms)
@@ -226,7 +226,7 @@ def frames_do_not_wait_for_each_other(patch: Patches) -> None:
         return version
 
     patch.set(QueueMachine, "_write", unawaited)
-    patch.set(QueueMachine, "answered", late)
+    patch.set(QueueMachine, "handle_response", late)
 
 
 LAYOUTS_TEST = "tests/unit/client/test_producer_layouts.py"

@@ -33,12 +33,12 @@ def test_a_refusal_is_followed_by_the_brokers_pause_or_a_doubled_one(refusals: i
 def test_distrust_doubles_to_ten_seconds_and_ends_with_a_stored_frame() -> None:
     patience = QueueBackoff()
     for seconds in (1, 2, 4, 8, 10, 10):
-        patience.struck(5_000)
+        patience.frame_lost(5_000)
         assert patience.trusted_ms == 5_000 + seconds * 1_000
     patience.refused(None, 5_000)
     patience.stored()
     assert patience.not_before_ms == 0
-    patience.struck(5_000)
+    patience.frame_lost(5_000)
     assert patience.trusted_ms == 6_000
     patience.refused(None, 5_000)
     patience.reconnected()

@@ -42,7 +42,7 @@ async def enter(
 
 def refuse(gate: InFlightLimit, *keys: str) -> None:
     assert gate._failures is not None
-    gate._failures.add(gate.refuse_behind(QUEUE, keys))
+    gate._failures.add(gate.refuse_later(QUEUE, keys))
 
 
 async def test_the_gate_shuts_at_its_count_or_its_bytes_and_opens_below() -> None:
@@ -123,7 +123,7 @@ async def test_a_key_stays_the_same_when_a_layout_gives_it_another_queue_and_a_q
     sends = [asyncio.ensure_future(enter(gate, str(n), order, key, queue=queue)) for n, (key, queue) in enumerate(rows)]
     await turns(2)
     assert gate._failures is not None
-    gate._failures.add(gate.refuse_behind(after, ["k", QUEUE_WIDE]))
+    gate._failures.add(gate.refuse_later(after, ["k", QUEUE_WIDE]))
     gate.release(1, 1)
     await turns(3)
     assert await outcomes(*sends) == [PrecedingSendError, None, PrecedingSendError]
@@ -275,7 +275,7 @@ async def test_thousands_behind_a_failed_key_end_some_in_each_turn_in_order_and_
     await turns(1)
     waiters = list(gate._waiters.values())
     with Steps("/producer/gate.py") as spent:
-        ending = gate.refuse_behind(QUEUE, ["k"])
+        ending = gate.refuse_later(QUEUE, ["k"])
     assert spent.count < 20, "the work of the turn in which the key fails does not grow with the waiters"
     later = asyncio.ensure_future(enter(gate, "later", order, "k"))
     gate.release(1, 1)

@@ -565,7 +565,7 @@ async def test_creation_asks_in_name_order_and_goes_on_with_the_layout_that_is_t
 
 async def test_what_can_not_be_created_is_refused_by_name() -> None:
     async with fake_cluster("a") as cluster, instance_of(cluster) as instance:
-        with pytest.raises(LocalProtocolError, match="broker's own"):
+        with pytest.raises(LocalProtocolError, match="is a system topic"):
             await create_topic(instance, "TBW102", 4)
         with pytest.raises(LocalProtocolError, match="at least 1"):
             await create_topic(instance, "t", 0)

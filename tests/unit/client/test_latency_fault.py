@@ -48,9 +48,9 @@ def test_it_is_a_setting_and_off_by_default() -> None:
 
 def test_a_slow_broker_is_out_for_its_time_and_a_quick_answer_lets_it_in() -> None:
     brokers = BrokerLatencies(LatencyFaults())
-    brokers.answered("a", 549, 0)
+    brokers.responded("a", 549, 0)
     assert (brokers.usable("ab", 0), brokers.version, brokers.next_change_ms(0)) == ({"a", "b"}, 0, None)
-    brokers.answered("a", 550, 1_000)
+    brokers.responded("a", 550, 1_000)
     assert brokers.version == 1
     assert brokers.usable("ab", 30_999) == {"b"}
     assert brokers.next_change_ms(30_999) == 31_000
@@ -58,7 +58,7 @@ def test_a_slow_broker_is_out_for_its_time_and_a_quick_answer_lets_it_in() -> No
     assert brokers.next_change_ms(31_000) is None
     brokers.failed("a", 40_000)
     assert brokers.usable("ab", 639_999) == {"b"}
-    brokers.answered("a", 10, 50_000)
+    brokers.responded("a", 10, 50_000)
     assert brokers.usable("ab", 50_000) == {"a", "b"}
     assert brokers.version == 3
 
@@ -75,7 +75,7 @@ def test_a_slow_broker_is_out_for_its_time_and_a_quick_answer_lets_it_in() -> No
 def test_where_all_are_out_the_better_half_is_used(latencies: dict[str, int], used: str) -> None:
     brokers = BrokerLatencies(LatencyFaults())
     for name, latency_ms in latencies.items():
-        brokers.answered(name, latency_ms, 0)
+        brokers.responded(name, latency_ms, 0)
     assert brokers.usable(latencies, 1) == set(used)
 
 
@@ -90,7 +90,7 @@ def test_there_is_always_one_to_send_to_and_none_that_answers_quickly_is_left_ou
     brokers, now_ms, last = BrokerLatencies(LatencyFaults()), 0, {}
     for name, latency_ms, pause_ms in seen:
         now_ms += pause_ms
-        brokers.answered(name, latency_ms, now_ms)
+        brokers.responded(name, latency_ms, now_ms)
         last[name] = latency_ms
     usable = brokers.usable(names, now_ms + later_ms)
     assert usable

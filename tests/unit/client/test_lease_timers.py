@@ -15,33 +15,33 @@ def connected(now_ms: int = 10_000, connection: int = 1) -> ProofOfLife:
 
 def test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered() -> None:
     proof = connected()
-    proof.answered(proof.sent(10_100, empty=True))
+    proof.responded(proof.sent(10_100, empty=True))
     assert proof.proven_ms is None
     assert proof.deadline_ms < 0
-    proof.answered(proof.sent(10_200, lock=True))
+    proof.responded(proof.sent(10_200, lock=True))
     assert proof.proven_ms == 10_200
     assert proof.deadline_ms == 12_700
 
 
 def test_on_a_new_connection_the_old_proof_stands_until_its_first_lock() -> None:
     proof = connected()
-    proof.answered(proof.sent(10_000, lock=True))
+    proof.responded(proof.sent(10_000, lock=True))
     proof.cut()
     proof.connected(2, 11_000, GRACE_MS, SESSION_MS)
-    proof.answered(proof.sent(11_100, empty=True))
+    proof.responded(proof.sent(11_100, empty=True))
     assert proof.proven_ms == 10_000
-    proof.answered(proof.sent(11_200, lock=True))
+    proof.responded(proof.sent(11_200, lock=True))
     assert proof.proven_ms == 11_200
 
 
 @pytest.mark.parametrize(("grace_ms", "deadline_ms"), [(10_000, 12_500), (3_000, 12_500), (1_000, 10_500)])
 def test_an_old_proof_is_not_prolonged_by_a_broker_that_was_started_anew_with_a_longer_grace(grace_ms: int, deadline_ms: int) -> None:
     proof = connected()
-    proof.answered(proof.sent(10_000, lock=True))
+    proof.responded(proof.sent(10_000, lock=True))
     proof.cut()
     proof.connected(2, 16_000, grace_ms, SESSION_MS)
     assert proof.deadline_ms == deadline_ms
-    proof.answered(proof.sent(16_100, lock=True))
+    proof.responded(proof.sent(16_100, lock=True))
     assert proof.deadline_ms == 16_100 + grace_ms - 500
 
 
@@ -50,7 +50,7 @@ def test_an_answer_of_an_older_connection_proves_nothing() -> None:
     late = proof.sent(10_500, lock=True)
     proof.cut()
     proof.connected(2, 11_000, GRACE_MS, SESSION_MS)
-    proof.answered(late)
+    proof.responded(late)
     assert proof.proven_ms is None
     assert not proof.is_locked
 
@@ -58,13 +58,13 @@ def test_an_answer_of_an_older_connection_proves_nothing() -> None:
 def test_proven_is_the_send_time_and_never_falls() -> None:
     proof = connected()
     first, second = proof.sent(10_000, lock=True), proof.sent(10_900, empty=True)
-    proof.answered(second)
+    proof.responded(second)
     assert proof.proven_ms is None
-    proof.answered(first)
+    proof.responded(first)
     assert proof.proven_ms == 10_000
     slow = proof.sent(11_000)
-    proof.answered(proof.sent(12_000, empty=True))
-    proof.answered(slow)
+    proof.responded(proof.sent(12_000, empty=True))
+    proof.responded(slow)
     assert proof.proven_ms == 12_000
 
 
@@ -72,7 +72,7 @@ def test_proven_is_the_send_time_and_never_falls() -> None:
 def test_an_empty_sync_is_due_every_third_of_the_grace_while_holding_else_every_5_s(holding: bool, interval_ms: int) -> None:
     proof = connected()
     assert proof.due_ms(holding) == 10_000 + interval_ms
-    proof.answered(proof.sent(10_400, lock=True))
+    proof.responded(proof.sent(10_400, lock=True))
     assert proof.due_ms(holding) == 10_400 + interval_ms
     proof.sent(10_800)  # waits for the disk: it proves nothing yet
     assert proof.due_ms(holding) == 10_400 + interval_ms
@@ -98,9 +98,9 @@ def test_one_empty_sync_unanswered_for_the_grace_makes_the_connection_dead() -> 
     assert proof.silent_at_ms() is None
     first, second = proof.sent(10_000, empty=True), proof.sent(11_000, empty=True)
     assert proof.silent_at_ms() == 13_000
-    proof.answered(first)
+    proof.responded(first)
     assert proof.silent_at_ms() == 14_000
-    proof.answered(second)
+    proof.responded(second)
     assert proof.silent_at_ms() is None
 
 
@@ -117,10 +117,10 @@ def test_lock_leaves_at_once_on_a_new_connection_after_a_second_and_then_every_2
     assert due(schedule, 5_000)
     schedule.sent(5_000)
     assert schedule.due_ms() is None
-    schedule.answered()
+    schedule.responded()
     assert schedule.due_ms() == 6_000
     schedule.sent(6_000)
-    schedule.answered()
+    schedule.responded()
     assert schedule.due_ms() == 26_000
 
 
@@ -130,10 +130,10 @@ def test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer() -> No
     schedule.sent(0)
     schedule.trigger()
     assert schedule.due_ms() is None
-    schedule.answered()
+    schedule.responded()
     assert schedule.due_ms() == 10
     schedule.sent(12)
-    schedule.answered()
+    schedule.responded()
     assert schedule.due_ms() == 20_012
 
 
@@ -150,7 +150,7 @@ def test_sync_leaves_100_ms_after_the_last_and_never_two_at_once() -> None:
     assert due(schedule, 0)
     schedule.sent(1_000)
     assert schedule.due_ms() is None
-    schedule.answered()
+    schedule.responded()
     assert schedule.due_ms() == 1_100
 
 
@@ -159,10 +159,10 @@ def test_a_release_does_not_wait_for_the_spacing_but_for_the_answer() -> None:
     schedule.sent(1_000)
     schedule.hurry()
     assert schedule.due_ms() is None
-    schedule.answered()
+    schedule.responded()
     assert due(schedule, 1_001)
     schedule.sent(1_001)
-    schedule.answered()
+    schedule.responded()
     assert schedule.due_ms() == 1_101
 
 

@@ -47,23 +47,23 @@ def test_the_text_is_what_the_page_shows() -> None:
 def test_a_byte_that_changed_is_noticed(at: int) -> None:
     text = bytearray(SMALL.encode())
     text[at] ^= 1
-    with pytest.raises(ValueError, match=r"no JSON|check sum"):
+    with pytest.raises(ValueError, match=r"not JSON|check sum"):
         LocalOffsets.decode(bytes(text), "prices")
 
 
 @pytest.mark.parametrize("length", range(len(SMALL.encode())))
 def test_a_part_of_it_is_noticed(length: int) -> None:
-    with pytest.raises(ValueError, match=r"no JSON|check sum"):
+    with pytest.raises(ValueError, match=r"not JSON|check sum"):
         LocalOffsets.decode(SMALL.encode()[:length], "prices")
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"7", b"{}", b"\xff", b"[" * 100_000, b'{"crc32":"x"}'])
 def test_what_is_nothing_of_ours_is_refused(text: bytes) -> None:
-    with pytest.raises(ValueError, match=r"no JSON|check sum"):
+    with pytest.raises(ValueError, match=r"not JSON|check sum"):
         LocalOffsets.decode(text, "prices")
 
 
-@pytest.mark.parametrize(("change", "words"), [({"format": 2}, "its format is 2"), ({"group": "others"}, "it is of group 'others'")])
+@pytest.mark.parametrize(("change", "words"), [({"format": 2}, "its format is 2"), ({"group": "others"}, "it belongs to group 'others'")])
 def test_another_format_and_another_group_are_refused(change: dict[str, object], words: str) -> None:
     plain = {**json.loads(SMALL.encode()), **change}
     del plain["crc32"]

@@ -63,7 +63,7 @@ class Bench:
         await self.progress.open()
         self.progress._book.since("orders", 1)
         self.own.want()
-        self.own.lock_answered(self.own.grant_requested(), LockResult("prices", "orders", 0, LockVerdict.OK, epoch=1))
+        self.own.handle_lock_response(self.own.grant_requested(), LockResult("prices", "orders", 0, LockVerdict.OK, epoch=1))
         self.task = asyncio.ensure_future(self.progress.run())
         return self
 
@@ -144,11 +144,11 @@ async def test_a_start_that_is_cancelled_gives_the_file_back(at_s: float) -> Non
 
 async def test_what_was_written_for_an_earlier_grant_says_nothing_of_this_one() -> None:
     async with Bench() as bench:
-        bench.progress.handlers[bench.own] = SimpleNamespace(answered=lambda: None)  # type: ignore[assignment]
+        bench.progress.handlers[bench.own] = SimpleNamespace(progress_confirmed=lambda: None)  # type: ignore[assignment]
         bench.done(90, urgent=True)
         await asyncio.sleep(0.01)
         bench.own.stale(1)
-        bench.own.lock_answered(bench.own.grant_requested(), LockResult("prices", "orders", 0, LockVerdict.OK, epoch=2, offset=10))
+        bench.own.handle_lock_response(bench.own.grant_requested(), LockResult("prices", "orders", 0, LockVerdict.OK, epoch=2, offset=10))
         await asyncio.sleep(0.1)
         assert bench.own.settled_offset == 10
         bench.own.progressed(2, 11)

@@ -25,13 +25,13 @@ def answer(epoch: int = 7, verdict: LockVerdict = LockVerdict.OK, offset: int = 
 def lock(own: QueueOwnership, reply: LockResult) -> OwnershipEvent | None:
     item = own.lock_item()
     assert item is not None
-    return own.lock_answered(own.lock_sent(item), reply)
+    return own.handle_lock_response(own.lock_sent(item), reply)
 
 
 def sync(own: QueueOwnership, verdict: LockVerdict = LockVerdict.OK) -> tuple[SyncItem, OwnershipEvent | None]:
     item = own.sync_item()
     assert item is not None
-    return item, own.sync_answered(own.sync_sent(item), SyncResult(verdict, item.epoch))
+    return item, own.handle_sync_response(own.sync_sent(item), SyncResult(verdict, item.epoch))
 
 
 def held(epoch: int = 7, offset: int = 100) -> QueueOwnership:
@@ -103,7 +103,7 @@ def test_a_queue_whose_release_was_sent_is_acquired_anew_only_after_the_answer(s
     own.want()
     assert own.state is state
     assert not own.may_acquire
-    own.lock_answered(own.lock_sent(LockItem("billing", "orders", 2, 7, 100)), answer(0, LockVerdict.STALE))
+    own.handle_lock_response(own.lock_sent(LockItem("billing", "orders", 2, 7, 100)), answer(0, LockVerdict.STALE))
     assert own.state is OwnershipState.WANTED
     assert own.lock_item() == LockItem("billing", "orders", 2)
 
@@ -136,7 +136,7 @@ def test_a_grant_for_a_queue_no_longer_wanted_is_released_at_once() -> None:
     sent = own.lock_sent(item)
     own.unwant(0, DRAIN_MS)
     assert not own.done  # its answer is awaited
-    own.lock_answered(sent, answer(9, offset=55, attempts=2))
+    own.handle_lock_response(sent, answer(9, offset=55, attempts=2))
     assert own.sync_item() == SyncItem("billing", "orders", 2, 9, None, 55, 2, release=True)
 
 
@@ -155,7 +155,7 @@ def test_a_stale_answer_for_an_epoch_no_longer_held_is_ignored() -> None:
     sent = own.sync_sent(item)
     own.stale(7)
     assert lock(own, answer(8)) is OwnershipEvent.GRANTED
-    assert own.sync_answered(sent, SyncResult(LockVerdict.STALE, 7)) is None
+    assert own.handle_sync_response(sent, SyncResult(LockVerdict.STALE, 7)) is None
     assert own.stale(7) is False
     assert (own.state, own.token) == (OwnershipState.HELD, 8)
 
@@ -163,7 +163,7 @@ def test_a_stale_answer_for_an_epoch_no_longer_held_is_ignored() -> None:
 def test_an_answer_that_names_another_epoch_is_ignored() -> None:
     own = held(7)
     sent = own.sync_sent(SyncItem("billing", "orders", 2, 7, None, 101))
-    assert own.sync_answered(sent, SyncResult(LockVerdict.STALE, 6)) is None
+    assert own.handle_sync_response(sent, SyncResult(LockVerdict.STALE, 6)) is None
     assert own.state is OwnershipState.HELD
 
 
@@ -221,7 +221,7 @@ def test_an_older_answer_does_not_take_back_a_newer_one() -> None:
     own.call_started()
     own.call_ended(7, 110, 0)
     sync(own)
-    own.lock_answered(locked, answer(7))
+    own.handle_lock_response(locked, answer(7))
     assert own.settled_offset == 110
     assert not own.dirty
 
@@ -315,21 +315,21 @@ def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -
             case "lock_ok" if locks:
                 sent = locks.pop()
                 epoch += 1
-                own.lock_answered(sent, answer(epoch if sent.token is None else sent.token, offset=own.offset))
+                own.handle_lock_response(sent, answer(epoch if sent.token is None else sent.token, offset=own.offset))
             case "lock_stale" if locks:
-                own.lock_answered(locks.pop(), answer(0, LockVerdict.STALE))
+                own.handle_lock_response(locks.pop(), answer(0, LockVerdict.STALE))
             case "lock_no" if locks:
-                own.lock_answered(locks.pop(), answer(0, LockVerdict.HELD))
+                own.handle_lock_response(locks.pop(), answer(0, LockVerdict.HELD))
             case "sync" if not syncs and (sync_item := own.sync_item()) is not None:
                 assert sync_item.epoch == own.token
                 assert not (sync_item.release and own.running and sync_item.offset is not None)
                 syncs.append(own.sync_sent(sync_item))
             case "sync_ok" if syncs:
                 sent = syncs.pop()
-                own.sync_answered(sent, SyncResult(LockVerdict.OK, sent.token))
+                own.handle_sync_response(sent, SyncResult(LockVerdict.OK, sent.token))
             case "sync_stale" if syncs:
                 sent = syncs.pop()
-                own.sync_answered(sent, SyncResult(LockVerdict.STALE, sent.token))
+                own.handle_sync_response(sent, SyncResult(LockVerdict.STALE, sent.token))
             case "start" if own.state is OwnershipState.HELD and not own.running:
                 own.call_started()
             case "end" if own.running:

@@ -206,7 +206,7 @@ async def test_the_deadline_of_a_batch_is_that_of_keyed_sends_if_one_of_its_mess
         ({"key": "k", "queue": MessageQueue("t", "a", 0)}, "give one of them"),
         ({"key": "k", "selector": lambda queues, message: queues[0]}, "give one of them"),
         ({"queue": MessageQueue("u", "a", 0)}, "the message's topic is t"),
-        ({"queue": MessageQueue("t", "a", 9)}, "none of the 1 writable queues"),
+        ({"queue": MessageQueue("t", "a", 9)}, "not one of the 1 writable queues"),
         ({"selector": lambda queues, message: None}, "the selector returned None"),
     ],
 )
@@ -224,8 +224,8 @@ async def test_arguments_that_can_not_be_are_refused_and_leave_nothing_in_flight
 @pytest.mark.parametrize(
     ("messages", "what"),
     [
-        (message(), "got a Message: one message goes by send"),
-        ((message() for _ in range(2)), "takes a list of messages, and got a generator"),
+        (message(), "not a Message: use send"),
+        ((message() for _ in range(2)), "takes a list of messages, not a generator"),
         ([message(), b"x"], "one of them is a bytes"),
     ],
     ids=["a message", "a generator", "bytes"],

@@ -160,7 +160,7 @@ class Course:
             connection.silent.append(written)
         elif connection.open:
             where = {"queueOffset": 1, "physicalOffset": 5, "storeHost": "10.0.0.1:1"}
-            self.topic.answered(written.machine, written.write.frame, code, "no", where, self.now_ms)
+            self.topic.handle_response(written.machine, written.write.frame, code, "no", where, self.now_ms)
         return True
 
     def close(self, name: str) -> None:
@@ -258,7 +258,7 @@ class Course:
             if not pending.waiter.done():
                 pending.waiter.left -= pending.count  # type: ignore[attr-defined]
                 for name in pending.message_ids:
-                    self.sent[name].ends.append(UNKNOWN if end == NOT_STORED and pending.left_behind else end)
+                    self.sent[name].ends.append(UNKNOWN if end == NOT_STORED and pending.may_be_stored else end)
 
     def release(self, sends: list[PendingSend]) -> None:
         for pending in sends:

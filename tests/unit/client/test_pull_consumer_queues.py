@@ -233,7 +233,7 @@ def test_while_it_runs_wrong_use_is_told() -> None:
                 with pytest.raises(StateError, match="is being polled already"):
                     await consumer.poll()
                 assert await poll == []
-                with pytest.raises(StateError, match="stand from the start"):
+                with pytest.raises(StateError, match="can't change after the start"):
                     consumer.subscribe("more")
                 with pytest.raises(TopicNotExistError, match="no topic other"):
                     await consumer.queues("other")
@@ -241,7 +241,7 @@ def test_while_it_runs_wrong_use_is_told() -> None:
                 await consumer.poll()
             by_hand = w.consumer()
             await by_hand.assign([other])
-            with pytest.raises(LocalProtocolError, match="is no queue of orders that can be read"):
+            with pytest.raises(LocalProtocolError, match="is not a readable queue of orders"):
                 await by_hand.start()
 
     simulate(main)

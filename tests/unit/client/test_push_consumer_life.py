@@ -62,7 +62,7 @@ def test_a_subscription_that_looks_like_a_mistyped_list_is_warned_of(caplog: pyt
     assert caplog.text == ""
     PushConsumer(G).subscribe("orders", "a, b || c")
     (told,) = caplog.records
-    assert told.getMessage() == "subscription.odd_tag group=billing topic=orders tag=a, b taken_as=one tag; several are written: a || b"
+    assert told.getMessage() == "subscription.odd_tag group=billing topic=orders tag=a, b taken_as=one tag; write several tags as a || b"
 
 
 async def test_a_stop_leaves_the_group_first_and_releases_each_queue_as_its_listener_ends() -> None:

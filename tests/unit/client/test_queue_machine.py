@@ -98,7 +98,7 @@ class Topic:
         return asked
 
     def answer(self, write: Write, code: int, remark: str = "", broker: str = "a", **fields: object) -> list[Effect]:
-        self.machine.answered(self.queue(broker), write.frame, code, remark, fields, self.now_ms)
+        self.machine.handle_response(self.queue(broker), write.frame, code, remark, fields, self.now_ms)
         return self.taken() + self.run()
 
 
@@ -134,7 +134,7 @@ def test_what_waits_leaves_as_one_frame_and_what_comes_meanwhile_as_the_next() -
     done = topic.answer(first, C.SUCCESS, **STORED)
     (complete,) = only(done, Complete)
     assert isinstance(complete, Complete)
-    assert (complete.answer.first_offset, names(complete.frame.sends)) == (7, ["1", "2"])
+    assert (complete.result.first_offset, names(complete.frame.sends)) == (7, ["1", "2"])
     assert names(write_of(done).frame.sends) == ["3"]
 
 
@@ -424,7 +424,7 @@ def test_every_send_ends_once_and_one_frame_of_a_queue_is_in_flight(steps: list[
         elif kind == "answer" and open_writes:
             assert isinstance(what, int)
             machine, write = open_writes.pop(0)
-            topic.machine.answered(machine, write.frame, what, "no", STORED, topic.now_ms)
+            topic.machine.handle_response(machine, write.frame, what, "no", STORED, topic.now_ms)
         elif kind == "lose" and open_writes:
             machine, write = open_writes.pop()
             machine.lost(write.frame, TransportError("closed"))

@@ -50,11 +50,11 @@ def test_each_broker_shares_its_own_queues_among_its_own_list() -> None:
 def test_a_list_without_me_is_no_list() -> None:
     known = lists(a=members("m1", "m2"))
     assert not known.adopt("a", members("m2", counter=5))
-    assert known.is_behind("a")
+    assert known.is_outdated("a")
     round_ = wanted({"t": layout(("a", 2))}, known, (q("a", 0),))
     assert list(round_.wanted) == [q("a", 0)]
     assert known.adopt("a", members("m1", "m2", "m0", counter=6))
-    assert not known.is_behind("a")
+    assert not known.is_outdated("a")
 
 
 def test_a_broker_not_heard_yet_gives_nothing_and_takes_nothing() -> None:
@@ -104,9 +104,9 @@ def test_a_version_heard_in_passing_asks_for_the_list_once_it_is_newer() -> None
     known = lists(a=members("m1", counter=3))
     assert not known.hear("a", ListVersion(1, 3))
     assert known.hear("a", ListVersion(1, 4))
-    assert known.is_behind("a")
+    assert known.is_outdated("a")
     known.adopt("a", members("m1", counter=4))
-    assert not known.is_behind("a")
+    assert not known.is_outdated("a")
 
 
 def test_rocketmq_strategies_follow_the_first_reachable_brokers_list_for_everything() -> None:

@@ -13,7 +13,7 @@ def granted(offset: int = 5) -> QueueOwnership:
     own.want()
     sent = own.grant_requested()
     answer = LockResult("g", "orders", 2, LockVerdict.OK, offset=offset, generation=GENERATION)
-    assert own.lock_answered(sent, answer) is OwnershipEvent.GRANTED
+    assert own.handle_lock_response(sent, answer) is OwnershipEvent.GRANTED
     return own
 
 
@@ -46,7 +46,7 @@ def test_commits_carry_the_generation_and_what_was_not_answered_is_offered_again
     own.cut()
     assert own.sync_item() == item(9)
     again = own.sync_sent(item(9))
-    assert own.sync_answered(again, SyncResult(LockVerdict.OK)) is OwnershipEvent.ANSWERED
+    assert own.handle_sync_response(again, SyncResult(LockVerdict.OK)) is OwnershipEvent.ANSWERED
     assert (own.settled_offset, own.sync_item()) == (9, None)
 
 
@@ -60,7 +60,7 @@ def test_a_release_is_the_last_commit_and_is_sent_again_after_a_cut() -> None:
     own.cut()
     assert (own.state, own.sync_item()) == (OwnershipState.RELEASING, item(9))
     sent = own.sync_sent(item(9))
-    assert own.sync_answered(sent, SyncResult(LockVerdict.OK)) is OwnershipEvent.ANSWERED
+    assert own.handle_sync_response(sent, SyncResult(LockVerdict.OK)) is OwnershipEvent.ANSWERED
     assert own.done
 
 
@@ -78,7 +78,7 @@ def test_a_stale_generation_ends_it_and_it_is_asked_for_anew() -> None:
     own = granted()
     own.progressed(GENERATION, 9)
     sent = own.sync_sent(item(9))
-    assert own.sync_answered(sent, SyncResult(LockVerdict.STALE)) is OwnershipEvent.STALE
+    assert own.handle_sync_response(sent, SyncResult(LockVerdict.STALE)) is OwnershipEvent.STALE
     assert (own.state, own.may_query) == (OwnershipState.WANTED, True)
 
 

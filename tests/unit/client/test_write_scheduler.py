@@ -31,7 +31,7 @@ class Queue:
         self.scheduler.add(TOPIC, cast(QueueMachine, self))
 
     def answered(self) -> None:
-        self.scheduler.add_behind(TOPIC, cast(QueueMachine, self))
+        self.scheduler.add_last(TOPIC, cast(QueueMachine, self))
 
     def run(self, endpoint: Endpoint | None) -> None:
         if self.fails:

@@ -32,7 +32,7 @@ log = get_logger("client.consumer")
 
 CallbackT = TypeVar("CallbackT", bound=Callable[[ConsumerEvent], object])
 
-ANSWER_WAIT_MS = 2_000
+RELEASE_WAIT_MS = 2_000
 """How long a stop waits, after the last drain limit, for the responses to its releases."""
 CANCEL_WAIT_MS = 1_000
 """How long it then waits for listeners that don't end when they are cancelled."""
@@ -81,10 +81,12 @@ class BaseConsumer(ABC):
             LocalProtocolError: The topic name or the expression is invalid.
         """
         if self.state is not ConsumerState.NEW:
-            raise StateError(f"{self.group}: subscriptions are the group's contract and stand from the start; stop, subscribe, start anew")
+            raise StateError(
+                f"{self.group}: subscriptions are part of the group's contract and can't change after the start; make a new consumer"
+            )
         check_topic(topic)
         for tag in TagFilter.parse(expression).suspicious_tags():
-            log.warning("subscription.odd_tag", group=self.group, topic=topic, tag=tag, taken_as="one tag; several are written: a || b")
+            log.warning("subscription.odd_tag", group=self.group, topic=topic, tag=tag, taken_as="one tag; write several tags as a || b")
         self._expressions[topic] = expression
         return self
 
@@ -206,7 +208,7 @@ class BaseConsumer(ABC):
             raise StateError(f"{self.group} is starting: cancel start() instead")
         membership, current = self._membership, asyncio.current_task()
         if membership is not None and any(current is task for task in self._running_tasks(membership)):
-            raise StateError("stop() inside a listener would wait for that very listener: call it from another task")
+            raise StateError("stop() in a listener would wait for that listener: call it from another task")
         self._stop_soon()
         await self.ended.wait()
 
@@ -223,7 +225,7 @@ class BaseConsumer(ABC):
         try:
             leaving = self._tasks.spawn(instance.leave(self.group), f"{self.group} leave")
             await asyncio.sleep(0)  # UNREGISTER_CLIENT is written before the first release
-            async with asyncio.timeout((self._settings.stop_timeout_ms + ANSWER_WAIT_MS) / 1000):
+            async with asyncio.timeout((self._settings.stop_timeout_ms + RELEASE_WAIT_MS) / 1000):
                 await membership.drain(self._settings.stop_timeout_ms)
                 await asyncio.wait([leaving])
         except TimeoutError:
@@ -309,4 +311,4 @@ class BaseConsumer(ABC):
             try:
                 callback(event)
             except Exception:  # listener: a user's callback must not end consumption
-                log.exception("callback.failed", group=self.group, told=type(event).__name__)
+                log.exception("callback.failed", group=self.group, reported=type(event).__name__)

@@ -99,7 +99,7 @@ class LocalProgress:
         self._changes += changed
         return changed
 
-    def begin_anew(self, ownership: QueueOwnership, offset: int) -> None:
+    def restart_at(self, ownership: QueueOwnership, offset: int) -> None:
         """Continue the queue at this offset, whatever was consumed of it."""
         self._begin_at(ownership.queue, SavedProgress(offset, 0))
 
@@ -134,18 +134,18 @@ class LocalProgress:
     async def _new(self, queue: MessageQueue, link: BrokerLink) -> SavedProgress:
         layout = self._instance.routes.layout(queue.topic)
         if layout is None or queue not in layout.number_of:
-            raise TransportError(f"{queue} is in no layout any more")
+            raise TransportError(f"{queue} is no longer in any layout")
         since = self._book.since(queue.topic, layout.version.counter)
         return SavedProgress(0 if layout.added_in(queue) > since else await self._by_policy(queue, link), 0)
 
     async def _by_policy(self, queue: MessageQueue, link: BrokerLink) -> int:
         where, at_ms = self._config.consume_from_where, self._config.consume_timestamp_ms
         if where is ConsumeFromWhere.TIMESTAMP and at_ms is not None:
-            answer = await link.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(queue.topic, queue.queue_id, at_ms))
+            response = await link.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(queue.topic, queue.queue_id, at_ms))
         else:
             code = RequestCode.GET_MAX_OFFSET if where is ConsumeFromWhere.LAST_OFFSET else RequestCode.GET_MIN_OFFSET
-            answer = await link.call(code, QueueHeader(queue.topic, queue.queue_id))
-        offset = from_plain(OffsetReply, answer.fields).offset
+            response = await link.call(code, QueueHeader(queue.topic, queue.queue_id))
+        offset = from_plain(OffsetReply, response.fields).offset
         if offset < 0:
             raise RemoteProtocolError(f"{link.name} does not have {queue} yet")
         return offset
@@ -181,7 +181,9 @@ class LocalProgress:
             self._wake.set()
             if not self._failing:
                 self._failing = True
-                log.error("offsets.unwritable", path=self._file.path, error=str(error), effect="a crash would repeat more; tried again")
+                log.error(
+                    "offsets.unwritable", path=self._file.path, error=str(error), effect="a crash would repeat more; the write is retried"
+                )
             return
         if self._failing:
             self._failing = False
@@ -193,7 +195,7 @@ class LocalProgress:
             handler = self.handlers.get(ownership)
             if handler is not None:
                 ownership.stored_locally(token, offset, attempts)
-                handler.answered()
+                handler.progress_confirmed()
 
     async def _to_its_end(self, call: Callable[..., T], *arguments: object) -> T | OSError | ConfigError:
         """Run a call in a thread to its end, even if the caller is cancelled. Return what it returns or raises."""
@@ -244,17 +246,17 @@ class LocalSession:
                 await asyncio.sleep(AGAIN_MS / 1000)
         if place is None:
             ownership.in_lock = False
-            handler.answered()
+            handler.progress_confirmed()
             return
         key = (ownership.group, ownership.queue.topic, ownership.queue.queue_id)
         token = self._progress.next_token()
-        answer = LockResult(*key, LockVerdict.OK, epoch=token, offset=place.offset, attempts=place.attempts)
-        granted = ownership.lock_answered(sent, answer)
+        result = LockResult(*key, LockVerdict.OK, epoch=token, offset=place.offset, attempts=place.attempts)
+        granted = ownership.handle_lock_response(sent, result)
         if granted is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
-            handler.granted(answer)
+            handler.granted(result)
         elif granted is OwnershipEvent.GRANTED:
             self.changed(ownership, urgent=True)
-        handler.answered()
+        handler.progress_confirmed()
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Record progress, or handle a change of state."""
@@ -291,6 +293,6 @@ class LocalSession:
         ownership = handler.ownership
         log.error("queue.went_back", queue=str(ownership.queue), offset=ownership.offset, end=end, goes_on_at=first)
         if ownership.stale(ownership.token):
-            self._progress.begin_anew(ownership, first)
+            self._progress.restart_at(ownership, first)
             handler.lost(fenced=True)
             self.trigger()

@@ -36,7 +36,7 @@ from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
-ANSWER_TIMEOUT_MS = 30_000
+RESPONSE_TIMEOUT_MS = 30_000
 """LOCK and SYNC with items wait for the broker's disk. If there is no response for this long the connection is closed; the next LOCK
 returns the state."""
 RETIRING_LOOK_MS = 500
@@ -72,7 +72,7 @@ class BrokerSession:
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._silence_seen_ms: int | None = None
-        self._lapse_told = False
+        self._lapse_reported = False
         self._over: Callable[[], bool] | None = None
         """Set while no group is left and the broker does not know yet that nothing is held. Returns whether the instance is closed too."""
         self._closed = False
@@ -98,7 +98,7 @@ class BrokerSession:
         self._changed.pop(handler.ownership, None)
         self._draining.pop(handler.ownership, None)
 
-    def forsake(self, group: str) -> bool:
+    def remove_group(self, group: str) -> bool:
         """Remove a group's queues as they are: the next LOCK names none of them, and the broker frees them. Return whether some were
         held."""
         gone = [ownership for ownership in self._handlers if ownership.group == group]
@@ -170,7 +170,7 @@ class BrokerSession:
         self._over = over
         self.pump_soon()
 
-    def go_on(self) -> None:
+    def stop_retiring(self) -> None:
         """Stop retiring, because a group has been added."""
         self._over = None
 
@@ -201,7 +201,7 @@ class BrokerSession:
         now_ms = self._clock.boot_ms()
         next_ms = self._watch_calls(now_ms) if self._over is None else now_ms + RETIRING_LOOK_MS
         if self._connection and self.link.up:
-            next_ms = min(next_ms, self._talk(now_ms))
+            next_ms = min(next_ms, self._send_due(now_ms))
         self._arm(next_ms, now_ms)
 
     def _look(self) -> None:
@@ -229,7 +229,7 @@ class BrokerSession:
         lapsed = now_ms >= deadline_ms
         if not lapsed and self.holding:
             next_ms = min(next_ms, deadline_ms)
-        if lapsed and not self._lapse_told:
+        if lapsed and not self._lapse_reported:
             for handler in list(self._handlers.values()):
                 if handler.ownership.exclusive:
                     handler.cancel_soon()
@@ -247,10 +247,10 @@ class BrokerSession:
                 ownership.cancel_at_ms = None
                 handler.cancel_soon()
             next_ms = min(next_ms, ownership.drain_at_ms, ownership.cancel_at_ms or ownership.drain_at_ms)
-        self._lapse_told = lapsed
+        self._lapse_reported = lapsed
         return next_ms
 
-    def _talk(self, now_ms: int) -> int:
+    def _send_due(self, now_ms: int) -> int:
         """Send what is due. Return when to check again."""
         lock_ms = self._lock.due_ms()
         if lock_ms is not None and lock_ms <= now_ms:
@@ -277,7 +277,7 @@ class BrokerSession:
             self._silence_seen_ms = now_ms
         elif now_ms >= self._silence_seen_ms + SILENCE_CHECK_MS:
             self._silence_seen_ms = None
-            self.link.reconnect(f"an empty SYNC was not answered within {self.proof.grace_ms} ms")
+            self.link.reconnect(f"no response to an empty SYNC within {self.proof.grace_ms} ms")
             return None
         return self._silence_seen_ms + SILENCE_CHECK_MS
 
@@ -286,14 +286,14 @@ class BrokerSession:
         code: RequestCode,
         body: object,
         timeout_ms: int,
-        answered: Callable[["asyncio.Future[Command]"], None],
+        on_response: Callable[["asyncio.Future[Command]"], None],
         header: object | None = None,
     ) -> None:
         try:
             future = self.link.request(code, header, body, timeout_ms=timeout_ms)
         except TransportError:
             return  # the link has just gone down: `disconnected` follows
-        future.add_done_callback(answered)
+        future.add_done_callback(on_response)
 
     def _read(self, future: "asyncio.Future[Command]", connection: int, what: str) -> Command | None:
         """Return the response if it counts: it is of this connection, and SUCCESS. Without a response, close the connection."""
@@ -310,13 +310,13 @@ class BrokerSession:
         return response
 
     def _proven(self, stamp: ProofRequest) -> None:
-        self.proof.answered(stamp)
+        self.proof.responded(stamp)
         if self._clock.boot_ms() < self.proof.deadline_ms:
-            self._lapse_told = False
+            self._lapse_reported = False
             if self.awaited:
                 self.awaited = False
                 for handler in list(self._handlers.values()):
-                    handler.answered()
+                    handler.progress_confirmed()
 
     def _hear(self, versions: Mapping[str, ListVersion]) -> None:
         for group, version in versions.items():
@@ -342,10 +342,10 @@ class BrokerSession:
         self._lock.sent(now_ms)
         body = SessionLockBody(tuple(items), tuple(starts.values()))
         log.debug("lock.sent", broker=self.link.name, items=len(items))
-        self._request(RequestCode.LOCK_BATCH_MQ, body, ANSWER_TIMEOUT_MS, lambda future: self._lock_answered(future, stamp, sent))
+        self._request(RequestCode.LOCK_BATCH_MQ, body, RESPONSE_TIMEOUT_MS, lambda future: self._handle_lock_response(future, stamp, sent))
         self._send_queries()
 
-    def _lock_answered(self, future: "asyncio.Future[Command]", stamp: ProofRequest, sent: list[SentItem]) -> None:
+    def _handle_lock_response(self, future: "asyncio.Future[Command]", stamp: ProofRequest, sent: list[SentItem]) -> None:
         response = self._read(future, stamp.connection, "LOCK")
         if stamp.connection != self._connection:
             return
@@ -358,48 +358,48 @@ class BrokerSession:
         try:
             reply = decode_body(SessionLockReply, response.body)
             if len(reply.items) != len(sent):
-                raise RemoteProtocolError(f"LOCK of {len(sent)} queues was answered for {len(reply.items)}")
+                raise RemoteProtocolError(f"the response to LOCK has {len(reply.items)} queues, expected {len(sent)}")
         except RemoteProtocolError as error:
             self.link.reconnect(str(error))
             return
-        self._lock.answered()
+        self._lock.responded()
         self.proof.grace_ms = reply.disconnect_grace_ms
         self._proven(stamp)
-        for one, answer in zip(sent, reply.items, strict=True):
-            self._one_locked(one, answer)
+        for one, result in zip(sent, reply.items, strict=True):
+            self._one_locked(one, result)
         for handler in list(self._handlers.values()):
             if not handler.ownership.exclusive:
-                handler.answered()  # no request was sent for it: it continues at the position of the connection
+                handler.progress_confirmed()  # no request was sent for it: it continues at the position of the connection
         self._hear(reply.versions)
         if self._over is not None and not self._handlers:
             self.close()
         self.pump_soon()
 
-    def _one_locked(self, sent: SentItem, answer: LockResult) -> None:
+    def _one_locked(self, sent: SentItem, result: LockResult) -> None:
         ownership = sent.ownership
         handler = self._handlers.get(ownership)
-        event = ownership.lock_answered(sent, answer)
+        event = ownership.handle_lock_response(sent, result)
         if handler is None:
             return  # removed: the next LOCK does not name it, which frees it
         self._watch(ownership)
         if event is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
-            handler.granted(answer)
+            handler.granted(result)
         elif event is OwnershipEvent.GRANTED or (event is OwnershipEvent.RENEWED and ownership.state is OwnershipState.RELEASING):
             self.changed(ownership, urgent=True)
         elif event is OwnershipEvent.RENEWED:
             self._changed[ownership] = None
-            handler.gap(answer.gap_first, answer.gap_end)
+            handler.gap(result.gap_first, result.gap_end)
         elif event is OwnershipEvent.STALE:
             log.warning(
-                "queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="LOCK", verdict=answer.verdict.name
+                "queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="LOCK", verdict=result.verdict.name
             )
             handler.lost(fenced=True)
             self.trigger()
-        elif answer.verdict in (LockVerdict.NOT_YOURS, LockVerdict.REFUSED):
-            log.info("lock.refused", group=ownership.group, queue=str(ownership.queue), verdict=answer.verdict.name, remark=answer.remark)
-            if answer.verdict is LockVerdict.NOT_YOURS and ownership.group in self._groups:
+        elif result.verdict in (LockVerdict.NOT_YOURS, LockVerdict.REFUSED):
+            log.info("lock.refused", group=ownership.group, queue=str(ownership.queue), verdict=result.verdict.name, remark=result.remark)
+            if result.verdict is LockVerdict.NOT_YOURS and ownership.group in self._groups:
                 self._groups[ownership.group].doubted(self.link)
-        handler.answered()
+        handler.progress_confirmed()
 
     # --------------------------------------------------------------------------------------------------------------- QUERY
 
@@ -408,29 +408,29 @@ class BrokerSession:
         for handler in list(self._handlers.values()):
             if handler.ownership.may_query:
                 sent, connection, header = handler.ownership.grant_requested(), self._connection, query_header(handler)
-                answered = partial(self._query_answered, handler, sent, connection)
-                self._request(RequestCode.QUERY_CONSUMER_OFFSET, None, ANSWER_TIMEOUT_MS, answered, header)
+                on_response = partial(self._handle_query_response, handler, sent, connection)
+                self._request(RequestCode.QUERY_CONSUMER_OFFSET, None, RESPONSE_TIMEOUT_MS, on_response, header)
 
-    def _query_answered(self, handler: QueueHandler, sent: SentItem, connection: int, future: "asyncio.Future[Command]") -> None:
+    def _handle_query_response(self, handler: QueueHandler, sent: SentItem, connection: int, future: "asyncio.Future[Command]") -> None:
         ownership = handler.ownership
         response = self._read(future, connection, "QUERY_CONSUMER_OFFSET")
         if connection != self._connection:
             return
-        answer = None if response is None else read_query(ownership, response)
-        event = None if answer is None else ownership.lock_answered(sent, answer)
+        result = None if response is None else read_query(ownership, response)
+        event = None if result is None else ownership.handle_lock_response(sent, result)
         ownership.in_lock = False
         if ownership not in self._handlers:
             return
         self._watch(ownership)
-        if answer is None:
+        if result is None:
             if ownership.group in self._groups:
                 self._groups[ownership.group].doubted(self.link)
             self._loop.call_later(QUERY_AGAIN_MS / 1000, self.trigger)
         elif event is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
-            handler.granted(answer)
+            handler.granted(result)
         elif event is OwnershipEvent.GRANTED:
             self.changed(ownership, urgent=True)
-        handler.answered()
+        handler.progress_confirmed()
 
     # ---------------------------------------------------------------------------------------------------------------- SYNC
 
@@ -448,9 +448,11 @@ class BrokerSession:
             return
         stamp = self.proof.sent(now_ms)
         self._sync.sent(now_ms)
-        self._request(RequestCode.SYNC, SyncBody(tuple(items)), ANSWER_TIMEOUT_MS, lambda future: self._sync_answered(future, stamp, sent))
+        self._request(
+            RequestCode.SYNC, SyncBody(tuple(items)), RESPONSE_TIMEOUT_MS, lambda future: self._handle_sync_response(future, stamp, sent)
+        )
 
-    def _sync_answered(self, future: "asyncio.Future[Command]", stamp: ProofRequest, sent: list[SentItem]) -> None:
+    def _handle_sync_response(self, future: "asyncio.Future[Command]", stamp: ProofRequest, sent: list[SentItem]) -> None:
         response = self._read(future, stamp.connection, "SYNC")
         if stamp.connection != self._connection:
             return
@@ -459,36 +461,36 @@ class BrokerSession:
                 raise RemoteProtocolError("SYNC was refused")  # the next LOCK sends everything again
             reply = decode_body(SyncReply, response.body)
             if len(reply.items) != len(sent):
-                raise RemoteProtocolError(f"SYNC of {len(sent)} queues was answered for {len(reply.items)}")
+                raise RemoteProtocolError(f"the response to SYNC has {len(reply.items)} queues, expected {len(sent)}")
         except RemoteProtocolError as error:
             self.link.reconnect(str(error))
             return
-        self._sync.answered()
+        self._sync.responded()
         self._proven(stamp)
-        for one, answer in zip(sent, reply.items, strict=True):
+        for one, result in zip(sent, reply.items, strict=True):
             ownership = one.ownership
             handler = self._handlers.get(ownership)
-            event = ownership.sync_answered(one, answer)
+            event = ownership.handle_sync_response(one, result)
             if handler is None:
                 continue
             self._watch(ownership)
             if event is OwnershipEvent.STALE:
-                facts = {"verdict": answer.verdict.name, "remark": answer.remark, "offset": one.offset}
+                facts = {"verdict": result.verdict.name, "remark": result.remark, "offset": one.offset}
                 log.warning("queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="SYNC", **facts)
                 handler.lost(fenced=True)
                 self.trigger()
             elif event is OwnershipEvent.ANSWERED and one.release:
                 handler.lost(fenced=False)
                 self.trigger()
-            handler.answered()
+            handler.progress_confirmed()
         self._hear(reply.versions)
         self.pump_soon()
 
     def _send_proof(self, now_ms: int) -> None:
         stamp = self.proof.sent(now_ms, empty=True)
-        self._request(RequestCode.SYNC, SyncBody(), ANSWER_TIMEOUT_MS, lambda future: self._proof_answered(future, stamp))
+        self._request(RequestCode.SYNC, SyncBody(), RESPONSE_TIMEOUT_MS, lambda future: self._handle_proof_response(future, stamp))
 
-    def _proof_answered(self, future: "asyncio.Future[Command]", stamp: ProofRequest) -> None:
+    def _handle_proof_response(self, future: "asyncio.Future[Command]", stamp: ProofRequest) -> None:
         response = self._read(future, stamp.connection, "empty SYNC")
         if response is None:
             return

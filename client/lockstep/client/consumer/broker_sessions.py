@@ -22,14 +22,14 @@ class BrokerSessions:
     def enter(self, group: str, handler: GroupHandler) -> None:
         self._groups[group] = handler
         for session in self._sessions.values():
-            session.go_on()
+            session.stop_retiring()
 
     def leave(self, group: str) -> None:
         """Remove the group's queues. After the last group the sessions end; one that still holds queues releases them at the broker
         first."""
         self._groups.pop(group, None)
         for name, session in list(self._sessions.items()):
-            held = session.forsake(group)
+            held = session.remove_group(group)
             if self._groups:
                 continue
             if held:

@@ -59,7 +59,7 @@ def watched(listener: Listener, group: str, hooks: Sequence[ConsumeHook]) -> Lis
     given, call = tuple(hooks), cast("Callable[..., Any]", listener)
 
     @contextmanager
-    def told(messages: Sequence[MessageExt], context: Context) -> Iterator[Consuming]:
+    def watching(messages: Sequence[MessageExt], context: Context) -> Iterator[Consuming]:
         consuming = Consuming(group, context.queue, messages, context)
         call_hooks(consuming, given, "before_consume")
         try:
@@ -71,12 +71,12 @@ def watched(listener: Listener, group: str, hooks: Sequence[ConsumeHook]) -> Lis
             call_hooks(consuming, reversed(given), "after_consume")
 
     async def awaited(messages: Sequence[MessageExt], context: Context) -> Any:
-        with told(messages, context) as consuming:
+        with watching(messages, context) as consuming:
             consuming.result = await call(messages, context)
         return consuming.result
 
     def plain(messages: Sequence[MessageExt], context: Context) -> Any:
-        with told(messages, context) as consuming:
+        with watching(messages, context) as consuming:
             consuming.result = call(messages, context)
         return consuming.result
 

@@ -13,7 +13,7 @@ class QueueHandler(Protocol):
     @property
     def ownership(self) -> QueueOwnership: ...
 
-    def granted(self, answer: LockResult) -> None:
+    def granted(self, result: LockResult) -> None:
         """Handle that the queue is HELD: consumption begins at the offset of the result."""
 
     def lost(self, fenced: bool) -> None:
@@ -25,7 +25,7 @@ class QueueHandler(Protocol):
     def cancel_soon(self) -> None:
         """Set the running call's `cancelled` event, because its result may be refused."""
 
-    def answered(self) -> None:
+    def progress_confirmed(self) -> None:
         """Wake everything that waits for confirmed progress or a new proof of life."""
 
     def gap(self, first: int | None, end: int | None) -> None:
@@ -78,10 +78,10 @@ class GroupHandler(Protocol):
     def start_policy(self, topic: str) -> StartPolicy:
         """Return where the group begins in a queue of the topic in which it has no progress."""
 
-    def hear_since(self, topic: str, since: int) -> None:
+    def start_resolved(self, topic: str, since: int) -> None:
         """Record the layout counter at which a broker resolved the start policy of the topic."""
 
-    def beat_soon(self) -> None:
+    def heartbeat_soon(self) -> None:
         """Send a heartbeat, because a broker does not know the group's subscription."""
 
     def forget(self, handler: QueueHandler) -> None:

@@ -47,4 +47,4 @@ async def ready_retries(instance: Instance, group: str) -> None:
         if not await is_routed(instance, topic):
             await create_topic(instance, topic, 1)
     except (TransportError, BrokerError, RemoteProtocolError) as error:
-        log.warning("topic.missing", group=group, topic=topic, error=str(error), then="a broker makes it when a message is sent back")
+        log.warning("topic.missing", group=group, topic=topic, error=str(error), then="a broker creates it when a message is sent back")

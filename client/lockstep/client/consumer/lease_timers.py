@@ -83,7 +83,7 @@ class ProofOfLife:
             self._last_empty_ms = now_ms
         return stamp
 
-    def answered(self, stamp: ProofRequest) -> None:
+    def responded(self, stamp: ProofRequest) -> None:
         if stamp.connection != self._connection:
             return
         if stamp in self._empty:
@@ -144,7 +144,7 @@ class LockSchedule:
         self._last_ms = now_ms
         self._next_ms = now_ms + (FIRST_LOCK_MS if first else LOCK_EVERY_MS)
 
-    def answered(self) -> None:
+    def responded(self) -> None:
         self.in_flight = False
 
     def failed(self, now_ms: int) -> None:
@@ -186,5 +186,5 @@ class SyncSchedule:
         self._urgent = False
         self._last_ms = now_ms
 
-    def answered(self) -> None:
+    def responded(self) -> None:
         self.in_flight = False

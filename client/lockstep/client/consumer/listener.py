@@ -225,7 +225,7 @@ def read_result(result: object) -> tuple[ConsumeOrderlyStatus, str | None]:
         return ConsumeOrderlyStatus.SUCCESS, None
     if isinstance(result, ConsumeOrderlyStatus):
         return result, None
-    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, _what_is_wrong(result, ConsumeOrderlyStatus)
+    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, _describe_wrong_result(result, ConsumeOrderlyStatus)
 
 
 def read_concurrent_result(result: object) -> tuple[ConsumeConcurrentlyStatus, str | None]:
@@ -234,10 +234,10 @@ def read_concurrent_result(result: object) -> tuple[ConsumeConcurrentlyStatus, s
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None
     if isinstance(result, ConsumeConcurrentlyStatus):
         return result, None
-    return ConsumeConcurrentlyStatus.RECONSUME_LATER, _what_is_wrong(result, ConsumeConcurrentlyStatus)
+    return ConsumeConcurrentlyStatus.RECONSUME_LATER, _describe_wrong_result(result, ConsumeConcurrentlyStatus)
 
 
-def _what_is_wrong(result: object, expected: type[Enum]) -> str:
+def _describe_wrong_result(result: object, expected: type[Enum]) -> str:
     if inspect.iscoroutine(result):
         result.close()
         return "the listener returned a coroutine: declare the listener itself `async def`"

@@ -63,18 +63,18 @@ class LocalOffsets:
             plain = json.loads(text)
             del plain["crc32"]
         except (ValueError, UnicodeDecodeError, KeyError, AttributeError, TypeError, RecursionError):
-            raise ValueError("it is no JSON of ours") from None
+            raise ValueError("it is not JSON that a consumer wrote") from None
         if text != _signed(plain):
             raise ValueError("its check sum does not fit: it was changed by hand, or the disk lost a part")
         if plain.get("format") != FORMAT:
-            raise ValueError(f"its format is {plain.get('format')!r}: expected {FORMAT}, a newer version wrote it")
+            raise ValueError(f"its format is {plain.get('format')!r}, expected {FORMAT}: a newer version wrote it")
         if plain.get("group") != group:
-            raise ValueError(f"it is of group {plain.get('group')!r}")
+            raise ValueError(f"it belongs to group {plain.get('group')!r}")
         made = cls(group)
         made.starts = plain["starts"]
-        for topic, told in plain["topics"].items():
-            made._since[topic] = told["since"]
-            for name, numbers in told["queues"].items():
+        for topic, entry in plain["topics"].items():
+            made._since[topic] = entry["since"]
+            for name, numbers in entry["queues"].items():
                 broker, _, number = name.rpartition(":")
                 made._places[MessageQueue(topic, broker, int(number))] = SavedProgress(*numbers)
         return made

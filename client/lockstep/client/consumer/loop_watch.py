@@ -43,7 +43,7 @@ class LoopWatch:
 
     def _blocked(self, blocked_ms: int) -> None:
         self._beat_ms = self._clock.boot_ms()
-        advice = "make it await, or declare it as a plain `def`: then it runs in a thread"
+        advice = "make it await, or declare it as a plain `def`, which runs in a thread"
         log.warning("loop.was_blocked", listener=self._name, blocked_ms=blocked_ms, advice=advice)
 
     def _again(self) -> None:

@@ -124,7 +124,7 @@ class Membership:
             if missing:
                 self._instance.watch.refresh_soon()
             for link in self._instance.links():
-                self._ask_if_behind(link)
+                self._request_if_outdated(link)
             self.rebalance()
 
     # --------------------------------------------------------------------------------------------------------------- rounds
@@ -139,7 +139,7 @@ class Membership:
         try:
             round_ = self._plan(layouts)
         except LocalProtocolError as error:
-            log.error("rebalance.failed", group=ctx.group, error=str(error), then="what is held stays; the next round tries again")
+            log.error("rebalance.failed", group=ctx.group, error=str(error), then="held queues remain; the next round tries again")
             return
         wanted = dict(round_.wanted)
         for queue in round_.lost:
@@ -203,7 +203,7 @@ class Membership:
         if self._joined:
             self._session(link)
             for worker in self.workers if self._ctx.local is not None else ():
-                worker.answered()
+                worker.progress_confirmed()
             try:
                 check_features(reply, self._ctx.features)
             except RequestCodeNotSupportedError as error:
@@ -224,14 +224,14 @@ class Membership:
             return
         self._last_decides = group.last_decides
         for topic, since in group.since.items():
-            self.hear_since(topic, since)
+            self.start_resolved(topic, since)
         self._adopt(link, group.list)
-        self._ask_if_behind(link)
+        self._request_if_outdated(link)
 
     def notice(self, link: BrokerLink, header: NotifyHeader) -> None:
         if header.list_term is not None and header.list_counter is not None:
             self._lists.hear(link.name, ListVersion(header.list_term, header.list_counter))
-            self._ask_if_behind(link)
+            self._request_if_outdated(link)
         else:
             self._ask(link)
 
@@ -242,7 +242,7 @@ class Membership:
     def heard(self, link: BrokerLink, version: ListVersion) -> None:
         """Handle the list version in a response to LOCK or SYNC, which makes up for a lost notice."""
         if self._lists.hear(link.name, version):
-            self._ask_if_behind(link)
+            self._request_if_outdated(link)
 
     def doubted(self, link: BrokerLink) -> None:
         self._ask(link)
@@ -252,7 +252,7 @@ class Membership:
         config = self._ctx.config
         return StartPolicy(self._ctx.group, topic, config.consume_from_where, config.consume_timestamp_ms, self._since.get(topic))
 
-    def hear_since(self, topic: str, since: int) -> None:
+    def start_resolved(self, topic: str, since: int) -> None:
         if since > 0:
             self._since[topic] = min(since, self._since.get(topic, since))
 
@@ -284,8 +284,8 @@ class Membership:
     def _now_ms(self) -> int:
         return self._instance.host.clock.boot_ms()
 
-    def _ask_if_behind(self, link: BrokerLink) -> None:
-        if self._lists.is_behind(link.name):
+    def _request_if_outdated(self, link: BrokerLink) -> None:
+        if self._lists.is_outdated(link.name):
             self._ask(link)
 
     def _ask(self, link: BrokerLink) -> None:
@@ -304,7 +304,7 @@ class Membership:
                     self._adopt(link, members)
                 if members is None or self._instance.client_id not in members.members:
                     await self._beat()
-                if not self._lists.is_behind(link.name):
+                if not self._lists.is_outdated(link.name):
                     return
                 if self._lists.heard(link.name) == heard:  # otherwise it has changed since it was requested
                     await asyncio.sleep(ASK_AGAIN_MS / 1000)
@@ -325,7 +325,7 @@ class Membership:
         log.info("list.without_me", group=self._ctx.group, then="heartbeat")
         await self._instance.heartbeat_now()
 
-    def beat_soon(self) -> None:
+    def heartbeat_soon(self) -> None:
         """Send a heartbeat, because a broker does not know this group's subscription."""
         if not self._beating:
             self._beating = True
@@ -341,10 +341,10 @@ class Membership:
     def _leave_again(self, link: BrokerLink) -> None:
         """Leave a broker that got a HEART_BEAT with the group after the consumer left: otherwise it would be a member there for the
         grace."""
-        answer = link.request(
+        future = link.request(
             RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(self._instance.client_id, consumer_group=self._ctx.group)
         )
-        answer.add_done_callback(lambda future: None if future.cancelled() else future.exception() and None)
+        future.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
 
     # --------------------------------------------------------------------------------------------------------------- health
 

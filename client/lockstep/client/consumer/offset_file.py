@@ -25,7 +25,7 @@ _INSTANCE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 def check_instance(name: object) -> None:
     """Raise ConfigError unless the name is a valid folder name."""
     if not isinstance(name, str) or not _INSTANCE.fullmatch(name):
-        raise ConfigError(f"instance_name {name!r}: expected 1 to 100 of a-z A-Z 0-9 . _ -, no dot first")
+        raise ConfigError(f"instance_name is {name!r}: expected 1 to 100 of the characters a-z A-Z 0-9 . _ -, not beginning with a dot")
 
 
 class OffsetFile:
@@ -59,14 +59,14 @@ class OffsetFile:
             return offsets
         except BlockingIOError:
             raise ConfigError(
-                f"{self.folder} is in use by another consumer of {self._group}: a broadcasting member keeps its progress there. Give each "
-                f'one on this machine a name of its own, instance_name="…" (now {self._instance!r}), or another offset_dir'
+                f"{self.folder} is in use by another consumer of {self._group}: a broadcasting member stores its progress there. Give each "
+                f'member on this machine its own instance_name="…" (now {self._instance!r}), or another offset_dir'
             ) from None
         except OSError as error:
             self.release()
             raise ConfigError(
-                f"offset_dir: {self.path} can't be used ({error}): a broadcasting member keeps its progress there. Make the directory "
-                'writable for this user, or name another one, offset_dir="…"'
+                f"offset_dir: {self.path} can't be used ({error}): a broadcasting member stores its progress there. Make the directory "
+                'writable for this user, or set another one, offset_dir="…"'
             ) from error
         except BaseException:  # re-raised
             self.release()
@@ -84,12 +84,12 @@ class OffsetFile:
             file.close()
         try:
             if len(text) > FILE_BYTES_MAX:
-                raise ValueError(f"it has {size} bytes, {FILE_BYTES_MAX} at most")
+                raise ValueError(f"it has {size} bytes, more than {FILE_BYTES_MAX}")
             return LocalOffsets.decode(text, self._group)
         except ValueError as error:
             raise ConfigError(
-                f"{self.path} is damaged: {error}. It holds this member's progress in {self._group}: bring a copy back, or remove it to "
-                "begin where consume_from_where says"
+                f"{self.path} is damaged: {error}. It holds this member's progress in {self._group}: restore a copy, or remove it to "
+                "begin at consume_from_where"
             ) from None
 
     def write(self, text: bytes) -> None:

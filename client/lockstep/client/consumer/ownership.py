@@ -119,8 +119,8 @@ class QueueOwnership:
 
     __slots__ = (
         "_fenced",
+        "_last_sent",
         "_settled",
-        "_told",
         "attempts",
         "cancel_at_ms",
         "changed",
@@ -166,7 +166,7 @@ class QueueOwnership:
         self.changed = 0
         self._fenced = False
         """The release is sent without an offset, because a call still runs past its limit."""
-        self._told: tuple[int, int] = (0, 0)
+        self._last_sent: tuple[int, int] = (0, 0)
         """The (offset, attempts) that were sent last on this connection."""
         self._settled: tuple[int, int] = (0, 0)
         """The (offset, attempts) that the broker has confirmed last."""
@@ -301,21 +301,21 @@ class QueueOwnership:
         if item.epoch is None:
             self.in_lock = True
         elif item.offset is not None:
-            self._told = (item.offset, item.attempts)
+            self._last_sent = (item.offset, item.attempts)
         return SentItem(self, item.epoch, item.offset, item.attempts)
 
-    def lock_answered(self, sent: SentItem, answer: LockResult) -> OwnershipEvent | None:
+    def handle_lock_response(self, sent: SentItem, result: LockResult) -> OwnershipEvent | None:
         """Return the event that the response is: GRANTED, RENEWED, STALE, or None (refused temporarily, or about a grant that is gone)."""
         if sent.token is None:
             self.in_lock = False
-            if answer.verdict is not LockVerdict.OK or self.state not in (OwnershipState.WANTED, OwnershipState.GONE):
+            if result.verdict is not LockVerdict.OK or self.state not in (OwnershipState.WANTED, OwnershipState.GONE):
                 return None
-            self._grant(answer)
+            self._grant(result)
             self._on(OwnershipEvent.GRANTED)
             return OwnershipEvent.GRANTED
         if sent.token != self.token or self.state not in _WITH_TOKEN:
             return None
-        if answer.verdict is LockVerdict.OK and answer.epoch == sent.token:
+        if result.verdict is LockVerdict.OK and result.epoch == sent.token:
             self._settle(sent)
             self._on(OwnershipEvent.RENEWED)
             return OwnershipEvent.RENEWED
@@ -324,21 +324,21 @@ class QueueOwnership:
     def lock_failed(self) -> None:
         """Record that the LOCK was refused as a whole."""
         self.in_lock = False
-        self._told = self._settled
+        self._last_sent = self._settled
 
     def _settle(self, sent: SentItem) -> None:
         """Record confirmed progress. Responses to LOCK and SYNC come in the order in which the log confirms them: the higher one counts."""
         if sent.offset is not None:
             self._settled = max(self._settled, (sent.offset, sent.attempts))
 
-    def _grant(self, answer: LockResult) -> None:
+    def _grant(self, result: LockResult) -> None:
         shared = self.policy is GrantPolicy.SHARED
-        self.token = answer.generation if shared else answer.epoch
-        self.generation = None if self.policy is GrantPolicy.LOCAL else answer.generation
-        self.offset = answer.offset
-        self.attempts = answer.attempts
+        self.token = result.generation if shared else result.epoch
+        self.generation = None if self.policy is GrantPolicy.LOCAL else result.generation
+        self.offset = result.offset
+        self.attempts = result.attempts
         self.error = None
-        self._told = self._settled = (answer.offset, answer.attempts)
+        self._last_sent = self._settled = (result.offset, result.attempts)
         self._fenced = False
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
@@ -348,7 +348,7 @@ class QueueOwnership:
         """Return whether SYNC has something to send for it."""
         if self.state is OwnershipState.RELEASING:
             return True
-        return self.state in (OwnershipState.HELD, OwnershipState.DRAINING) and self._told != (self.offset, self.attempts)
+        return self.state in (OwnershipState.HELD, OwnershipState.DRAINING) and self._last_sent != (self.offset, self.attempts)
 
     @property
     def settled_offset(self) -> int:
@@ -371,21 +371,21 @@ class QueueOwnership:
     def sync_sent(self, item: SyncItem) -> SentItem:
         assert self.token in (item.epoch, item.generation), (self, item)
         if item.offset is not None:
-            self._told = (item.offset, item.attempts)
+            self._last_sent = (item.offset, item.attempts)
         release = self._on(OwnershipEvent.SENT)
         return SentItem(self, self.token, item.offset, item.attempts, release)
 
-    def sync_answered(self, sent: SentItem, answer: SyncResult) -> OwnershipEvent | None:
+    def handle_sync_response(self, sent: SentItem, result: SyncResult) -> OwnershipEvent | None:
         """Return ANSWERED, STALE, or None if the response is about a grant that is gone."""
-        if sent.token != self.token or self.state not in _WITH_TOKEN or (answer.epoch is not None and answer.epoch != sent.token):
+        if sent.token != self.token or self.state not in _WITH_TOKEN or (result.epoch is not None and result.epoch != sent.token):
             return None
-        if answer.verdict is not LockVerdict.OK and not sent.release:
+        if result.verdict is not LockVerdict.OK and not sent.release:
             return OwnershipEvent.STALE if self._on(OwnershipEvent.STALE) else None
-        if answer.verdict is LockVerdict.OK:
+        if result.verdict is LockVerdict.OK:
             self._settle(sent)
         if sent.release:
-            self._on(OwnershipEvent.ANSWERED if answer.verdict is not LockVerdict.STALE else OwnershipEvent.STALE)
-        return OwnershipEvent.STALE if answer.verdict is LockVerdict.STALE else OwnershipEvent.ANSWERED
+            self._on(OwnershipEvent.ANSWERED if result.verdict is not LockVerdict.STALE else OwnershipEvent.STALE)
+        return OwnershipEvent.STALE if result.verdict is LockVerdict.STALE else OwnershipEvent.ANSWERED
 
     # --------------------------------------------------------------------------------------------------------- connection
 
@@ -399,7 +399,7 @@ class QueueOwnership:
         self.in_lock = False
         self._on(OwnershipEvent.CUT)
         if self.policy is GrantPolicy.SHARED:
-            self._told = self._settled
+            self._last_sent = self._settled
             self._on(OwnershipEvent.RENEWED)
 
     # ------------------------------------------------------------------------------------------------------ shared, and local

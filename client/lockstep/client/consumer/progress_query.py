@@ -23,7 +23,7 @@ def read_query(ownership: QueueOwnership, response: Command) -> LockResult | Non
     try:
         reply = from_plain(ProgressReply, response.fields)
         if reply.generation is None:
-            raise RemoteProtocolError("the answer to a start policy names no generation")
+            raise RemoteProtocolError("the response to a start policy has no generation")
     except RemoteProtocolError as error:
         log.error("query.unreadable", group=ownership.group, queue=str(ownership.queue), error=str(error))
         return None

@@ -149,7 +149,7 @@ class PullConsumer(BaseConsumer):
         await _check_queues(instance, self._by_hand)
         for topic in self._expressions:
             if not await is_routed(instance, topic):
-                log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is there")
+                log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when the topic exists")
 
     def _make_context(self, instance: Instance) -> ConsumerContext:
         by_hand = not self._expressions
@@ -236,11 +236,11 @@ class PullConsumer(BaseConsumer):
     async def _poll(self, count: int, timeout_ms: int | None) -> list[MessageExt]:
         self._running()
         if self._polling:
-            raise StateError(f"{self.group} is being polled already: one caller at a time; use a consumer for each")
+            raise StateError(f"{self.group} is being polled already: it serves one caller at a time; use one consumer per caller")
         self._polling = True
         try:
             if self.config.auto_commit:
-                await self._go_back(self._polls.settle(), patient=True)
+                await self._reset_progress(self._polls.settle(), patient=True)
                 self._polls.void.clear()  # polling continues: the messages come again
             batch = self._polls.take(count)
             if batch:
@@ -277,19 +277,21 @@ class PullConsumer(BaseConsumer):
         # The present grants: one that ends while a reset is awaited has not committed.
         held = [(worker, worker.grant) for worker in self._membership.workers if worker.queue not in went]
         waiting = [(worker, grant, worker.ownership.offset) for worker, grant in held if grant is not None]
-        await self._go_back(back)
+        await self._reset_progress(back)
         self._raise_void()
         for worker, grant, offset in waiting:
             if grant.alive and worker.ownership.settled_offset < offset:
                 worker.session.changed(worker.ownership, urgent=True)
         try:
             async with asyncio.timeout(COMMIT_WAIT_MS / 1000):
-                await self._answered(waiting)
+                await self._committed(waiting)
         except TimeoutError:
             left = [str(worker.queue) for worker, _, offset in waiting if worker.ownership.settled_offset < offset]
-            raise TransportError(f"commit of {', '.join(left)}: no answer within {COMMIT_WAIT_MS} ms; it is sent again by itself") from None
+            raise TransportError(
+                f"commit of {', '.join(left)}: no response within {COMMIT_WAIT_MS} ms; it is repeated automatically"
+            ) from None
 
-    async def _answered(self, waiting: Sequence[tuple[QueueWorker, Grant, int]]) -> None:
+    async def _committed(self, waiting: Sequence[tuple[QueueWorker, Grant, int]]) -> None:
         left = waiting
         while left := [each for each in left if each[0].ownership.settled_offset < each[2]]:
             self._polls.void |= {worker.queue: offset for worker, grant, offset in left if not grant.alive}
@@ -301,9 +303,11 @@ class PullConsumer(BaseConsumer):
         void, self._polls.void = self._polls.void, {}
         if void:
             places = ", ".join(f"{queue} at {offset}" for queue, offset in void.items())
-            raise StaleEpochError(f"commit of {places}: its progress was set anew, or it is another member's now; poll goes on from there")
+            raise StaleEpochError(
+                f"commit of {places}: the progress was reset, or the queue is another member's now; poll continues from there"
+            )
 
-    async def _go_back(self, back: Sequence[PollRunner], *, patient: bool = False) -> None:
+    async def _reset_progress(self, back: Sequence[PollRunner], *, patient: bool = False) -> None:
         """Reset the group's progress in queues that a seek moved back, to their present positions, under a new generation.
 
         If another reset came first, that one counts, and this one is void.
@@ -403,8 +407,8 @@ class PullConsumer(BaseConsumer):
         link = self._running().link(queue.broker_name)
         if link is None:
             raise TransportError(f"broker {queue.broker_name} is not connected")
-        answer = await link.call(RequestCode.TOPIC_OFFSETS, TopicHeader(queue.topic))
-        for held in decode_body(TopicOffsets, answer.body).queues:
+        response = await link.call(RequestCode.TOPIC_OFFSETS, TopicHeader(queue.topic))
+        for held in decode_body(TopicOffsets, response.body).queues:
             if held.queue_id == queue.queue_id:
                 self._worker(queue)  # a rebalance may have happened meanwhile
                 return held.min_offset, held.max_offset
@@ -455,4 +459,4 @@ async def _check_queues(instance: Instance, queues: Iterable[MessageQueue]) -> N
         if layout is None or layout.deleted:
             raise TopicNotExistError(f"no topic {queue.topic}: create it with `lockstep topic create {queue.topic}`")
         if queue not in layout.number_of:
-            raise LocalProtocolError(f"{queue} is no queue of {queue.topic} that can be read: `await consumer.queues(topic)` names them")
+            raise LocalProtocolError(f"{queue} is not a readable queue of {queue.topic}: `await consumer.queues(topic)` returns them")

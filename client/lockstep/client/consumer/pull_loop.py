@@ -122,7 +122,7 @@ def _read(held: HeldQueue, response: Command, reply: PullReply, offset: int) -> 
     found = decode_messages(body, held.queue.broker_name)
     if found and not (offset <= found[0].queue_offset <= found[-1].queue_offset < reply.next_begin_offset):
         span = f"{found[0].queue_offset} … {found[-1].queue_offset}"
-        raise RemoteProtocolError(f"asked from {offset}, got offsets {span} and next {reply.next_begin_offset}")
+        raise RemoteProtocolError(f"requested from {offset}, got offsets {span} and next {reply.next_begin_offset}")
     tags = held.ctx.filters.get(held.queue.topic)  # None: the user had assigned the queue, and has removed it since
     return found if tags is None or tags.all else [message for message in found if tags.matches_tag(message.tags)]
 

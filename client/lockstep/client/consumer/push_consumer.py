@@ -99,7 +99,7 @@ class PushConsumer(BaseConsumer):
             dlq_topic(self.group)
         if not self.config.broadcasting and not is_allowed_when_ordered(word := strategy_spec(self.config.allocate)):
             raise ConfigError(
-                f'{self.group} can\'t be ordered: its members could differ about a queue by allocate "{word}"; use another one'
+                f'{self.group}: allocate "{word}" can\'t be used with @orderly, because members could disagree about the owner of a queue'
             )
         self._take_listener(listener)
         return listener
@@ -159,7 +159,7 @@ class PushConsumer(BaseConsumer):
             await self._ctx.local.open()
         for topic in self._expressions:
             if not await is_routed(instance, topic):
-                log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is there")
+                log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when the topic exists")
         if self._has_retries:
             await ready_retries(instance, self.group)
 

@@ -139,16 +139,16 @@ class QueueWorker:
 
     # ---------------------------------------------------------------------------------------------------- from the session
 
-    def granted(self, answer: LockResult) -> None:
+    def granted(self, result: LockResult) -> None:
         ctx, ownership = self.ctx, self.ownership
         limits = FlowLimits(ctx.config.queue_count_max, ctx.config.queue_bytes_max, ctx.config.queue_span_max)
-        self.grant = grant = Grant(ownership.token, ProcessQueue(answer.offset, answer.attempts, limits))
+        self.grant = grant = Grant(ownership.token, ProcessQueue(result.offset, result.attempts, limits))
         log.info(
-            "queue.assigned", group=ctx.group, queue=str(self.queue), **self.ownership.names, offset=answer.offset, attempts=answer.attempts
+            "queue.assigned", group=ctx.group, queue=str(self.queue), **self.ownership.names, offset=result.offset, attempts=result.attempts
         )
-        ctx.report(QueueAssigned(self.queue, answer.offset, **self.ownership.names))
-        self._group.hear_since(self.queue.topic, answer.since)
-        self.gap(answer.gap_first, answer.gap_end)
+        ctx.report(QueueAssigned(self.queue, result.offset, **self.ownership.names))
+        self._group.start_resolved(self.queue.topic, result.since)
+        self.gap(result.gap_first, result.gap_end)
         name = f"{ctx.group} {self.queue}"
         self._runner = runner = self._model.runner(self, grant)
         self.fetch(grant, runner)
@@ -190,7 +190,7 @@ class QueueWorker:
         for context in self.calls:
             context.cancel()
 
-    def answered(self) -> None:
+    def progress_confirmed(self) -> None:
         if self.grant is not None:
             self.grant.wake()
         self.look()
@@ -217,4 +217,4 @@ class QueueWorker:
             self.session.trigger()
 
     def subscription_lapsed(self) -> None:
-        self._group.beat_soon()
+        self._group.heartbeat_soon()

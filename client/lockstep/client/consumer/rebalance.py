@@ -69,13 +69,13 @@ class MemberLists:
         missing."""
         if version is not None:
             self._heard[broker_name] = max(version_key(version), self.heard(broker_name))
-        return self.is_behind(broker_name)
+        return self.is_outdated(broker_name)
 
     def heard(self, broker_name: str) -> tuple[int, int]:
         """Return the highest known version; (−1, −1) if none is known."""
         return self._heard.get(broker_name, (-1, -1))
 
-    def is_behind(self, broker_name: str) -> bool:
+    def is_outdated(self, broker_name: str) -> bool:
         known = self._lists.get(broker_name)
         return known is None or version_key(known.version) < self.heard(broker_name)
 

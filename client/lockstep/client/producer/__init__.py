@@ -1,1 +1,1 @@
-"""Sending: choosing a queue, batching, sequences, retries."""
+"""The producer: choice of the queue, batches, sequences, retries."""

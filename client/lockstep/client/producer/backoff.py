@@ -36,7 +36,7 @@ class QueueBackoff:
         pause_ms = hint_ms if type(hint_ms) is int else BUSY_PAUSE_MS << min(max(self.refusals - 1, 0), 10)
         self.not_before_ms = now_ms + max(1, min(pause_ms, BUSY_PAUSE_MS_MAX))
 
-    def struck(self, now_ms: int) -> None:
+    def frame_lost(self, now_ms: int) -> None:
         """Record that a frame ended here without being stored."""
         self._strikes += 1
         self.trusted_ms = now_ms + min(STALL_MS << min(self._strikes - 1, 10), STALL_MS_MAX)

@@ -76,9 +76,7 @@ class Division:
 
     def __init__(self, messages: Sequence[Message], selector: Selector | None, queue: MessageQueue | None) -> None:
         if not isinstance(messages, Sequence):
-            raise LocalProtocolError(
-                f"send_batch takes a list of messages, and got a {type(messages).__name__}: one message goes by send()"
-            )
+            raise LocalProtocolError(f"send_batch takes a list of messages, not a {type(messages).__name__}: use send() for one message")
         self._messages = messages
         try:
             self._sharding_keys = [message.sharding_key for message in messages]
@@ -86,7 +84,7 @@ class Division:
             """Their names."""
         except AttributeError:
             other = next((each for each in messages if not isinstance(each, Message)), None)
-            raise LocalProtocolError(f"send_batch takes a list of messages, and one of them is a {type(other).__name__}") from None
+            raise LocalProtocolError(f"send_batch takes a list of messages, but one of them is a {type(other).__name__}") from None
         routes = [] if selector is None and queue is None else [route_of(message, selector, queue) for message in messages]
         self._selected = None if selector is None else routes
         self._named = None if queue is None else routes[0]

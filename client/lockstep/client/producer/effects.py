@@ -23,7 +23,7 @@ class Complete:
     """Every send of the frame is stored: those whose callers still wait get their results, and none counts as in flight."""
 
     frame: InFlightFrame
-    answer: FrameResult
+    result: FrameResult
 
 
 @dataclass(slots=True)

@@ -132,12 +132,12 @@ class InFlightLimit:
         self._waking -= 1
         refused_at = self._refused_at(waiter)
         if refused_at is not None:  # an earlier send failed after this one was admitted
-            self._fail_behind(waiter)
+            self._fail_later(waiter)
             self.release(count, byte_count)
             raise _preceding(waiter, refused_at)
         try:
             if not in_time():
-                self._fail_behind(waiter)
+                self._fail_later(waiter)
                 raise expired()
         except BaseException:  # re-raised
             self._leave(waiter)
@@ -152,16 +152,16 @@ class InFlightLimit:
         self.byte_count -= byte_count
         if self.shut:
             self._admit()
-        self._tell_idle()
+        self._notify_idle()
 
     def expired(self, waiter: _Waiter, error: Exception) -> None:
         """Fail a waiter with the error, because its deadline has come."""
         del self._waiters[waiter.number]
         waiter.entered.set_exception(error)
-        self._fail_behind(waiter)
+        self._fail_later(waiter)
         self._admit()
 
-    def refuse_behind(self, queue: MessageQueue, keys: Iterable[str]) -> Iterator[None]:
+    def refuse_later(self, queue: MessageQueue, keys: Iterable[str]) -> Iterator[None]:
         """Refuse every waiter with one of these keys after a keyed send failed, and every waiter that comes after one of them with a key of
         that.
 
@@ -188,11 +188,11 @@ class InFlightLimit:
                     continue
                 if not waiter.entered.done():
                     waiter.entered.set_exception(_preceding(waiter, place))
-                self._fail_behind(waiter)
+                self._fail_later(waiter)
                 self._admit()
                 yield
 
-    def _fail_behind(self, waiter: _Waiter) -> None:
+    def _fail_later(self, waiter: _Waiter) -> None:
         """Refuse the later waiters in the places where a failed waiter is listed.
 
         If it is no longer listed in a place, its list was removed, and the waiters that are listed there now came later.
@@ -246,9 +246,9 @@ class InFlightLimit:
     def _update(self) -> None:
         full = self.count >= self.count_max or self.byte_count >= self.byte_count_max
         self.shut = full or bool(self._waiters) or self._waking > 0
-        self._tell_idle()
+        self._notify_idle()
 
-    def _tell_idle(self) -> None:
+    def _notify_idle(self) -> None:
         if not self.count and not self._waiters and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 

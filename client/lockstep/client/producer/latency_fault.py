@@ -66,7 +66,7 @@ class BrokerLatencies:
         self.version = 0
         """Rises when a response or failure changes which brokers are avoided. That a broker's time is over is only in `next_change_ms`."""
 
-    def answered(self, broker_name: str, latency_ms: int, now_ms: int) -> None:
+    def responded(self, broker_name: str, latency_ms: int, now_ms: int) -> None:
         """Record that a frame was stored there after this time. Only the last response counts."""
         was = self._seen.get(broker_name)
         was_out = was is not None and was.until_ms > now_ms
@@ -76,7 +76,7 @@ class BrokerLatencies:
 
     def failed(self, broker_name: str, now_ms: int) -> None:
         """Record that a frame was not stored there in time, or was refused."""
-        self.answered(broker_name, self._faults.failed_ms, now_ms)
+        self.responded(broker_name, self._faults.failed_ms, now_ms)
 
     def usable(self, broker_names: Iterable[str], now_ms: int) -> frozenset[str]:
         """Return the brokers that are not avoided. If all are, return the better half: by latency, then by the end of their time."""

@@ -40,7 +40,7 @@ class PendingSend:
         "half_ms",
         "held_bytes",
         "keys",
-        "left_behind",
+        "may_be_stored",
         "message_ids",
         "parts",
         "pick",
@@ -92,7 +92,7 @@ class PendingSend:
         self.durable: bool | None = None
         """The response to its frame is sent when the records are on disk (True), when the operating system has them (False), or
         according to the broker's flush setting (None)."""
-        self.left_behind = False
+        self.may_be_stored = False
         """A queue that it has left may have stored it."""
         self.failed = False
         """It was reported as failed. Its frame may still be in flight for other sends."""
@@ -151,7 +151,7 @@ class PendingSend:
                 [self.places[position] for position in own],
             )
             part.alone, part.durable, part.queue = self.alone, self.durable, self.queue
-            part.failed, part.left_behind = self.failed, self.left_behind
+            part.failed, part.may_be_stored = self.failed, self.may_be_stored
             parts[found] = part
         self.parts = tuple(parts.values())
         return parts

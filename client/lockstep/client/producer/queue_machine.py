@@ -310,15 +310,15 @@ class QueueMachine:
         """Seal the next frame if a send may leave. Return whether there is more to do in the next loop turn."""
         if self._sequencer.over:
             self._fail(self._buffer.take_all(), Outcome.NOT_STORED, _over(self._sequencer))
-        answered_ms = now_ms + self.broker.expected_ms
+        response_ms = now_ms + self.broker.expected_ms
         failed_count = 0
         while failed_count < SENDS_PER_TURN:
             sends = self._buffer.cut(keyed_blocked=self._keyed_wait is not None)
             if not sends:
                 return False
-            late = [pending for pending in sends if pending.deadline_ms < answered_ms and pending.half_ms <= now_ms]
+            late = [pending for pending in sends if pending.deadline_ms < response_ms and pending.half_ms <= now_ms]
             if late or [pending for pending in sends if pending.done()]:
-                sends, late = self._sort_out(sends, frozenset(late))
+                sends, late = self._split_late(sends, frozenset(late))
                 if late:
                     failed_count += len(late)
                     self.end_given()
@@ -328,7 +328,7 @@ class QueueMachine:
                 return False
         return True
 
-    def _sort_out(self, sends: list[PendingSend], late: frozenset[PendingSend]) -> tuple[list[PendingSend], list[PendingSend]]:
+    def _split_late(self, sends: list[PendingSend], late: frozenset[PendingSend]) -> tuple[list[PendingSend], list[PendingSend]]:
         """Return which of these are sent, and which fail. Keyed sends are taken up to a change from one to the other: the rest goes
         back."""
         gone = [pending for pending in sends if pending.done()]
@@ -344,7 +344,7 @@ class QueueMachine:
 
     def _too_late(self) -> RequestTimeoutError:
         expected_ms = self.broker.expected_ms
-        return RequestTimeoutError(f"not written: less than {expected_ms} ms were left, twice the slowest recent answer of the broker")
+        return RequestTimeoutError(f"not written: less than {expected_ms} ms were left, twice the broker's slowest recent response")
 
     def _write(self, frame: InFlightFrame, connection: Connection, now_ms: int) -> None:
         if not frame.begun_ms:
@@ -380,7 +380,7 @@ class QueueMachine:
             return NEVER_MS
         return min([at_ms for at_ms in due if at_ms > now_ms], default=now_ms + 1)
 
-    # -------------------------------------------------------------------------------------------------------------- answered
+    # --------------------------------------------------------------------------------------------------------------- responses
 
     def lost(self, frame: InFlightFrame, error: Exception) -> None:
         """Record that a write of the frame will get no response. The next run handles it, because the connection may be closing now."""
@@ -395,7 +395,7 @@ class QueueMachine:
             if not frame.unanswered:
                 self._retry(frame)
 
-    def answered(
+    def handle_response(
         self, frame: InFlightFrame, code: int, remark: str | None, fields: Mapping[str, object], now_ms: int
     ) -> LayoutVersion | None:
         """Handle the response to a write of the frame. A late response to an early write is as good as any.
@@ -415,7 +415,7 @@ class QueueMachine:
         offset, physical_offset, host = get("queueOffset"), get("physicalOffset"), get("storeHost", "")
         if type(offset) is not int or type(physical_offset) is not int or type(host) is not str:
             frame.unknown = True
-            frame.error = RemoteProtocolError(f"broker {self.queue.broker_name} answered a send without saying where it is stored")
+            frame.error = RemoteProtocolError(f"broker {self.queue.broker_name} responded to a send without an offset")
             self._retry(frame)
             return
         self._frame = self._last_error = None
@@ -423,11 +423,11 @@ class QueueMachine:
         if frame.error is None:
             self.broker.record_response(now_ms - frame.begun_ms)
         if self._latencies is not None:
-            self._latencies.answered(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
+            self._latencies.responded(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
             self.stalled = not self.broker.up
-        answer = FrameResult(STATUS_OF_CODE[code], self.queue, offset, physical_offset, host, frame.sizes)
-        self._effects.append(Complete(frame, answer))
+        result = FrameResult(STATUS_OF_CODE[code], self.queue, offset, physical_offset, host, frame.sizes)
+        self._effects.append(Complete(frame, result))
         self.run_at_ms = 0 if self._buffer else NEVER_MS
 
     def _refused(self, frame: InFlightFrame, error: BrokerError, fields: Mapping[str, object], now_ms: int) -> LayoutVersion | None:
@@ -478,7 +478,7 @@ class QueueMachine:
         took_ms = min(now_ms - frame.begun_ms, self._config.attempt_timeout_ms)
         self.broker.record_response(took_ms)
         frame.unknown = True
-        frame.error = RequestTimeoutError(f"broker {self.queue.broker_name}: no answer within {took_ms} ms")
+        frame.error = RequestTimeoutError(f"broker {self.queue.broker_name}: no response within {took_ms} ms")
         frame.retry = True
         self.stalled = True
 
@@ -501,7 +501,7 @@ class QueueMachine:
         if frame.unknown:
             count = sum([pending.count for pending in self.leaving])
             for pending in self.leaving:
-                pending.left_behind = True
+                pending.may_be_stored = True
             facts = {"queue": str(self.queue), "possible_duplicates": count, "error": str(frame.error)}
             self._effects += [MayBeTwice(count), Log("frame.moved", facts)]
         gone = [pending for pending in frame.sends if pending.done()]
@@ -526,7 +526,7 @@ class QueueMachine:
             self._unseal(frame)
             self._buffer.put_back(frame.sends)  # those whose deadline has come fail there
             return
-        error = frame.error or RequestTimeoutError(f"broker {self.queue.broker_name}: no answer within {now_ms - frame.begun_ms} ms")
+        error = frame.error or RequestTimeoutError(f"broker {self.queue.broker_name}: no response within {now_ms - frame.begun_ms} ms")
         self._fail(frame.take_expired(now_ms), Outcome.UNKNOWN, error, stage=SendStage.IN_FLIGHT)
 
     def _fail_expired(self, now_ms: int) -> bool:
@@ -561,7 +561,7 @@ class QueueMachine:
         self._effects.append(Fail(self.queue, failed, outcome, cause, self.broker.up, behind, frozenset(keys), released))
 
     def _strike(self, now_ms: int) -> None:
-        self._backoff.struck(now_ms)
+        self._backoff.frame_lost(now_ms)
         if self._latencies is not None:
             self._latencies.failed(self.queue.broker_name, now_ms)
 

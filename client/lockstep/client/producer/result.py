@@ -48,39 +48,39 @@ class FrameResult:
 class SendResult:
     """The position of one acknowledged message."""
 
-    __slots__ = ("_answer", "_index", "message_id")
+    __slots__ = ("_frame", "_index", "message_id")
 
     message_id: str
     """The id that this producer gave it (UNIQ_KEY), 32 hex digits."""
 
-    def __init__(self, answer: FrameResult, index: int, message_id: str) -> None:
-        self._answer = answer
+    def __init__(self, frame: FrameResult, index: int, message_id: str) -> None:
+        self._frame = frame
         self._index = index
         self.message_id = message_id
 
     @property
     def status(self) -> SendStatus:
-        return self._answer.status
+        return self._frame.status
 
     @property
     def queue(self) -> MessageQueue:
-        return self._answer.queue
+        return self._frame.queue
 
     @property
     def queue_offset(self) -> int:
         """The offset of the message in its queue; −1 if it is stored at an unknown offset: a late repeat, or a delayed message."""
-        first = self._answer.first_offset
+        first = self._frame.first_offset
         return -1 if first < 0 else first + self._index
 
     @property
     def offset_message_id(self) -> str:
         """The broker's id of the message: store host and log offset in hex. Empty if the broker no longer knows it, or has no IPv4
         address."""
-        answer = self._answer
-        if answer.first_offset < 0:
+        frame = self._frame
+        if frame.first_offset < 0:
             return ""
         try:
-            return offset_message_id(answer.store_host, answer.physical_offset + sum(answer.sizes[: self._index]))
+            return offset_message_id(frame.store_host, frame.physical_offset + sum(frame.sizes[: self._index]))
         except LocalProtocolError:
             return ""
 

@@ -257,7 +257,7 @@ class Sends:
         limit, queue = self._limit, machine.queue
         full = f"{limit.count} messages with {limit.byte_count} bytes are in flight"
         where = f"broker {queue.broker_name} is {'connected' if machine.broker.up else 'not connected'}"
-        why = f"not sent in time for an answer before its deadline: it waited for the producer's in-flight limit ({full}; {where})"
+        why = f"not sent in time for a response before its deadline: it waited for the producer's in-flight limit ({full}; {where})"
         if route is UNKEYED:
             return SendTimeoutError(queue.topic, Outcome.NOT_STORED, why)
         return QueueUnavailableError(queue, Outcome.NOT_STORED, why)

@@ -50,7 +50,7 @@ class _Write:
         return False
 
     def set_result(self, response: Command) -> None:
-        self._shell.answered(self._topic, self._machine, self._frame, response)
+        self._shell.handle_response(self._topic, self._machine, self._frame, response)
 
     def set_exception(self, error: Exception) -> None:
         self._shell.lost(self._topic, self._machine, self._frame, error)
@@ -197,12 +197,12 @@ class ProducerShell:
 
     # --------------------------------------------------------------------------------------------------------------- running
 
-    def answered(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, response: Command) -> None:
+    def handle_response(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, response: Command) -> None:
         """Handle the response to a write of the frame."""
-        topic.answered(machine, frame, response.code, response.remark, response.fields, self._clock.monotonic_ms())
+        topic.handle_response(machine, frame, response.code, response.remark, response.fields, self._clock.monotonic_ms())
         self._carry_out(topic)
         if machine.run_at_ms == 0:
-            self._writes.add_behind(topic, machine)
+            self._writes.add_last(topic, machine)
 
     def lost(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, error: Exception) -> None:
         """Handle that a write of the frame will get no response."""
@@ -226,9 +226,9 @@ class ProducerShell:
             if type(effect) is Write:
                 assert endpoint is not None
                 frame = effect.frame
-                answer = _Write(self, topic, machine, frame)
+                write = _Write(self, topic, machine, frame)
                 endpoint.send_request(
-                    RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=effect.timeout_ms, receiver=answer
+                    RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=effect.timeout_ms, receiver=write
                 )
             else:
                 self._do(topic, effect)
@@ -280,29 +280,29 @@ class ProducerShell:
                 raise AssertionError("a frame is written by a run of its queue only")
 
     def _complete(self, effect: Complete) -> None:
-        frame, answer = effect.frame, effect.answer
+        frame, result = effect.frame, effect.result
         index = 0
         for pending in frame.sends:
             waiter, ids = pending.waiter, pending.message_ids
             if not pending.failed and not waiter.done():
                 if type(waiter) is Batch:
-                    waiter.stored(pending.places, [SendResult(answer, place, id_) for place, id_ in enumerate(ids, index)])
+                    waiter.stored(pending.places, [SendResult(result, place, id_) for place, id_ in enumerate(ids, index)])
                 else:
-                    waiter.set_result(SendResult(answer, index, ids))  # type: ignore[attr-defined, arg-type]
+                    waiter.set_result(SendResult(result, index, ids))  # type: ignore[attr-defined, arg-type]
             index += pending.count
         self._release(frame.sends)
 
     def _fail(self, effect: Fail) -> None:
         """Fail these sends. The later sends with their keys fail in this loop turn and the next ones."""
-        refused = self._limit.refuse_behind(effect.queue, effect.keys) if effect.keys else iter(())
+        refused = self._limit.refuse_later(effect.queue, effect.keys) if effect.keys else iter(())
         for pending in effect.failed:
-            outcome = Outcome.UNKNOWN if pending.left_behind else effect.outcome
+            outcome = Outcome.UNKNOWN if pending.may_be_stored else effect.outcome
             fail(pending, send_error(pending, effect.queue, outcome, effect.cause, connected=effect.connected))
         self._release(effect.released)
         if effect.keys:
-            self._failures.add(chain(self._fail_behind(effect), refused))
+            self._failures.add(chain(self._fail_later(effect), refused))
 
-    def _fail_behind(self, effect: Fail) -> Iterator[None]:
+    def _fail_later(self, effect: Fail) -> Iterator[None]:
         for pending in effect.behind:
             fail(pending, PrecedingSendError(effect.queue, pending.keys[0] or None))
             self._release([pending])

@@ -128,7 +128,9 @@ class TopicMachine:
         machine = None if queue is None else self.of_queue(queue)
         if machine is None:
             count = len(self.layout.write_queues)
-            raise LocalProtocolError(f"{queue} is none of the {count} writable queues of topic {self.layout.topic}: see SendResult.queue")
+            raise LocalProtocolError(
+                f"{queue} is not one of the {count} writable queues of topic {self.layout.topic}: see SendResult.queue"
+            )
         return machine
 
     @property
@@ -178,11 +180,11 @@ class TopicMachine:
         if machine.stalled or machine.counts_as_stalled:
             self._relieve(machine, now_ms)
 
-    def answered(
+    def handle_response(
         self, machine: QueueMachine, frame: InFlightFrame, code: int, remark: str | None, fields: Mapping[str, object], now_ms: int
     ) -> None:
         """Handle the response to a write of the frame."""
-        version = machine.answered(frame, code, remark, fields, now_ms)
+        version = machine.handle_response(frame, code, remark, fields, now_ms)
         self._count_stalled(machine)
         if version is not None:
             # If the higher layout is known already, the later sends were assigned again before: the frame goes ahead of them.
@@ -313,13 +315,13 @@ class TopicMachine:
             self.due.append(machine)
 
     def _refuse(self, sends: list[PendingSend], error: Callable[[], Exception]) -> None:
-        told = [pending for pending in sends if not pending.failed]
-        if len(told) < len(sends):
+        refused = [pending for pending in sends if not pending.failed]
+        if len(refused) < len(sends):
             self.effects.append(Release([pending for pending in sends if pending.failed]))
-        for pending in told:
+        for pending in refused:
             pending.failed = True
-        if told:
-            self.effects.append(Refuse(told, error))
+        if refused:
+            self.effects.append(Refuse(refused, error))
 
     def _leave_out(self, latencies: BrokerLatencies, now_ms: int) -> None:
         """Compute which brokers are avoided, if that may have changed."""

@@ -35,7 +35,7 @@ class _Waiter:
         if not_ready is not None:
             self.opened.set_exception(RouteNotReadyError(not_ready.remark))
             return
-        why = "not sent before its deadline (no nameserver or broker has answered yet where its queues are)"
+        why = "not sent before its deadline (no nameserver or broker has returned its route yet)"
         self.opened.set_exception(SendTimeoutError(self._topic, Outcome.NOT_STORED, why))
 
 

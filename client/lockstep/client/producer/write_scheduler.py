@@ -42,7 +42,7 @@ class WriteScheduler:
         if self._handle is None:
             self._handle = self._loop.call_soon(self._run_due)
 
-    def add_behind(self, topic: TopicMachine, machine: QueueMachine) -> None:
+    def add_last(self, topic: TopicMachine, machine: QueueMachine) -> None:
         """As `add`, but after everything that is scheduled in the loop now: a caller whose send was just acknowledged may send more
         first."""
         if self._closed:
