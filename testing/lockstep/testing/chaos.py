@@ -13,26 +13,29 @@ from lockstep.testing.stage import TEST
 
 EVERY_S = 2.0
 DOWN_S = (0.1, 4.0)
-"""How long what was killed stays down."""
+"""How long a killed member stays down."""
 SHORT_PAUSE_S = (0.1, 4.0)
 LONG_PAUSE_S = (4.0, 40.0)
-"""Beyond the grace, and now and then beyond the session timeout: somebody else has the queues when it wakes."""
+"""Longer than the grace, and sometimes than the session timeout: another member has the queues when it wakes."""
 LINK_S = (0.2, 8.0)
 """How long a partition or a slow link lasts."""
 SLOW_S = 1.0
 RESTART_S, RESTARTS_MAX = 4.0, 5
-"""A program that could not start tells so within 3 s."""
+"""A program that cannot start fails within 3 s."""
 LATE_CHANCE, CHOP = 0.005, 0.2
-"""What the network does while the chaos lasts: segments lost and sent again, writes cut in pieces."""
+"""Network noise while the chaos lasts: the shares of segments that are lost and sent again, and of writes that are cut in pieces."""
 
 
 class Chaos:
-    """`async with Chaos(cluster): …`: faults come while the block runs. At its end all of them are over, and what it killed runs again.
+    """`async with Chaos(cluster): …`: inject faults while the block runs. At its end all faults are over, and all killed members run again.
 
-    A program that ends with a TransportError meanwhile, because it reached nobody, is started again, as a service manager would.
+    A program that ends with a TransportError in the meantime, because it reached no server, is started again, as a service manager would.
 
-    `seed`: which faults, when and on whom; that of the universe by default. `every_seconds`: their mean distance. `faults`: some of FAULTS;
-    by default all that the cluster can do without losing what was acknowledged: power cuts of brokers only with flush="sync".
+    Args:
+        seed: determines which faults happen, when and to which member; by default the seed of the universe.
+        every_seconds: the mean time between two faults.
+        faults: some of FAULTS; by default all that the cluster can have without losing acknowledged messages: power cuts of brokers only
+            with flush="sync".
     """
 
     def __init__(
@@ -51,10 +54,10 @@ class Chaos:
         self._under_way: dict[asyncio.Task[None], None] = {}
         self._over = asyncio.Event()
         self._down: dict[str, None] = {}
-        """Members that the chaos took down and has not brought back."""
+        """Members that the chaos has taken down and not started again yet."""
         self._failure: BaseException | None = None
         self._restarted_s = -RESTART_S
-        """When it last started something again."""
+        """When it last started a member again."""
 
     async def __aenter__(self) -> "Chaos":
         self._spawn(self._storm(), "chaos")
@@ -86,7 +89,7 @@ class Chaos:
         self._cluster.set_noise(0, 0)
 
     async def _start_again(self) -> bool:
-        """As a service manager does with programs that end because they reached nobody. False: there are none."""
+        """Start programs again that ended because they reached no server. Return False if there are none."""
         failed = [name for name in self._cluster.workers if isinstance(self._cluster.failure(name), TransportError)]
         for name in failed:
             await self._restart(name)
@@ -113,12 +116,12 @@ class Chaos:
     # ------------------------------------------------------------------------------------------------------ for the faults
 
     def running(self, names: Collection[str]) -> str | None:
-        """One of them that runs."""
+        """Return one of the members that runs; None if none does."""
         alive = [name for name in names if self._cluster.state(name) == "running" and name not in self._down]
         return self._random.choice(alive) if alive else None
 
     def later(self, span_s: tuple[float, float], undo: Callable[[], Awaitable[None]]) -> None:
-        """When a time within the span is over, or the chaos is."""
+        """Call `undo` after a time within the span, or at the end of the chaos."""
 
         async def run(seconds: float) -> None:
             await self._is_over_within(seconds)
@@ -127,7 +130,7 @@ class Chaos:
         self._spawn(run(self._random.uniform(*span_s)), "chaos undo")
 
     async def take_down(self, name: str | None, how: Callable[[str], Awaitable[None]], span_s: tuple[float, float]) -> None:
-        """Takes a member down by `how`, brings it back later."""
+        """Take a member down by `how`, and start or resume it later."""
         if name is None:
             return
         self._down[name] = None
@@ -142,7 +145,7 @@ class Chaos:
         del self._down[name]
 
     def link(self) -> tuple[str, str]:
-        """A client, the test itself among them, and a broker."""
+        """Return a client (the test itself is one of them) and a broker."""
         cluster = self._cluster
         return self._random.choice([*cluster.workers, TEST]), self._random.choice(cluster.brokers)
 
@@ -153,7 +156,7 @@ class Chaos:
         async def stop(name: str) -> None:
             try:
                 await self._cluster.stop(name)
-            except LockstepError:  # cut off from everybody it may take long
+            except LockstepError:  # a program that reaches no server may take long
                 await self._cluster.kill(name)
 
         await self.take_down(self.running(self._cluster.workers), stop, DOWN_S)
@@ -208,7 +211,7 @@ FAULTS: Mapping[str, Callable[[Chaos], Awaitable[None]]] = {
     "reset_connections": Chaos.reset_connections,
 }
 REAL = ("kill_worker", "stop_worker", "pause_worker", "kill_broker", "pause_broker", "kill_nameserver")
-"""Those that real processes can have."""
+"""The faults that real processes can have."""
 
 
 def _harmless(possible: Collection[str], cluster: TestCluster) -> list[str]:

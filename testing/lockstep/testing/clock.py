@@ -1,4 +1,4 @@
-"""The time of a test: in the simulator it costs nothing."""
+"""The clock of a test: virtual in the simulator, else real."""
 
 import asyncio
 
@@ -6,11 +6,11 @@ from lockstep.testing.errors import OnlySimulatedError
 from lockstep.testing.simulation import SimLoop
 
 REAL_WAIT_MAX_S = 30.0
-"""As long as a test with real processes may wait for nothing but time."""
+"""The longest `advance` of a test with real processes."""
 
 
 class TestClock:
-    """`now`, and `advance`. Virtual where the running loop is a SimLoop, else real."""
+    """Provides `now` and `advance`: in virtual time if the running loop is a SimLoop, else in real time."""
 
     __test__ = False
 
@@ -20,7 +20,7 @@ class TestClock:
 
     @property
     def seed(self) -> int | None:
-        """Which universe this is; None in real time."""
+        """The seed of the universe; None in real time."""
         return self._loop.seed if isinstance(self._loop, SimLoop) else None
 
     @property
@@ -33,9 +33,11 @@ class TestClock:
         return self._loop.now if isinstance(self._loop, SimLoop) else self._loop.time()
 
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
-        """So much time passes for everybody, and everything that is due in it happens.
+        """Let this much time pass for all machines; everything that is due in it happens.
 
-        OnlySimulatedError in real time beyond 30 s; ValueError for less than nothing.
+        Raises:
+            OnlySimulatedError: in real time, for more than 30 s.
+            ValueError: the time is negative.
         """
         total_s = seconds + 60 * minutes + 3600 * hours
         if total_s < 0:

@@ -1,4 +1,4 @@
-"""A whole cluster for a test: nameservers, brokers and the test's own programs, on simulated machines or as real processes."""
+"""A cluster for a test: nameservers, brokers and the test's own programs, on simulated machines or as real processes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ from lockstep.testing.simulation import SimLoop
 from lockstep.testing.stage import TEST, BrokerSettings, Main, Member, Server, Stage
 
 LOOK_S = 0.05
-"""Between two looks at what a test waits for."""
+"""Time between two evaluations of a condition."""
 TOLD_MAX = 40
 
 NO_LOOP = """TestCluster needs a simulated event loop, and this one is {loop}.
@@ -34,7 +34,7 @@ NO_LOOP = """TestCluster needs a simulated event loop, and this one is {loop}.
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """What the test or its chaos did."""
+    """An action of the test or of its chaos."""
 
     t: float
     """Seconds since the cluster began to start."""
@@ -45,12 +45,12 @@ class Happening:
 
 
 class TestCluster:
-    """`async with TestCluster() as cluster:` a started cluster; the end of the block ends everything in it.
+    """`async with TestCluster() as cluster:` starts a cluster, and ends everything in it with the block.
 
-    In the simulator every member is a process on a machine of its own, the test is one too, and time is virtual. `real=True` plays the same
-    test with real processes in `folder`, in real time; what only the simulator can do raises OnlySimulatedError there.
+    In the simulator every member is a process on a machine of its own, the test is one too, and time is virtual. `real=True` runs the same
+    test with real processes in `folder`, in real time; operations that only the simulator has raise OnlySimulatedError there.
 
-    Leaving raises WorkerFailedError if one of its programs failed and the test has not taken notice of it: `failures()` does.
+    The end of the block raises WorkerFailedError if one of its programs failed and the test has not called `failures()` since.
     """
 
     __test__ = False
@@ -72,7 +72,7 @@ class TestCluster:
         if real and folder is None:
             raise ConfigError("real=True needs folder=…, an empty directory for stores and logs (pytest's tmp_path)")
         self.happenings: list[Happening] = []
-        """What was done to the cluster so far."""
+        """The actions on the cluster so far."""
         self._settings = BrokerSettings(flush, disconnect_grace_ms, session_timeout_ms, auto_create_topics)
         self._counts = nameservers, brokers
         self._folder = folder if real else None
@@ -129,22 +129,22 @@ class TestCluster:
 
     @property
     def real(self) -> bool:
-        """Played with real processes in real time."""
+        """Whether the cluster is real processes in real time."""
         return self._folder is not None
 
     @property
     def seed(self) -> int | None:
-        """Which universe this is; None in real time."""
+        """The seed of the universe; None in real time."""
         return self.clock.seed
 
     @property
     def flush(self) -> str:
-        """ "async" or "sync": whether brokers answer before the disk has what was sent."""
+        """ "async" or "sync": whether brokers acknowledge before or after the sync of their disk."""
         return self._settings.flush
 
     @property
     def nameserver(self) -> str:
-        """What to give to producers and consumers as `nameserver`."""
+        """The argument `nameserver` of producers and consumers."""
         return ";".join(server.address for server in self._nameservers.values())
 
     @property
@@ -159,7 +159,7 @@ class TestCluster:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Names of the programs that were started here."""
+        """The names of the programs that were started."""
         return tuple(self._workers)
 
     @property
@@ -174,29 +174,29 @@ class TestCluster:
         return self.clock.now
 
     def failure(self, name: str) -> BaseException | None:
-        """What the main function of a program raised, where it has failed."""
+        """Return the exception of a program's main function; None if it has not failed."""
         return self._member(name).failure
 
     def state(self, name: str) -> str:
-        """Of a member: "new", "running", "paused", "killed", "power cut", "stopped" or "failed"."""
+        """Return the state of a member: "new", "running", "paused", "killed", "power cut", "stopped" or "failed"."""
         return self._member(name).state
 
     def running(self) -> str:
-        """The name of the program whose code is running; "test" for the test's own."""
+        """Return the name of the program whose code is running; "test" for the test itself."""
         return self._on.running()
 
     def failures(self) -> list[str]:
-        """What went wrong in brokers, nameservers and programs and was handled by nobody; each is told once."""
+        """Return the unhandled errors of brokers, nameservers and programs since the last call."""
         return self._on.errors()
 
     # ---------------------------------------------------------------------------------------------------------------- time
 
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
-        """So much time passes for everybody. In real time at most 30 s (OnlySimulatedError)."""
+        """Let this much time pass for all machines. In real time at most 30 s (OnlySimulatedError)."""
         await self.clock.advance(seconds=seconds, minutes=minutes, hours=hours)
 
     async def until(self, condition: Callable[[], object], what: str = "the condition", *, timeout: float = 120) -> None:
-        """Waits until `condition()` is true; NotReachedError after `timeout` seconds."""
+        """Wait until `condition()` is true. Raise NotReachedError after `timeout` seconds."""
         end = self.now + timeout
         while not condition():
             if self.now >= end:
@@ -206,7 +206,7 @@ class TestCluster:
     # -------------------------------------------------------------------------------------------------------- topics, groups
 
     async def create_topic(self, name: str, queues: int = 4) -> None:
-        """`queues` on each broker. A topic that exists is left as it is."""
+        """Create a topic with `queues` on each broker. An existing topic is not changed."""
         instance = Client(self.nameserver).instance()
         try:
             await instance.start()
@@ -215,17 +215,20 @@ class TestCluster:
             await instance.close()
 
     async def group_status(self, group: str) -> GroupReport | None:
-        """What `lockstep group show` tells: owner, epoch, progress and lag per queue. None: no broker knows the group.
+        """Return what `lockstep group show` prints: owner, epoch, progress and lag of each queue. None if no broker knows the group.
 
-        TransportError where no nameserver answers.
+        Raises:
+            TransportError: no nameserver responds.
         """
         report, _ = await read_group(AdminClient(Host.current(), self.nameserver), group)
         return report
 
     async def settled(self, group: str, *, timeout: float = 120) -> None:
-        """Waits until the group has consumed and committed every message there is; NotReachedError after `timeout` seconds.
+        """Wait until the group has consumed and committed all messages.
 
-        StateError for a broadcasting group: no broker knows how far its members are.
+        Raises:
+            NotReachedError: it has not after `timeout` seconds.
+            StateError: the group is broadcasting: no broker knows the progress of its members.
         """
         end = self.now + timeout
         while True:
@@ -236,7 +239,9 @@ class TestCluster:
             except LockstepError as error:
                 told = str(error)
             if report is not None and report.broadcasting:
-                raise StateError(f"group {group} is broadcasting: no broker knows how far its members are, wait for what they do")
+                raise StateError(
+                    f"group {group} is broadcasting: no broker knows the progress of its members, so wait for their effects with until(…)"
+                )
             if not told:
                 return
             if self.now >= end:
@@ -246,7 +251,7 @@ class TestCluster:
     # ------------------------------------------------------------------------------------------------------------ processes
 
     async def start(self, name: str, main: Main) -> None:
-        """Runs `async def main()` as a program of its own: on its own machine, in real time in its own thread and event loop.
+        """Run `async def main()` as a program of its own: on its own machine, in real time in its own thread and event loop.
 
         Build the consumer inside `main`, as the real program does, with `nameserver=cluster.nameserver`.
         """
@@ -257,7 +262,7 @@ class TestCluster:
         await worker.start()
 
     async def restart(self, name: str) -> None:
-        """Starts it again as it was started; where it still runs, it is stopped in order first."""
+        """Start a member again; if it still runs, stop it in order first."""
         member = self._member(name)
         self._note(f"restart {name}")
         if member.state == "paused":
@@ -267,17 +272,17 @@ class TestCluster:
         await member.start()
 
     async def stop(self, name: str) -> None:
-        """Asks it to end in order and waits for that: SIGTERM where it handles that, else its main function is cancelled."""
+        """Ask a member to end in order, and wait until it has: by SIGTERM if it handles that, else its main function is cancelled."""
         self._note(f"stop {name}")
         await self._member(name).stop()
 
     async def kill(self, name: str) -> None:
-        """kill −9: nothing of it runs again, not even a `finally`. `restart` starts it again."""
+        """Kill a member (kill −9): none of its code runs again, not even a `finally`. `restart` starts it again."""
         self._note(f"kill {name}")
         await self._member(name).kill()
 
     async def pause(self, name: str, *, seconds: float | None = None) -> None:
-        """SIGSTOP: nothing of it runs, its connections stay open. With `seconds` it goes on after that time, and the call returns then."""
+        """Pause a member (SIGSTOP): its code does not run, its connections stay open. With `seconds`, resume it after that time."""
         self._note(f"pause {name}" + ("" if seconds is None else f" for {seconds:g} s"))
         await self._member(name).pause()
         if seconds is not None:
@@ -285,14 +290,14 @@ class TestCluster:
             await self.resume(name)
 
     async def resume(self, name: str) -> None:
-        """SIGCONT."""
+        """Resume a paused member (SIGCONT)."""
         self._note(f"resume {name}")
         await self._member(name).resume()
 
     # ------------------------------------------------------------------------------------------------- only in the simulator
 
     async def cut_power(self, name: str) -> None:
-        """Its machine goes off: peers hear nothing, files lose what was not synced. `restart` boots it."""
+        """Switch the machine of a member off: its peers are not notified, and unsynced bytes are lost. `restart` boots it."""
         self._simulated("cut_power")
         member = self._member(name)
         assert isinstance(member, SimMember)
@@ -300,7 +305,7 @@ class TestCluster:
         await member.cut_power()
 
     def partition(self, one: str, other: str | Iterable[str] | None = None, *, one_way: bool = False) -> None:
-        """Nothing gets through between `one` and `other` (several; None: everybody) until `heal`. `one_way`: only from one to other."""
+        """Block all traffic between `one` and `other` (several; None: all members) until `heal`. `one_way`: only from one to other."""
         stage = self._simulated("partition")
         others = self._others(one, other)
         self._note(f"partition {one} {'→' if one_way else '|'} {', '.join(others)}")
@@ -310,7 +315,7 @@ class TestCluster:
                 stage.network.block(self._address(each), self._address(one))
 
     def slow_link(self, one: str, other: str | Iterable[str] | None = None, *, seconds: float) -> None:
-        """Each segment between them takes up to so many seconds more, until `heal`."""
+        """Delay each segment between them by up to `seconds`, until `heal`."""
         stage = self._simulated("slow_link")
         others = self._others(one, other)
         self._note(f"slow link {one} – {', '.join(others)}: {seconds:g} s")
@@ -319,7 +324,7 @@ class TestCluster:
             stage.network.slow[here, there] = stage.network.slow[there, here] = seconds
 
     def heal(self) -> None:
-        """Ends every partition and slow link."""
+        """End all partitions and slow links."""
         stage = self._simulated("heal")
         if stage.network.blocked or stage.network.slow:
             self._note("heal the network")
@@ -327,7 +332,7 @@ class TestCluster:
         stage.network.slow.clear()
 
     def reset_connections(self, one: str, other: str | Iterable[str] | None = None) -> None:
-        """Cuts every connection between them, mid-frame; both ends may dial again at once."""
+        """Cut all connections between them, also within a frame; both ends may connect again at once."""
         stage = self._simulated("reset_connections")
         others = self._others(one, other)
         self._note(f"reset connections {one} – {', '.join(others)}")
@@ -336,21 +341,21 @@ class TestCluster:
                 stage.network.reset(connection)
 
     def set_noise(self, late_chance: float, chop: float) -> None:
-        """How often a segment is lost and sent again 0.2 to 3.2 s later, and how often a write arrives in pieces; 0 of both at first.
+        """Set the shares of segments that are lost and sent again 0.2 to 3.2 s later, and of writes that arrive in pieces; 0 at first.
 
-        Real networks have their own.
+        Without effect on real processes.
         """
         if isinstance(self._on, SimStage):
             self._on.network.late_chance, self._on.network.chop = late_chance, chop
 
     def slow_disk(self, name: str, *, seconds: float) -> None:
-        """Each sync of that machine's disk takes up to so long; 0: no time, as at first."""
+        """Let each sync of that machine's disk take up to `seconds`; 0: no time, as at first."""
         stage = self._simulated("slow_disk")
         self._note(f"slow disk of {name}: {seconds:g} s")
         stage.loop.machine(self._address(name)).disk.delays_s["sync"] = (seconds / 2, seconds)
 
     def set_wall_clock(self, name: str, *, ahead_seconds: float) -> None:
-        """The date of that machine jumps: from now on it is so much ahead of the true time (negative: behind)."""
+        """Set the wall clock of that machine: from now on it is `ahead_seconds` ahead of the true time (negative: behind)."""
         stage = self._simulated("set_wall_clock")
         self._note(f"wall clock of {name}: {ahead_seconds:+g} s")
         stage.loop.machine(self._address(name)).wall_offset_s = ahead_seconds
@@ -366,7 +371,7 @@ class TestCluster:
         return [other] if isinstance(other, str) else list(other)
 
     def _address(self, name: str) -> str:
-        """Of its machine."""
+        """Return the address of its machine."""
         if name == TEST:
             return self._simulated("this").here
         member = self._member(name)
@@ -394,6 +399,6 @@ class TestCluster:
         self.happenings.append(Happening(self.now, text))
 
     def _situation(self) -> str:
-        """For messages: who is in which state, what was done last."""
+        """Return the state of each member and the last actions, for error messages."""
         states = ", ".join(f"{name} {member.state}" for name, member in self._members().items())
         return "\n".join([states, *map(str, self.happenings[-TOLD_MAX:])])

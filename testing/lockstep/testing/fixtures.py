@@ -1,4 +1,4 @@
-"""The fixtures. Registered by the plugin where pytest-asyncio is; the simulator is loaded when a test first asks for one."""
+"""The fixtures. The plugin registers them if pytest-asyncio is installed; the simulator is loaded when a test first uses one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -37,7 +37,7 @@ async def lockstep_clock(request: pytest.FixtureRequest) -> "TestClock":
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def lockstep_cluster(request: pytest.FixtureRequest, lockstep_clock: "TestClock", tmp_path: Path) -> "AsyncIterator[TestCluster]":
-    """A started TestCluster. `@pytest.mark.lockstep(brokers=3, flush="sync")` says what it is like."""
+    """A started TestCluster. `@pytest.mark.lockstep(brokers=3, flush="sync")` sets its settings."""
     from lockstep.testing.cluster import TestCluster
 
     real = bool(request.config.getoption("lockstep_real"))
@@ -49,7 +49,7 @@ async def lockstep_cluster(request: pytest.FixtureRequest, lockstep_clock: "Test
 
 @pytest.fixture
 def lockstep_chaos(lockstep_cluster: "TestCluster") -> "Callable[..., Chaos]":
-    """`async with lockstep_chaos(): …`: faults while the block runs, calm at its end. Takes what Chaos takes."""
+    """`async with lockstep_chaos(): …`: injects faults while the block runs. Takes the arguments of Chaos."""
     from lockstep.testing.chaos import Chaos
 
     def chaos(seed: int | None = None, **settings: Any) -> Chaos:

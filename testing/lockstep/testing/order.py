@@ -1,4 +1,4 @@
-"""The order checker: hears what was sent and what the user's handler did, and says whether that could be right."""
+"""The order checker: is notified of sends and of the work of the user's handler, and checks that the order was kept."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -28,18 +28,19 @@ ListenerT = TypeVar("ListenerT", bound=OrderlyListener)
 
 DONE = (None, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
 NEARBY_COUNT = 6
-"""Handlings shown before and after what is wrong, and faults of the one whose doing it is."""
+"""The number of handlings shown before and after a violation, and of faults of the member that caused it."""
 NEARBY_S = 5.0
-"""Of what happened to the cluster before them."""
+"""How long before these handlings events of the cluster are shown."""
 
 
 class OrderChecker:
-    """One for each consumer group and topic that a test looks at.
+    """Checks the work of one consumer group on one topic.
 
-    It hears of sends through `producer(…)`, and of work done through `watch` (a call that ends with SUCCESS has done its messages) or
-    through `handled`, called where the effect happens: in the transaction, after the write that could have been refused. `verify` judges.
+    It is notified of sends by `producer(…)`, and of work by `watch` (a call that ends with SUCCESS has handled its messages) or by
+    `handled`, which is called where the effect happens: in the transaction, after the write that could have been refused. `verify` checks.
 
-    `topic` and `expression`: what the group subscribes to; other messages need not be handled.
+    Args:
+        topic, expression: the group's subscription; other messages need not be handled.
     """
 
     def __init__(self, cluster: TestCluster, *, topic: str | None = None, expression: str = "*") -> None:
@@ -50,10 +51,10 @@ class OrderChecker:
         self._handlings: list[Handling] = []
         self._count = 0
 
-    # ----------------------------------------------------------------------------------------------------------- it is told
+    # ----------------------------------------------------------------------------------------------------------- notified of
 
     def producer(self, producer: Producer) -> "CheckedProducer":
-        """The same producer; the checker hears what is sent through it and what became of that."""
+        """Return a wrapper of the producer that reports its sends, and their results, to this checker."""
         return CheckedProducer(producer, self)
 
     def watch(self, listener: ListenerT) -> ListenerT:
@@ -79,7 +80,7 @@ class OrderChecker:
         return result
 
     def handled(self, message: MessageExt, context: OrderlyContext | None = None) -> None:
-        """The work for this message is done now."""
+        """Report that the work for this message is done now."""
         self._handlings.append(
             Handling(
                 number=self._next(),
@@ -96,7 +97,7 @@ class OrderChecker:
         )
 
     def began(self, message: Message, *, by_queue: bool = False) -> Send:
-        """Notes that a send begins; `by_queue`: a selector or the caller picks its queue. `producer(…)` calls it itself."""
+        """Report that a send begins. `by_queue`: a selector or the caller chooses its queue. `producer(…)` calls this."""
         group = None if message.sharding_key is None else key_group(message.sharding_key)
         expected = self._topic in (None, message.topic) and self._filter.matches_tag(message.tags)
         send = Send(message.topic, bytes(message.body), group, self._next(), self._cluster.now, expected=expected)
@@ -106,7 +107,7 @@ class OrderChecker:
         return send
 
     def ended(self, send: Send, result: SendResult | BaseException) -> None:
-        """It was acknowledged, or failed."""
+        """Report that a send was acknowledged, or failed."""
         send.ended, send.ended_s = self._next(), self._cluster.now
         if isinstance(result, SendResult):
             send.fate, send.message_id = Fate.ACKED, result.message_id
@@ -127,27 +128,31 @@ class OrderChecker:
 
     @property
     def handled_count(self) -> int:
-        """Handlings so far, repeats among them."""
+        """The number of handlings so far, repeats included."""
         return len(self._handlings)
 
     @property
     def repeat_count(self) -> int:
-        """How many of them were repeats."""
+        """The number of repeats among them."""
         return len(self._handlings) - len({each.message_id for each in self._handlings})
 
     def verify(self, *, max_repeats: int = 10) -> None:
-        """Call it when the group has settled. OrderViolationError tells what is wrong, what happened around it, and the seed.
+        """Check all laws. Call it when the group has settled.
 
-        `max_repeats`: how often one message may come again; 0 where nothing was disturbed.
+        Args:
+            max_repeats: how often a message may be repeated; 0 if there were no faults.
+
+        Raises:
+            OrderViolationError: a law is broken; the message has the events around it, and the seed.
         """
         acked = sum(send.fate is Fate.ACKED for send in self._sends)
         if not acked:
             raise OrderViolationError("no send was acknowledged, so nothing is proved: send through checker.producer(…)")
         broken = judge(self._sends, self._handlings, max_repeats=max_repeats)
         if broken:
-            raise OrderViolationError(self._told(broken))
+            raise OrderViolationError(self._text(broken))
 
-    def _told(self, broken: Sequence[Broken]) -> str:
+    def _text(self, broken: Sequence[Broken]) -> str:
         seed = self._cluster.seed
         lines = [f"{len(broken)} faults" if len(broken) > 1 else "1 fault", *(f"  {each.law}: {each.text}" for each in broken)]
         lines += ["around the first one:", *self._nearby(broken[0])]
@@ -156,7 +161,7 @@ class OrderChecker:
         return "\n".join(lines)
 
     def _nearby(self, broken: Broken) -> list[str]:
-        """What was handled of the same key or queue, and what happened to the cluster, in order of time."""
+        """Return the handlings of the same key or queue, and the events of the cluster, in order of time."""
         groups = {id_: f"{send.topic} {send.group}" for send in self._sends if (id_ := send.message_id)}
         mine = [each for each in self._handlings if broken.group is None or groups.get(each.message_id) == broken.group]
         at = sum(each.t < broken.t for each in mine)
@@ -176,7 +181,7 @@ def _line(handling: Handling) -> str:
 
 
 class CheckedProducer:
-    """A producer that tells an OrderChecker what it sends. Everything else is the producer's own."""
+    """Wraps a producer, and reports its sends to an OrderChecker."""
 
     def __init__(self, producer: Producer, checker: OrderChecker) -> None:
         self._producer = producer
@@ -184,7 +189,7 @@ class CheckedProducer:
 
     def __getattr__(self, name: str) -> Any:
         if name == "send_oneway":
-            raise AttributeError("send_oneway has no answer, so the checker could not know what must be handled: use send")
+            raise AttributeError("send_oneway has no response, so the checker could not know which messages must be handled: use send")
         return getattr(self._producer, name)
 
     async def __aenter__(self) -> "CheckedProducer":
@@ -197,7 +202,7 @@ class CheckedProducer:
     async def send(self, message: Message, **options: Any) -> SendResult:
         """Producer.send."""
         send = self._began(message, options)
-        return (await self._tell([send], lambda: self._one(message, options)))[0]
+        return (await self._report([send], lambda: self._one(message, options)))[0]
 
     async def _one(self, message: Message, options: dict[str, Any]) -> list[SendResult]:
         return [await self._producer.send(message, **options)]
@@ -205,13 +210,13 @@ class CheckedProducer:
     async def send_batch(self, messages: Sequence[Message], **options: Any) -> list[SendResult]:
         """Producer.send_batch."""
         sends = [self._began(message, options) for message in messages]
-        return await self._tell(sends, lambda: self._producer.send_batch(messages, **options))
+        return await self._report(sends, lambda: self._producer.send_batch(messages, **options))
 
     def _began(self, message: Message, options: dict[str, Any]) -> Send:
         by_queue = options.get("queue") is not None or options.get("selector") is not None
         return self._checker.began(message, by_queue=by_queue)
 
-    async def _tell(self, sends: Sequence[Send], send: Callable[[], Any]) -> list[SendResult]:
+    async def _report(self, sends: Sequence[Send], send: Callable[[], Any]) -> list[SendResult]:
         try:
             results: list[SendResult] = await send()
         except BatchSendError as error:

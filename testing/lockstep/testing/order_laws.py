@@ -1,13 +1,13 @@
 """The laws of a handler's work, whatever happens to the cluster. Pure: sends and handlings in, broken laws out.
 
-order     of one key, handlings go through the queue's order without a gap. They may jump back, as after a hand-over, and then go through
-          it again: 1 2 3 · 2 3 4 is in order; 1 2 3 · 2 4 is not, nor is 1 2 3 4 · 2 at the end.
-stale     nobody does work with a lower fence than the queue has seen: its owner had lost it. (The fence is known where the context is
-          handed over; where it is not, such work shows as disorder.)
-acked     A of one key was acknowledged before B was sent: A is handled first.
-lost      whatever was acknowledged is handled.
-repeats   nothing is handled more than 1 + max_repeats times.
-stranger  nothing is handled that was not sent.
+order     The handlings of one key follow the order of its queue without a gap. They may jump back, as after a hand-over, and then repeat
+          from there: 1 2 3 · 2 3 4 is in order; 1 2 3 · 2 4 is not, nor is 1 2 3 4 · 2 at the end.
+stale     No work is done under a lower fence than the queue has seen: its owner had lost the queue. (The fence is known if the context is
+          passed; if it is not, such work shows as disorder.)
+acked     If A of one key was acknowledged before B was sent, A is handled first.
+lost      Every acknowledged message is handled.
+repeats   No message is handled more than 1 + max_repeats times.
+stranger  No message is handled that was not sent.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ from enum import Enum
 from lockstep.protocol.order import fence_falls, overtakings, skips
 
 FAULTS_MAX = 20
-"""Of each law: the first ones tell the story."""
+"""The most violations of one law that are shown: the first ones."""
 
 
 class Fate(Enum):
-    """What its producer was told of a message."""
+    """The result of a send, as its producer got it."""
 
     ACKED = "acknowledged"
     UNKNOWN = "in an unknown state"
@@ -31,33 +31,33 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Send:
-    """One message on its way in. `began` and `ended` are places in the one order of everything that the checker has heard."""
+    """One send. `began` and `ended` are numbers in one count of all reports to the checker."""
 
     topic: str
     body: bytes
     group: str | None
-    """What is ordered with it: its key or its queue. None: unkeyed, so in no order."""
+    """Its key or its queue, within which messages are ordered. None if it has no order."""
     began: int
     began_s: float
     ended: int | None = None
     ended_s: float | None = None
     fate: Fate = Fate.UNKNOWN
     message_id: str = ""
-    """Known of what was acknowledged."""
+    """Known if it was acknowledged."""
     expected: bool = True
-    """The handler's subscription takes it."""
+    """Whether the handler's subscription includes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """The handler has done its work for one message."""
+    """The handler's work for one message, done."""
 
     number: int
     t: float
     by: str
-    """The program that did."""
+    """The program that did it."""
     epoch: int | None
-    """The fence that it had."""
+    """The epoch of its fence; None if the context was not passed."""
     message_id: str
     topic: str
     key: str | None
@@ -68,18 +68,18 @@ class Handling:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """One law that does not hold. `group` and `t` say around what to look."""
+    """One violation of a law. `group` and `t` select the events that are shown with it."""
 
     law: str
     text: str
     group: str | None
     t: float
     by: str = ""
-    """Whose doing it is, where that is known."""
+    """The member that caused it, if that is known."""
 
 
 def judge(sends: Sequence[Send], handlings: Sequence[Handling], *, max_repeats: int) -> list[Broken]:
-    """Everything that is wrong, at most FAULTS_MAX of each law; empty: all laws hold."""
+    """Return the violations, at most FAULTS_MAX of each law; empty if all laws hold."""
     matched, strangers = match(sends, handlings)
     stale = _stale(handlings)
     timely = [(send, handling) for send, handling in matched if handling.number not in stale]
@@ -101,7 +101,7 @@ def judge(sends: Sequence[Send], handlings: Sequence[Handling], *, max_repeats: 
 
 
 def match(sends: Sequence[Send], handlings: Sequence[Handling]) -> tuple[list[tuple[Send, Handling]], list[Broken]]:
-    """Each handling with its send. Of one that was never acknowledged the id is unknown: it is found by its body."""
+    """Match each handling with its send: by its id, or by its body if the send was never acknowledged and the id is unknown."""
     by_id = {send.message_id: send for send in sends if send.message_id}
     open_sends: dict[tuple[str, bytes], list[Send]] = {}
     for send in sends:
@@ -135,7 +135,7 @@ def _lost(sends: Iterable[Send], matched: Iterable[tuple[Send, Handling]]) -> li
 
 
 def _stale(handlings: Iterable[Handling]) -> dict[int, Broken]:
-    """By the number of the handling."""
+    """Return violations of the fence, by the number of the handling."""
     fenced: dict[tuple[str, str], list[Handling]] = {}
     for each in handlings:
         if each.epoch is not None:
@@ -167,7 +167,7 @@ def _repeated(handlings: Sequence[Handling], max_repeats: int) -> list[Broken]:
 
 
 def _acked_first(group: str, work: Sequence[tuple[Send, Handling]]) -> list[Broken]:
-    """Over first handlings only."""
+    """Check the first handlings of a group's messages."""
     firsts: dict[int, tuple[Send, Handling]] = {}
     for send, handling in work:
         firsts.setdefault(id(send), (send, handling))
@@ -186,7 +186,7 @@ def _acked_first(group: str, work: Sequence[tuple[Send, Handling]]) -> list[Brok
 
 
 def _gaps(group: str, work: Sequence[Handling]) -> list[Broken]:
-    """Over the places of the handled messages of this group, counted in the order of their queue."""
+    """Check the order of all handlings of a group: positions are counted among the handled messages, in the order of their queue."""
     order = sorted({(each.queue, each.offset): each for each in work}.values(), key=lambda each: (each.queue, each.offset))
     ranks = {(each.queue, each.offset): rank for rank, each in enumerate(order)}
     found = []
@@ -215,12 +215,12 @@ def key_group(key: str) -> str:
 
 
 def name(handling: Handling) -> str:
-    """A message for people."""
+    """Return a description of a message."""
     key = "no key" if handling.key is None else key_group(handling.key)
     return f"{show(handling.body)} ({handling.topic}, {key}, offset {handling.offset} of {handling.queue})"
 
 
 def show(body: bytes) -> str:
-    """A body in a line."""
+    """Return a body as one line."""
     text = body.decode("utf-8", "backslashreplace")
     return repr(text if len(text) <= 60 else text[:57] + "…")

@@ -1,4 +1,6 @@
-"""The pytest plugin: which tests run in the simulator, under which seeds, and what a failure tells. Every pytest loads it: keep it light.
+"""The pytest plugin: selects the tests that run in the simulator and their seeds, and extends failure reports.
+
+Every pytest loads it: keep it light.
 
 A test that uses one of the fixtures (fixtures.py) gets an event loop of its own through pytest-asyncio's hook: a universe for each seed.
 """
@@ -42,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _NoFixtures:
-    """What stands in where pytest-asyncio is missing."""
+    """The fixtures if pytest-asyncio is not installed."""
 
     @pytest.fixture
     def lockstep_cluster(self) -> None:
@@ -55,7 +57,7 @@ class _NoFixtures:
 
 
 def seeds_of(config: pytest.Config, settings: Mapping[str, Any]) -> range:
-    """The command line decides, then the marker. A seed alone is one universe, a count begins at that seed."""
+    """Return the seeds by the command line, else by the marker. A seed alone is one universe, a count begins at that seed."""
     seed, count = config.getoption("lockstep_seed"), config.getoption("lockstep_seeds")
     if count is None:
         count = 1 if seed is not None else settings.get("seeds", 1)
@@ -66,7 +68,7 @@ def seeds_of(config: pytest.Config, settings: Mapping[str, Any]) -> range:
 
 
 class _Universes:
-    """Answers pytest-asyncio for one test; other tests must not be asked: a hook that answers None is an error there."""
+    """Provides pytest-asyncio with the loops of one test. Registered for that test only: None from the hook is an error for others."""
 
     def __init__(self, factories: "Mapping[str, Callable[[], asyncio.AbstractEventLoop]]") -> None:
         self._factories = factories
@@ -82,7 +84,7 @@ def _uses_lockstep(names: "list[str]") -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
-    """One test for each seed; its loop is the universe of that number, and no other test's."""
+    """Generate a test for each seed, on the event loop of that universe."""
     if not _uses_lockstep(metafunc.fixturenames):
         return (yield)
     config = metafunc.config
@@ -102,7 +104,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
-    """Before pytest-asyncio looks: strict mode needs no mark on tests that use the fixtures, and a wider loop scope is not theirs."""
+    """Mark tests with the fixtures before pytest-asyncio looks: they need no mark in strict mode, and have the loop scope "function"."""
     made = yield
     for item in made if isinstance(made, list) else [made]:
         if isinstance(item, pytest.Function) and _uses_lockstep(item.fixturenames):
@@ -115,7 +117,7 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """What only the simulator can do skips the test in real time; a program that failed unnoticed fails the test itself."""
+    """Skip a test in real time that needs the simulator; fail a test whose program failed unnoticed."""
     if CLOCK not in item.stash:
         return (yield)
     from lockstep.testing.errors import OnlySimulatedError
@@ -138,11 +140,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
         cluster = item.stash.get(CLUSTER, None)
         if cluster is not None and (failures := cluster.failures()):
             report.sections.append(("lockstep: in the cluster, too", "\n".join(failures)))
-        report.sections.append(("lockstep", "\n".join(_told(item, clock))))
+        report.sections.append(("lockstep", "\n".join(_failure_lines(item, clock))))
     return report
 
 
-def _told(item: pytest.Item, clock: "TestClock") -> list[str]:
+def _failure_lines(item: pytest.Item, clock: "TestClock") -> list[str]:
     cluster = item.stash.get(CLUSTER, None)
     happenings = [] if cluster is None else [str(each) for each in cluster.happenings]
     lines = [f"… {len(happenings) - HAPPENINGS_TOLD_MAX} more before"] if len(happenings) > HAPPENINGS_TOLD_MAX else []
@@ -155,7 +157,7 @@ def _told(item: pytest.Item, clock: "TestClock") -> list[str]:
 
 
 def _without_seed(nodeid: str, seed: int) -> str:
-    """pytest-asyncio adds the universe's name to the test's where there are several."""
+    """Remove the universe's name, which pytest-asyncio adds if a test has several loops."""
     name = f"seed-{seed}"
     for shown, left in ((f"[{name}]", ""), (f"[{name}-", "["), (f"-{name}]", "]"), (f"-{name}-", "-")):
         if shown in nodeid:

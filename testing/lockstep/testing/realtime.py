@@ -15,7 +15,7 @@ from lockstep.testing.workers import RUNNING, ThreadWorker
 
 
 class ProcessServer:
-    """A nameserver or broker as a child process. Started again it takes the port and the store that it had."""
+    """A nameserver or broker as a child process. A restart uses the same port and store."""
 
     def __init__(self, name: str, module: str, options: Sequence[str], folder: Path, tasks: Tasks) -> None:
         self.name = name
@@ -68,8 +68,8 @@ class ProcessServer:
             self._process.signal(signal.SIGCONT)
             self._state = "running"
 
-    def what_failed(self) -> str | None:
-        """What to say of it, when it ended by itself."""
+    def failure_text(self) -> str | None:
+        """Return how it failed; None if it has not."""
         if self.state != "failed" or self._process is None:
             return None
         return f"{self.name} ended with exit code {self._process.exit_code}.\n{self._process.stderr_tail()}"
@@ -81,7 +81,7 @@ class ProcessServer:
 
 
 class RealStage:
-    """Processes and threads; their stores and logs are in `folder`."""
+    """Runs members as processes and threads; their stores and logs are in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ class RealStage:
         self._threads = Host.real().threads
         self._servers: list[ProcessServer] = []
         self._workers: list[ThreadWorker] = []
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def nameserver(self, name: str) -> ProcessServer:
         return self._server(name, "lockstep.nameserver", [])
@@ -123,9 +123,9 @@ class RealStage:
             for worker in self._workers
             if worker.failure is not None
         ]
-        found += [failure for server in self._servers if (failure := server.what_failed()) is not None]
-        new = [each for each in found if each not in self._told]
-        self._told.update(new)
+        found += [failure for server in self._servers if (failure := server.failure_text()) is not None]
+        new = [each for each in found if each not in self._reported]
+        self._reported.update(new)
         return new
 
     async def close(self) -> None:

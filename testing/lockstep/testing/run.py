@@ -1,4 +1,4 @@
-"""A universe for a coroutine, without pytest."""
+"""Runs a coroutine in a universe, without pytest."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,20 +10,21 @@ T = TypeVar("T")
 
 
 LIMIT_S = 2 * 3600.0
-"""Virtual time, beside what `advance` adds, after which a test counts as hanging: some 10 s of real time for an idle cluster."""
+"""Virtual time, in addition to that of `advance`, after which a test counts as hanging: some 10 s of real time for an idle cluster."""
 
 
 def simulated_loop(seed: int) -> SimLoop:
-    """The universe of that number."""
+    """Return the event loop of the universe with that seed."""
     loop = SimLoop(seed, trace=False)
     loop.time_limit_s = LIMIT_S
     return loop
 
 
 def simulate(main: Callable[[], Coroutine[Any, Any, T]], *, seed: int = 0) -> T:
-    """Runs `main()` in the universe of that number and returns its result: one seed, one run.
+    """Run `main()` in the universe with that seed, and return its result. The same seed repeats the same run.
 
-    SimulationStuckError when nothing would ever happen again, or when two hours have passed beside what `advance` was asked for.
+    Raises:
+        SimulationStuckError: no event is left to happen, or two hours have passed in addition to the time of `advance`.
     """
     with asyncio.Runner(loop_factory=lambda: simulated_loop(seed)) as runner:
         return runner.run(main())

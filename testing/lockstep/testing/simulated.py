@@ -21,7 +21,7 @@ from lockstep.testing.stage import STOP_S, TEST, BrokerSettings, Main
 
 NAMESERVER_PORT, BROKER_PORT = 9876, 10911
 SEGMENT_MIB = 5
-"""The longest message fits; more would cost time to zero at each start."""
+"""Fits the longest message; a larger file costs time to be zeroed at each start."""
 
 
 class _Observed:
@@ -112,7 +112,7 @@ class SimMember:
     def _main_ended(self, main: "asyncio.Task[object]", process: Process, ended: "asyncio.Future[str]") -> None:
         if ended.done():
             return
-        if process.alive:  # its last turn is still to come
+        if process.alive:  # its last callbacks have not run yet
             self._loop.call_soon(self._main_ended, main, process, ended)
             return
         if not main.cancelled():
@@ -121,7 +121,7 @@ class SimMember:
         ended.set_result("stopped" if self.failure is None and not self._exited_with_failure() else "failed")
 
     def _exited_with_failure(self) -> bool:
-        """Its exit code is not 0. What a user's main returns means nothing, but for what SystemExit carried."""
+        """Return whether its exit code is not 0. The result of a user's main function counts only if it is an exit code."""
         return isinstance(self.exit_code, int) and self.exit_code != 0
 
     async def stop(self) -> None:
@@ -138,7 +138,7 @@ class SimMember:
         self._end("killed", power=False)
 
     async def cut_power(self) -> None:
-        """Its machine is off until it is started again; what was not synced is lost, as the dice fall."""
+        """Switch its machine off until it is started again; unsynced bytes are lost at random."""
         self._end("power cut", power=True)
 
     def _end(self, how: str, *, power: bool) -> None:
@@ -219,14 +219,14 @@ MemberT = TypeVar("MemberT", bound=SimMember)
 
 
 def nameserver_at(address: str) -> Callable[[], Service]:
-    """Return what makes a nameserver in a process of the machine at `address`."""
+    """Return a factory of nameservers for the machine at `address`."""
     config = NameserverConfig(listen=(f"{address}:{NAMESERVER_PORT}",), insecure=True)
     return lambda: Nameserver(config, Host.current())
 
 
 @dataclass(slots=True)
 class Places:
-    """Which addresses are taken: 10.N.0.x nameservers and brokers, 10.N.1.x workers."""
+    """The addresses in use: 10.N.0.x for nameservers and brokers, 10.N.1.x for workers."""
 
     net: int
     servers: int = 0
@@ -234,7 +234,7 @@ class Places:
 
 
 class SimStage:
-    """Machines of the running SimLoop. Without faults its network loses nothing, and takes 0.5 to 2.5 ms."""
+    """Runs members on machines of the running SimLoop. Without faults its network loses nothing, and takes 0.5 to 2.5 ms."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop

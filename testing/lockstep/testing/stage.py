@@ -1,4 +1,4 @@
-"""What a TestCluster is played on: simulated machines (simulated.py) or real processes and threads (realtime.py)."""
+"""The interface between a TestCluster and its members: simulated machines (simulated.py), or real processes and threads (realtime.py)."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ Main = Callable[[], Coroutine[Any, Any, Any]]
 TEST = "test"
 """The name of the test's own process."""
 STOP_S = 60.0
-"""How long an ordered stop may take: longer than all drain limits."""
+"""The limit of an ordered stop: longer than all drain limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What is not as `lockstep broker` has it."""
+    """The settings in which a broker may differ from the defaults of `lockstep broker`."""
 
     flush: Literal["async", "sync"]
     disconnect_grace_ms: int
@@ -27,7 +27,7 @@ class Member(Protocol):
 
     name: str
     failure: BaseException | None
-    """What the main function of a user's program raised; None again when it is started anew."""
+    """The exception of a user's main function; None again after the next start."""
 
     @property
     def state(self) -> str:
@@ -35,19 +35,19 @@ class Member(Protocol):
         ...
 
     async def start(self) -> None:
-        """Runs it (again); a server's is over when it serves. Not to be called while it runs."""
+        """Start it (again); returns when a server serves. Not to be called while it runs."""
         ...
 
     async def stop(self) -> None:
-        """Asks it to end in order, and waits for that."""
+        """Ask it to end in order, and wait until it has."""
         ...
 
     async def kill(self) -> None:
-        """It is gone at once, as by kill −9."""
+        """End it at once, as by kill −9."""
         ...
 
     async def pause(self) -> None:
-        """Nothing of it runs until `resume`, as by SIGSTOP."""
+        """Stop its execution until `resume`, as by SIGSTOP."""
         ...
 
     async def resume(self) -> None: ...
@@ -72,15 +72,15 @@ class Stage(Protocol):
     def worker(self, name: str, main: Main) -> Member: ...
 
     def running(self) -> str:
-        """The member whose code is running; "test" where none is."""
+        """Return the name of the member whose code is running; "test" if none is."""
         ...
 
     def owner(self, client_id: str) -> str:
-        """A client id as people know it: with the worker's name where that can be told."""
+        """Return the name of the worker with that client id if it is known, else the id."""
         ...
 
     def errors(self) -> list[str]:
-        """What went wrong and nobody handled, since the last call. A program that failed and was started anew is no longer told of."""
+        """Return unhandled errors since the last call. A failed program that was started again is not included."""
         ...
 
     async def close(self) -> None: ...

@@ -1,6 +1,6 @@
-"""A user's program in a thread with an event loop of its own: what `TestCluster.start` runs in real time.
+"""A user's program in a thread with an event loop of its own, as `TestCluster.start` runs it in real time.
 
-A thread can't be killed, its loop can: Killed ends it where it stands. Nothing in it runs again, not even a `finally`; its sockets are
+A thread can't be killed, its loop can: Killed ends it immediately. None of its code runs again, not even a `finally`; its sockets are
 closed.
 """
 
@@ -25,23 +25,23 @@ _buried: list[object] = []
 
 
 class Killed(SystemExit):
-    """Ends a loop at once: the only kind of exception that asyncio lets through."""
+    """Ends a loop at once: asyncio passes only BaseExceptions on."""
 
 
 class ThreadWorker:
-    """One program, and its thread where it runs."""
+    """One program, and its thread while it runs."""
 
     def __init__(self, threads: Threads, name: str, main: Main) -> None:
         self.name = name
         self.failure: BaseException | None = None
-        """What its main function raised."""
+        """The exception of its main function."""
         self._threads = threads
         self._main = main
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._ended: Future[str] | None = None
         self._resumed: SimpleQueue[bool] | None = None
-        """Where the thread of a paused worker waits: True to go on, False to die."""
+        """The thread of a paused worker waits for it: True resumes, False ends it."""
 
     @property
     def state(self) -> str:
@@ -144,7 +144,7 @@ def _die() -> None:
 
 
 def _bury(loop: asyncio.AbstractEventLoop) -> None:
-    """Closes the sockets of a loop that was killed, and keeps its tasks from ever going on."""
+    """Close the sockets of a killed loop, and prevent its tasks from running again."""
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         _buried.append(task)

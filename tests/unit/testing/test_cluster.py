@@ -325,7 +325,7 @@ async def test_settled_says_what_is_left_and_who_has_it(lockstep_cluster: TestCl
     assert report is not None
     assert report.lag == 0
     await cluster.kill("broker-b")
-    with pytest.raises(NotReachedError, match="the broker does not answer"):
+    with pytest.raises(NotReachedError, match="the broker does not respond"):
         await cluster.settled("billing", timeout=2)
 
 
