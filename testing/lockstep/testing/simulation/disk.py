@@ -1,4 +1,4 @@
-"""Files in memory that forget like a disk: page cache against durable bytes, directory entries included.
+"""Files in memory that lose data like a disk: page cache and durable bytes, directory entries included.
 
 A kill −9 keeps every written byte. A power cut keeps what was synced, and of the rest any writes in any order, torn at sector bounds.
 Errors, and the end of the process, can be asked for at the n-th operation; each kind of operation can be given a time that it takes. One
@@ -19,25 +19,25 @@ SECTOR_BYTES = 512
 UNLIMITED_BYTES = 1 << 40
 """A disk of this capacity never gets full."""
 OPERATIONS = ("create", "read", "rename", "sync", "truncate", "unlink", "write")
-"""What faults, delays and countdowns know. Each directory sync is a "sync" too."""
+"""The operations that faults, delays and countdowns name. Each directory sync is a "sync" too."""
 
 
 class Inode:
-    """One file: what a power cut leaves for certain, what may or may not be, what reads see."""
+    """One file: the bytes that survive a power cut, those that may survive it, and those that reads return."""
 
     def __init__(self, number: int = 0, path: str = "") -> None:
         self.number = number
         self.path = path
-        """The name that it was given last."""
+        """Its last name."""
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         """(offset, bytes) of a write or (size, None) of a truncate, not yet synced."""
         self.cache = bytearray()
         self.used_bytes = 0
-        """Up to the last byte of the cache that is not zero."""
+        """The size of the cache up to its last byte that is not zero."""
 
     def change(self, offset: int, data: bytes | None) -> None:
-        """A write or truncate, as reads see it from now on."""
+        """Apply a write or truncate to the cache, which reads see."""
         _apply(self.cache, offset, data)
         if data is None:
             if offset < self.used_bytes:
@@ -78,29 +78,29 @@ class Fault:
 
 @dataclass
 class SimFiles:
-    """The whole disk. `crash` ends the process that uses it; another may open it again at once."""
+    """A disk. `crash` ends the process that uses it; another may open it again at once."""
 
     seed: int | str = 0
     capacity_bytes: int = UNLIMITED_BYTES
     short_writes: bool = False
-    """pwritev writes only a part now and then."""
+    """pwritev sometimes writes only a part."""
     cached_reads: bool = True
-    """False: pread_cached never knows."""
+    """False: pread_cached never returns data."""
     faults: list[Fault] = field(default_factory=list)
     countdown: int | None = None
-    """Operations that change something, until the process is dead: everything then raises. The one at which it dies fails too; reads don't
+    """The number of changing operations until the process dies: everything raises then. The one at which it dies fails too; reads don't
     count.
     """
     watch: Callable[[str, str], object] | None = None
-    """Called with (operation, path) before each operation: for what is to happen at a certain one."""
+    """Called with (operation, path) before each operation."""
     on_death: Callable[[], object] | None = None
-    """Called when the countdown is over: kill the machine there."""
+    """Called when the countdown is over; it should kill the machine."""
     delays_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Operation → how long it takes, at least and at most."""
     slow_until_s: float = inf
-    """When the disk is itself again, also for a job of many operations that has begun before."""
+    """When the disk is fast again, also for a job of many operations that began before."""
     stall: Callable[[float], object] | None = None
-    """Told each delay: the machine that the disk is in waits as long."""
+    """Called with each delay: the machine of the disk waits as long."""
     denied: Callable[[], bool] | None = None
     """True while the code that runs belongs to a process that is dead."""
     operation_count: int = 0
@@ -117,12 +117,12 @@ class SimFiles:
         self.syncs: list[str] = []
         """Paths synced, in order."""
         self.holed: dict[str, None] = {}
-        """Files in which the last power cut left a whole write behind one that it took, or tore."""
+        """Files in which the last power cut kept a whole write after one that it dropped or tore."""
 
     # -- the disk's owner --------------------------------------------------------------------
 
     def copied(self, seed: int | str) -> "SimFiles":
-        """Another disk with the same files as of now, as a snapshot of a volume has them."""
+        """Return another disk with the same files, like a snapshot of a volume."""
         other = SimFiles(seed, self.capacity_bytes, self.short_writes, self.cached_reads)
         other.names = deepcopy(self.names)
         other.durable_names = dict(other.names)
@@ -131,9 +131,9 @@ class SimFiles:
         return other
 
     def crash(self, *, power: bool, keep: Callable[[str, bytes | None], bool] | None = None) -> None:
-        """The process ends now. `power`: so does the machine, and unsynced writes are kept, dropped or torn as the dice fall.
+        """End the process now. `power`: the machine too, and unsynced writes are kept, dropped or torn at random.
 
-        `keep` (path, bytes written or None for a truncate) decides instead of the dice.
+        `keep` (path, bytes written or None for a truncate) decides instead.
         """
         self.process += 1
         self.dead = False
@@ -180,28 +180,28 @@ class SimFiles:
         inode.measure()
 
     def flip(self, path: str, at: int, bit: int = 0) -> None:
-        """Bit rot at rest."""
+        """Flip a bit at rest."""
         self.overwrite(path, at, bytes([self.names[path].cache[at] ^ 1 << bit]))
 
     def overwrite(self, path: str, at: int, data: bytes) -> None:
-        """What the disk holds from now on."""
+        """Replace bytes, durably."""
         for buffer in (self.names[path].durable, self.names[path].cache):
             _apply(buffer, at, data)
         self.names[path].measure()
 
     def remove_tree(self, path: str) -> None:
-        """What `rm -rf` by another process does: open descriptors still read and write files that no path names any more."""
+        """Remove a tree as `rm -rf` by another process does: open descriptors still read and write files that no path names any more."""
         for names in (self.names, self.durable_names):
             for name in [name for name in names if name == path or name.startswith(f"{path}/")]:
                 del names[name]
         self.directories = {name for name in self.directories if name != path and not name.startswith(f"{path}/")}
 
     def used_bytes(self) -> int:
-        """What the files hold, without the zeros at their ends, which take no space."""
+        """Return the size of the files without the zeros at their ends, which take no space."""
         return sum(inode.used_bytes for inode in self.names.values())
 
     def tick(self, operation: str, path: str, process: int) -> None:
-        """One operation: it may be the last one, or a faulty one."""
+        """Count one operation: it may be the last one, or a faulty one."""
         if process != self.process or self.dead or (self.denied is not None and self.denied()):
             raise OSError(errno.EBADF, "file of a dead process", path)
         self.operation_count += 1

@@ -1,7 +1,7 @@
-"""An event loop on which whole machines run: what happens, and in which order, follows from one seed.
+"""An event loop that runs whole machines: the events and their order follow from one seed.
 
-Code outside any process is the world's: a process that is never killed, on a machine of its own whose clock is true. What depends on memory
-addresses would differ from run to run, so tasks hash by their number: sets of tasks (asyncio.TaskGroup has one) keep one order.
+Code outside any process belongs to the world: a process that is never killed, on a machine of its own whose clock is true. Tasks hash by
+their number, not by their memory address, so that sets of tasks (asyncio.TaskGroup has one) have the same order in every run.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ WORLD_NAME = "10.255.255.254"
 """The address of the world's own machine."""
 WILDCARDS = ("0.0.0.0", "::", "", None)
 CLOSE_ROUNDS = 20
-"""How often a coroutine that awaits again when it is ended is ended again."""
+"""How often a coroutine that awaits again when it is closed is closed again."""
 SIGKILL, SIGTERM = 9, 15
 MAIN_FAILED = "the main function failed"
 EPHEMERAL_FIRST = 20_000
@@ -39,7 +39,7 @@ Factory = Callable[[], asyncio.BaseProtocol]
 
 @dataclass(frozen=True, slots=True)
 class LoopError:
-    """An exception that nobody handled: in a callback, in the main function of a process, or in a task that nobody looked at."""
+    """An unhandled exception: of a callback, of the main function of a process, or of a task whose result was not read."""
 
     t: float
     machine: str
@@ -66,13 +66,13 @@ class SimTask(asyncio.Task[Any]):
 class SimLoop(Scheduler):
     """One universe. Usable as a loop factory: `asyncio.Runner(loop_factory=lambda: SimLoop(seed))`.
 
-    `asyncio.all_tasks` tells the world's tasks only: what a Runner cancels and awaits at the end is the test's, not the machines'.
+    `asyncio.all_tasks` returns the world's tasks only: a Runner cancels and awaits those of the test, not those of the machines.
     """
 
     def __init__(self, seed: int = 0, *, trace: bool = True) -> None:
         super().__init__(seed, trace=trace)
         self.errors: list[LoopError] = []
-        """Every exception that nobody handled, in whatever process."""
+        """All unhandled exceptions, of all processes."""
         self._numbers = 0
         self._tasks = 0
         self._dead: list[tuple[Process, list[asyncio.Handle]]] = []
@@ -90,21 +90,21 @@ class SimLoop(Scheduler):
     # -------------------------------------------------------------------------------------------------- machines, processes
 
     def machine(self, name: str, *, disk: SimFiles | None = None) -> Machine:
-        """The machine at address `name`, made where there is none yet: up, with an empty disk unless `disk` is given."""
+        """Return the machine at address `name`. If there is none, make one that is up, with an empty disk unless `disk` is given."""
         machine = self.machines.get(name)
         if machine is None:
             disk = SimFiles(f"{self.seed}/{name}/disk") if disk is None else disk
             machine = self.machines[name] = Machine(self, name, disk, 0.0 if name == WORLD_NAME else self._boot_s(name, 1))
         elif disk is not None and disk is not machine.disk:
-            raise ValueError(f"{name} has a disk already: hand it over when the machine is made")
+            raise ValueError(f"{name} has a disk already: pass `disk` when the machine is made")
         return machine
 
     def _boot_s(self, name: str, boots: int) -> float:
-        """What its monotonic clock shows first."""
+        """Return the first value of its monotonic clock."""
         return Random(f"{self.seed}/{name}/boot/{boots}").uniform(10, 100_000)
 
     def start(self, machine: Machine, main: Callable[[], Coroutine[Any, Any, Any]]) -> Process:
-        """Runs `main()` as a process of `machine`, which comes up if it was off. When main ends, the process ends as by asyncio.run."""
+        """Run `main()` as a process of `machine`, which is booted if it is off. When main ends, the process ends as by asyncio.run."""
         if not machine.up:
             machine.boot(self._boot_s(machine.name, machine.boots + 1))
             self.network.booted(machine.name)
@@ -116,7 +116,7 @@ class SimLoop(Scheduler):
         return process
 
     def kill(self, machine: Machine, *, power: bool = False) -> None:
-        """kill −9 of every process on it: nothing of them runs again, not even a `finally`. `power`: the machine goes with them."""
+        """Kill every process on the machine (kill −9): none of their code runs again, not even a `finally`. `power`: switch it off too."""
         if machine is self.world.machine:
             raise ValueError("the world's machine is never killed")
         if not machine.up:
@@ -127,7 +127,7 @@ class SimLoop(Scheduler):
         machine.up = not power
 
     def kill_all(self) -> None:
-        """`kill` of every machine but the world's."""
+        """Kill the processes of every machine but the world's."""
         for machine in self.machines.values():
             if machine is not self.world.machine:
                 self.kill(machine)
@@ -148,7 +148,7 @@ class SimLoop(Scheduler):
             self.push(process, handle)
 
     def pause(self, machine: Machine) -> None:
-        """SIGSTOP to every process on it."""
+        """Pause every process on the machine (SIGSTOP)."""
         if machine is self.world.machine:
             raise ValueError("the world is never paused")
         for process in machine.processes.values():
@@ -158,7 +158,7 @@ class SimLoop(Scheduler):
                 self._runnable.remove(process)
 
     def resume(self, machine: Machine) -> None:
-        """SIGCONT. Timers that were due meanwhile run before or behind what came in, as the dice fall."""
+        """Resume every process on the machine (SIGCONT). Timers that were due meanwhile run before or after received data, at random."""
         for process in machine.processes.values():
             if process.paused:
                 process.paused = False
@@ -175,7 +175,7 @@ class SimLoop(Scheduler):
             process.machine.disk.crash(power=False)
 
     def _end(self, process: Process, how: str) -> None:
-        """It is gone, and what it held with it. Its sockets are closed by the kernel, unless the machine is gone too."""
+        """End a process. Its sockets are closed by the kernel, unless the machine is off too."""
         process.alive, process.ended = False, how
         del process.machine.processes[process.number]
         self._left += process.tasks.values()
@@ -202,7 +202,7 @@ class SimLoop(Scheduler):
         return task
 
     def close(self) -> None:
-        """The universe ends: every coroutine in it is ended, whatever it tries."""
+        """End the universe: every coroutine in it is closed."""
         if self.is_running():
             raise RuntimeError("the loop is running")
         if self.is_closed():
@@ -214,7 +214,7 @@ class SimLoop(Scheduler):
                 left += process.tasks.values()
         outside, logged_above = asyncio._get_running_loop(), logging.root.manager.disable
         asyncio._set_running_loop(self)
-        logging.disable()  # of what they say on their way out nothing has happened
+        logging.disable()  # log lines of closing coroutines are not events of the universe
         try:
             while left:
                 self._left = []
@@ -242,7 +242,7 @@ class SimLoop(Scheduler):
         self.errors.append(LoopError(self.now, process.machine.name, process.number, message, error))
 
     def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
-        """That of the running process; the world's stands in for processes without."""
+        """Set the handler of the running process; processes without one use the world's."""
         self.current.exception_handler = handler
 
     def get_exception_handler(self) -> ExceptionHandler | None:
@@ -265,7 +265,7 @@ class SimLoop(Scheduler):
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Factory, host: str | Iterable[str] | None = None, port: int | None = None, **options: Any
     ) -> SimServer:
-        """A port of this machine. OSError EADDRINUSE where it is taken, EADDRNOTAVAIL for an address of another machine."""
+        """Open a port of this machine. OSError EADDRINUSE if it is taken, EADDRNOTAVAIL for an address of another machine."""
         _refuse_options(options, "ssl", "sock")
         process = self.current
         machine = process.machine
@@ -296,7 +296,7 @@ class SimLoop(Scheduler):
     def run_in_executor(  # type: ignore[override]  # world: this is it
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> "asyncio.Future[Any]":
-        """`func(*args)` at one instant within the machine's `thread_delay_s`; the answer at its end, later by what its disk took."""
+        """Run `func(*args)` at one instant within the machine's `thread_delay_s`. Its result comes after that and the time of the disk."""
         process = self.current
         delay_s = self.random.uniform(*process.machine.thread_delay_s)
         effect_s = delay_s * self.random.random()
@@ -318,11 +318,11 @@ class SimLoop(Scheduler):
         return future
 
     def start_job(self, process: Process, function: Callable[[], object], delay_s: tuple[float, float]) -> None:
-        """Runs it as in a thread of `process` when a time within `delay_s` is over."""
+        """Run it as in a thread of `process` after a time within `delay_s`."""
         self.at(self.now + self.random.uniform(*delay_s), self._run_job, process, function, process=process)
 
     def _run_job(self, process: Process, function: Callable[[], object]) -> float:
-        """Here and now, with no running loop, as in a thread; the seconds that its disk operations take."""
+        """Run it now, with no running loop, as in a thread. Return the seconds that its disk operations take."""
         asyncio._set_running_loop(None)
         try:
             return process.machine.run_job(function)
@@ -334,7 +334,7 @@ class SimLoop(Scheduler):
 
 
 async def _program(loop: SimLoop, process: Process, main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """What asyncio.run does: main, then the end of all other tasks."""
+    """Run main, then end all other tasks, as asyncio.run does."""
     try:
         return await main()
     except SystemExit as ended:
@@ -355,7 +355,7 @@ class _Over(BaseException):
 
 
 def _discard(task: "asyncio.Task[Any]") -> None:
-    """Ends a coroutine that will never go on. What it raises or awaits on its way out is of no interest any more."""
+    """Close a coroutine that will never continue, whatever it raises or awaits."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine: Any = task.get_coro()
     for _ in range(CLOSE_ROUNDS):

@@ -1,4 +1,4 @@
-"""The network between the machines: streams that are late, cut, one way only, or end in silence, as the loop's dice fall."""
+"""The network between the machines: streams that are late, cut, one way only, or silent, at random by the loop's seed."""
 
 import asyncio
 import errno
@@ -13,7 +13,7 @@ Factory = Callable[[], asyncio.BaseProtocol]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 RETRANSMIT_MIN_S = 0.2
-"""Linux' shortest wait before a lost segment is sent again; doubled each time."""
+"""Linux' first delay before a lost segment is sent again; doubled each time."""
 RETRANSMIT_MAX_S = 60.0
 SYN_AGAIN_S = 1.0
 EPHEMERAL_FIRST = 32_768
@@ -24,19 +24,19 @@ def reset_error() -> ConnectionResetError:
 
 
 class Network:
-    """Every link, every connection. Machines are named by their addresses; all times are true seconds."""
+    """All links and connections. Machines are named by their addresses; all times are true seconds."""
 
     def __init__(self, loop: Scheduler) -> None:
         self.loop = loop
         self.observer: Observer | None = None
         self.latency_s = 0.0005
-        """The least that a segment takes."""
+        """The minimum time of a segment."""
         self.jitter_s = 0.002
-        """At most so much more, evenly."""
+        """The maximum of the time in addition, evenly distributed."""
         self.late_chance = 0.001
-        """How often a segment is lost and sent again: 0.2, 0.4, … 3.2 s late."""
+        """The share of segments that are lost and sent again: 0.2, 0.4, … 3.2 s late."""
         self.chop = 0.2
-        """How often a write reaches the other end in several pieces, cut anywhere."""
+        """The share of writes that reach the other end in several pieces, cut anywhere."""
         self.connect_timeout_s = 127.0
         """Linux: six SYNs."""
         self.send_timeout_s = 900.0
@@ -44,11 +44,11 @@ class Network:
         self.slow: dict[tuple[str, str], float] = {}
         """(from, to) → each segment takes up to so many seconds more."""
         self.connections: dict[int, Connection] = {}
-        """Those of which one end at least is open, oldest first."""
+        """The connections with at least one open end, oldest first."""
         self.segments = 0
-        """Delivered so far."""
+        """The number of segments delivered so far."""
         self._blocked: dict[tuple[str, str], float] = {}
-        """(from, to) → since when."""
+        """(from, to) → when the block began."""
         self._stalled: dict[tuple[str, str], list[SimTransport]] = {}
         """Ends whose segments are being sent again and again."""
         self._opened = 0
@@ -57,11 +57,11 @@ class Network:
     # ---------------------------------------------------------------------------------------------------------------- faults
 
     def block(self, source: str, target: str) -> None:
-        """Nothing gets from `source` to `target` any more, until `heal`; the other way is not touched."""
+        """Block all segments from `source` to `target` until `heal`, but none in the other direction."""
         self._blocked.setdefault((source, target), self.loop.now)
 
     def partition(self, some: Iterable[str], others: Iterable[str]) -> None:
-        """Blocks both ways between each of `some` and each of `others`."""
+        """Block both directions between each of `some` and each of `others`."""
         others = tuple(others)
         for one in some:
             for other in others:
@@ -69,7 +69,7 @@ class Network:
                 self.block(other, one)
 
     def heal(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
-        """Ends blocks: all, or those of `pairs` (from, to). What waited arrives when its sender tries again, as TCP does."""
+        """End all blocks, or those of `pairs` (from, to). Pending segments arrive when their sender retransmits them, as TCP does."""
         for pair in list(self._blocked if pairs is None else pairs):
             since = self._blocked.pop(pair, None)
             if since is None:
@@ -83,26 +83,26 @@ class Network:
 
     @property
     def blocked(self) -> tuple[tuple[str, str], ...]:
-        """(from, to) of every block, oldest first."""
+        """Return (from, to) of every block, oldest first."""
         return tuple(self._blocked)
 
     def between(self, one: str, other: str | None = None) -> list[Connection]:
-        """Open connections of machine `one` (with `other`), oldest first."""
+        """Return the open connections of machine `one` (with `other`), oldest first."""
         wanted = {one} if other is None else {one, other}
         return [c for c in self.connections.values() if wanted <= {c.client.process.machine.name, c.server.process.machine.name}]
 
     def reset(self, connection: Connection) -> None:
-        """Cuts it mid-flight: of what is on its way each direction, some bytes still arrive (maybe half a frame), then each end is told."""
+        """Reset a connection: some of the bytes in flight still arrive (maybe half a frame), then each end is notified."""
         self.break_off(connection.client, told=True)
 
     def silence(self, connection: Connection) -> None:
-        """A middle box forgets it: whatever is sent from now on vanishes, and no end is told until its own patience is over."""
+        """Let a middle box forget a connection: everything sent from now on is lost, and each end notices by its own timeout only."""
         connection.silent = True
 
     # ------------------------------------------------------------------------------------------------- what transports call
 
     def trip_s(self, source: str, target: str) -> float:
-        """How long the next segment takes."""
+        """Return the time of the next segment."""
         random = self.loop.random.random
         trip_s = self.latency_s + random() * self.jitter_s
         if self.slow:
@@ -112,7 +112,7 @@ class Network:
         return trip_s
 
     def send(self, end: SimTransport, segment: bytes | None) -> None:
-        """Puts a segment (None: the end of the stream) on its way. In one direction nothing overtakes."""
+        """Send a segment (None: the end of the stream). Segments of one direction arrive in order."""
         if end.cut:
             return
         end.flight.append(segment)
@@ -123,7 +123,7 @@ class Network:
         self.loop.deliver_at(end.due, end.peer.process, end.deliver, end.orphaned)
 
     def arrive(self, end: SimTransport) -> None:
-        """In the receiver's process: the next segment of `end` is there, unless the way is blocked."""
+        """Deliver the next segment of `end`, in the receiver's process, unless the link is blocked."""
         if not end.flight:
             return
         if (end.here, end.there) in self._blocked or end.connection.silent:
@@ -137,7 +137,7 @@ class Network:
             end.peer.take(segment)
 
     def nobody(self, end: SimTransport) -> None:
-        """What `end` has sent met no socket: a RST comes back, or silence where the machine is off."""
+        """Handle segments of `end` that reach no socket: a RST comes back, or nothing if the machine is off."""
         if end.peer.process.machine.up and (end.here, end.there) not in self._blocked:
             end.flight.clear()
             self._reset_end(end)
@@ -145,7 +145,7 @@ class Network:
             self._stall(end)
 
     def break_off(self, end: SimTransport, *, told: bool) -> None:
-        """A RST goes out at `end`: both ends are lost, the far one when it hears of it. `told`: the near one is told as well."""
+        """Send a RST from `end`: both ends are lost, the far one when the RST arrives. `told`: the near one is notified as well."""
         connection, near, far = end.connection, end, end.peer
         for one in (near, far):
             one.cut_flight(self.loop.random)
@@ -154,7 +154,7 @@ class Network:
         self._tell(connection, near, far)
 
     def _tell(self, connection: Connection, near: SimTransport, far: SimTransport) -> None:
-        """The RST travels from `near`; through a block it gets when that is over."""
+        """Send the RST from `near`; a block delays it."""
 
         def tell() -> None:
             if far.lost:
@@ -169,7 +169,7 @@ class Network:
         self.loop.at(since + self.trip_s(near.here, near.there), tell, process=far.process)
 
     def hang_up(self, end: SimTransport) -> None:
-        """The process of `end` is gone, its machine is not: the kernel sends what it holds and closes, or breaks off mid-flight."""
+        """Close an end whose process has ended on a running machine: the kernel sends its buffer and closes, or sends a RST."""
         if not end.get_write_buffer_size() and self.loop.random.random() < 0.5:
             end.write_eof()
             end.forget(keep_flight=True)
@@ -178,18 +178,18 @@ class Network:
             end.forget(keep_flight=False)
 
     def vanished(self, end: SimTransport) -> None:
-        """The machine of `end` lost its power: the far end is told nothing, what it has sent meets silence."""
+        """Drop an end whose machine lost its power: the far end is not notified, and its segments get no response."""
         end.cut = True
         end.flight.clear()
         end.forget(keep_flight=False)
 
     def ended(self, connection: Connection) -> None:
-        """Both ends are gone."""
+        """Forget a connection both of whose ends are closed."""
         if self.connections.pop(connection.number, None) is not None and self.observer is not None:
             self.observer.cut(connection.number)
 
     def booted(self, machine: str) -> None:
-        """A machine is up again: it answers what is still being sent to its old connections by RST."""
+        """Let a booted machine respond to segments of its old connections by RST."""
         for pair in [pair for pair in self._stalled if pair[1] == machine and pair not in self._blocked]:
             for end in self._stalled.pop(pair):
                 end.stalled_at = None
@@ -200,7 +200,7 @@ class Network:
         self.loop.at(self.loop.now + self.trip_s(end.there, end.here), end.lose, reset_error(), process=end.process)
 
     def _again(self, end: SimTransport, after_s: float) -> None:
-        """The sender tries its oldest unheard segments again."""
+        """Retransmit the unacknowledged segments of `end`."""
         end.stalled_at = None
         end.due = max(end.due, self.loop.now + after_s)
         for _ in end.flight:
@@ -208,7 +208,7 @@ class Network:
             self.loop.deliver_at(end.due, end.peer.process, end.deliver, end.orphaned)
 
     def _stall(self, end: SimTransport) -> None:
-        """The segments of `end` don't get through for now: sent again until the way is open, or given up."""
+        """Retransmit the segments of `end` until the link is open, or the connection times out."""
         if end.stalled_at is None:
             end.stalled_at = self.loop.now
             self._stalled.setdefault((end.here, end.there), []).append(end)
@@ -236,7 +236,7 @@ class Network:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
-        """As `create_connection`. OSError: EMFILE, ECONNREFUSED, or ETIMEDOUT where nothing answers for `connect_timeout_s`."""
+        """Connect as `create_connection` does. OSError: EMFILE, ECONNREFUSED, or ETIMEDOUT after `connect_timeout_s` without a response."""
         loop, process = self.loop, self.loop.current
         machine = process.machine
         target = self.resolve(host)
@@ -266,7 +266,7 @@ class Network:
         return connection.client, protocol
 
     def _accept(self, machine: Machine, connection: Connection, accepts: Factory) -> None:
-        """In the server's process: it takes the connection from the kernel's queue, when it has a descriptor for it."""
+        """Accept a connection, in the server's process, when it has a descriptor for it."""
         if machine.sockets_max is not None and machine.open_sockets() > machine.sockets_max:
             self.loop.at(self.loop.now + SYN_AGAIN_S, self._accept, machine, connection, accepts, process=connection.server.process)
         else:

@@ -1,4 +1,4 @@
-"""A machine and the processes that run on it, one after the other or side by side."""
+"""A machine and the processes that run on it, in sequence or at the same time."""
 
 import asyncio
 import contextvars
@@ -16,7 +16,7 @@ from lockstep.testing.simulation.host import SimClock, SimRandom, SimThreads
 CURRENT: contextvars.ContextVar["Process"] = contextvars.ContextVar("lockstep_process")
 """The process whose code is running; unset in the world."""
 EPOCH_S = 1_767_225_600
-"""What wall clocks show when a universe begins: 2026-01-01 00:00 UTC."""
+"""The wall clock at the begin of a universe: 2026-01-01 00:00 UTC."""
 
 
 class Timeline(Protocol):
@@ -64,19 +64,19 @@ class Machine:
         self.boots = 1
         """Raised each time that it comes up after a power cut."""
         self.starts = 0
-        """Processes started on it so far."""
+        """The number of processes started on it so far."""
         self.wall_offset_s = 0.0
         """Wall clock minus the true time. Assign it to make the wall clock jump."""
         self.processes: dict[int, Process] = {}
-        """Those that are alive, by number, oldest first."""
+        """Its live processes, by number, oldest first."""
         self.listeners: dict[int, Listener] = {}
-        """Ports that are taken, by number."""
+        """Its open ports, by number."""
         self.sockets_max: int | None = None
-        """Connections that it may have open; beyond it `connect` fails with EMFILE and who dials in waits unaccepted."""
+        """The limit of open connections; beyond it `connect` fails with EMFILE, and incoming connections are not accepted."""
         self.thread_delay_s = (0.0002, 0.004)
-        """How long a job in a worker thread takes, beside what its disk operations take."""
+        """The time of a job in a worker thread, in addition to its disk operations."""
         self.listener_delay_s = (0.0005, 0.01)
-        """How long a plain `def` listener takes."""
+        """The time of a plain `def` listener."""
         self._rate = 1.0
         self._since_s = loop.now
         self._local_s = base_s
@@ -98,7 +98,7 @@ class Machine:
 
     @property
     def rate(self) -> float:
-        """Seconds that this machine counts in a true second. Assign it to let its clock drift from now on: 1.02 is 2 % fast."""
+        """The seconds that this machine counts in a true second. Assign it to let its clock drift from now on: 1.02 is 2 % fast."""
         return self._rate
 
     @rate.setter
@@ -107,31 +107,31 @@ class Machine:
         self.loop.retime(self)
 
     def local_s(self) -> float:
-        """The monotonic clock of this machine: grows at `rate`, begins anew with each boot, goes on while processes are paused."""
+        """Return the monotonic clock of this machine: it grows at `rate`, restarts with each boot, and runs while processes are paused."""
         return self._local_s + (self.loop.now - self._since_s) * self._rate
 
     def global_s(self, local_s: float) -> float:
-        """When the machine's monotonic clock will show `local_s`, at the present rate."""
+        """Return the true time at which the machine's monotonic clock will show `local_s`, at the present rate."""
         return self._since_s + (local_s - self._local_s) / self._rate
 
     def wall_s(self) -> float:
-        """Seconds since 1970 as this machine believes."""
+        """Return the seconds since 1970 by the wall clock of this machine."""
         return EPOCH_S + self.loop.now + self.wall_offset_s
 
     def boot(self, base_s: float) -> None:
-        """Comes up after a power cut: another boot id, another beginning of the monotonic clock."""
+        """Boot after a power cut: with another boot id, and another start of the monotonic clock."""
         self.up = True
         self.boots += 1
         self._local_s, self._since_s = base_s, self.loop.now
 
     def boot_id(self) -> str:
-        """Stays the same until the power is cut."""
+        """Return an id that is the same until the power is cut."""
         return f"boot-{self.name}-{self.boots}"
 
     # ------------------------------------------------------------------------------------------------------------------ disk
 
     def run_job(self, function: Callable[[], object]) -> float:
-        """Runs a worker thread's job here and now; the seconds that its disk operations took."""
+        """Run a worker thread's job now. Return the seconds that its disk operations took."""
         self._job_cost_s = 0.0
         try:
             function()
@@ -140,7 +140,7 @@ class Machine:
             self._job_cost_s = None
 
     def _disk_waits(self, seconds: float) -> None:
-        """A disk operation took so long: in a worker thread only the job waits, in the loop its whole process."""
+        """Account for the time of a disk operation: in a worker thread only the job waits, in the loop its whole process."""
         if self._job_cost_s is None:
             self.loop.stall(self.loop.current, seconds)
         elif self.loop.now + self._job_cost_s < self.disk.slow_until_s:
@@ -157,19 +157,19 @@ class Process:
         """Its process id: no two in a universe have the same."""
         self.alive = True
         self.paused = False
-        """Stopped as by SIGSTOP: nothing of it runs, its machine's clock goes on, its sockets still take bytes."""
+        """Stopped as by SIGSTOP: its code does not run, its machine's clock does, its sockets still accept bytes."""
         self.stalled = 0
-        """Disk operations in its loop that are not over yet: it waits for them."""
+        """The number of disk operations in its loop that it waits for."""
         self.ended = ""
         """How it ended: "exit", "failed" (its main raised), "kill", "power"."""
         self.main: asyncio.Task[Any]
         """The task of its main function."""
         self.exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
-        """What it gave to `loop.set_exception_handler`."""
+        """The argument of its `loop.set_exception_handler`."""
         self.signals: dict[int, asyncio.Handle] = {}
-        """What it gave to `loop.add_signal_handler`."""
+        """The handlers that it gave to `loop.add_signal_handler`."""
         self.context = contextvars.Context()
-        """Whatever runs in it runs in a copy of this context."""
+        """All of its code runs in a copy of this context."""
         self.tasks: weakref.WeakValueDictionary[int, asyncio.Task[Any]] = weakref.WeakValueDictionary()
         """By number, oldest first."""
         self.transports: dict[Socket, None] = {}
@@ -178,7 +178,7 @@ class Process:
         self.late: list[asyncio.Handle] = []
         """Timers that were due while it was held."""
         self.queued = False
-        """It is in the loop's list of processes that have something to run."""
+        """Whether it is in the loop's list of processes with callbacks to run."""
         self.context.run(CURRENT.set, self)
         machine.processes[number] = self
         machine.starts += 1
@@ -191,7 +191,7 @@ class Process:
 
     @property
     def held(self) -> bool:
-        """Nothing of it runs now."""
+        """Whether it is paused or waits for its disk."""
         return self.paused or self.stalled > 0
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""Who runs next, and when: one heap of what is to come, one ready queue for each process, and a clock that jumps.
+"""Decides which process runs next, and when: one heap of timers, one ready queue for each process, and a clock that jumps.
 
-- Time stands still while anything is left to run, then jumps to the next timer, arrival or job.
+- Time does not advance while a callback is ready; then it jumps to the next timer, arrival or job.
 - Within a process callbacks run first in, first out, as in asyncio; which process has the next turn is drawn.
 - A callback belongs to the process in whose context it was scheduled.
 """
@@ -17,19 +17,19 @@ from typing import Any
 from lockstep.testing.simulation.process import CURRENT, Machine, Process
 
 TURNS_MAX = 1_000_000
-"""Turns at one instant after which time is taken to stand still for ever."""
+"""The limit of turns at one instant: beyond it time would never advance."""
 CLOCK_STEP_S = 1e-9
-"""A timer fires so much late: never before its time for the rounding of a clock that drifts."""
+"""How late a timer fires, so that the rounding of a drifting clock never makes it early."""
 CANCELLED_SLACK = 500
-"""Cancelled timers that may wait for their time before the heap is swept."""
+"""The limit of cancelled timers in the heap before they are removed."""
 TOLD_TASKS_MAX = 30
 
 Entry = tuple[float, int, Process, asyncio.Handle, Callable[[], object] | None]
-"""Global time, order, process, what to run there, what to run in the world's name where that process is gone."""
+"""Global time, order, process, callback there, callback in the world if that process has ended."""
 
 
 class SimulationStuckError(RuntimeError):
-    """Nothing will ever happen again, time does not go on, or it has reached its limit."""
+    """No event is left to happen, time does not advance, or it has reached its limit."""
 
 
 class Scheduler(base_events.BaseEventLoop):
@@ -44,9 +44,9 @@ class Scheduler(base_events.BaseEventLoop):
         self.now = 0.0
         """True seconds since the universe began."""
         self.random = Random(f"{seed}/universe")
-        """The only die for scheduling and network."""
+        """The only source of randomness for scheduling and network."""
         self.time_limit_s = float("inf")
-        """SimulationStuckError beyond it: somebody waits for ever while others go on."""
+        """SimulationStuckError beyond it: a task waits forever while others run."""
         self.steps = 0
         """Callbacks run so far."""
         self.machines: dict[str, Machine] = {}
@@ -56,7 +56,7 @@ class Scheduler(base_events.BaseEventLoop):
         self._order = 0
         self._runnable: list[Process] = []
         self.running: Process | None = None
-        """Whose turn it is. A callback's failure is reported outside its context."""
+        """The process whose turn it is. A callback's failure is reported outside its context."""
         self._turns = 0
         self._until: float | None = None
         self._cancelled_count = 0
@@ -67,7 +67,7 @@ class Scheduler(base_events.BaseEventLoop):
         return CURRENT.get(self.world)
 
     def time(self) -> float:
-        """The monotonic clock of the machine whose code asks."""
+        """Return the monotonic clock of the machine whose code runs."""
         return CURRENT.get(self.world).machine.local_s()
 
     # ------------------------------------------------------------------------------------------------------------ scheduling
@@ -91,18 +91,18 @@ class Scheduler(base_events.BaseEventLoop):
         return handle
 
     def at(self, when: float, callback: Callable[..., object], *args: Any, process: Process | None = None) -> None:
-        """Calls back at global time `when`, in `process`, if that is alive then. None: in the world."""
+        """Call back at global time `when`, in `process` if it is alive then; None: in the world."""
         self.deliver_at(when, process or self.world, callback, None, *args)
 
     def deliver_at(
         self, when: float, process: Process, callback: Callable[..., object], orphaned: Callable[[], object] | None, *args: Any
     ) -> None:
-        """As `at`; `orphaned` is called instead where the process is gone."""
+        """Call back as `at` does; if the process has ended, call `orphaned` instead."""
         self._order += 1
         heapq.heappush(self._heap, (when, self._order, process, asyncio.Handle(callback, args, self, process.context), orphaned))
 
     def push(self, process: Process, handle: asyncio.Handle) -> None:
-        """Ready to run in `process`. A dead process drops it."""
+        """Schedule a callback in `process`. A dead process drops it."""
         if process.alive:
             process.ready.append(handle)
             if not process.queued and not process.paused and not process.stalled:
@@ -110,7 +110,7 @@ class Scheduler(base_events.BaseEventLoop):
                 self._runnable.append(process)
 
     def release(self, process: Process) -> None:
-        """It is no longer held: what has come meanwhile may run. Late timers come before or behind it, as the dice fall."""
+        """Let a process that was held run its pending callbacks. Late timers come before or after them, at random."""
         if process.held or not process.alive:
             return
         if process.late:
@@ -124,7 +124,7 @@ class Scheduler(base_events.BaseEventLoop):
             self._runnable.append(process)
 
     def drop(self, process: Process) -> list[asyncio.Handle]:
-        """It is dead: whatever it had to run, which never will."""
+        """Return the pending callbacks of a dead process, which will never run."""
         left = [*process.ready, *process.late]
         process.ready.clear()
         process.late.clear()
@@ -134,7 +134,7 @@ class Scheduler(base_events.BaseEventLoop):
         return left
 
     def stall(self, process: Process, seconds: float) -> None:
-        """It waits for its disk: nothing of it runs for so long. The world has no disk that it waits for."""
+        """Hold a process that waits for its disk. The world does not wait for disks."""
         if process is not self.world and seconds > 0:
             process.stalled += 1
             self.at(self.now + seconds, self._unstall, process)
@@ -144,7 +144,7 @@ class Scheduler(base_events.BaseEventLoop):
         self.release(process)
 
     def retime(self, machine: Machine) -> None:
-        """The machine's clock goes at another rate: its timers are due at other times."""
+        """Recompute the timers of a machine whose clock has another rate now."""
 
         def due(entry: Entry) -> float:
             when, _, process, handle, _ = entry
@@ -165,7 +165,7 @@ class Scheduler(base_events.BaseEventLoop):
     # --------------------------------------------------------------------------------------------------------------- running
 
     def run_until(self, when: float) -> None:
-        """Runs everything up to global time `when` and leaves the clock there. Not to be called while the loop runs."""
+        """Run everything up to global time `when`. Not to be called while the loop runs."""
         if when < self.now:
             raise ValueError(f"{when} s is in the past: it is {self.now} s")
         self._until = when
@@ -175,7 +175,7 @@ class Scheduler(base_events.BaseEventLoop):
             self._until = None
 
     def _run_once(self) -> None:
-        """asyncio calls this until the loop is told to stop: one turn of one process, or a step of time."""
+        """Run one turn of one process, or one step of time. asyncio calls this until the loop is stopped."""
         heap, now = self._heap, self.now
         while heap and heap[0][0] <= now:
             _, _, process, handle, orphaned = heapq.heappop(heap)
@@ -192,7 +192,7 @@ class Scheduler(base_events.BaseEventLoop):
             return
         self._turns += 1
         if self._turns > TURNS_MAX:
-            raise SimulationStuckError(self._told(f"{TURNS_MAX} turns and time stands still: something runs without ever waiting"))
+            raise SimulationStuckError(self._report(f"{TURNS_MAX} turns at one time: something runs without ever waiting"))
         at = self.random.randrange(len(runnable)) if len(runnable) > 1 else 0
         runnable[at], runnable[-1] = runnable[-1], runnable[at]
         process = runnable.pop()
@@ -200,7 +200,7 @@ class Scheduler(base_events.BaseEventLoop):
         self._turn(process)
 
     def _turn(self, process: Process) -> None:
-        """All that is ready now; what it makes ready has another turn."""
+        """Run the callbacks that are ready now; those that they schedule have another turn."""
         ready, self.running = process.ready, process
         for _ in range(len(ready)):
             if not ready or process.paused or process.stalled:
@@ -222,14 +222,14 @@ class Scheduler(base_events.BaseEventLoop):
             self.now = until
             self.stop()
         elif not heap:
-            raise SimulationStuckError(self._told("nothing will ever happen again"))
+            raise SimulationStuckError(self._report("no event is left to happen"))
         elif heap[0][0] > self.time_limit_s:
-            raise SimulationStuckError(self._told(f"the limit of {self.time_limit_s} s is reached"))
+            raise SimulationStuckError(self._report(f"the limit of {self.time_limit_s} s is reached"))
         else:
             self.now = heap[0][0]
         self._turns = 0
 
-    def _told(self, what: str) -> str:
+    def _report(self, what: str) -> str:
         lines = [line for machine in self.machines.values() for line in _pending(machine)]
         more = [f"… and {len(lines) - TOLD_TASKS_MAX} more"] if len(lines) > TOLD_TASKS_MAX else []
         return "\n  ".join([f"{what} (seed {self.seed}, {self.now:.6f} s). Pending:", *lines[:TOLD_TASKS_MAX], *more])
@@ -237,14 +237,14 @@ class Scheduler(base_events.BaseEventLoop):
     # ---------------------------------------------------------------------------------------------------------------- digest
 
     def trace(self, connection: int, upstream: bool, segment: bytes | None) -> None:
-        """A segment arrived."""
+        """Add a delivered segment to the digest."""
         if self._tracing:
             self._digest.update(b"%r %d %d %d " % (self.now, connection, upstream, -1 if segment is None else len(segment)))
             if segment is not None:
                 self._digest.update(segment)
 
     def digest(self) -> str:
-        """Hex over every delivered segment and its time: equal for equal seeds and programs."""
+        """Return a digest of every delivered segment and its time, in hex: equal for equal seeds and programs."""
         return self._digest.hexdigest()
 
     # ------------------------------------------------------------------------------------------------ what asyncio asks for
@@ -264,7 +264,7 @@ def _pending(machine: Machine) -> Iterator[str]:
 
 
 def _place(task: "asyncio.Task[Any]") -> str:
-    """Where its innermost coroutine waits: "file:line in function"."""
+    """Return where its innermost coroutine waits: "file:line in function"."""
     inner: Any = task.get_coro()
     while getattr(inner, "cr_await", None) is not None and hasattr(inner.cr_await, "cr_frame"):
         inner = inner.cr_await

@@ -11,9 +11,9 @@ from lockstep.testing.simulation.process import Process
 from lockstep.testing.simulation.scheduler import Scheduler
 
 SOCKET_BYTES = 256 * 1024
-"""What the kernels of both ends hold of one direction."""
+"""The buffer of the kernels of both ends, for one direction."""
 READ_BYTES_MAX = 256 * 1024
-"""What one read of asyncio's loop brings at most."""
+"""The most that one read of asyncio's loop returns."""
 WRITE_HIGH_BYTES = 64 * 1024
 """asyncio's default for the high-water mark."""
 
@@ -59,7 +59,7 @@ class Medium(Protocol):
 
 
 class Connection:
-    """One TCP connection: who dialled, who was dialled."""
+    """One TCP connection from a client to a server."""
 
     __slots__ = ("client", "network", "number", "server", "silent")
 
@@ -67,7 +67,7 @@ class Connection:
         self.network = network
         self.number = number
         self.silent = False
-        """Whatever is sent vanishes."""
+        """Everything that is sent is lost."""
         self.client = SimTransport(self, client, client_name, server_name, upstream=True)
         self.server = SimTransport(self, server, server_name, client_name, upstream=False)
         self.client.peer, self.server.peer = self.server, self.client
@@ -77,7 +77,7 @@ class Connection:
 
 
 class SimTransport(asyncio.Transport):
-    """One end. Its callbacks run in its own process; a killed process is told nothing."""
+    """One end of a connection. Its callbacks run in its own process; a killed process gets none."""
 
     peer: "SimTransport"
 
@@ -86,20 +86,20 @@ class SimTransport(asyncio.Transport):
         self.connection = connection
         self.process = process
         self.upstream = upstream
-        """What this end sends goes from who dialled to who was dialled."""
+        """Whether this end is the client's."""
         self.here, self.there = own[0], other[0]
-        """Machines' addresses."""
+        """The addresses of this machine and of the other one."""
         self.protocol: asyncio.BaseProtocol | None = None
         self.flight: deque[bytes | None] = deque()
         """Segments that this end has sent and the other's kernel has not taken. None: the end of the stream."""
         self.due = 0.0
-        """When the last of them arrives: the next one not before."""
+        """When the last of them arrives; the next one does not arrive before."""
         self.stalled_at: float | None = None
-        """Since when they don't get through; None: they do."""
+        """Since when they have been blocked; None if they are not."""
         self.lost = False
-        """The socket is gone."""
+        """The socket is closed."""
         self.cut = False
-        """The connection is broken: nothing more goes out."""
+        """The connection is reset: nothing more is sent."""
         self._network = connection.network
         self._received = bytearray()
         self._eof = False
@@ -178,7 +178,7 @@ class SimTransport(asyncio.Transport):
             self._network.send(self, None)
 
     def close(self) -> None:
-        """What is unsent still goes out, then the connection is over for this end."""
+        """Send the buffer, then close this end."""
         if self._closing:
             return
         self._closing = True
@@ -188,7 +188,7 @@ class SimTransport(asyncio.Transport):
                 self._network.loop.call_soon(self.lose, None)
 
     def abort(self) -> None:
-        """At once: of what is on its way some may still arrive, then the peer gets a RST."""
+        """Close at once: some of the bytes in flight may still arrive, then the peer gets a RST."""
         if self.lost or not self.process.alive:
             return
         self._closing = True
@@ -198,22 +198,22 @@ class SimTransport(asyncio.Transport):
     # ---------------------------------------------------------------------------------------------- what the network calls
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """In this end's process: the connection is there."""
+        """Connect the protocol, in this end's process."""
         self.protocol = protocol
         protocol.connection_made(self)
         self._pump()
 
     def deliver(self) -> None:
-        """In the peer's process: the next segment that this end has sent arrives."""
+        """Deliver the next segment of this end, in the peer's process."""
         self._network.arrive(self)
 
     def orphaned(self) -> None:
-        """The peer's process is gone."""
+        """Handle a segment whose receiving process has ended."""
         if self.flight:
             self._network.nobody(self)
 
     def take(self, segment: bytes | None) -> None:
-        """A segment is in this end's kernel."""
+        """Put a segment into this end's buffer."""
         if segment is None:
             self._eof = True
         else:
@@ -221,7 +221,7 @@ class SimTransport(asyncio.Transport):
         self._pump()
 
     def cut_flight(self, random: Random) -> None:
-        """Of what this end has sent a part arrives, cut anywhere; nothing follows it."""
+        """Deliver a part of the bytes in flight, cut anywhere, and nothing after it."""
         self.cut = True
         data = b"".join(segment for segment in self.flight if segment)
         self.flight.clear()
@@ -229,12 +229,12 @@ class SimTransport(asyncio.Transport):
             self.peer._received += data[: random.randint(0, len(data))]
 
     def drain_and_lose(self) -> None:
-        """A RST came: what is in the kernel is read first, if this end reads."""
+        """Handle a RST: the buffer is read first, if this end reads."""
         self._pump()
         self.lose(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
 
     def lose(self, error: Exception | None) -> None:
-        """The socket is gone: connection_lost, once."""
+        """Close the socket and call connection_lost, once."""
         if self.lost:
             return
         self.forget(keep_flight=error is None)
@@ -242,7 +242,7 @@ class SimTransport(asyncio.Transport):
             self.protocol.connection_lost(error)
 
     def forget(self, *, keep_flight: bool) -> None:
-        """The socket is gone and nobody is told. After a close what has been sent still arrives, after an error it does not."""
+        """Close the socket without a callback. After a close the bytes in flight still arrive, after an error they do not."""
         self.lost = self._closing = True
         if not keep_flight:
             self.flight.clear()
@@ -259,7 +259,7 @@ class SimTransport(asyncio.Transport):
     # -------------------------------------------------------------------------------------------------------------- reading
 
     def _pump(self) -> None:
-        """Hands over what has come. A protocol that raises loses its connection, as in asyncio; the loop reports the error."""
+        """Pass received bytes to the protocol. If it raises, its connection is lost, as in asyncio, and the loop reports the error."""
         done = False
         try:
             self._hand_over()
@@ -297,7 +297,7 @@ class SimTransport(asyncio.Transport):
             self._network.observer.delivered(self.connection.number, not self.upstream, count)
 
     def _taken(self, count: int) -> None:
-        """The other end has read so much. Where this end waits for that, it hears of it a trip later."""
+        """Note that the other end has read `count` bytes. If this end waits for that, it is notified one trip later."""
         if self._write_paused or self._closing:
             network = self._network
             network.loop.at(network.loop.now + network.latency_s, self._acknowledge, count, process=self.process)
@@ -320,7 +320,7 @@ class SimTransport(asyncio.Transport):
 
 
 class SimSocket:
-    """What asks a server for its socket wants to know."""
+    """The part of a server's socket that callers use."""
 
     __slots__ = ("_name",)
 
@@ -332,7 +332,7 @@ class SimSocket:
 
 
 class SimServer(asyncio.AbstractServer):
-    """A port that a process has taken, and accepts on once it serves."""
+    """A port of a process, which accepts connections when it serves."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, process: Process, factory: Callable[[], asyncio.BaseProtocol], name: Address
@@ -340,7 +340,7 @@ class SimServer(asyncio.AbstractServer):
         self.process = process
         self.sockets: tuple[SimSocket, ...] = (SimSocket(name),)
         self.accepts: Callable[[], asyncio.BaseProtocol] | None = None
-        """Makes the protocol of a new connection; None: who dials is refused."""
+        """Makes the protocol of a new connection; None: connections are refused."""
         self._loop = loop
         self._factory = factory
         self._port = name[1]
