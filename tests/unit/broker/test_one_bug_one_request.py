@@ -82,8 +82,8 @@ class Received(dict[int, Any]):
 
 def replaced(dispatcher: Dispatcher, code: int, handler: Callable[[Request], object], lane: Lane | None = None) -> None:
     """`handler` instead of the code's own, for any header and body."""
-    mark = dataclasses.replace(dispatcher._routes[code].mark, header=None, body=None)
-    dispatcher._routes[code] = dataclasses.replace(dispatcher._routes[code], handler=handler, mark=mark, lane=lane)
+    spec = dataclasses.replace(dispatcher._routes[code].spec, header=None, body=None)
+    dispatcher._routes[code] = dataclasses.replace(dispatcher._routes[code], handler=handler, spec=spec, lane=lane)
 
 
 async def check_stages(
