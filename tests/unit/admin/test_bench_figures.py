@@ -1,4 +1,4 @@
-"""What the benchmark prints is what it measured."""
+"""The benchmark prints the figures that it measured."""
 
 import pytest
 

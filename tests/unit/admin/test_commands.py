@@ -59,7 +59,7 @@ def lockstep(cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypat
 
 
 def assert_failed(run: Run, *words: str, code: int = 1) -> None:
-    """One clear line, and exit 1; 2 for what can't be, whatever the state of the cluster."""
+    """An impossible request is one clear line and exit 1; exit 2 for a value that is never possible, whatever the state of the cluster."""
     assert run.code == code
     assert run.err.startswith("lockstep: ")
     assert run.err.count("\n") == 1, run.err

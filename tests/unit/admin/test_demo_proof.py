@@ -1,4 +1,4 @@
-"""The demo's proof fails where it must: swapped, missing, repeated, overlapping lines."""
+"""The demo's proof fails for swapped, missing, repeated and overlapping lines."""
 
 from dataclasses import replace
 

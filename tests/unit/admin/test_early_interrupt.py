@@ -22,13 +22,13 @@ ENDED = (0, 130, -signal.SIGINT)
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Where a command connects and gets no answer."""
+    """An address at which a command connects and receives no response."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def tail(address: str, *, ignored: bool) -> "subprocess.Popen[str]":
-    """`lockstep tail`, which writes a line for each module that is imported. It would wait for an answer for ever."""
+    """`lockstep tail`, which writes a line for each module that is imported and would wait for a response forever."""
     start = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if ignored else []
     command = [sys.executable, "-X", "importtime", "-m", "lockstep.admin.cli", "tail", "t", "--nameserver", ";".join([address] * 20)]
     return subprocess.Popen([*start, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment())

@@ -1,4 +1,4 @@
-"""lockstep group delete: at every broker, not while the group has members; what it does not delete it names."""
+"""lockstep group delete works at every broker unless the group has members, and names the topics that it leaves."""
 
 import json
 from collections.abc import Iterator

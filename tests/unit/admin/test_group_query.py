@@ -28,7 +28,7 @@ TOPICS = [f"t-{number:02}" for number in range(20)]
 
 
 class Cluster:
-    """A nameserver and two brokers in one server: 100 groups with progress in 20 topics. It counts what it is asked."""
+    """A nameserver and two brokers in one server: 100 groups with progress in 20 topics. Counts the requests that it receives."""
 
     def __init__(self) -> None:
         self.asked: Counter[int] = Counter()
@@ -36,7 +36,7 @@ class Cluster:
         self.unanswered = self.unanswered_max = 0
         self.address = ""
         self.lost_after: int | None = None
-        """Closes the connection instead of the answer number so many."""
+        """Close the connection instead of sending the n-th response."""
 
     def handle(self, command: Command, endpoint: Endpoint) -> None:
         self.asked[command.code] += 1

@@ -94,7 +94,7 @@ def test_a_command_ends_with_its_code_also_where_sigint_was_ignored_at_first(ign
 
 @pytest.mark.parametrize("work", ["writes", "looks_up", "stubborn", "busy"])
 def test_with_a_limit_it_ends_whatever_it_hangs_in(work: str) -> None:
-    """A write to a pipe that nobody reads, a thread that does not return, work that does not let itself be cancelled or never waits."""
+    """A write to a pipe without a reader, a thread that does not return, work that can't be cancelled or never waits."""
     with command(f"run({work}(), interrupted=7, end_s=0.2)") as process:
         until_it_hangs(process, work)
         process.send_signal(signal.SIGINT)

@@ -21,7 +21,7 @@ def entry(name: str, write: int, read: int | None = None, counter: int = 1) -> L
 
 
 def gone(name: str, counter: int) -> LayoutEntry:
-    """The marker that says that queues were taken away in this layout."""
+    """Return the marker of a layout that removed queues."""
     return entry(name, 0, counter=counter)
 
 

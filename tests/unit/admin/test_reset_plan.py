@@ -1,4 +1,4 @@
-"""Where a reset puts each queue, and what it means in messages."""
+"""A reset plan: the new offset of each queue, and the difference in messages."""
 
 from dataclasses import replace
 

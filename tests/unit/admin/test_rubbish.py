@@ -1,4 +1,4 @@
-"""No value of any argument or option ends in a traceback: a command says in words what it can't take."""
+"""No value of any argument or option ends in a traceback: a command explains in words which value it can't accept."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ async def serve(folder: Path, told: "Future[tuple[str, Callable[[], object]]]") 
 
 @pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a whole cluster in a thread: commands own the main thread."""
+    """The address of a nameserver whose cluster runs in a thread: commands own the main thread."""
     told: Future[tuple[str, Callable[[], object]]] = Future()
     with ThreadPoolExecutor(1) as threads:
         serving = threads.submit(asyncio.run, serve(tmp_path_factory.mktemp("rubbish"), told))

@@ -1,4 +1,4 @@
-"""Every track type, by what a broker says of a group. RocketMQ: messageTrackDetail."""
+"""Every track type follows from a broker's report about a group. RocketMQ: messageTrackDetail."""
 
 from dataclasses import replace
 
@@ -74,7 +74,7 @@ def test_every_type_says_what_it_means() -> None:
 
 
 class Asked(AdminClient):
-    """A broker that knows five groups, and answers for one of them only."""
+    """A broker that knows five groups and returns the status of only one."""
 
     def __init__(self) -> None:
         self.answers: dict[str | None, Exception | GroupStatusReply] = {

@@ -1,4 +1,4 @@
-"""`lockstep up` and the commands against what it starts."""
+"""`lockstep up`, and the commands against the cluster that it starts."""
 
 import json
 import signal

@@ -92,7 +92,7 @@ async def test_a_send_back_that_names_another_message_than_stands_there_is_refus
 
 
 async def test_a_dead_letter_and_the_progress_behind_it_are_one_write(tmp_path: Path) -> None:
-    """A broker that is killed behind the answer has both; a repeat of the request writes nothing."""
+    """A broker that is killed after the response has both; a repetition of the request writes nothing."""
     config = settings(tmp_path)
     broker = Broker(config, Host.real())
     await broker.start()

@@ -85,7 +85,7 @@ async def test_a_topic_that_was_created_again_elsewhere_has_no_message_of_before
 
 
 async def test_a_log_that_was_cut_before_its_last_start_still_knows_the_term_of_it(tmp_path: Path) -> None:
-    """Else a nameserver would take the store for a copy: the operator has cut what was damaged, terms included."""
+    """Otherwise a nameserver would take the store for a copy: the operator has cut the damaged part, terms included."""
     async with running(settings(tmp_path)) as first:
         term = first.term
     for path in (tmp_path / "store/commitlog").iterdir():

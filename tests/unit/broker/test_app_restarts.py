@@ -1,4 +1,4 @@
-"""A whole broker: what a restart remembers."""
+"""A whole broker: the state that survives a restart."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -86,7 +86,7 @@ async def test_a_restart_remembers_messages_topics_sequences_and_locks(
 
 
 class Slept(Clock):
-    """Of a machine that was suspended for a day."""
+    """A clock of a machine that was suspended for a day."""
 
     def boot_ms(self) -> int:
         return super().boot_ms() + 86_400_000
@@ -185,7 +185,7 @@ async def test_a_broker_that_never_started_does_not_say_that_it_stopped(tmp_path
 async def test_the_boot_id_is_stored_when_the_new_term_is_durable_and_before_the_port_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is killed in between must not forget the machine's crash; no fence may be told that a crash could take back."""
+    """A process that is killed in between must not forget the machine's crash; no fence may be reported that a crash could take back."""
     broker = Broker(settings(tmp_path), Host.real())
     seen: list[int] = []
     mark_boot = Store.mark_boot
@@ -218,7 +218,7 @@ def test_no_sync_of_the_log_waits_for_a_thread() -> None:
 
 
 async def test_a_stamp_that_nobody_has_checked_does_not_get_into_the_log(tmp_path: Path) -> None:
-    """Recovery would take its CRC for that of a torn frame, and lose everything acknowledged behind it."""
+    """Recovery would take its CRC for that of a torn frame, and lose everything acknowledged after it."""
     broker = Broker(settings(tmp_path), Host.real())
     await broker.start()
     _, data, _ = frame(0, 1)

@@ -1,4 +1,4 @@
-"""What a broker does unasked: effects reach whom they are meant for, leases are called when due, nothing is left half-way."""
+"""A broker's background work: effects reach their receivers, leases end when due, nothing is left unfinished."""
 
 import asyncio
 from collections.abc import Callable

@@ -67,7 +67,7 @@ def test_the_first_query_resolves_the_start_policy_for_all_queues_at_once() -> N
 
 @pytest.mark.parametrize("where", ConsumeFromWhere)
 def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_policy(where: ConsumeFromWhere) -> None:
-    """It has had them once already, and nobody else will."""
+    """That broker had the messages once, and no other broker will have them."""
     own, others = retry_topic(GROUP), retry_topic("shipping")
     bench = Bench(layout(own, 1), layout(others, 1))
     bench.ends.queues[own, 0] = bench.ends.queues[others, 0] = (10, 90)

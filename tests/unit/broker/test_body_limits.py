@@ -41,7 +41,7 @@ LARGER = {
     R.SEND_RECORDS: RECORDS_BYTES_MAX,
 }
 QUEUES_MAX = 16_384
-"""Of one topic at one broker, all held by one member."""
+"""Queues of one topic at one broker, all held by one member."""
 
 
 def marks(processors: tuple[type, ...]) -> dict[int, HandlerSpec]:

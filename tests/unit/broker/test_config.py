@@ -1,4 +1,4 @@
-"""Settings of a broker: what can't be is refused by name, and what is told to others is what was meant."""
+"""Settings of a broker: impossible values are refused by name, and other servers receive the intended values."""
 
 import re
 from pathlib import Path

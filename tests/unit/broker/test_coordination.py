@@ -1,4 +1,4 @@
-"""Starts, the hold after an assumed loss, time, topics, status: what the coordination does as a whole."""
+"""Coordination as a whole: starts, the hold after an assumed loss, time, topics, status."""
 
 from dataclasses import replace
 

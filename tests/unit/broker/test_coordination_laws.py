@@ -29,9 +29,9 @@ Op = tuple[int, int, int, int]
 
 @dataclass
 class Running:
-    """What a session may still be doing: epochs it was granted and has not let go, and when it was last proven.
+    """What a session may still do: the epochs that it was granted and has not released, and the time of its last proof.
 
-    On a new connection nothing is proven until its first LOCK is answered there.
+    On a new connection nothing is proven before its first LOCK has been answered.
     """
 
     epochs: dict[int, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Running:
 
 
 class World:
-    """The broker, its clients, and what the laws say of what was answered so far."""
+    """The broker, its clients, and the verdict of the laws on the responses so far."""
 
     def __init__(self) -> None:
         self.bench = Bench(layout(queues=QUEUES))
@@ -111,7 +111,7 @@ class World:
         self.heartbeat(client, client.beat)
 
     def heartbeat(self, client: Client, send: Callable[[], HeartbeatReply | None]) -> None:
-        """A client that changes its contract gives up by itself what it held under the old one."""
+        """Change the client's contract: it releases everything that it held under the old one."""
         try:
             reply = send()
         except BrokerError:
@@ -134,7 +134,7 @@ class World:
         self.beat(client)
 
     def lock(self, client: Client, wants: int, keeps: int) -> None:
-        """Names some of what the client thinks it holds, wants some of the rest."""
+        """Name some of the queues that the client believes to hold, and request some of the others."""
         mine = self.running[client.session].epochs
         items = [LockItem(GROUP, TOPIC, q, e, offset=keeps % 50) for q, e in mine.items() if keeps >> q & 1 or keeps % 3 == 0]
         named = {item.queue_id for item in items}
@@ -233,7 +233,7 @@ class World:
         self.closing = []
 
     def recreate(self, number: int) -> None:
-        """Deletes the topic; creates it again. Whoever ran on it is told by its held pull."""
+        """Delete the topic and create it again. Each member with a held pull is notified by it."""
         self.counter += 1
         again = layout(queues=QUEUES, counter=self.counter)
         live = self.bench.layouts.get(TOPIC)

@@ -105,7 +105,7 @@ async def test_many_small_steps_of_the_wall_clock_make_no_delay_early_or_late(ju
 
 
 async def test_small_steps_back_and_forth_make_no_delay_early() -> None:
-    """Those back were no steps, and the way forward again was none either: 60 s became 41 s."""
+    """Neither the jumps back nor the return count as steps: 60 s became 41 s."""
     machine = Machine()
     await machine.start()
     for _ in range(10):
@@ -121,7 +121,7 @@ async def test_small_steps_back_and_forth_make_no_delay_early() -> None:
 
 
 async def test_a_step_back_that_is_shorter_than_the_time_between_two_looks_makes_nothing_late() -> None:
-    """The time had gone on nonetheless, so that what waits was not looked at again."""
+    """The time had advanced nonetheless, so that pending messages were not looked at again."""
     machine = Machine()
     await machine.start()
     await machine.put(3)

@@ -1,4 +1,4 @@
-"""Damage of a delayed message while it waits: one flipped bit never ends the broker and never changes what is delivered without a word."""
+"""A flipped bit in a delayed message never ends the broker and never changes the delivered message without a report."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ PROPERTIES = b"TAGS\x01paid\x02KEYS\x01order-7\x02colour\x01red"
 
 
 async def waiting(machine: Machine) -> None:
-    """Three messages wait for a second; the store was stopped in order behind a snapshot."""
+    """Return a cleanly stopped store with a snapshot and three messages that are delayed by a second."""
     await machine.start()
     for body in BODIES:
         record = encode_record(b"orders", 2, body, PROPERTIES, born_ms=1)
@@ -42,7 +42,7 @@ def harmed(machine: Machine) -> tuple[int, int]:
 
 
 async def delivered(machine: Machine) -> list[tuple[bytes, bytes, int, int, int, bytes]]:
-    """Of each message that arrived in its topic, in order: body, properties, flag, system flag, time and host of its birth."""
+    """Return body, properties, flag, system flag, birth time and host of each message in its topic, in order."""
     first, end = machine.store.bounds("orders", 2)
     found = []
     while first + len(found) < end:

@@ -1,4 +1,4 @@
-"""Delayed messages at the broker: what is due and when, what the entries say, what a refusal and a missing home do."""
+"""Delayed messages at the broker: which are due, their entries, refusals and missing target topics."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ FIRST = delay_queue_id(LEVELS[0])
 
 
 class Clocked(FakeStore):
-    """Stamp what it takes, as the store does."""
+    """Stamp each record as the store does."""
 
     def __init__(self, host: FakeHost) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Desk:
         self.delays.on_arrival(delay_queue_id(self.levels_ms[min(level, len(self.levels_ms)) - 1]))
 
     async def look(self) -> None:
-        """What the running service does when it looks."""
+        """Do one look of the running service."""
         for queue_id in [queue_id for queue_id, due_ms in self.delays._due_ms.items() if due_ms <= self.host.clock.now_ms]:
             await self.delays._deliver(queue_id)
 
@@ -272,7 +272,7 @@ TABLES = st.lists(st.sampled_from([1, 100, 1_000, 5_000, 60_000]), min_size=1, m
 def test_whatever_table_each_start_brings_all_arrive_at_the_first_look_at_or_after_the_time_they_were_given(
     starts: list[tuple[tuple[int, ...], list[tuple[int, int]]]],
 ) -> None:
-    """Not earlier by a shorter time, not later behind those of a longer one, and not never: a start may bring a shorter table."""
+    """Never earlier because of a shorter delay, nor later because of a longer one, nor lost: a start may bring a shorter table."""
 
     async def main() -> None:
         desk = Desk()

@@ -1,5 +1,5 @@
-"""An error in the broker's own callbacks: what they had taken is answered SYSTEM_ERROR, what comes afterwards is served. Only where it is
-not known any more what is written and answered the process ends."""
+"""An error in the broker's own callbacks: the affected requests are answered SYSTEM_ERROR, later ones are served. The process ends only if
+it can no longer know which changes are written and which responses are sent."""
 
 import asyncio
 from pathlib import Path
@@ -51,7 +51,7 @@ def fails_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch, on_call:
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged with a traceback."""
+    """Return the events that were logged with a traceback."""
     return [record.getMessage().split()[0] for record in caplog.records if record.exc_info]
 
 

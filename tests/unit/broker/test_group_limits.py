@@ -1,4 +1,4 @@
-"""What all clients together may make a broker remember of groups, and what it forgets."""
+"""The limits of what all clients together can make a broker remember about groups, and what it forgets."""
 
 import asyncio
 from dataclasses import replace
@@ -37,7 +37,7 @@ def commit(on: Bench, group: str, queue_id: int = 0, offset: int = 5) -> None:
 
 
 def fill_disk(on: Bench) -> None:
-    """From now on the disk has no room for what is new."""
+    """Fill the disk: from now on it has no room for new records."""
 
     def full(what: str) -> None:
         raise ServiceNotAvailableError(f"the disk is full: {what}")
@@ -46,7 +46,7 @@ def fill_disk(on: Bench) -> None:
 
 
 def next_day(on: Bench, days: int = 1) -> list[str]:
-    """What is forgotten as days pass, day by day."""
+    """Return the groups that are forgotten as days pass, day by day."""
     gone = []
     for _ in range(days):
         today = on.c.state.activity.today + 1
@@ -100,7 +100,7 @@ def test_a_group_too_many_does_not_keep_the_others_of_a_classic_client_from_bein
 
 
 def test_groups_that_leave_with_their_topic_leave_no_count_behind() -> None:
-    """Locks of groups whose topic is deleted, again and again: what is counted for metrics goes with the group."""
+    """Locks of groups whose topic is deleted, again and again: their metrics are removed with the group."""
     on = bench()
     for number in range(5):
         assert ClassicClient(on, "s").lock(0, group=f"g{number}") == [0]

@@ -1,4 +1,4 @@
-"""What a HEART_BEAT makes the loop do: it is parsed once, and names no more than one turn may look at. Counted by calls and lines."""
+"""The work of a HEART_BEAT, counted by calls and lines: it is parsed once, and names no more than one turn may handle."""
 
 from typing import Any, cast
 

@@ -133,7 +133,7 @@ def test_a_layout_without_room_is_taken_as_it_is() -> None:
 # ------------------------------------------------------------------------------------- fewer queues to write than queues to read
 
 A, B = "broker-a", "broker-b"
-# What was here, which queues have messages, what wins, and what this broker's counts are then: (write, read).
+# The layout before, the queues with messages, the layout that wins, and this broker's counts then: (write, read).
 APPENDED: dict[str, tuple[list[LayoutEntry], list[int], list[LayoutEntry], tuple[int, int]]] = {
     "all are written": ([LayoutEntry(A, 4, 4, 1)], [3], [LayoutEntry(A, 2, 2, 1)], (4, 4)),
     "the winner closes queues to writers": ([LayoutEntry(A, 6, 6, 1)], [5], [LayoutEntry(A, 2, 4, 1)], (2, 6)),

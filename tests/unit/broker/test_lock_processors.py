@@ -1,4 +1,4 @@
-"""The processors of clients, locks and offsets behind a dispatcher: which answer leaves when, and how each refusal looks on the wire."""
+"""The processors of clients, locks and offsets with a dispatcher: when each response is sent, and each refusal on the wire."""
 
 import asyncio
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class Peer(FakeEndpoint):
 
 @dataclass
 class FakeStore:
-    """A log that confirms when it is told."""
+    """A log that confirms when the test lets it."""
 
     young: bool = True
     waiting: list[Callable[[], None]] = field(default_factory=list)
@@ -94,7 +94,7 @@ class FakeStore:
 
 
 class Desk:
-    """A bench behind a dispatcher."""
+    """A bench with a dispatcher."""
 
     def __init__(self, config: CoordinationConfig = CONFIG) -> None:
         self.bench = Bench(config=config)
@@ -114,20 +114,20 @@ class Desk:
         self.dispatcher(command, cast(Endpoint, peer))
 
     def ask(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> Command:
-        """The answer that leaves at once."""
+        """Return the response that is sent at once."""
         self.send(peer, code, header, body)
         assert not self.store.waiting, "the answer waits for the log"
         return peer.sent.pop()
 
     def wait(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> Command:
-        """The answer that leaves when the log is confirmed."""
+        """Return the response that is sent when the log is confirmed."""
         self.send(peer, code, header, body)
         assert not peer.sent, "the answer did not wait for the log"
         self.store.confirm()
         return peer.sent.pop()
 
     async def later(self, peer: Peer, body: SessionLockBody) -> SessionLockReply:
-        """The answer to a LOCK that waits for its turn in the lane first."""
+        """Return the response to a LOCK, which first waits for its turn in the lane."""
         self.send(peer, RequestCode.LOCK_BATCH_MQ, None, body)
         await until(lambda: bool(self.store.waiting))
         self.store.confirm()
@@ -342,7 +342,7 @@ def test_a_list_is_answered_and_an_unknown_group_is_rocketmqs_system_error() -> 
 
 
 async def ask_status(desk: Desk, peer: Peer, group: str | None = None) -> Command:
-    """It has a lane: the answer comes some turns later."""
+    """The request has a lane: the response is sent some turns later."""
     desk.send(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(group))
     await until(lambda: bool(peer.sent))
     return peer.sent.pop()

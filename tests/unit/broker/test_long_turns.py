@@ -70,7 +70,7 @@ class Counted:
 
 
 class Peer:
-    """An endpoint that counts what is sent to it."""
+    """An endpoint that counts the frames that it is given."""
 
     def __init__(self, counted: Counted) -> None:
         self.sent: list[int] = []
@@ -116,7 +116,7 @@ def test_a_group_whose_list_keeps_changing_leaves_the_others_their_slices_and_is
 
 
 def test_a_slice_counts_each_connection_that_is_told() -> None:
-    """Where no rule of this broker's names an owner every member is told of each queue."""
+    """If no allocation rule of this broker names an owner, every member is notified of each queue."""
     bench = Bench(layout())
     members = [Client(bench, f"m{number}", ordered(allocate=AVERAGE)) for number in range(20)]
     for member in members:
@@ -220,7 +220,7 @@ async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -
 
 
 async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a group with many topics and queues no turn takes the names, makes the status or packs it of more queues than a slice."""
+    """For a group with many topics and queues, no turn collects, computes or packs the status of more queues than a slice."""
     counted = Counted()
     topics = [f"t{number:02}" for number in range(12)]
     bench = Bench(*(layout(topic, LANE_ITEMS_PER_TURN // 2) for topic in topics))
@@ -249,7 +249,7 @@ async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices
 
 
 async def test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of these requests suspends by itself, and each is smaller than what a turn may do."""
+    """None of these requests suspends, and each is smaller than the limit of a turn."""
     counted = Counted()
     bench = Bench(layout(TOPIC, LANE_ITEMS_PER_TURN - 2))
     groups = [f"g{number}" for number in range(20)]

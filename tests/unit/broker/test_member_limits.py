@@ -1,4 +1,4 @@
-"""What all members together, and those of one connection, may make a broker remember: members, and what they subscribe to."""
+"""The limits of members and subscriptions that a broker remembers, for all connections together and for one."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who is in a group's list: its version, who hears of a change, who has left, and members without a session."""
+"""A group's member list: its version, notifications of changes, departures, and members without a session."""
 
 from dataclasses import replace
 

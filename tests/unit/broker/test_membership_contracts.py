@@ -1,4 +1,4 @@
-"""What a group's members must agree on: who is refused and why, for how long a contract stands, what ends with it."""
+"""The settings that a group's members must agree on: refusals with their reason, and how long an agreement lasts."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What of a stored message goes with its copies, and that there is room for it."""
+"""Which properties of a stored message its copies keep, and that there is room for them."""
 
 from collections.abc import Callable
 
@@ -64,7 +64,7 @@ def test_a_failed_copy_counts_and_names_where_it_came_from_the_first_time() -> N
 
 
 GIVEN = ("UNIQ_KEY", "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "REAL_TOPIC", "REAL_QID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES")
-"""What a sender may give although a copy has it too."""
+"""Properties that a sender may set although a copy has them too."""
 LONGEST = "t" * TOPIC_BYTES_MAX
 COUNTER = (1 << 63) - 1
 BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)
@@ -76,7 +76,7 @@ def waited(letter: MessageCopy) -> MessageCopy:
 
 
 def replayed(record: bytes) -> MessageCopy:
-    """Sent anew, as `dlq replay` does."""
+    """Sent again, as by `dlq replay`."""
     (message,) = decode_messages(record, "broker-a")
     again = DeadLetter(BROKER, message, 0, None, None, None).original_message()
     return MessageCopy.of(RecordView(encode_message(again, 0, "A" * 32, 0)))
@@ -100,7 +100,7 @@ STEPS: dict[str, Callable[[bytes], MessageCopy]] = {
 @example(given={}, key=False, steps=["sent back"] * 16 + ["dead", "replayed", "delayed"])
 @example(given={}, key=True, steps=["dead", "sent back"] * 20)
 def test_a_message_that_was_taken_fits_with_everything_that_becomes_of_it(given: dict[str, str], key: bool, steps: list[str]) -> None:
-    """Its own part never grows, and what a copy needs beside it is there once, not once more each time."""
+    """The message's own part never grows, and a copy adds its own properties once, not once for each copy."""
     properties = {"__LS_SEQ": SEQUENCE, **given, **({"__SHARDINGKEY": "k"} if key else {}), "é": "x"}
     properties["é"] += "x" * (SENT_PROPERTIES_BYTES_MAX - sent_bytes(encode_properties(properties)))
     record = encode_record(LONGEST.encode(), (1 << 31) - 1, b"body", encode_properties(properties), born_ms=0)

@@ -1,4 +1,4 @@
-"""A broker's admin port: what it counts is what happened, and ready means that clients can use it."""
+"""A broker's admin port: its counters match the events, and ready means that clients can use the broker."""
 
 import asyncio
 import json

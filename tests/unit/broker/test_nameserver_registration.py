@@ -39,7 +39,7 @@ def layout(topic: str, counter: int = 1, broker: str = "broker-a") -> TopicLayou
 
 
 class Broker:
-    """What a registration needs of a broker: layouts, and who it is."""
+    """The part of a broker that a registrar needs: its layouts and its identity."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ async def test_one_refusal_outweighs_another_nameservers_acceptance() -> None:
 
 
 class SlowNameserver:
-    """Answers no registration before it is told to."""
+    """A nameserver that responds to registrations when the test lets it."""
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
@@ -367,7 +367,7 @@ async def test_layouts_that_do_not_stay_adopted_do_not_make_an_endless_loop(monk
 
 
 async def test_a_broker_whose_predecessor_vanished_waits_for_the_challenge_and_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nameserver still has a connection to a machine that is gone; nobody answers there."""
+    """The nameserver still has a connection to a machine that is gone and never responds."""
     monkeypatch.setattr("lockstep.nameserver.route_table.CHALLENGE_MS", 1)
     monkeypatch.setattr("lockstep.broker.nameserver_registration.PENDING_FIRST_MS", 2)
     async with nameserver() as served:

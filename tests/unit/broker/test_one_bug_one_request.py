@@ -1,5 +1,5 @@
-"""An error that no rule foresees ends one request: it is answered SYSTEM_ERROR, its traceback is logged once, and every other request of
-the same loop turn is answered. For every request code of broker and nameserver, and at each place where a request may wait."""
+"""An unexpected error ends one request with SYSTEM_ERROR and one logged traceback, and every other request of the same loop turn gets its
+response: for every request code of broker and nameserver, and at each place at which a request may wait."""
 
 import asyncio
 import dataclasses
@@ -38,7 +38,7 @@ OTHER = 12_345
 
 @pytest.fixture(autouse=True)
 def all_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where more than ten fail in a second."""
+    """Also if more than ten requests fail in a second."""
     monkeypatch.setattr(EventLimit, "allows", lambda *_: True)
 
 
@@ -89,7 +89,7 @@ def replaced(dispatcher: Dispatcher, code: int, handler: Callable[[Request], obj
 async def check_stages(
     dispatcher: Dispatcher, code: int, endpoint: Endpoint, patch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The handler itself, its lane where it has one, its rest in a lane, and its answer once the log is confirmed."""
+    """The handler itself, its lane if it has one, its rest in a lane, and its response once the log is confirmed."""
 
     def ask() -> "asyncio.Future[Command]":
         return endpoint.request(code, timeout_ms=5_000)

@@ -42,7 +42,7 @@ async def test_messages_are_answered_as_stored_with_the_bounds() -> None:
 
 
 def lost(broker: Broker, *results: ReadResult) -> None:
-    """What the store answers instead."""
+    """Result of the store that replaces its own."""
     left = list(results)
     broker.store.read = lambda *place, **limits: left.pop(0)  # type: ignore[method-assign]
 
@@ -57,7 +57,7 @@ async def test_messages_lost_to_damage_are_answered_as_a_gap_behind_which_the_ne
 
 
 async def test_a_gap_of_retention_and_one_of_damage_are_two_answers() -> None:
-    """One answer names one gap."""
+    """One response names one gap."""
     broker = Broker()
     broker.coordination.checks[4] = PullCheck(gap=(1, 3))
     lost(broker, *[ReadResult(ReadStatus.LOST, 5, 3, 9)] * 2)
@@ -345,7 +345,7 @@ async def test_a_disk_that_fails_a_read_is_told_and_ends_nothing() -> None:
 
 
 class HeldReads:
-    """Cold reads of a broker's store that wait until they are let go; who asked stands in `begun`."""
+    """Cold reads of a broker's store that wait until they are released; `begun` holds their callers."""
 
     def __init__(self, broker: Broker) -> None:
         self.begun: list[int] = []

@@ -1,4 +1,4 @@
-"""LOCK: who is granted a queue, who keeps it, whom an epoch lets in, and who is told that a queue is free."""
+"""LOCK: grants, renewals, the epochs that are accepted, and notifications of free queues."""
 
 import pytest
 

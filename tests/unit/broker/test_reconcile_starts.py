@@ -1,4 +1,4 @@
-"""Where a group goes on that has not committed there: at its start policy, or behind what retention took from it."""
+"""The start of a group without a commit: its start policy, or the first offset that retention left."""
 
 import pytest
 
@@ -122,7 +122,7 @@ def test_retention_moves_a_group_up_and_the_gap_is_told_once_a_connection_until_
 
 
 def test_a_new_grant_tells_the_gap_also_where_an_answer_to_the_one_before_has_told_it() -> None:
-    """A pull that was answered when its queue had been let go of: nobody has heard."""
+    """A pull was answered after its queue had been released, so the offset reached no consumer."""
     bench = Bench()
     a = Client(bench, "a")
     a.connect()

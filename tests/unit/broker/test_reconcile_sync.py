@@ -1,4 +1,4 @@
-"""SYNC: what is committed and released, under which epoch or generation, and what is refused."""
+"""SYNC: commits and releases, the epoch or generation that they need, and refusals."""
 
 import pytest
 

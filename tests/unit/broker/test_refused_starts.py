@@ -1,4 +1,4 @@
-"""What a start that is refused leaves in the directory of a store that had been stopped in order: nothing, or what the test names."""
+"""A refused start leaves the directory of a cleanly stopped store unchanged, except for the changes that a test names."""
 
 import asyncio
 import socket
@@ -69,7 +69,7 @@ def taken_port() -> tuple[socket.socket, str]:
 
 
 def damaged_log(path: Path) -> Callable[[], None]:
-    """Damage before the last record; undone by what is returned."""
+    """Damage the log before the last record; return the function that repairs it."""
     (log,) = (path / "store/commitlog").iterdir()
     before = log.read_bytes()
     with log.open("r+b") as file:
@@ -140,7 +140,7 @@ async def test_a_second_start_on_a_store_that_is_open_changes_nothing(tmp_path: 
 
 @asynccontextmanager
 async def refusing_nameserver() -> AsyncIterator[str]:
-    """Another store is registered under the name, and it answers."""
+    """Another store is registered under the name, and its broker responds."""
     nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
     await nameserver.start()
     other = Registration("broker-a", "DefaultCluster", "b" * 32, 1, {"internal": "10.0.0.9:1"}, (), "d" * 32)

@@ -11,7 +11,7 @@ from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, layout,
 
 
 def reset(bench: Bench, offsets: dict[int, int], group: str = GROUP, topic: str = TOPIC) -> list[tuple[int, int]]:
-    """(queue id, offset before) as answered."""
+    """Return (queue id, offset before) from the response."""
     body = ResetBody(group, topic, tuple(QueueOffset(queue_id, offset) for queue_id, offset in offsets.items()))
     return [(each.queue_id, each.offset) for each in bench.c.admin.reset_progress(body).queues]
 

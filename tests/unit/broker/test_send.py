@@ -1,4 +1,4 @@
-"""SEND_RECORDS and SEND_MESSAGE: the order of the checks, what a repeat is answered, what is refused and how."""
+"""SEND_RECORDS and SEND_MESSAGE: the order of the checks, the response to a repetition, refusals."""
 
 import pytest
 

@@ -51,7 +51,7 @@ async def test_a_group_above_the_limit_is_refused_by_name_and_gets_no_topic(tmp_
             assert code == ResponseCode.NO_PERMISSION
             assert f"knows 3 groups, 3 are allowed (--groups-max): group g{group} is refused" in remark
         assert known(broker) == (3, 4)
-        for each in LEVELS:  # what is known gets both of its topics
+        for each in LEVELS:  # a known group gets both of its topics
             assert {code for code, _ in await send_back(client, offset, range(3), each)} == {ResponseCode.SUCCESS}
         assert known(broker) == (3, 7)
 

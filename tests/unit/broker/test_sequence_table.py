@@ -1,4 +1,4 @@
-"""SequenceTable: a repeat gets its first answer, nothing is stored twice, nothing is left out (wire.md, "Idempotent sends")."""
+"""SequenceTable: a repetition gets the first response, nothing is stored twice or left out (wire.md, "Idempotent sends")."""
 
 import zlib
 from dataclasses import dataclass, field, replace
@@ -155,7 +155,7 @@ def test_beyond_its_count_the_longest_silent_scope_goes() -> None:
 
 @dataclass
 class Model:
-    """Remembers every frame of every epoch; the law, said the long way."""
+    """Remembers every frame of every epoch: the law in its simplest form."""
 
     stored: dict[Scope, list[tuple[FrameSequence, StoredFrame]]] = field(default_factory=dict)
 
@@ -219,7 +219,7 @@ def test_answers_as_the_model_and_is_rebuilt_equal_from_snapshot_and_log(asked: 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans()), min_size=1, max_size=30))
 def test_a_producer_that_repeats_every_unanswered_frame_stores_each_sequence_once(plan: list[tuple[int, bool, bool]]) -> None:
-    """Each frame: how many messages, whether its request is lost, whether its first answer is lost. Then it is sent again."""
+    """Each frame: its number of messages, whether its request is lost, whether its first response is lost. Then it is sent again."""
     table = SequenceTable()
     stored: list[int] = []
     sequence, crc = 0, 0

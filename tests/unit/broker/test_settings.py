@@ -1,4 +1,4 @@
-"""What operators set of a group: kept over restarts and without members; who may consume; whose subscriptions count."""
+"""Settings of a group: they survive restarts and need no members; who may consume; whose subscriptions count."""
 
 from dataclasses import replace
 
@@ -138,7 +138,7 @@ def with_version(group: ConsumerGroup, sub_version: int) -> ConsumerGroup:
 
 @pytest.mark.parametrize(("version", "decides"), [(4, "tagB"), (5, "tagB"), (6, "tagA")])
 def test_classically_a_member_decides_anew_with_a_version_above_all_others(version: int, decides: str) -> None:
-    """RocketMQ: messageQueueChanged raises subVersion, and the next heartbeat overwrites what the broker has."""
+    """RocketMQ: messageQueueChanged raises subVersion, and the next heartbeat overwrites the broker's subscription."""
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
     a = joined(bench, "a", with_version(tagged("tagA"), 4))

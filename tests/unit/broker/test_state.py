@@ -1,4 +1,4 @@
-"""What a broker remembers is a function of its log: live, from the whole log, and from any snapshot with the tail behind it."""
+"""A broker's state is a function of its log: live, from the whole log, and from any snapshot followed by the rest of the log."""
 
 import asyncio
 from random import Random
@@ -47,7 +47,7 @@ class Life:
         self.state.topics.adopt([TopicLayout(TOPIC, LayoutVersion(self.counter, 7), entries)])
 
     def send(self, producer: str, queue_id: int, count: int, body: bytes = b"x") -> int:
-        """An idempotent frame; where it begins in the log."""
+        """Append an idempotent frame and return its position in the log."""
         last = self.scopes.get((producer, queue_id))
         first, crc = (last.next, last.crc) if last else (0, 0)
         records = [encode_record(TOPIC.encode(), queue_id, body, b"TAGS\x01a", born_ms=1) for _ in range(count)]
@@ -97,7 +97,7 @@ async def started(files: SimFiles) -> Life:
 
 
 async def killed(life: Life, files: SimFiles) -> dict[str, Any]:
-    """What the tables and queues were when the process died."""
+    """The tables and queues at the time the process died."""
     await life.store.sync()
     seen = tables(life)
     abandon(life.store)
@@ -111,7 +111,7 @@ def tables(life: Life) -> dict[str, Any]:
 
 
 async def test_what_is_sent_again_to_a_topic_made_anew_is_no_repeat() -> None:
-    """By who was given its producer id, which stays the same: it was answered with a place that nobody can read."""
+    """For the producer that was given this id, which stays the same, the response named an offset that can't be read."""
     files = SimFiles()
     life = await started(files)
     life.begin()
@@ -150,7 +150,7 @@ async def test_the_whole_log_and_a_snapshot_with_its_tail_give_the_same_state_as
 
 @pytest.mark.parametrize("snapshot", [True, False])
 async def test_a_frame_whose_bytes_changed_is_no_good_end_of_the_log_also_as_the_first_behind_a_snapshot(snapshot: bool) -> None:
-    """The body's CRC covers no properties, the frame's does: from where the frame before it, in the snapshot, had ended."""
+    """The body's CRC covers no properties, the frame's does: from the end of the frame before it, which the snapshot holds."""
     files = SimFiles()
     life = await started(files)
     life.begin()
@@ -195,7 +195,7 @@ async def test_a_topic_made_again_while_a_snapshot_is_written_is_empty_after_a_s
 async def test_a_topic_that_is_deleted_during_a_snapshot_costs_the_next_start_no_second_reading(
     again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its entries are not written any more, although the snapshot says that they are in the files."""
+    """Its entries are not written again, although the snapshot claims that they are in the files."""
     scans: list[int] = []
 
     class Scan(recovery.LogScan):

@@ -1,4 +1,4 @@
-"""The store host in a broker's records, and so in their ids: its address where that fits, else what stands for its store."""
+"""The store host in a broker's records, and so in their ids: its address if that fits, else a substitute for its store."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from support.whole_broker import dialled, frame, place, running, settings
 
 
 async def stored_by(path: Path, advertised: str, queue_id: int = 0) -> tuple[SendRecordsReply, str]:
-    """One message at a broker with this address: where it is, and its id as its record says."""
+    """Send one message to a broker with this address; return its position and the id in its record."""
     config = settings(path, advertise=(advertised,))
     async with running(config) as broker, dialled(broker) as client:
         await client.create()

@@ -1,4 +1,4 @@
-"""Sync flush, spoken to from outside: what is answered, and what is seen, before the disk has it (store.md: State is log)."""
+"""Sync flush from outside: no response and no message is visible before it is on the disk (store.md: State is log)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -51,12 +51,12 @@ def slow_disk(broker: Broker) -> Iterator[asyncio.Event]:
 
 
 async def handled(client: Native) -> None:
-    """Everything sent before on this connection has been handled: the proof of life is answered at once."""
+    """Everything sent earlier on this connection has been handled: the proof of life is answered at once."""
     await client.done(RequestCode.SYNC, body=encode_body(SyncBody(())))
 
 
 async def nothing_before_the_disk(broker: Broker, client: Native, *asked: tuple[RequestCode, object, bytes]) -> list[int]:
-    """The codes of the answers, none of which came before the disk had everything."""
+    """Return the codes of the responses, none of which arrived before the disk had everything."""
     with slow_disk(broker):
         answers = [client.ask(*one) for one in asked]
         await handled(client)

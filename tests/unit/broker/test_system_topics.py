@@ -15,7 +15,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 OWN = (*sorted(NOT_SENDABLE), "rmq_sys_wheel_timer", *(f"{prefix}anything" for prefix in SYSTEM_PREFIXES))
 """Written by brokers alone."""
 RESERVED = tuple(sorted(SYSTEM_TOPICS - NOT_SENDABLE))
-"""RocketMQ's other system topics: sent to where they exist, and created by nobody."""
+"""RocketMQ's other system topics: sends to them need an existing topic, and the broker never creates it."""
 
 
 def layout(topic: str, counter: int = 1) -> TopicLayout:

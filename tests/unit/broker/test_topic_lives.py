@@ -171,7 +171,7 @@ def test_a_creation_by_a_broker_that_was_away_while_a_deletion_was_forgotten_cou
 
 
 def test_a_second_deletion_is_not_forgotten_with_the_first_ones() -> None:
-    """Its topic began with a counter above 1: a broker that comes back with it would make the others drop what they have."""
+    """Its topic began with a counter above 1: a broker that returns with it would make the others delete their messages."""
     story = Story(0, 0)
     story.create_again(both=False, more=0)
     story.a.topics.create(story.a.topics.require_layout(TOPIC).deletion)

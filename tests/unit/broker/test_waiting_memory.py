@@ -1,4 +1,4 @@
-"""What a request that waits keeps in memory: what its handler declares, whatever its frame carried. Counted in bytes of objects."""
+"""A pending request keeps only what its handler declares, whatever its frame carried. Counted in bytes of objects."""
 
 import asyncio
 import sys
@@ -123,7 +123,7 @@ async def test_long_expressions_of_held_pulls_have_a_sum_above_which_the_oldest_
 
 
 class Backs:
-    """Send-backs that wait in their lane behind one that never ends."""
+    """Send-backs that wait in their lane after one that never ends."""
 
     def __init__(self) -> None:
         self.gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()

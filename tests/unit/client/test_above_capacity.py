@@ -26,7 +26,7 @@ STORED_MIN = 1_000
 
 
 def answers_after(delays_ms: Callable[[int], int]) -> Step:
-    """Stores a frame when it arrives and answers it later."""
+    """Store a frame when it arrives and respond later."""
     number = 0
 
     def step(broker: FakeBroker, seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""A broadcasting member's place in its queues: what is in its file after a restart, a crash, a power cut, or with its broker's log cut."""
+"""A broadcasting member's file of offsets after a restart, a crash, a power cut, or a cut of its broker's log."""
 
 import errno
 from collections import Counter
@@ -191,7 +191,7 @@ def test_a_broker_that_lost_a_part_of_its_log_gives_everything_that_is_there() -
 
 
 def test_a_member_that_began_a_queue_anew_has_done_so_after_a_crash_too() -> None:
-    """Killed when it had gone back, before the next write of its file was due; then the queue grows beyond where it had been."""
+    """The member is killed after it went back and before its file was written; then the queue grows beyond its earlier offset."""
 
     async def main() -> None:
         async with world(queues=2) as w:

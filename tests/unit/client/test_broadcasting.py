@@ -1,4 +1,4 @@
-"""Broadcasting against a whole cluster under a virtual clock: everybody has everything, and goes on from a file of its own."""
+"""Broadcasting against a whole cluster under a virtual clock: each member has every message and continues from its own file."""
 
 import asyncio
 from collections import Counter

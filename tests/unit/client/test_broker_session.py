@@ -236,7 +236,7 @@ async def test_on_a_new_connection_nothing_is_proven_until_its_first_lock_is_ans
             await advance(6)
             handled.gate.set()
             await advance(2)
-            assert a.bodies(SYNC)  # answered all the while
+            assert a.bodies(SYNC)  # was answered all the time
             assert handled.bodies == [b"0"]
             a.answer_kept()
             await settle()

@@ -35,7 +35,7 @@ def is_small(message: MessageExt) -> bool:
 
 
 def test_every_way_of_sending_compresses_and_every_listener_sees_the_plain_body() -> None:
-    """Retries, dead letters and delays too: the broker hands on what it has."""
+    """Also for retries, dead letters and delays: the broker copies the stored body."""
     sent = {kind: b"%s %s" % (kind.encode(), LARGE) for kind in ("send", "keyed", "batch", "oneway", "delayed")}
     tries: dict[bytes, int] = {}
     ordered: list[MessageExt] = []

@@ -1,4 +1,4 @@
-"""Concurrent consumption against a whole cluster under a virtual clock: what is called, what comes again and when, what is committed."""
+"""Concurrent consumption against a whole cluster under a virtual clock: calls, retries with their delays, commits."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStat
 
 
 class World:
-    """A cluster with topic `orders`, a producer, and what the listeners saw: (seconds, body, retries)."""
+    """A cluster with topic `orders`, a producer, and the messages that the listeners saw: (seconds, body, retries)."""
 
     def __init__(self, cluster: TestCluster, producer: Producer) -> None:
         self.cluster = cluster
@@ -54,7 +54,7 @@ class World:
             await self.producer.send(Message(topic, body), **how)
 
     def consumer(self, judge: Callable[[MessageExt], Any] = lambda message: DONE, group: str = GROUP, **settings: Any) -> PushConsumer:
-        """Its listener notes each message and answers what `judge` says of the batch's first one."""
+        """Return a consumer whose listener notes each message and returns `judge` of the batch's first one."""
         made = PushConsumer(group, nameserver=self.cluster.nameserver, **settings)
         made.subscribe("orders")
 
@@ -235,7 +235,7 @@ def test_the_listener_chooses_the_delay_or_gives_up() -> None:
 
 
 def test_progress_stops_at_the_smallest_unfinished_message() -> None:
-    """A consumer that is killed while one call runs leaves that message, and only what stands behind it, to be repeated."""
+    """A consumer that is killed during a call leaves only that message and the later ones of its queue to be repeated."""
 
     async def main() -> None:
         async with world(queues=1, brokers=1) as w:
@@ -372,7 +372,7 @@ def test_why_a_message_could_not_be_sent_back_is_told_and_a_refusal_for_good_onc
 
 @pytest.mark.parametrize("takes_s", [0.5, 1.5, 2.5])
 def test_what_could_not_be_sent_back_is_called_again_whenever_its_call_ended(takes_s: float) -> None:
-    """Send backs wait 2 s for an answer that never comes. The call ends before it counts as too long, or is sent back for that."""
+    """Send-backs wait 2 s for a response that never comes. The call ends before it counts as too long, or is sent back for that."""
 
     async def main() -> None:
         async with world(queues=1, brokers=1) as w:

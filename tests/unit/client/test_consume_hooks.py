@@ -1,4 +1,4 @@
-"""Hooks look on: they are told of every call of a listener, in its own context, and nothing that they do changes one."""
+"""Hooks observe every call of a listener in its own context, and nothing that they do changes a call."""
 
 import contextvars
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ span: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none
 
 
 class Trace:
-    """Tells what it sees, under a name."""
+    """A hook that records its calls under a name."""
 
     def __init__(self, name: str, seen: list[Any]) -> None:
         self.name = name

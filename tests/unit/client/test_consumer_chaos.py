@@ -24,7 +24,7 @@ QUEUES = 3
 
 
 class Witness:
-    """The listener, and what must hold while it is called."""
+    """The listener, and the laws that hold while it is called."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

@@ -1,4 +1,4 @@
-"""delay_level and delay: when a message arrives, what is refused, what survives."""
+"""delay_level and delay: the time of delivery, refusals, and survival of restarts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""What `require` asks, and what a power cut then leaves."""
+"""The guarantees of `require`, and the messages that remain after a power cut."""
 
 import asyncio
 from collections.abc import Sequence

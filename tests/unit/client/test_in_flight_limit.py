@@ -1,4 +1,4 @@
-"""The in-flight limit: first come, first served; nobody waits beyond a deadline; nothing leaks when a waiter goes."""
+"""The in-flight limit: first come, first served; no wait beyond a deadline; no leak when a waiter is cancelled."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ OTHER = MessageQueue("u", "a", 0)
 
 
 class HandClock(Clock):
-    """Shows what the test says."""
+    """A clock that shows the time that the test sets."""
 
     def __init__(self) -> None:
         self.now_ms = 0

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.simulated
 
 @dataclass
 class Ears:
-    """Writes down what an instance tells a consumer."""
+    """Records the events that an instance reports to a consumer."""
 
     heard: list[tuple[str, str]] = field(default_factory=list)
     views: list[HeartbeatReply] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A client that has nothing to say keeps its sessions at the brokers."""
+"""An idle client keeps its sessions at the brokers."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What waits in a lane is found by deadline and by key as if all of it were looked at, and is not."""
+"""Entries of a lane are found by deadline and by key without a look at all of them."""
 
 from collections.abc import Callable
 from typing import Any

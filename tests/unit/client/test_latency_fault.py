@@ -1,4 +1,4 @@
-"""RocketMQ's table of latencies, and what it does to sends: unkeyed ones leave a slow broker out, keyed ones never move."""
+"""RocketMQ's table of latencies and its effect on sends: unkeyed ones avoid a slow broker, keyed ones never move."""
 
 import asyncio
 from collections import Counter
@@ -106,7 +106,7 @@ TABLE = LatencyFaults(latencies_ms=(100,), left_out_ms=(5_000,), failed_ms=200)
 
 
 def slowly(broker: FakeBroker, seen: Seen) -> None:
-    """Stored at once, answered after 150 ms."""
+    """Store at once, respond after 150 ms."""
     code, reply = broker.store(seen)
     answer = seen.command.reply(code, None, to_plain(reply))
     asyncio.get_running_loop().call_later(0.150, seen.endpoint.send, answer)

@@ -1,4 +1,4 @@
-"""What a listener's answer means, and what its context promises."""
+"""The meaning of a listener's result, and the promises of its context."""
 
 import functools
 import json

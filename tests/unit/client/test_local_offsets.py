@@ -1,4 +1,4 @@
-"""A broadcasting member's book: what is written is read again, and what was not written so is refused in words."""
+"""A broadcasting member's offsets: written offsets are read again, and an invalid file is refused with an explanation."""
 
 import json
 import re

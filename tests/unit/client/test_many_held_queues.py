@@ -23,7 +23,7 @@ SESSION = "/consumer/broker_session.py"
 
 
 async def steps_of_one_message(count: int, commit: str) -> int:
-    """Of a message in each of four of `count` queues, all of which are held."""
+    """Return the steps for a message in each of four of `count` queues, all of which are held."""
     handled = Handled()
     async with scripted_cluster(topics={"orders": count}) as cluster, consuming(cluster, handled, commit=commit):
         await advance(1.5)

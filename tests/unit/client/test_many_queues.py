@@ -1,7 +1,7 @@
 """Thousands of queues: what happens to a broker, a layout or a queue costs each queue it concerns once.
 
-Counted in lines that the producer's code executes: with four times the queues they may be five times as many, where one look of each
-queue at all the others would make them sixteen times as many.
+Counted in lines that the producer's code executes: with four times the queues they may be five times as many. If each queue
+looked at all the others, they would be sixteen times as many.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ NAMES = ("one", "two", "three")
 
 
 async def storm(cluster: TestCluster, dice: random.Random, acknowledged: set[bytes]) -> None:
-    """200 messages while processes are killed, paused and cut off; afterwards everybody is there."""
+    """Send 200 messages while processes are killed, paused and cut off; afterwards all of them run."""
 
     async def feed() -> None:
         async with Producer("shop", nameserver=cluster.nameserver) as producer:

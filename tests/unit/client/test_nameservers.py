@@ -1,4 +1,4 @@
-"""Asking nameservers, and who is none."""
+"""Requests to nameservers, and addresses at which there is no nameserver."""
 
 import pytest
 

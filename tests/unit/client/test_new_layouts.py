@@ -79,7 +79,7 @@ async def alter(cluster: TestCluster, queue_count: int) -> None:
 
 
 async def has_each_queue(cluster: TestCluster, seen: list[bytes], queue_count: int) -> None:
-    """What is sent to each of the queues is consumed soon."""
+    """Messages sent to each of the queues are consumed soon."""
     await cluster.advance(seconds=SOON_S)
     sent = [b"%d" % number for number in range(queue_count)]
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
@@ -139,7 +139,7 @@ def test_a_nameserver_that_hears_of_it_late_is_asked_every_second_and_for_this_t
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_layout_that_changes_while_a_member_joins_reaches_it_soon(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its route question and its first heartbeat no broker knows whom to tell."""
+    """Between its route request and its first heartbeat the consumer is unknown to every broker, so none can notify it."""
 
     async def main() -> None:
         seen: list[bytes] = []
@@ -183,7 +183,7 @@ def test_what_was_told_into_a_dead_connection_is_heard_soon_after_the_next_one(p
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_topic_that_comes_into_being_is_consumed_soon(program: Program) -> None:
-    """Whoever subscribes to what is missing asks every second."""
+    """A client that subscribes to a missing topic requests its route every second."""
 
     async def main() -> None:
         seen: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The progress file: whole after every crash, never two consumers in one, and errors that say what to do."""
+"""The progress file: whole after every crash, used by one consumer at a time, with errors that name the next step."""
 
 import errno
 from pathlib import Path

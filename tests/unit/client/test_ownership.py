@@ -1,4 +1,4 @@
-"""QueueOwnership: every row of the table, what LOCK and SYNC name in each state, and which answers are believed."""
+"""QueueOwnership: every row of the table, the items of LOCK and SYNC in each state, and which responses are accepted."""
 
 import pytest
 from hypothesis import given, settings
@@ -231,7 +231,7 @@ def test_a_draining_queue_is_released_with_the_final_offset() -> None:
     own.unwant(1_000, DRAIN_MS)
     assert own.state is OwnershipState.DRAINING
     assert own.sync_item() is None
-    assert own.lock_item() is not None  # named while it drains: LOCK frees what it does not name
+    assert own.lock_item() is not None  # named while it drains: LOCK frees every queue that it does not name
     own.call_ended(7, 101, 0)
     assert own.sync_item() == SyncItem("billing", "orders", 2, 7, None, 101, 0, release=True)
 

@@ -1,4 +1,4 @@
-"""A poll model: messages leave it in order, once, and count as done only when somebody says so."""
+"""A poll model: messages leave it in order, once, and count as done only after an explicit commit."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -28,18 +28,18 @@ class Stored:
 
 @dataclass
 class Queue:
-    """One held queue, and what the test knows of it."""
+    """One held queue, and the test's own model of it."""
 
     queue: MessageQueue
     polls: PollModel
     matched: list[int] = field(default_factory=list)
     end: int = 0
     begun: int = 0
-    """Where it was placed last: at the start, by a seek."""
+    """Its latest position from the start or a seek."""
     handed: list[int] = field(default_factory=list)
     """Since then."""
     done: int = 0
-    """What the caller has said is done."""
+    """Offsets that the caller has committed."""
 
     def __post_init__(self) -> None:
         self.own = QueueOwnership("reports", self.queue, GrantPolicy.SHARED)
@@ -60,7 +60,7 @@ class Queue:
         self.runner = self.polls.runner(cast(HeldQueue, held), self.grant)
 
     def arrive(self, wanted: list[bool]) -> None:
-        """A pull's answer: those of the next messages that the subscription wants."""
+        """Return the response to a pull: those of the next messages that the subscription selects."""
         first = self.grant.messages.next_offset
         self.end = max(self.end, first + len(wanted))
         new = [first + index for index, want in enumerate(wanted) if want]
@@ -138,7 +138,7 @@ def apply(polls: PollModel, held: list[Queue], what: str, one: Any, other: Any) 
         place = min(other, each.end)
         polls.seek(each.queue, place)
         each.begun, each.handed = place, []
-        each.matched = [offset for offset in each.matched if offset < place]  # the rest is fetched anew
+        each.matched = [offset for offset in each.matched if offset < place]  # the rest is fetched again
     elif what == "pause":
         polls.pause(QUEUES[one])
     else:

@@ -179,7 +179,7 @@ def test_a_gap_moves_the_pull_and_leaves_what_is_unfinished() -> None:
 
 @dataclass
 class Model:
-    """Lists and nothing clever: what was seen, what the listener holds, what is done."""
+    """A model of plain lists: messages received, messages held by the listener, messages done."""
 
     seen: int = 0
     matching: list[int] = field(default_factory=list)
@@ -237,7 +237,7 @@ def test_nothing_is_lost_order_is_kept_and_the_commit_offset_is_right(steps: lis
 
 
 def test_what_finishes_out_of_order_moves_progress_to_the_smallest_unfinished() -> None:
-    """RocketMQ: a slow 7 blocks the commit behind a finished 8; a restart repeats instead of losing."""
+    """RocketMQ: a slow 7 blocks the commit of a finished 8; a restart repeats instead of losing."""
     held = queue(5)
     held.put(stored(6, 7, 8, 9), 10, 400)
     six, seven, eight, nine = held.take(4)

@@ -1,4 +1,4 @@
-"""A producer against brokers that answer, refuse, forget and fall silent on cue."""
+"""A producer against brokers that respond, refuse, forget and fall silent on cue."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from support.producing import keyed, message, one_queue, producing, sends
 pytestmark = pytest.mark.simulated
 
 TURNS = 5
-"""Of the loop, after which a frame that may leave has left."""
+"""Loop turns after which a frame that may leave has left."""
 
 
 @pytest.mark.both_loops

@@ -56,7 +56,7 @@ class Faults:
             broker.take(seen)
 
     def _refuse(self, broker: FakeBroker, seen: Seen, error: BrokerError) -> None:
-        """Unless the frame is stored: then a broker answers so."""
+        """Refuse, unless the frame is stored: then respond as a broker does."""
         stored = broker.queues.get((seen.header.topic, seen.header.queue_id), [])
         if seen.bodies[0] in stored:
             self._take(broker, seen)
@@ -92,7 +92,7 @@ class Call:
 
 
 class Story:
-    """Random sends of one producer, and what is wrong with their ends."""
+    """Random sends of one producer, and the faults of their outcomes."""
 
     def __init__(self, random: Random, config: ProducerConfig) -> None:
         self.random = random
@@ -135,7 +135,7 @@ class Story:
         return found + self._disorder(cluster) + self._stored_behind_a_failure()
 
     def _disorder(self, cluster: FakeCluster) -> list[str]:
-        """Single sends of one key stand in the order of their calls."""
+        """Return the violations of: single sends of one key are stored in the order of their calls."""
         keys = {str(call.numbers[0]).encode(): call.keys[0] for call in self.calls if len(call.numbers) == 1}
         found = []
         for broker in cluster.brokers.values():
@@ -147,7 +147,7 @@ class Story:
         return found
 
     def _stored_behind_a_failure(self) -> list[str]:
-        """O4: what was called before a single send of its key failed, and after that was called, is not acknowledged."""
+        """O4: a send that was called before a single send of its key failed, and after that one was called, is not acknowledged."""
         found = []
         for at, failed in enumerate(self.calls):
             if len(failed.numbers) > 1 or failed.keys[0] is None or not isinstance(failed.ends[0], Exception):

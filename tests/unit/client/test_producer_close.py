@@ -1,4 +1,4 @@
-"""The end of a producer: each send ends, and what is in flight goes on until then."""
+"""Closing a producer: each send ends, and sends in flight continue until then."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What does not fit a frame, or is no frame's body, is refused or cut before it reaches the connection."""
+"""A body that does not fit a frame, or is not valid, is refused or split before it reaches the connection."""
 
 import asyncio
 import random

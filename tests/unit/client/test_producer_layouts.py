@@ -213,7 +213,7 @@ async def test_the_nameservers_are_asked_every_second_while_keyed_sends_wait_for
 
 
 async def test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_it_was() -> None:
-    """What refused it was on the disk that was wiped since, and no nameserver has heard of it: nobody will ever have that layout again."""
+    """The layout that refused the send was on the wiped disk, and no nameserver knows it: it will never return."""
     async with one_queue(ProducerConfig()) as (broker, producer):
         broker.script.append(refuse(LayoutStaleError("newer")))
         begun_s = asyncio.get_running_loop().time()
@@ -224,7 +224,7 @@ async def test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_
 
 
 async def test_a_keyed_send_that_waits_for_the_higher_layout_ends_at_its_deadline_whatever_else_is_sent_there() -> None:
-    """Never written after it: nobody would know any more whether it is stored."""
+    """Never written after that: it would no longer be known whether it is stored."""
 
     def stale_or_slow(broker: FakeBroker, seen: Seen) -> None:
         broker.script.append(stale_or_slow)

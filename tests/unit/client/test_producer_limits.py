@@ -107,7 +107,7 @@ async def test_a_cancelled_wait_for_the_in_flight_limit_leaves_nothing_behind() 
 
 
 async def test_a_topic_that_was_deleted_is_told_of_long_before_the_deadline() -> None:
-    """The broker refuses, the nameserver says that the layout is over: neither the refused send nor those behind it wait any longer."""
+    """The broker refuses, and the nameserver reports that the layout is over: neither the refused send nor later ones wait any longer."""
     options = ProducerConfig(keyed_send_timeout_ms=20_000)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, options) as producer:
         await producer.send(message("1", sharding_key="k"))

@@ -1,4 +1,4 @@
-"""The machines of a topic against brokers that store, refuse, fall silent and get writes late: what each send is told is true.
+"""The machines of a topic against brokers that store, refuse, fall silent and get writes late: the outcome of each send is true.
 
 A course is drawn from a seed. After it everything is healed, and the stored records are compared with the ends of the sends.
 """
@@ -72,7 +72,7 @@ class Connection:
     coming: list[Written] = field(default_factory=list)
     """Not at the broker yet; they arrive also when the client has closed the connection."""
     silent: list[Written] = field(default_factory=list)
-    """At the broker, and never answered."""
+    """Writes at the broker that never get a response."""
 
 
 class Broker:
@@ -146,7 +146,7 @@ class Course:
                     self.topic.withdraw(other)
 
     def deliver(self, *, healed: bool = False) -> bool:
-        """Some write arrives, and may be answered."""
+        """Deliver some write, perhaps with a response."""
         carrying = [each for each in self.all if each.coming]
         if not carrying:
             return False
@@ -246,7 +246,7 @@ class Course:
                     self.may_be_twice += count
 
     def check_behind(self, failed: list[str]) -> None:
-        """A failed send leaves none of its key behind it: whatever was called after it has ended, too."""
+        """After a failed send, every send of its key that was called later has ended too."""
         called = list(self.sent)
         for name in failed:
             for other in called[called.index(name) :]:

@@ -1,4 +1,4 @@
-"""What a broker refuses, and what becomes of whatever waits behind it."""
+"""Refusals by a broker, and the sends that wait after a refused one."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Lost answers: what is repeated, what moves, what is counted."""
+"""Lost responses: which sends are repeated, which move to another broker, and how they are counted."""
 
 import asyncio
 from collections.abc import Callable

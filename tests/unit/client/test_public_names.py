@@ -1,4 +1,4 @@
-"""`lockstep.client` exports what a program needs: every class that its own documentation names is there."""
+"""`lockstep.client` exports every class that its own documentation names."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""The pull consumer against a whole cluster under a virtual clock: what polls give, what is committed, what is refused."""
+"""The pull consumer against a whole cluster under a virtual clock: polls, commits and refusals."""
 
 import asyncio
 
@@ -254,7 +254,7 @@ def test_a_commit_in_the_very_turn_of_the_loop_in_which_the_grant_ended_is_refus
 
 
 def test_a_commit_that_is_on_its_way_when_the_group_was_reset_is_refused() -> None:
-    """The shelf is full, so that no pull tells of the reset before the commit does."""
+    """The fetch buffer is full, so that no pull reports the reset before the commit does."""
 
     async def main() -> None:
         async with world() as w:

@@ -1,4 +1,4 @@
-"""PullConsumer: subscribe and assign, and what is wrong use."""
+"""PullConsumer: subscribe and assign, and their wrong use."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -96,7 +96,7 @@ def test_a_commit_that_takes_the_group_back_did_not_come_too_late() -> None:
 
 
 def test_going_back_does_not_undo_a_reset_that_the_member_has_not_heard_of() -> None:
-    """The shelf is full, so that no pull tells of the reset before the commit does."""
+    """The fetch buffer is full, so that no pull reports the reset before the commit does."""
 
     async def main() -> None:
         async with world() as w:
@@ -139,7 +139,7 @@ def test_going_back_where_the_broker_refuses_it_holds_up_no_poll(auto_commit: bo
             async with w.subscribed(auto_commit=auto_commit) as consumer:
                 await drained(consumer)
                 await consumer.commit()
-                consumer._polls.seek(QUEUE, -5)  # as if retention had taken what was there a moment ago
+                consumer._polls.seek(QUEUE, -5)  # as if retention had just removed those messages
                 if not auto_commit:
                     with pytest.raises(BrokerError, match="expected 0 to 10"):
                         await consumer.commit()
@@ -184,7 +184,7 @@ def test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_c
             await w.cluster.advance(seconds=1)
             one.pause()
             for queue in one.assignment():
-                one._polls.seeks[queue] = 2  # as if the broker had not told yet where to begin
+                one._polls.seeks[queue] = 2  # as if the broker had not reported the start yet
             async with w.subscribed() as two:
                 await w.cluster.advance(seconds=3)
                 (kept,), (moved,) = one.assignment(), two.assignment()
@@ -205,7 +205,7 @@ def test_what_was_asked_of_a_queue_goes_also_while_it_drains() -> None:
             for queue in one.assignment():
                 await w.send(0, 3, queue=queue)
             assert [numbers(await one.poll()) for _ in range(2)] == [[0], [0]]
-            one.pause()  # what was handed out is not done: the queue drains for 30 s
+            one.pause()  # the polled messages are not done: the queue drains for 30 s
             async with w.subscribed() as two:
                 await w.cluster.advance(seconds=3)
                 (moved,) = two.assignment()
@@ -224,7 +224,7 @@ async def polled_to(end: int, consumer: PullConsumer, *queues: MessageQueue) -> 
 
 
 def test_a_commit_that_was_refused_while_it_waited_for_another_queue_to_go_back_says_so() -> None:
-    """The refused queue is given again before the other one has gone back: what was at hand of it comes again."""
+    """The refused queue is granted again before the other one has been released: its buffered messages are polled again."""
 
     async def main() -> None:
         other = MessageQueue(TOPIC, "broker-b", 0)

@@ -1,4 +1,4 @@
-"""PushConsumer: what a listener's result does."""
+"""PushConsumer: the effect of each result of a listener."""
 
 import threading
 from collections.abc import Callable, Sequence

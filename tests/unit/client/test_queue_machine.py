@@ -1,4 +1,4 @@
-"""One queue of a producer as a state machine: what each input makes it ask for. No loop, no clock, no connection."""
+"""One queue of a producer as a state machine: the effects of each input. No loop, no clock, no connection."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class Waiter:
 
 @dataclass
 class Topic:
-    """A topic machine with its clock and connections; what it asks for is noted."""
+    """A topic machine with its clock and connections; its effects are recorded."""
 
     machine: TopicMachine
     now_ms: int = 1_000
@@ -385,7 +385,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_every_send_ends_once_and_one_frame_of_a_queue_is_in_flight(steps: list[tuple[str, object, int]]) -> None:
-    """Whatever happens: released once, told at most once, by its deadline, and the sends of a key leave in their order."""
+    """Whatever happens: released once, completed at most once, by its deadline, and the sends of a key leave in their order."""
     topic, sent, counter = Topic.of("a", "b", queues=2), list[PendingSend](), 1
     open_writes: list[tuple[QueueMachine, Write]] = []
     ended: dict[int, int] = {}
@@ -458,5 +458,5 @@ def test_every_send_ends_once_and_one_frame_of_a_queue_is_in_flight(steps: list[
 
 
 async def test_the_machine_needs_no_event_loop() -> None:
-    """Driven in another thread, where there is none."""
+    """Driven in another thread, which has no loop."""
     await asyncio.to_thread(test_what_waits_leaves_as_one_frame_and_what_comes_meanwhile_as_the_next)

@@ -1,4 +1,4 @@
-"""Members who come together are waited for, and nobody else."""
+"""A rebalance waits for members that join together, and for no other."""
 
 import pytest
 from hypothesis import given

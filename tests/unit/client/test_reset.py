@@ -38,7 +38,7 @@ def consuming(cluster: TestCluster, kind: str, note: Callable[[MessageExt], Any]
 
 
 async def reset(cluster: TestCluster, offset: int) -> list[int]:
-    """Where the group was."""
+    """The group's offset before the reset."""
     admin = AdminClient(Host.current(), cluster.nameserver)
     before = []
     for broker in await admin.brokers():

@@ -1,4 +1,4 @@
-"""run(): what it refuses, and in which order services begin and end. On signals: tests/e2e/test_run.py."""
+"""run(): its refusals, and the order in which services begin and end. For signals see tests/e2e/test_run.py."""
 
 import signal
 from collections.abc import AsyncIterator

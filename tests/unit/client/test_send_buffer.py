@@ -1,4 +1,4 @@
-"""What may share a frame, and in which order it leaves."""
+"""Which sends may share a frame, and in which order they leave."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A send ends by its deadline, which counts from the call, whatever it waits for; and what was never written is not stored."""
+"""A send ends by its deadline, which counts from the call, whatever it waits for; a send that was never written is not stored."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -90,7 +90,7 @@ async def a_nameserver_without_brokers(cluster: FakeCluster, producer: Producer)
 
 async def a_nameserver_that_is_silent(cluster: FakeCluster, producer: Producer) -> None:
     def silent(command: Command, endpoint: Endpoint) -> None:
-        """No answer."""
+        """Never respond."""
 
     await a_nameserver_without_brokers(cluster, producer)
     cluster.ready = True
@@ -101,7 +101,7 @@ async def a_nameserver_that_is_silent(cluster: FakeCluster, producer: Producer) 
 
 OBSTACLES = [the_in_flight_limit, a_frame_in_flight, the_link, a_nameserver_without_brokers, a_nameserver_that_is_silent]
 producer_sends: list["asyncio.Future[object]"] = []
-"""What a test sends to make others wait."""
+"""The body of sends that make others wait."""
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -139,7 +139,7 @@ async def test_a_send_ends_by_its_deadline_whatever_it_waits_for(
         for send in producer_sends:
             send.cancel()
         await asyncio.wait(producer_sends or [asyncio.ensure_future(asyncio.sleep(0))])
-        producer._limit.count = producer._limit.byte_count = 0  # what was written and cancelled stays in flight until its own deadline
+        producer._limit.count = producer._limit.byte_count = 0  # cancelled sends that were written stay in flight until their own deadlines
 
 
 @asynccontextmanager
@@ -243,7 +243,7 @@ async def test_of_a_batch_in_several_frames_what_still_waits_at_the_deadline_is_
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message())
         broker = cluster.brokers["a"]
-        broker.script.extend([type(broker).take, *[ignore] * 100])  # the first frame is stored, the second one is never answered
+        broker.script.extend([type(broker).take, *[ignore] * 100])  # the first frame is stored, the second one gets no response
         with pytest.raises(BatchSendError) as raised:
             await producer.send_batch([message(str(n)) for n in range(6)])
         results = raised.value.results
@@ -252,7 +252,7 @@ async def test_of_a_batch_in_several_frames_what_still_waits_at_the_deadline_is_
 
 
 async def test_a_frame_of_a_given_id_that_expires_at_the_limit_ends_its_queue() -> None:
-    """None behind it may take its sequence."""
+    """No later send may take its sequence."""
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,
         Producer("g", nameserver=cluster.address, given_id=GivenId("0" * 32), in_flight_count_max=1) as producer,
@@ -271,7 +271,7 @@ async def test_a_frame_of_a_given_id_that_expires_at_the_limit_ends_its_queue() 
 
 @pytest.mark.parametrize("timeout_ms", [300, 600])
 async def test_a_frame_of_a_given_id_that_fails_unsent_in_its_queue_ends_the_queue(timeout_ms: int) -> None:
-    """It expires behind a frame in flight, or is too late when that one is answered."""
+    """It expires while another frame is in flight, or is too late when that one is answered."""
     config = asdict(ProducerConfig(attempt_timeout_ms=30_000))
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,

@@ -1,4 +1,4 @@
-"""Hooks look on: they are told of every send, in order, and nothing that they do changes one."""
+"""Hooks observe every send, in order, and nothing that they do changes one."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ from support.loops import until
 
 
 class Trace:
-    """Tells what it sees, under a name."""
+    """A hook that records its calls under a name."""
 
     def __init__(self, name: str, seen: list[Any]) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""A result knows its own place in a frame's answer."""
+"""A result knows its own place in the response to its frame."""
 
 from lockstep.client.producer.result import FrameResult, SendResult, SendStatus
 from lockstep.protocol.ids import parse_offset_message_id

@@ -142,7 +142,7 @@ async def test_a_grant_that_arrives_for_a_queue_no_longer_wanted_is_released_at_
 
 
 async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself() -> None:
-    """A broker that was down comes back with the contract of members who are gone: that kills nobody."""
+    """A broker that was down returns with the contract of members that are gone: that ends no member."""
     async with scripted_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
@@ -188,7 +188,7 @@ async def test_a_list_that_changes_while_it_is_asked_for_is_asked_for_again_at_o
         a.set_members(G, a.me(), "!first")
         await settle()
         a.answer_kept()
-        a.set_members(G, a.me())  # the notice arrives right behind the answer, which does not know of it
+        a.set_members(G, a.me())  # the notice arrives right after the response, which does not include it
         await settle()
         assert len(consumer.health().queues) == 2
 
@@ -270,7 +270,7 @@ async def test_a_listener_that_blocks_the_loop_is_named(before_s: float, caplog:
 
 
 async def test_rocketmqs_strategies_deal_anew_when_the_broker_whose_list_they_take_is_back() -> None:
-    """Its list is the one that it had: nothing but the connection tells that it counts again (long 960232)."""
+    """Its list is unchanged: only the connection shows that it counts again (long 960232)."""
     async with scripted_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
         async with consuming(cluster, Handled(), allocate="average_by_circle"):

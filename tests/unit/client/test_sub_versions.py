@@ -11,7 +11,7 @@ pytestmark = pytest.mark.frozen_clock
 
 
 def versions(broker: ScriptedBroker) -> list[int]:
-    """Of the subscription to `orders`, in each HEART_BEAT that named the group."""
+    """Return the version of the subscription to `orders` in each HEART_BEAT that named the group."""
     bodies: list[HeartbeatBody] = [seen.body for seen in broker.seen if seen.code == RequestCode.HEART_BEAT]
     return [each.sub_version for body in bodies for group in body.consumers for each in group.subscriptions]
 

@@ -1,4 +1,4 @@
-"""When the queues of a producer write: once in a loop turn, one write per connection, behind those who were just answered."""
+"""When the queues of a producer write: once in a loop turn, one write per connection, after the queues that were just answered."""
 
 import asyncio
 from typing import cast
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.both_loops
 
 
 class Queue:
-    """Stands for a QueueMachine: writes one frame when it is run."""
+    """A fake QueueMachine that writes one frame when it is run."""
 
     def __init__(self, scheduler: WriteScheduler, endpoint: Endpoint | None, fails: bool = False) -> None:
         self.scheduler = scheduler
@@ -83,7 +83,7 @@ async def test_who_was_just_answered_sends_first_and_no_turn_is_lost() -> None:
     loop = asyncio.get_running_loop()
     queues = [Queue(scheduler, endpoint) for _ in range(2)]
     for queue in queues:
-        # Two answers in one read: each wakes a sender, then its queue asks to depart behind it.
+        # Two responses in one read: each wakes a sender, then its queue asks for a later write.
         loop.call_soon(queues[1].add, 1)
         queue.answered()
     await turns(1)

@@ -76,7 +76,7 @@ async def register(
 
 
 def answers(command: Command, endpoint: Endpoint) -> None:
-    """A broker's end: it answers whatever it is asked, as every version does."""
+    """A broker's end of the connection: it responds to every request, as every version does."""
     if not command.is_oneway:
         endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
 

@@ -17,7 +17,7 @@ NAMES = ("broker-a", "broker-b", "broker-c")
 
 
 def creator(brokers: dict[str, LayoutTable], seen: tuple[str, ...], writer: int) -> Iterator[None]:
-    """What create_topic does, one broker's answer a step; every broker keeps the higher of what it has and what it is told."""
+    """The steps of create_topic, one broker's response each; every broker keeps the higher layout of its own and the given one."""
     mine = TopicLayout("orders", LayoutVersion(1, writer), tuple(LayoutEntry(name, writer % 4 + 1, writer % 4 + 1, 1) for name in seen))
     for name in sorted(seen):
         known = brokers[name].get("orders")
@@ -29,7 +29,7 @@ def creator(brokers: dict[str, LayoutTable], seen: tuple[str, ...], writer: int)
 
 
 def registrar(name: str, brokers: dict[str, LayoutTable], table: RouteTable) -> Iterator[None]:
-    """One broker that registers again and again; between answer and adoption others may run."""
+    """One broker that registers repeatedly; between response and adoption others may run."""
     listeners = {"internal": f"{name}:10911"}
     while True:
         change = table.register(Registration(name, "c", name, 1, listeners, brokers[name].all()), NAMES.index(name), 0)

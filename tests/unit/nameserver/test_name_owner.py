@@ -109,7 +109,7 @@ def test_a_copy_of_the_owner_is_challenged_like_any_start() -> None:
     assert table.take_challenges() == [(NAME, 1)]
 
 
-# One name: (registration, its outcome, what the close of its connection leaves); all at once but where a line waits for days.
+# One name: (registration, its outcome, the state after its connection closes); all at once unless a line waits for days.
 LINES: dict[str, list[tuple[int, Registration, str]]] = {
     "a broker is upgraded and then has a proof": [
         (0, said(proof=None, term=10), "accepted"),

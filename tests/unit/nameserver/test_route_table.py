@@ -25,7 +25,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 STORE_A, STORE_B = "a" * 32, "b" * 32
 PROOF = "c" * 32
 ANSWER_MS = CHALLENGE_MS + COUNTDOWN_STEP_MS
-"""How long a challenge waits for its answer, the slice in which it begins included."""
+"""How long a challenge waits for its response, including the slice in which it begins."""
 
 
 def layout(topic: str = "orders", counter: int = 1, writer: int = 7, brokers: tuple[str, ...] = ("broker-a",)) -> TopicLayout:
@@ -49,7 +49,7 @@ def said(
 
 
 def challenged(table: RouteTable, registration: Registration, connection: int, now_ms: int) -> str:
-    """The words with which a challenger is told to try again."""
+    """The error message that asks a challenger to try again."""
     with pytest.raises(RegistrationPendingError) as pending:
         table.register(registration, connection, now_ms)
     return str(pending.value)
@@ -233,7 +233,7 @@ def test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_o
 
 
 def test_a_challenge_is_decided_by_what_was_read_and_not_by_the_time_that_has_passed() -> None:
-    """The nameserver stood still: the answer has arrived, and is read after the next registration of the challenger."""
+    """The nameserver was suspended: the response has arrived, and is read after the next registration of the challenger."""
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS["a higher term"], 2, 1_000)

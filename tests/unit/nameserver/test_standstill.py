@@ -1,4 +1,4 @@
-"""A nameserver that stood still reads what has arrived before it replaces or unregisters a broker: real frames, a clock that is set."""
+"""A nameserver that was suspended reads pending frames before it replaces or unregisters a broker: real frames, a settable clock."""
 
 from dataclasses import dataclass
 
@@ -77,7 +77,7 @@ async def register(endpoint: Endpoint, store: str) -> int:
 
 
 async def challenge(nodes: Nodes) -> Command:
-    """What the incumbent is asked."""
+    """The requests that the incumbent receives."""
     assert await register(nodes.challenger, OTHER) == ResponseCode.REGISTRATION_PENDING
     while not nodes.asked:
         await turns(1)
@@ -86,7 +86,7 @@ async def challenge(nodes: Nodes) -> Command:
 
 @pytest.mark.parametrize("counted", [0, 1, CHALLENGE_MS // COUNTDOWN_STEP_MS])
 async def test_an_answer_that_has_arrived_counts_although_the_challenger_is_read_first(frozen: FrozenLoop, counted: int) -> None:
-    """`counted` slices of the time to answer are over before the nameserver stands still."""
+    """`counted` slices of the response time have passed when the nameserver is suspended."""
     nodes = await start(frozen)
     question = await challenge(nodes)
     for _ in range(counted):

@@ -1,4 +1,4 @@
-"""What official clients write is read, what is written they read; rubbish and bombs are refused without being made."""
+"""Compression is compatible with the official clients in both directions; invalid data and bombs are refused without unpacking them."""
 
 import json
 import random

@@ -45,7 +45,7 @@ def test_an_answer_carries_what_the_sender_lacks_or_has_lower() -> None:
 
 @given(MANY, MANY)
 def test_adopting_is_a_join(one: list[TopicLayout], other: list[TopicLayout]) -> None:
-    """Commutative, associative, idempotent: what counts is what was heard, not in which order or how often."""
+    """Commutative, associative, idempotent: the result depends on the set of layouts, not on their order or repetition."""
     there, back = LayoutTable(one + other), LayoutTable(other + one)
     assert there.all() == back.all()
     assert [layout.topic for layout in there.all()] == sorted({layout.topic for layout in one + other})

@@ -1,4 +1,4 @@
-"""Header and body codecs against what a hostile peer may send."""
+"""Header and body codecs against any data that a hostile peer may send."""
 
 import tracemalloc
 
@@ -215,7 +215,7 @@ def test_a_body_of_nothing_but_small_values_costs_a_fraction(each: object) -> No
 
 
 def test_the_densest_of_our_own_bodies_passes() -> None:
-    """As many answers to a SYNC as a list may have, ten bytes each."""
+    """As many items in the response to a SYNC as a list may have, ten bytes each."""
     most = SyncReply((SyncResult(LockVerdict.OK),) * ITEMS_MAX, {})
     assert decode_body(SyncReply, encode_body(most)) == most
 

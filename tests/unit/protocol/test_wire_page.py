@@ -1,4 +1,4 @@
-"""docs/wire.md says what the code says."""
+"""docs/wire.md matches the code."""
 
 from support.wire_page import PAGE, rewritten
 

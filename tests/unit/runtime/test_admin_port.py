@@ -1,4 +1,4 @@
-"""The admin port: what a probe, Prometheus and somebody with curl are answered, and what bad requests are."""
+"""The admin port: the responses to a probe, to Prometheus and to curl, and to bad requests."""
 
 import asyncio
 import json
@@ -202,7 +202,7 @@ async def test_the_oldest_connection_without_a_whole_request_makes_room_for_the_
 
 
 async def scrape(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Asks for /metrics; the connection on which the answer comes."""
+    """Request /metrics; return the connection on which the response comes."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Settings: who overrides whom, what is refused, and what --show-config says."""
+"""Settings: precedence of the sources, refusals, and the output of --show-config."""
 
 from pathlib import Path
 from typing import Literal

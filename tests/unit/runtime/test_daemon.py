@@ -1,4 +1,4 @@
-"""Tasks have an owner; a service in a process ends in order and says why."""
+"""Tasks have an owner; a service in a process ends in order and logs the reason."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ class DiskFailedError(StoreError):
 
 
 class Scripted:
-    """A service that records what happens to it and does what its hooks say."""
+    """A service that records its calls and runs its hooks."""
 
     def __init__(self) -> None:
         self.on_fatal: Callable[[BaseException], None] | None = None

@@ -1,4 +1,4 @@
-"""Requests to handlers, outcomes to answers."""
+"""Requests to handlers, outcomes to responses."""
 
 import asyncio
 import gc
@@ -36,7 +36,7 @@ class Pair:
 
 
 class Log:
-    """A log that confirms when the test says so: everything registered so far, in order."""
+    """A log that confirms, in order, everything registered so far when the test calls it."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
@@ -114,7 +114,7 @@ LANES = {"cold": LaneLimits(concurrency=2, queue_max=3, retry_after_ms=250)}
 
 
 class Bench:
-    """A dispatcher behind an endpoint whose answers are read back."""
+    """A dispatcher with an endpoint whose responses are read back."""
 
     def __init__(self, budget: TurnBudget | None = None) -> None:
         self.log = Log()
@@ -131,7 +131,7 @@ class Bench:
         return self._opaque
 
     async def answers(self) -> list[Command]:
-        """What has been sent since the last call."""
+        """Return the responses since the last call."""
         await turns(6)
         frames = FrameBuffer()
         frames.feed(b"".join(self.transport.writes))
@@ -299,7 +299,7 @@ class Body(bytearray):
 
 
 async def test_an_answer_that_waits_for_the_log_keeps_nothing_of_its_request() -> None:
-    """100,000 may wait for the disk, and what they sent has up to 16 MiB each."""
+    """100,000 requests may wait for the disk, and their frames had up to 16 MiB each."""
     bench = Bench()
     bench.dispatcher._routes[RequestCode.SEND_RECORDS] = replace(
         bench.dispatcher._routes[RequestCode.SEND_RECORDS], handler=lambda request: Pending(request.reply())

@@ -1,4 +1,4 @@
-"""One connection: framing from any split, pairing of answers, one write a turn, the peer that breaks the protocol."""
+"""One connection: framing from any split, pairing of responses, one write per turn, a peer that breaks the protocol."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ SILENT = RequestCode.GET_MIN_OFFSET
 
 
 def echo(command: Command, endpoint: Endpoint) -> None:
-    """Answers with what came; SILENT is never answered."""
+    """Respond with an echo; never to SILENT."""
     if command.code != SILENT and not command.is_oneway:
         endpoint.send(command.reply(fields=command.fields, body=command.body))
 

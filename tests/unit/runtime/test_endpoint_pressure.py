@@ -21,7 +21,7 @@ TIGHT = EndpointLimits(unsent_bytes_high=HIGH, unsent_bytes_low=LOW)
 
 
 def amplify(command: Command, endpoint: Endpoint) -> None:
-    """Answers each request with 64 KiB."""
+    """Respond to each request with 64 KiB."""
     endpoint.send(command.reply(body=bytes(65_536)))
 
 

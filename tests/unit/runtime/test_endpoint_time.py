@@ -1,4 +1,4 @@
-"""What an endpoint does as time passes: time-outs of requests, slow frames, silence, and a process that stood still."""
+"""An endpoint as time passes: timeouts of requests, slow frames, silence, and a process that was suspended."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The operating system's files behind the Files protocol."""
+"""The operating system's files through the Files protocol."""
 
 import ctypes
 import errno
@@ -179,7 +179,7 @@ def test_space_and_memory_are_positive(tmp_path: Path) -> None:
 
 
 def test_the_use_of_a_disk_is_counted_as_df_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth is kept for root: half of what users may fill is used, not 60 %."""
+    """A fifth is reserved for root: half of the space for users is used, not 60 %."""
     blocks = SimpleNamespace(f_frsize=4096, f_blocks=1000, f_bfree=600, f_bavail=400)
     monkeypatch.setattr(os, "statvfs", lambda path: blocks)
     assert RealFiles().disk_space("/store") == DiskSpace(800 * 4096, 400 * 4096)

@@ -27,7 +27,7 @@ def echo(command: Command, endpoint: Endpoint) -> None:
 
 
 async def closed_port() -> str:
-    """An address on which nobody listens."""
+    """An address without a listener."""
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, echo)
     await server.start()
     await server.close()

@@ -1,4 +1,4 @@
-"""A service on a loop of its own: started once, closed in order, refused where it would block, begun anew after a fork."""
+"""A service on its own loop: started once, closed in order, refused if it would block, started again after a fork."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ WAIT_S = 30
 
 
 class Service:
-    """Says what becomes of it."""
+    """A service that records its start and its end."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

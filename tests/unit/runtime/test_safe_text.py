@@ -1,4 +1,4 @@
-"""Whatever a peer says, no control character, no ESC and no line break of it reaches a log line, an error or a terminal."""
+"""No control character, ESC or line break from a peer reaches a log line, an error or a terminal."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What a server spawns has a limit: each place in the code that starts a task has a row in the table of docs/adr/0014."""
+"""The tasks that a server spawns are limited: each place in the code that starts one has a row in the table of docs/adr/0014."""
 
 import ast
 import re

@@ -33,7 +33,7 @@ def steady(newest_ms: int = 0) -> tuple[Hands, SteadyClock]:
 
 
 def watch(hands: Hands, clock: SteadyClock, for_ms: int, step_ms: int = 1_000) -> int:
-    """Looks every `step_ms`; what it shows at the end."""
+    """Look every `step_ms`; return the time that it shows at the end."""
     end = hands.boot + for_ms
     while hands.boot < end:
         hands.boot = min(end, hands.boot + step_ms)
@@ -111,7 +111,7 @@ def test_a_start_behind_the_newest_record_goes_on_from_it_until_that_has_lasted(
 
 @pytest.mark.parametrize("set_ms", [STEP_MS, -STEP_MS, NEAR_MS, -NEAR_MS, 140_000, -140_000])
 def test_a_start_goes_on_from_a_reading_of_the_same_boot_wherever_the_wall_clock_is(set_ms: int) -> None:
-    """Also where the boot clock may have drifted by as much since: then `follow` returns it."""
+    """Also if the boot clock may have drifted by as much since: then `follow` returns it."""
     hands = Hands()
     reading = hands.boot_ms(), hands.wall_ms()
     hands.boot += HOUR_MS
@@ -143,7 +143,7 @@ def test_whatever_the_wall_clock_does_within_the_time_of_trust_no_more_than_a_li
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(-HOUR_MS, HOUR_MS) | st.integers(-3_000, 3_000)), max_size=50))
 def test_the_time_is_the_boot_clock_and_what_was_returned(steps: list[tuple[int, int]]) -> None:
-    """Nothing that is counted by it is early or late, however many small jumps there were; and it is where the wall clock is, or strays."""
+    """Timers on it are never early or late, however many small jumps there were; and it follows the wall clock, or strays."""
     hands, clock = steady()
     began_ms, began_boot = clock.now_ms(), hands.boot
     told_ms = 0

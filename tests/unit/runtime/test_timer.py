@@ -1,4 +1,4 @@
-"""A late alarm gives what lies unread one more chance."""
+"""A late alarm gives unread data one more chance."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stored records become columns; what is broken is refused, never read past."""
+"""Stored records become columns; a broken record is refused, never skipped."""
 
 import pytest
 from hypothesis import given

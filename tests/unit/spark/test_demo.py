@@ -1,4 +1,4 @@
-"""What the demo says of its faults is what happened."""
+"""The demo's report of its faults matches the faults."""
 
 from lockstep.admin.demo.load import describe_repeated_frames
 

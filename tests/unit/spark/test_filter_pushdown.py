@@ -1,4 +1,4 @@
-"""Filters narrow what is read, and never below what they let pass."""
+"""Filters narrow the range that is read, and never exclude a row that they match."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What each key must have can be told without the rows."""
+"""The expected rows of each key follow without the rows."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Where a read begins and ends, asked of a cluster that holds three topics."""
+"""The beginning and the end of a read, asked of a cluster that holds three topics."""
 
 import asyncio
 import json

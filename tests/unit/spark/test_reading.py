@@ -1,4 +1,4 @@
-"""A task's ranges, pull by pull: bounded by the planned end, and loss is told."""
+"""A task's ranges, pull by pull: bounded by the planned end, and losses are reported."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ def record(offset: int) -> bytes:
 
 
 class FakeQueue:
-    """A queue that has [low, high), some of it filtered out by the broker; stands where a task has its connection."""
+    """A queue with the offsets [low, high), some of them filtered out by the broker; replaces a task's connection."""
 
     def __init__(self, low: int, high: int, *, page: int = 3, hidden: range = range(0)) -> None:
         self.low, self.high, self.page, self.hidden = low, high, page, hidden

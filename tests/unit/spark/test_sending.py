@@ -1,4 +1,4 @@
-"""A task of a write against a broker on loopback: what is sent again is stored once, and what fails says why."""
+"""A task of a write against a broker on loopback: a repeated send is stored once, and a failure names its reason."""
 
 import asyncio
 import re

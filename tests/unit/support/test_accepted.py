@@ -1,4 +1,4 @@
-"""The checker of what brokers accepted finds what it is there to find."""
+"""The checker of accepted commits finds the violations that it is made for."""
 
 from support.accepted import Accepted, accepted_twice, parse_accepted
 

@@ -1,4 +1,4 @@
-"""A universe for each test that asks for one. It ends with the test; an error that nobody handled in it fails the test."""
+"""A universe for each test that requests one. It ends with the test; an unhandled error in it fails the test."""
 
 from collections.abc import Iterator
 

@@ -20,7 +20,7 @@ from sweep.history import Answer
 
 
 def lock(story: Story, t: float, who: str = "c1", *, granted: bool = True, process: int = 1) -> Story:
-    """Asked 2 ms before it was answered."""
+    """Requested 2 ms before the response."""
     facts = {"client_id": who, "client": 11 if who == "c1" else 12, "granted": granted, "asked_t": t - 0.002}
     return story.add(ClassicLocked, t, ("B", process), **facts)
 

@@ -1,4 +1,4 @@
-"""D1 and R9 of what waits."""
+"""D1 and R9 of delayed messages."""
 
 import pytest
 

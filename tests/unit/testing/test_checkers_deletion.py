@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew: what may be gone, what must be gone, and what its other laws allow."""
+"""A topic that is deleted and created again: messages that may be gone, messages that must be gone, and the other laws."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def deleted(story: Story, t: float, counter: int = 2, topic: str = "orders") -> 
 
 @pytest.mark.parametrize(("counter", "topic", "laws"), [(2, "orders", []), (1, "orders", ["R1"]), (2, "other", ["R1"])])
 def test_what_was_stored_before_a_deletion_may_be_gone(counter: int, topic: str, laws: list[str]) -> None:
-    """m0 was hashed over layout 1; the deletion's counter says whether it takes that layout."""
+    """m0 was hashed over layout 1; the deletion's counter decides whether it takes that layout."""
     story = Story().sent(1, b"m0", 0, layout=(1, 7)).read(9, first=0)
     assert deleted(story, 2, counter, topic).broken(log.check) == laws
 

@@ -1,4 +1,4 @@
-"""O1 (ordering.md 2.4): progress begins anew or jumps only where somebody or something said so."""
+"""O1 (ordering.md 2.4): progress begins again or jumps only after a request or an event that asks for it."""
 
 import pytest
 
@@ -23,7 +23,7 @@ ADMIN = ("A", 31)
 
 
 def reset(offset: int, *, answered: bool = True, before: int = 5) -> Story:
-    """C1 has committed 5 when somebody sets the group to `offset` at 3."""
+    """C1 has committed 5 when an operator sets the group to `offset` at 3."""
     story = Story().granted(1, 1).committed(2, 1, 5).add(ResetSent, 3, ADMIN, offset=offset, request=7)
     return story.add(ProgressReset, 3.1, B, offset=offset, before=before, request=7) if answered else story
 
@@ -38,7 +38,7 @@ def reset(offset: int, *, answered: bool = True, before: int = 5) -> Story:
     (False, 2, 3, ["O1"]),
 ])  # fmt: skip
 def test_after_a_reset_a_grant_begins_where_it_said(answered: bool, generation: int, offset: int, laws: list[str]) -> None:
-    """One that was never answered may have come true, or not."""
+    """A reset without a response may have happened, or not."""
     assert reset(1, answered=answered).granted(4, 2, C2, generation=generation, offset=offset).broken(check) == laws
 
 
@@ -54,7 +54,7 @@ def test_a_reset_is_a_cause_once() -> None:
 
 @pytest.mark.parametrize(("sent_t", "laws"), [(0.9985, []), (0.997, ["O1"])])
 def test_a_first_grant_leaves_a_reset_that_was_sent_after_it_to_the_next(sent_t: float, laws: list[str]) -> None:
-    """Asked for at 0.998, answered at 0.999: both waited for the disk."""
+    """Requested at 0.998, answered at 0.999: both waited for the disk."""
     story = Story().add(ResetSent, sent_t, ADMIN, offset=0, request=7).granted(1, 1)
     story.add(ProgressReset, 0.9995, B, offset=0, before=0, request=7)
     assert story.granted(2, 2, C1, generation=2).broken(check) == laws

@@ -1,4 +1,4 @@
-"""O7: how long a queue stands still."""
+"""O7: how long a queue is idle."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from sweep.events import (
 
 
 def ready() -> Story:
-    """C1 owns the queue since 10, what is called next is there since 1."""
+    """C1 owns the queue since 10; the next message is there since 1."""
     story = Story().granted(10, 1).call(10.1, 10.2, 1, 0)
     return story.sent(1, b"m1", 1)
 
@@ -138,7 +138,7 @@ def test_the_text_names_queue_owners_and_times() -> None:
 
 @pytest.mark.parametrize(("target", "asserted"), [("C1", True), ("C2", False), ("C3", False), ("", False)])
 def test_the_note_of_the_fault_itself_is_nothing_else(target: str, asserted: bool) -> None:
-    """What was done to the owner's machine is what the time is asked of; what befalls the next one is something else."""
+    """The time counts against faults of the owner's machine; faults of the next owner's machine are separate."""
     killed = ready().add(Fault, 20, ("", 0), kind="kill", target=target).add(ProcessEnded, 20, C1, how="kill")
     (one,) = handovers(taken(killed, 25).history())
     assert (one.cause, one.alone) == ("crash", asserted)

@@ -66,7 +66,7 @@ def test_a_consumer_that_may_pass_over_the_first_may_do_the_second_first() -> No
 
 def test_what_a_member_left_out_may_come_late_when_progress_is_set_back() -> None:
     def story(*, passed: bool) -> Story:
-        """C1 subscribes to A alone and passes over m0; C2, to both, does m1, and m0 behind a reset."""
+        """C1 subscribes to A alone and passes over m0; C2, to both, does m1, and m0 after a reset."""
         told = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).add(ConsumerStarted, 0.6, C2)
         told.sent(1, b"m0", 0, tags="B").sent(2, b"m1", 1, tags="A").read(9, b"m0", b"m1")
         if passed:

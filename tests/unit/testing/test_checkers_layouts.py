@@ -1,4 +1,4 @@
-"""T1 and T2: what was acknowledged is in a queue of the layout in force."""
+"""T1 and T2: an acknowledged message is in a queue of the layout in force."""
 
 import pytest
 

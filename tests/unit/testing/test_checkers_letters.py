@@ -94,6 +94,6 @@ def test_a_dead_letter_is_passed_over_and_accounted_for() -> None:
 
 @pytest.mark.parametrize(("ended", "laws"), [(4.002, []), (5.5, ["C2"]), (3.9, ["C2"])])
 def test_a_broker_that_ended_in_the_middle_of_the_write_may_have_the_letter_without_the_progress(ended: float, laws: list[str]) -> None:
-    """Asked at 4 and not answered, asked again at 6."""
+    """Requested at 4 without a response, requested again at 6."""
     told = story().letter(4, 1, 0, code=None).copy(b"m0", 1, queue=BILLING_DEAD).add(ProcessEnded, ended, B, how="exit")
     assert told.letter(6, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD, offset=1).broken(check) == laws

@@ -80,7 +80,7 @@ def test_time_in_which_the_process_stood_still_does_not_count() -> None:
 
 @pytest.mark.parametrize(("kind", "t", "laws"), [
     ("disk slow", 4, []),  # until 18, and then the next sync
-    ("disk slow", 6.6, ["R1"]),  # what was answered at 5 was synced by 6.5
+    ("disk slow", 6.6, ["R1"]),  # responses at 5 were synced by 6.5
     ("disk full", 4, []),  # met at 6.5, ended by 16.5
     ("disk rot", 4, ["R1"]),  # a snapshot, not the log
 ])  # fmt: skip

@@ -24,7 +24,7 @@ B2 = ("B", 2)
 
 
 def moved(t: float) -> Story:
-    """C1 is granted at 1 (deadline 3.498), C2 is answered a grant at t."""
+    """C1 is granted at 1 (deadline 3.498), C2 gets a grant at t."""
     return Story().granted(1, 1).granted(t + 0.001, 2, C2)
 
 
@@ -81,7 +81,7 @@ def test_an_epoch_belongs_to_one_session() -> None:
 
 
 def fenced() -> Story:
-    """C2 was answered its grant at 5."""
+    """C2 got its grant at 5."""
     return Story().granted(1, 1).granted(5.001, 2, C2)
 
 

@@ -97,7 +97,7 @@ def test_a_killed_broker_forgets_nothing_that_was_acknowledged() -> None:
 
 @pytest.mark.parametrize(("committed_t", "laws"), [(8.499, ["R6"]), (8.501, []), (8.503, [])])
 def test_under_async_flush_a_power_cut_may_take_one_interval_and_one_sync(committed_t: float, laws: list[str]) -> None:
-    """Answered so; 500 ms and 1 s before the end is 8.5."""
+    """Both were answered; 500 ms and 1 s before the end is 8.5."""
     assert restarted("power", 4, committed_t=committed_t + 0.001).broken(check) == laws
 
 

@@ -1,4 +1,4 @@
-"""P1, O5 and R5 of pull consumers: polls, commits, what commit() says, nothing skipped, the end is reached."""
+"""P1, O5 and R5 of pull consumers: polls, commits, the result of commit(), nothing skipped, the end is reached."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_a_repeat_takes_another_grant() -> None:
 
 
 def tagged(expression: str, tags: str = "ABAB") -> ReaderStory:
-    """m0, m1 and so on have these tags and are there from the beginning; C1 reads what it subscribes to."""
+    """m0, m1 and so on have these tags and exist from the beginning; C1 reads those it subscribes to."""
     told = ReaderStory().reader(expression=expression).given(1)
     for number, tag in enumerate(tags):
         told.sent(0.1 + number / 100, b"m%d" % number, number, tags=tag)
@@ -130,7 +130,7 @@ def test_a_seek_back_over_nothing_that_is_wanted_goes_nowhere() -> None:
 def test_who_is_behind_the_group_passes_over_what_others_had_done_and_retention_has_taken(
     gap: tuple[int, int] | None, committed: int, laws: list[str]
 ) -> None:
-    """C2 had m2 to m4 while C1 stood still."""
+    """C2 had m2 to m4 while C1 was suspended."""
     told = (
         story().polled(2, 0, 1).done(2.1).reader(2.2, C2).given(2.5, 0, where=C2).polled(2.6, 0, 1, 2, 3, 4, where=C2).done(2.7, where=C2)
     )
@@ -171,7 +171,7 @@ def test_a_queue_that_came_and_went_at_once_is_released_where_it_begins() -> Non
     assert told.moved(3.6, 6).broken(check) == ["P1"]
 
 
-# -------------------------------------------------------------------------------------------------- c: what commit() says
+# --------------------------------------------------------------------------------------------- c: the result of commit()
 
 
 def test_when_commit_returns_the_broker_has_what_was_at_hand() -> None:

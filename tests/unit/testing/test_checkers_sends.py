@@ -1,4 +1,4 @@
-"""R9: what a send's end said is true."""
+"""R9: the outcome of a send is true."""
 
 import pytest
 

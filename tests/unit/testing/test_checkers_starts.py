@@ -1,4 +1,4 @@
-"""Where a group begins: by its policy, known for all queues at once, and nothing behind it is skipped."""
+"""The start of a group: by its policy, known for all queues at once, and no later message is skipped."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_first_is_the_beginning_of_the_log(offset: int, laws: list[str]) -> None
 
 @pytest.mark.parametrize(("answer", "laws"), [(Answer.HELD, ["O5"]), (Answer.WAIT, ["O5"]), (Answer.NOT_YOURS, []), (Answer.REFUSED, [])])
 def test_a_broker_that_answered_for_one_queue_knows_it_for_all(answer: Answer, laws: list[str]) -> None:
-    """At 1.5 it answered for queue 1: queue 0, which C1 gets at 2.5, begins before m1, which came at 2. NOT_YOURS may mean no member."""
+    """A response at 1.5 for queue 1: queue 0, which C1 gets at 2.5, begins before m1 of 2. NOT_YOURS may mean no member."""
     story = begins("LAST_OFFSET", 2).add(LockRefused, 1.5, B, queue=Q._replace(queue=1), answer=answer, epoch=None)
     assert story.broken(check) == laws
 
@@ -89,7 +89,7 @@ def test_an_unkeyed_message_that_stands_in_two_queues_was_there_when_it_came_to_
     ("TIMESTAMP", 1.5, 2, ["O5"]),
 ])  # fmt: skip
 def test_pull_consumers_begin_so_too(where: str, since_t: float, offset: int, laws: list[str]) -> None:
-    """m0 … m3 are sent at 1, 2, 3 and 4; the first of them starts at 2.4 and is told at 2.5 where the queue begins."""
+    """m0 … m3 are sent at 1, 2, 3 and 4; the first member starts at 2.4 and learns at 2.5 the start of the queue."""
     story = ReaderStory()
     story.add(ReaderStarted, 2.4, C1, reader=1, group="readers", by_hand=False, auto=True, where=where, since_t=since_t)
     for number in range(4):

@@ -84,7 +84,7 @@ def test_what_was_left_out_may_be_lost_by_a_power_cut_and_its_offset_given_to_an
 
 
 def test_what_was_left_out_and_is_lost_may_be_known_by_the_calls_of_others_alone() -> None:
-    """A delayed message: its sender is not told where it comes to stand."""
+    """A delayed message: its sender does not learn its offset."""
 
     def story(lost: str, *, sent_t: float = 0.6) -> Story:
         story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).granted(1, 1)

@@ -1,4 +1,4 @@
-"""TestCluster as a test sees it: its programs, its faults, its time, and what it says when something is wrong."""
+"""TestCluster from a test's view: programs, faults, time, and its reports of errors."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ def consuming(cluster: TestCluster, done: list[bytes], *, seconds: float = 0) ->
 
 
 def waiting(story: list[str]) -> Main:
-    """A program that counts seconds, and tells of its end if it sees it."""
+    """A program that counts seconds, and records its end if it sees it."""
 
     async def main() -> None:
         try:
@@ -386,7 +386,7 @@ async def test_one_universe_holds_several_clusters_and_the_end_of_one_ends_its_p
 
 
 def stormy(seed: int) -> tuple[list[str], list[bytes]]:
-    """What the chaos did and what was handled."""
+    """Return the faults of the chaos and the handled messages."""
 
     async def main() -> tuple[list[str], list[bytes]]:
         done: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Large bodies: as the tap tells them, whatever they are stored as."""
+"""Large bodies: the tap reports them uncompressed, however they are stored."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""What a universe is made of: one die for each choice."""
+"""The draws of a universe: one random source for each choice."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ POLLED = ("readers", "retention", "begin")
 
 
 def others(setting: Setting) -> Setting:
-    """Without what is said of pull consumers."""
+    """Remove the draws for pull consumers."""
     return replace(setting, readers=False, by_hand=False, poll_count=100, reader_expression="*", iterators_share=0.0)
 
 

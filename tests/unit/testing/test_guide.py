@@ -1,4 +1,4 @@
-"""docs/testing.md: its files are written and its commands run, and what happens is what the page says."""
+"""docs/testing.md: its files are written, its commands are run, and the results are as the page describes."""
 
 import inspect
 import re
@@ -17,7 +17,7 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "testing.md").read_text()
 
 
 def pytest_in(folder: Path, command: str) -> str:
-    """What the page's command prints."""
+    """Return the output of the page's command."""
     words = command.removeprefix("$ pytest ").split()
     run = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *words]
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")

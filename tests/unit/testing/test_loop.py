@@ -381,7 +381,7 @@ def test_a_real_thread_can_not_call_into_the_universe(sim: SimLoop) -> None:
 
 
 def test_a_closed_universe_lets_no_coroutine_go_on(sim: SimLoop) -> None:
-    """Closing runs what is left of each coroutine while nothing can be awaited: no warning, no error, whatever it tries."""
+    """Closing runs the rest of each coroutine while nothing can be awaited: no warning, no error, whatever it tries."""
 
     async def stubborn() -> None:
         try:

@@ -1,4 +1,4 @@
-"""A universe that is over leaves nothing behind, though its processes died without stopping what they had started."""
+"""A universe that is over leaves nothing in memory, though its processes died without stopping their parts."""
 
 import gc
 import weakref

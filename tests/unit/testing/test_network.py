@@ -1,4 +1,4 @@
-"""What the simulated network does to bytes, connections and those who dial."""
+"""The effects of the simulated network on bytes, connections and callers."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ async def forever() -> None:
 
 @dataclass(eq=False)
 class Side(asyncio.Protocol):
-    """One end: what it got, and how it ended."""
+    """One end: the bytes it received, and how it ended."""
 
     received: bytearray = field(default_factory=bytearray)
     at: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the order checker calls right and wrong: each law can fail, and no lawful run fails any."""
+"""The order checker: each law can fail, and no lawful run fails any."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ S = ConsumeOrderlyStatus
 
 
 def sent(name: str, at: int, *, key: str | None = "k", fate: Fate = Fate.ACKED, took: int = 5, expected: bool = True) -> Send:
-    """Message `name`, sent at 10·at, answered `took` later."""
+    """Message `name`, sent at 10·at, acknowledged `took` later."""
     acked = fate is Fate.ACKED
     group = None if key is None else f'key "{key}"'
     ended = 10 * at + took

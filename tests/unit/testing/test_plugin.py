@@ -1,4 +1,4 @@
-"""The plugin in projects of users, each run by a pytest of its own: no configuration but what the project says."""
+"""The plugin in projects of users, each run by its own pytest, with no configuration but the project's."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from lockstep.testing import NotReachedError, TestCluster, simulate
 
 
 def pytest_in(folder: Path, *arguments: str, ini: str = "", test: str = "", conftest: str = "") -> str:
-    """What it prints. One test file, one conftest.py, one pytest.ini."""
+    """Run pytest on one test file, one conftest.py and one pytest.ini; return its output."""
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n" + dedent(ini))
     (folder / "test_it.py").write_text(USING + dedent(test))
     (folder / "conftest.py").write_text(dedent(conftest))

@@ -1,4 +1,4 @@
-"""A place counts as reached by what came of a fault, not by the fault."""
+"""A place counts as reached by the effect of a fault, not by the fault."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The disk of a simulated machine: what takes time, who waits for it, what ends at the n-th operation, what is in use."""
+"""The disk of a simulated machine: slow operations, who waits for them, the end at the n-th operation, the space in use."""
 
 import asyncio
 import errno
@@ -138,7 +138,7 @@ def test_what_is_in_use_is_what_the_files_hold_without_the_zeros_at_their_ends(w
 
 @pytest.mark.parametrize(("writes", "holed"), [(1, False), (64, True)])
 def test_a_power_cut_tells_where_a_whole_write_stands_behind_a_lost_one(writes: int, holed: bool) -> None:
-    """With 64 writes of one sector each, kept by the toss of a coin, that is all but certain; a single one stands behind nothing."""
+    """With 64 writes of one sector each, kept at random, that is almost certain; a single write has no earlier one."""
     disk = SimFiles(7)
     file = disk.open("/file", create=True)
     disk.sync_directory("/")

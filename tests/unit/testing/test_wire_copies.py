@@ -1,4 +1,4 @@
-"""What the recorder reads of what brokers store themselves: send backs, dead letters, delayed sends, where concurrent members begin."""
+"""The recorder's part for the records that brokers create: send-backs, dead letters, delayed sends, starts of concurrent groups."""
 
 from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.codes import RequestCode, ResponseCode

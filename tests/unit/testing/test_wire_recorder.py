@@ -83,7 +83,7 @@ class Peer:
 
 
 class Wire:
-    """One connection of client C (process 9) to broker-a on machine B (process 2), told by hand."""
+    """One connection of client C (process 9) to broker-a on machine B (process 2), fed by the test."""
 
     def __init__(self, server: str = "B") -> None:
         self.now = 1.0

@@ -1,4 +1,4 @@
-"""Appending and confirming: one write a turn, who is told when, the reserve, failures."""
+"""Appending and confirming: one write per turn, the order of notifications, the disk reserve, failures."""
 
 import asyncio
 import errno
@@ -82,7 +82,7 @@ async def test_nothing_pending_is_confirmed_at_once() -> None:
 
 
 async def test_a_dirty_turn_makes_an_answer_wait_for_the_journal() -> None:
-    """An answer that appends nothing itself waits for the change it was made from."""
+    """A response that appends nothing waits until the change that it depends on is stored."""
     store = await open_store(SimFiles())
     order: list[str] = []
 
@@ -226,7 +226,7 @@ async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
 
 
 async def test_an_answer_waits_for_a_change_of_an_earlier_turn_that_nobody_waited_for() -> None:
-    """A session that ended, a lease that ran out: no request, so no answer waits for its record. The next answer may tell of it."""
+    """The end of a session or a lease is not a request, so no response waits for its record. The next response may reveal it."""
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=SYNC)
@@ -259,7 +259,7 @@ async def test_nothing_is_allocated_for_records_that_a_frame_can_not_hold() -> N
 
 
 async def test_store_time_does_not_fall_with_the_wall_clock() -> None:
-    """Until that has been behind for long: test_store_clock.py."""
+    """For the case that the clock stays behind for long see test_store_clock.py."""
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host)

@@ -1,4 +1,4 @@
-"""Steps of the clock: their number is bounded, what is left out makes records later and never earlier, lookups stay short."""
+"""Steps of the clock: their number is bounded, omitted steps make records later and never earlier, lookups stay short."""
 
 import asyncio
 from itertools import accumulate

@@ -1,4 +1,4 @@
-"""Random work, crashes at any operation, power cuts that keep any part of what was not synced."""
+"""Random work with crashes at any operation and power cuts that keep any part of the unsynced data."""
 
 import asyncio
 from functools import partial
@@ -39,7 +39,7 @@ def test_the_universes_reach_losses_and_rolls() -> None:
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
 async def test_a_death_at_every_single_operation(flush: FlushMode) -> None:
-    """One script, killed at its n-th change for every n, then a power cut: what was confirmed under sync flush is there."""
+    """One script is killed at its n-th change for every n, then the power is cut: everything confirmed under sync flush is stored."""
     for crash_after in range(60):
         files = SimFiles(seed=crash_after)
         acknowledged: list[bytes] = []

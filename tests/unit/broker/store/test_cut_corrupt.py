@@ -1,4 +1,4 @@
-"""--cut-corrupt goes on with what is whole: a damaged stretch becomes a gap; what lies behind it and state that is still true stay."""
+"""--cut-corrupt continues with the intact data: a damaged range becomes a gap; later messages and valid state remain."""
 
 import json
 
@@ -86,7 +86,7 @@ async def test_a_damaged_stretch_is_passed_over_and_everything_behind_it_stays(a
 
 @pytest.mark.parametrize("bit", range(32))
 async def test_a_damaged_size_takes_no_good_record_along(bit: int) -> None:
-    """Also where the wrong size ends at another record, or behind the end of the log."""
+    """Also if the wrong size ends at another record, or after the end of the log."""
     files = SimFiles()
     size, count = 128, 10
     store = await open_store(files, **NEVER)

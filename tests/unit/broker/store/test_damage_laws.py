@@ -1,6 +1,6 @@
 """The law that damage is never silent, for random damage of a store that does not run.
 
-A start either refuses and leaves the directory as it was, or every message that was stored is read as it was written or told as lost.
+A start either refuses and leaves the directory unchanged, or every stored message is read as it was written or is reported as lost.
 """
 
 import json
@@ -20,7 +20,7 @@ QUEUES = (("orders", 0), ("orders", 1), ("bills", 0))
 
 @dataclass
 class Stored:
-    """A store that was closed or killed, and what is in it."""
+    """A store that was closed or killed, and its contents."""
 
     files: SimFiles
     bodies: dict[tuple[str, int], list[bytes]] = field(default_factory=lambda: {key: [] for key in QUEUES})
@@ -66,7 +66,7 @@ async def stored(random: Random) -> Stored:
 
 
 def harm(random: Random, files: SimFiles) -> str:
-    """One damage; what it is."""
+    """Damage one file and return a description of the damage."""
     logs = sorted(path for path in files.names if "/commitlog/" in path)
     path = random.choice(logs)
     used = files.names[path].used_bytes
@@ -112,12 +112,12 @@ def harm(random: Random, files: SimFiles) -> str:
 
 
 def contents(files: SimFiles) -> dict[str, bytes]:
-    """Of every file that a refused start may not touch."""
+    """Return the contents of every file that a refused start must not change."""
     return {path: bytes(inode.cache) for path, inode in files.names.items() if path.rpartition("/")[2] not in ("lock", "abort", "start")}
 
 
 def told_aside(files: SimFiles) -> int:
-    """Lost messages by the manifest of the newest start that went on without something; 0 where none did."""
+    """Return the lost messages by the manifest of the newest start that continued after a loss, or 0."""
     manifests = [path for path in files.names if path.endswith("/manifest.json")]
     if not manifests:
         return 0
@@ -183,7 +183,7 @@ async def test_what_is_damaged_is_refused_or_told_and_nothing_else_is_lost(seed:
 @pytest.mark.parametrize("bit", usually((0, 1, 7, 8, 31, 32, 62, 63), range(64)))
 @pytest.mark.parametrize(("count", "removed"), [(1, False), (2, False), (30, False), (30, True)])
 async def test_a_flipped_bit_of_the_first_queue_offset_loses_one_message(bit: int, count: int, removed: bool) -> None:
-    """No CRC covers it, and no record before it shows what it has to be. `removed`: retention has removed those."""
+    """No CRC covers the offset, and no earlier record shows the correct one. `removed`: retention has removed the earlier records."""
     files = SimFiles()
     settings = {"segment_bytes": 4096, "log_bytes_max": 6 * 4096}
     store = await open_store(files, **settings)

@@ -54,7 +54,7 @@ async def refused(files: SimFiles, match: str, error: type[Exception] = StoreCor
 
 @pytest.mark.parametrize("default", [4096, 16384, 1 << 20])
 async def test_a_foreign_log_keeps_its_own_file_length(default: int) -> None:
-    """Where the length was taken from the settings, the first file was stretched and all others were deleted."""
+    """A start that took the length from the settings would stretch the first file and delete all others."""
     files = SimFiles()
     await with_messages(files, 50, segment_bytes=8192, queue_file_entries=16)
     forget_ours(files)

@@ -1,4 +1,4 @@
-"""Taking a frame in: what is checked, what is patched, what is refused and how it is said."""
+"""Accepting a frame: which checks it passes, what is patched, what is refused and with which error."""
 
 import zlib
 from struct import pack
@@ -158,7 +158,7 @@ def test_the_sequence_must_count_the_frame() -> None:
 
 
 def test_a_frame_that_is_not_sequenced_carries_none_of_our_names() -> None:
-    """Nobody has compared such a stamp with the scope: recovery would take its wrong CRC for a torn frame, and end the log there."""
+    """No check compares such a stamp with the scope: recovery would take its wrong CRC for a torn frame and cut the log there."""
     frame, _ = sequenced([b"a", b"b"], first=0, previous_crc=0, queue_id=3)
     with pytest.raises(MessageIllegalError, match="record 0: property names beginning with __LS_ are lockstep's own"):
         take(frame, 2, sequenced=False)
@@ -189,7 +189,7 @@ def test_entries_name_records_and_tags(bodies: list[bytes], tags: list[str]) -> 
 
 @given(at=st.integers(0, 199), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_refused_or_changes_only_what_is_the_users(at: int, bit: int) -> None:
-    """Whatever comes in, nothing but MessageIllegalError comes out, and what is taken is well-formed."""
+    """Any input raises nothing but MessageIllegalError, and each accepted frame is well-formed."""
     frame = good(b"first", b"A\x01b\x02") + good(b"second")
     at %= len(frame)
     damaged = patched(frame, at, bytes([frame[at] ^ 1 << bit]))

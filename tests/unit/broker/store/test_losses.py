@@ -1,4 +1,4 @@
-"""What damage has lost is told in numbers, the same everywhere: event, manifest, metric, `store check`; also at both ends of a queue."""
+"""Lost messages are counted alike in the event, the manifest, the metric and `store check`, also at both ends of a queue."""
 
 import json
 from collections.abc import Callable
@@ -249,7 +249,7 @@ async def test_messages_of_a_topic_that_was_deleted_behind_the_snapshot_are_not_
 
 
 async def retained(files: SimFiles) -> int:
-    """A store of which retention has removed files, stopped in order; where its log begins."""
+    """Return a cleanly stopped store from which retention has removed files, and the position at which its log begins."""
     store = await open_store(files, log_bytes_max=9_000, **SETTINGS)
     for number in range(COUNT):
         append(store, b"%d" % (number % 10) * 100, queue_id=number % 2)
@@ -343,11 +343,11 @@ async def test_damage_that_is_known_stays_known_when_retention_removes_its_begin
     await store.close()
 
 
-# ------------------------------------------------------------------------------------------------- without a record of where it begins
+# --------------------------------------------------------------------------------------------- without a record of the log's beginning
 
 
 async def test_the_first_file_and_the_record_of_the_start_missing_together_stop_the_start() -> None:
-    """The snapshot says where the log began."""
+    """The snapshot records the beginning of the log."""
     files = SimFiles()
     await stored(files)
     files.unlink(f"{PATH}/lockstep/start")

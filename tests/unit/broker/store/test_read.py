@@ -1,4 +1,4 @@
-"""Reading: RocketMQ's statuses, limits, filters, one piece for what lies side by side, cold reads, damage that is never served."""
+"""Reading: RocketMQ's statuses, limits, filters, one piece for adjacent records, cold reads, damage that is never served."""
 
 from collections.abc import Callable
 
@@ -214,7 +214,7 @@ async def test_a_record_is_found_by_its_place_alone_and_state_is_secret() -> Non
 
 @pytest.mark.parametrize("cached", [True, False])
 async def test_entries_that_are_missing_are_written_again_from_the_log_when_they_are_read(cached: bool) -> None:
-    """Their messages are in the log: an answer that goes on behind them would lose them."""
+    """Their messages are in the log: a response that continues after them would lose them."""
     files = SimFiles(cached_reads=cached)
     store = await cold_store(files, queue_file_entries=20, snapshot=True)
     name = "/store/consumequeue/orders/0/"

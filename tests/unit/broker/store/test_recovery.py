@@ -1,4 +1,4 @@
-"""What a start does with a damaged, torn or rebuilt directory."""
+"""A start with a damaged, torn or rebuilt directory."""
 
 import asyncio
 from typing import Any
@@ -75,14 +75,14 @@ async def test_a_torn_tail_is_cut_and_zero_again(kept: int) -> None:
 
 @pytest.mark.parametrize("hole", [4, 5, 8])
 async def test_an_unsynced_hole_with_good_records_behind_it_is_cut_and_zeroed(hole: int) -> None:
-    """Pages reach the disk in any order: what stands behind the hole was never confirmed durable, and must not turn into records later."""
+    """Pages reach the disk in any order: records after the hole were never confirmed durable, and must not become readable later."""
     files = SimFiles()
     await killed_with(files, 10, synced=4)
     files.overwrite(LOG, hole * SIZE, bytes(SIZE))
     store, found = await recovered(files)
     assert (found.end, found.cut_bytes > 0) == (hole * SIZE, True)
     assert not any(files.names[LOG].durable[hole * SIZE :])
-    append(store, b"x" * 100)  # as long as what was cut: stale records would line up behind it
+    append(store, b"x" * 100)  # as long as the cut part, so that stale records would follow it exactly
     await confirmed(store)
     await kill(store, files)
     store, found = await recovered(files)
@@ -92,7 +92,7 @@ async def test_an_unsynced_hole_with_good_records_behind_it_is_cut_and_zeroed(ho
 
 
 async def test_the_cut_is_durable_before_anything_is_appended() -> None:
-    """A power cut that keeps the first new record but not the cut must not bring the stale ones behind it back."""
+    """A power cut that keeps the first new record but not the cut must not bring back the stale records after it."""
     files = SimFiles()
     store = await open_store(files, **NEVER)
     for number in range(10):
@@ -208,7 +208,7 @@ async def test_the_frame_crc_finds_what_no_body_crc_covers(frame: int) -> None:
 
 
 async def test_a_frame_of_an_unknown_past_is_taken_as_it_is() -> None:
-    """Flagged first with a sequence above 0: nobody can know the CRC that it goes on from."""
+    """A frame flagged first with a sequence above 0: the CRC that it continues is unknown."""
     files = SimFiles()
     store = await open_store(files, **NEVER)
     from lockstep.protocol.sequence import FrameSequence, seal_frame

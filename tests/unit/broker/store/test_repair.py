@@ -103,7 +103,7 @@ async def test_repairs_that_wait_have_a_limit_and_what_is_beyond_it_is_repaired_
 
 
 async def test_what_was_found_before_the_repair_changes_nothing() -> None:
-    """A scrub hands on what it found a while ago."""
+    """A scrub reports a finding some time after the damage was seen."""
     files = SimFiles(cached_reads=False)
     store = await stored(files)
     rot(files, 1, 7)

@@ -1,4 +1,4 @@
-"""What a repair of a running store does when the disk is full, and what it reads."""
+"""Repairs of a running store: behaviour when the disk is full, and the amount that is read."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Which segments go, and what the queues say then."""
+"""Retention: which segments are removed, and the bounds of the queues afterwards."""
 
 import asyncio
 

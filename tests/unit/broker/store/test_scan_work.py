@@ -29,7 +29,7 @@ class LongFile(AbsentFile):
 
 
 class Sink:
-    """Goes on behind damage."""
+    """Continue after damage."""
 
     def __init__(self) -> None:
         self.stretches: list[DamagedRange] = []

@@ -1,4 +1,4 @@
-"""Scrub and check: they find what a consumer would find, hand it to the repairs or print it, and change nothing that is whole."""
+"""Scrub and check find the damage that a consumer would find, pass it to the repairs or print it, and change no intact data."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A store that gets no file descriptor: connections or other programs hold them all, the reserve too. That is no failed disk."""
+"""A store that gets no file descriptor, because connections or other programs hold all of them, has not met a failed disk."""
 
 import errno
 import os
@@ -149,7 +149,7 @@ async def test_a_file_of_another_queue_gives_its_descriptor_away(number: int, mo
 
 
 async def store_with_old_segments(files: SimFiles) -> tuple[Store, list[BaseException]]:
-    """A store of which retention would remove segments, and what is fatal to it."""
+    """Return a store whose retention would remove segments, and the errors that end it."""
     failed: list[BaseException] = []
     store = await open_store(files, segment_bytes=4096, log_bytes_max=1)
     store.writer.on_fatal = failed.append

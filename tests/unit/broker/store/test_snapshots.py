@@ -1,4 +1,4 @@
-"""Snapshots: which of them a start takes, what it replays behind it, when one is due."""
+"""Snapshots: which one a start uses, what it replays after that, when one is due."""
 
 import asyncio
 import json

@@ -290,7 +290,7 @@ async def test_a_disk_that_fails_at_the_start_is_exit_3() -> None:
 
 @pytest.mark.parametrize("crash_after", range(14))
 async def test_a_first_start_that_dies_leaves_nothing_that_a_later_power_cut_takes_back(crash_after: int) -> None:
-    """What the first life named but did not sync, the second has to sync: it can't tell."""
+    """The second start syncs the names that the first one created, because it can't know whether they were synced."""
     for seed in range(6):
         files = SimFiles(seed=seed)
         files.countdown = crash_after

@@ -1,4 +1,4 @@
-"""Store times when the wall clock jumps: stamps, the search by time, age, what waits, over a restart."""
+"""Store times when the wall clock jumps: stamps, the search by time, age, pending delays, a restart."""
 
 import asyncio
 
@@ -104,7 +104,7 @@ async def test_a_start_with_a_clock_behind_the_log_stamps_on_from_the_log() -> N
 
 
 async def test_a_search_by_time_skips_nothing_that_was_stored_then_wherever_the_clock_was_set_back() -> None:
-    """Binary search alone would land behind the fall, or before it, by chance."""
+    """Binary search alone would end after the jump back, or before it, by chance."""
     files = SimFiles()
     host, clock = machine(files)
     store = await open_store(files, host=host)
