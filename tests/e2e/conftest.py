@@ -1,12 +1,32 @@
 """A cluster per test, and lines for the end of the run."""
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from support.cluster import MEASURED, Cluster, Report, running_cluster
+from support.effort import SLOW
+from support.fork_server import ForkServer, forking
 from support.hostile_world import World, undisturbed_world
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer | None]:
+    """Forks the programs of the usual run. The slow run executes each program."""
+    if SLOW or sys.platform != "linux":
+        yield None
+        return
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forking(fork_server: ForkServer | None) -> Iterator[None]:
+    with forking(fork_server):
+        yield
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Messages that are worth a thousand times what is stored: what a consumer holds of them is limited by what is stored."""
+"""Messages that unpack to a thousand times their stored size: a consumer's memory is limited by the stored size."""
 
 import asyncio
 import zlib
@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
-    """The good pair went on and saw nothing; the broker, killed, starts again with what was stored."""
+    """The good pair continued and saw no trouble; the broker, killed, starts again with the stored messages."""
     async with undisturbed_world(world):
         yield
     with world.restarted_broker() as again:
@@ -40,7 +40,7 @@ async def undisturbed(world: World) -> AsyncIterator[None]:
 
 
 async def test_a_page_of_bodies_that_decompress_to_a_gibibyte_costs_its_consumer_a_few_of_them(world: World, tmp_path: Path) -> None:
-    """250 zlib bodies of 4 MiB each, 1 MiB stored, kept and looked at twice."""
+    """250 zlib bodies of 4 MiB each, 1 MiB stored, kept and read, some of them twice."""
     body = zlib.compress(bytes(BODY_BYTES), 9)
     reader = ("-m", "support.worker_bodies", world.nameserver_address, "fuzz", str(COUNT))
     with background(tmp_path, "reader", *reader, ready="bodies.ready") as consumer:
