@@ -7,14 +7,15 @@ from typing import Any
 
 from lockstep.client import ConsumeOrderlyStatus, ConsumerEvent, OrderlyContext, PushConsumer
 from lockstep.protocol.message import MessageExt
-from support.scripted_broker import ScriptedCluster, advance, settle
+from support.fake_broker import FakeCluster
+from support.frozen import advance, settle
 
 S = ConsumeOrderlyStatus
 G = "billing"
 
 
 class Handled:
-    """A listener that writes down its calls and answers what it is told to."""
+    """A listener that records its calls and returns the given results."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, list[bytes], OrderlyContext]] = []
@@ -40,7 +41,7 @@ class Handled:
 
 @asynccontextmanager
 async def consuming(
-    cluster: ScriptedCluster, handled: Callable[..., Any], *, expression: str = "*", **options: Any
+    cluster: FakeCluster, handled: Callable[..., Any], *, expression: str = "*", **options: Any
 ) -> AsyncIterator[PushConsumer]:
     consumer = PushConsumer(G, client=cluster.client, **options)
     for topic in cluster.layouts:

@@ -32,13 +32,13 @@ def keyed(bodies: Iterable[str], keys: Iterable[str]) -> list[Message]:
 
 @asynccontextmanager
 async def producing(cluster: FakeCluster, config: ProducerConfig = QUICK) -> AsyncIterator[Producer]:
-    async with Producer("orders", nameserver=cluster.address, **asdict(config)) as producer:
+    async with Producer("orders", nameserver=cluster.nameserver, **asdict(config)) as producer:
         yield producer
 
 
 @asynccontextmanager
 async def one_queue(config: ProducerConfig = QUICK) -> AsyncIterator[tuple[FakeBroker, Producer]]:
-    """One broker, one queue, its link up: what follows is about that queue alone."""
+    """One broker, one queue, a live connection: the test is about that queue alone."""
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"))
         yield cluster.brokers["a"], producer

@@ -10,10 +10,9 @@ from lockstep.admin import cli
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, OffsetRange, QueueStatus, Subscription
 from lockstep.protocol.errors import ServiceNotAvailableError, TopicNotExistError
 from lockstep.protocol.ids import offset_message_id
-from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from support.fake_cluster import STORE_HOST, FakeBroker, FakeCluster, fake_cluster, stored
+from support.fake_broker import STORE_HOST, FakeBroker, ThreadedCluster, stored, threaded_cluster
 
 ORDERS = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 2, 2, 1), LayoutEntry("broker-b", 2, 2, 1)))
 SESSION = MemberStatus("10.0.0.9@77#0123456789abcdef", "89abcdef", "10.0.0.9:5555", True, 400)
@@ -29,12 +28,12 @@ def queue(queue_id: int, *, committed: int = 5, end: int = 9, owner: str | None 
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    a = FakeBroker("broker-a", LayoutTable([ORDERS]), {"billing": status(queue(0), queue(1, committed=-1, owner=None))})
-    b = FakeBroker("broker-b", LayoutTable([ORDERS]), {"billing": status(queue(0), members=())})
+def cluster() -> Iterator[ThreadedCluster]:
+    a = FakeBroker("broker-a", layouts={"orders": ORDERS}, groups={"billing": status(queue(0), queue(1, committed=-1, owner=None))})
+    b = FakeBroker("broker-b", layouts={"orders": ORDERS}, groups={"billing": status(queue(0), members=())})
     for broker in (a, b):
         broker.offsets["orders"] = [OffsetRange(0, 0, 9), OffsetRange(1, 3, 9)]
-    with fake_cluster(a, b) as made:
+    with threaded_cluster(a, b) as made:
         yield made
 
 
@@ -53,7 +52,7 @@ class Run:
 
 
 @pytest.fixture
-def lockstep(cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def lockstep(cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("LOCKSTEP_NAMESERVER", cluster.nameserver)
     return lambda *arguments: Run(capsys, *arguments)
 
@@ -67,7 +66,7 @@ def assert_failed(run: Run, *words: str, code: int = 1) -> None:
         assert word in run.err
 
 
-def test_cluster_names_every_broker_and_says_whether_it_was_reached(lockstep: Any, cluster: FakeCluster) -> None:
+def test_cluster_names_every_broker_and_says_whether_it_was_reached(lockstep: Any, cluster: ThreadedCluster) -> None:
     found = lockstep("cluster", "--json").json["brokers"]
     assert [(b["name"], b["address"], b["registered"], b["reached"]) for b in found] == [
         (name, cluster.brokers[name].address, True, True) for name in ("broker-a", "broker-b")
@@ -78,13 +77,13 @@ def test_cluster_names_every_broker_and_says_whether_it_was_reached(lockstep: An
 
 
 def test_an_option_outweighs_the_environment(
-    cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCKSTEP_NAMESERVER", "127.0.0.1:1")
     assert Run(capsys, "cluster", "--json", "--nameserver", cluster.nameserver).code == 0
 
 
-def test_a_nameserver_that_is_down_is_left_for_the_next(lockstep: Any, cluster: FakeCluster) -> None:
+def test_a_nameserver_that_is_down_is_left_for_the_next(lockstep: Any, cluster: ThreadedCluster) -> None:
     assert lockstep("topic", "list", "--nameserver", f"127.0.0.1:1;{cluster.nameserver}").code == 0
 
 
@@ -138,7 +137,7 @@ def test_an_address_that_is_none_is_said_so(capsys: pytest.CaptureFixture[str]) 
     assert_failed(Run(capsys, "cluster", "--nameserver", "nowhere"), "nowhere", "HOST:PORT", code=2)
 
 
-def test_a_brokers_address_in_place_of_a_nameservers_is_said_so(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_brokers_address_in_place_of_a_nameservers_is_said_so(cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     address = cluster.brokers["broker-a"].address
     assert_failed(Run(capsys, "topic", "list", "--nameserver", address), address, "is it a nameserver's address")
 
@@ -178,14 +177,14 @@ def test_topic_show_of_none_says_how_to_create_it(lockstep: Any) -> None:
     assert_failed(lockstep("topic", "show", "nothing"), "lockstep topic create nothing")
 
 
-def test_an_answer_that_lacks_a_broker_is_printed_and_exit_1(lockstep: Any, cluster: FakeCluster) -> None:
+def test_an_answer_that_lacks_a_broker_is_printed_and_exit_1(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].offsets.clear()
     run = lockstep("topic", "show", "orders", "--json")
     assert_failed(run, "broker-b", "incomplete")
     assert [q["max_offset"] for q in run.json["queues"]] == [9, 9, None, None]
 
 
-def test_topic_create_makes_n_queues_on_each_broker(lockstep: Any, cluster: FakeCluster) -> None:
+def test_topic_create_makes_n_queues_on_each_broker(lockstep: Any, cluster: ThreadedCluster) -> None:
     run = lockstep("topic", "create", "fresh", "--queues", "3", "--json")
     assert run.code == 0, run.err
     assert [(e["broker_name"], e["write_queue_count"], e["read_queue_count"]) for e in run.json["entries"]] == [
@@ -197,7 +196,7 @@ def test_topic_create_makes_n_queues_on_each_broker(lockstep: Any, cluster: Fake
     assert [t["topic"] for t in lockstep("topic", "list", "--json").json["topics"]] == ["fresh", "orders"]
 
 
-def test_topic_create_leaves_a_topic_that_is_there(lockstep: Any, cluster: FakeCluster) -> None:
+def test_topic_create_leaves_a_topic_that_is_there(lockstep: Any, cluster: ThreadedCluster) -> None:
     same = lockstep("topic", "create", "orders", "--queues", "2")
     assert (same.code, same.out) == (0, "topic orders exists already: 2 queues on broker-a, 2 queues on broker-b\n")
     assert_failed(lockstep("topic", "create", "orders", "--queues", "3"), "exists", "2 queues on broker-a")
@@ -208,7 +207,7 @@ def test_topic_create_refuses_a_name_that_is_none(lockstep: Any) -> None:
     assert_failed(lockstep("topic", "create", "no good"), "no good", code=2)
 
 
-def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, cluster: FakeCluster) -> None:
+def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].refusal = ServiceNotAvailableError("the disk is full")
     run = lockstep("topic", "delete", "orders")
     assert (run.code, run.out.splitlines()[0][:23]) == (0, "topic orders is deleted")
@@ -216,7 +215,7 @@ def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, 
     assert "did not answer" not in run.err
 
 
-def test_of_a_deletion_that_nobody_took_the_next_step_is_said(lockstep: Any, cluster: FakeCluster) -> None:
+def test_of_a_deletion_that_nobody_took_the_next_step_is_said(lockstep: Any, cluster: ThreadedCluster) -> None:
     for broker in cluster.brokers.values():
         broker.refusal = TopicNotExistError("no topic orders")
     run = lockstep("topic", "delete", "orders")
@@ -239,7 +238,7 @@ def test_a_topic_of_the_brokers_own_is_neither_altered_nor_deleted(lockstep: Any
         ("%DLQ%billing", "holds the dead letters of group billing"),
     ],
 )
-def test_what_a_group_alone_has_is_deleted_by_force_only(lockstep: Any, cluster: FakeCluster, topic: str, words: str) -> None:
+def test_what_a_group_alone_has_is_deleted_by_force_only(lockstep: Any, cluster: ThreadedCluster, topic: str, words: str) -> None:
     cluster.hold(TopicLayout(topic, LayoutVersion(1, 7), (LayoutEntry("broker-a", 1, 1, 1),)))
     assert topic in lockstep("topic", "list").out
     assert_failed(lockstep("topic", "delete", topic), "nothing was changed", words, "--force")
@@ -248,12 +247,12 @@ def test_what_a_group_alone_has_is_deleted_by_force_only(lockstep: Any, cluster:
     assert_failed(lockstep("topic", "delete", topic), "no topic")
 
 
-def test_dead_letters_that_are_not_shown_are_counted(lockstep: Any, cluster: FakeCluster) -> None:
+def test_dead_letters_that_are_not_shown_are_counted(lockstep: Any, cluster: ThreadedCluster) -> None:
     topic = "%DLQ%billing"
     cluster.hold(TopicLayout(topic, LayoutVersion(1, 7), tuple(LayoutEntry(name, 1, 1, 1) for name in cluster.brokers)))
     for broker, count in zip(cluster.brokers.values(), (5, 2), strict=True):
         broker.offsets[topic] = [OffsetRange(0, 0, count)]
-        broker.queues[topic, 0] = [stored(Message(topic, b"b%d" % n), 0, n, n * 200) for n in range(count)]
+        broker.records[topic, 0] = [stored(Message(topic, b"b%d" % n), 0, n, n * 200) for n in range(count)]
     cut = lockstep("dlq", "ls", "billing", "--limit", "3")
     assert cut.out.splitlines()[-1] == "the newest 5 of 7, at most 3 of each broker; pass --limit N to list more"
     shown = lockstep("dlq", "ls", "billing", "--limit", "3", "--json").json
@@ -282,7 +281,7 @@ def test_group_show_answers_is_it_working(lockstep: Any) -> None:
         assert word in table
 
 
-def test_group_show_shows_the_queues_of_a_broker_that_does_not_answer_as_such(lockstep: Any, cluster: FakeCluster) -> None:
+def test_group_show_shows_the_queues_of_a_broker_that_does_not_answer_as_such(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.run(cluster.brokers["broker-b"].stop())
     table = lockstep("group", "show", "billing")
     assert_failed(table, "incomplete", "broker-b")
@@ -294,7 +293,7 @@ def test_group_show_shows_the_queues_of_a_broker_that_does_not_answer_as_such(lo
     assert list(shown["failed"]) == ["broker-b"]
 
 
-def test_a_group_without_members_is_said_so_once(lockstep: Any, cluster: FakeCluster) -> None:
+def test_a_group_without_members_is_said_so_once(lockstep: Any, cluster: ThreadedCluster) -> None:
     for broker in cluster.brokers.values():
         broker.groups["billing"] = GroupStatus("billing", ListVersion(1, 1), None, (), (queue(0, owner=None),))
     table = lockstep("group", "show", "billing")
@@ -307,7 +306,7 @@ def test_a_group_that_nobody_knows_is_said_so(lockstep: Any) -> None:
     assert_failed(lockstep("group", "show", "nothing"), "nothing", "lockstep group list")
 
 
-def test_message_show_finds_the_broker_by_asking_and_never_dials_the_ids_address(lockstep: Any, cluster: FakeCluster) -> None:
+def test_message_show_finds_the_broker_by_asking_and_never_dials_the_ids_address(lockstep: Any, cluster: ThreadedCluster) -> None:
     record = stored(Message("orders", b"created \x1b[31m", tags="created", keys=["k1"], properties={"tenant": "a"}), 1, 3, 4_096)
     cluster.brokers["broker-a"].by_position[4_096] = stored(Message("orders", b"other"), 0, 0, 4_096, store_host="10.9.8.6:10911")
     cluster.brokers["broker-b"].by_position[4_096] = record
@@ -320,7 +319,7 @@ def test_message_show_finds_the_broker_by_asking_and_never_dials_the_ids_address
     assert_failed(lockstep("message", "show", message_id, "--broker", "broker-x"), "broker-x", "broker-a, broker-b")
 
 
-def test_message_show_prints_neither_of_two_messages_with_one_id_unless_a_broker_is_named(lockstep: Any, cluster: FakeCluster) -> None:
+def test_message_show_prints_neither_of_two_messages_with_one_id_unless_a_broker_is_named(lockstep: Any, cluster: ThreadedCluster) -> None:
     """Logs of before brokers with DNS names had store hosts of their own."""
     for name, broker in cluster.brokers.items():
         broker.by_position[4_096] = stored(Message("orders", name.encode()), 0, 0, 4_096, store_host="0.0.0.0:0")
@@ -330,7 +329,7 @@ def test_message_show_prints_neither_of_two_messages_with_one_id_unless_a_broker
         assert lockstep("message", "show", message_id, "--broker", name, "--json").json["body"] == name
 
 
-def test_message_show_says_what_each_broker_has_where_no_message_has_the_id(lockstep: Any, cluster: FakeCluster) -> None:
+def test_message_show_says_what_each_broker_has_where_no_message_has_the_id(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-a"].by_position[4_096] = stored(Message("orders", b"other"), 0, 0, 4_096)
     run = lockstep("message", "show", offset_message_id("250.1.2.3:7", 4_096))
     other = offset_message_id(STORE_HOST, 4_096)
@@ -338,7 +337,7 @@ def test_message_show_says_what_each_broker_has_where_no_message_has_the_id(lock
     assert_failed(lockstep("message", "show", offset_message_id("10.1.2.3:7", 8)), "the broker at 10.1.2.3:7", "no message at 8")
 
 
-def test_message_show_is_not_held_up_by_a_broker_that_is_down(lockstep: Any, cluster: FakeCluster) -> None:
+def test_message_show_is_not_held_up_by_a_broker_that_is_down(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].by_position[4_096] = stored(Message("orders", b"here"), 0, 0, 4_096)
     cluster.run(cluster.brokers["broker-a"].stop())
     assert lockstep("message", "show", offset_message_id(STORE_HOST, 4_096), "--json").json["body"] == "here"
@@ -360,8 +359,8 @@ def test_the_usage_names_arguments_as_the_pages_do(lockstep: Any, command: tuple
         assert [line.strip() for line in (run.out + run.err).splitlines() if "[OPTIONS]" in line] == [f"Usage: {usage}"], arguments
 
 
-def test_tail_says_how_several_tags_are_written(lockstep: Any, cluster: FakeCluster) -> None:
-    cluster.brokers["broker-a"].queues["orders", 0] = [stored(Message("orders", b"x", tags="a, b"), 0, 0, 4_096)]
+def test_tail_says_how_several_tags_are_written(lockstep: Any, cluster: ThreadedCluster) -> None:
+    cluster.brokers["broker-a"].records["orders", 0] = [stored(Message("orders", b"x", tags="a, b"), 0, 0, 4_096)]
     run = lockstep("tail", "orders", "--from-start", "--tag", "a, b", "--count", "1")
     assert (run.code, run.out.count("\n")) == (0, 1), "one tag, as it says"
     assert "lockstep: --tag: 'a, b' is matched as one tag; write several tags as 'a || b'\n" in run.err
@@ -376,9 +375,9 @@ def test_an_id_that_names_no_place_is_refused_readably(lockstep: Any, message_id
     assert_failed(lockstep("message", "show", message_id), "message id", code=2)
 
 
-def test_tail_shows_what_is_stored_and_ends_after_count(lockstep: Any, cluster: FakeCluster) -> None:
+def test_tail_shows_what_is_stored_and_ends_after_count(lockstep: Any, cluster: ThreadedCluster) -> None:
     for name, broker in cluster.brokers.items():
-        broker.queues["orders", 0] = [stored(Message("orders", f"{name} {n}".encode(), tags="t"), 0, n, n * 200) for n in range(2)]
+        broker.records["orders", 0] = [stored(Message("orders", f"{name} {n}".encode(), tags="t"), 0, n, n * 200) for n in range(2)]
         broker.offsets["orders"] = [OffsetRange(0, 0, 2), OffsetRange(1, 0, 0)]
     run = lockstep("tail", "orders", "--from-start", "--count", "4", "--json")
     assert run.code == 0, run.err
@@ -389,11 +388,11 @@ def test_tail_shows_what_is_stored_and_ends_after_count(lockstep: Any, cluster: 
     assert "reading 4 queues of orders" in run.err
 
 
-def test_tail_filters_by_tag_and_begins_at_the_end_of_each_queue(lockstep: Any, cluster: FakeCluster) -> None:
+def test_tail_filters_by_tag_and_begins_at_the_end_of_each_queue(lockstep: Any, cluster: ThreadedCluster) -> None:
     old, other, new = (
         stored(Message("orders", body, tags=tag), 0, n, n) for n, (body, tag) in enumerate([(b"old", "t"), (b"no", "u"), (b"new", "t")])
     )
-    cluster.brokers["broker-a"].queues["orders", 0] = [old, other, new]
+    cluster.brokers["broker-a"].records["orders", 0] = [old, other, new]
     cluster.brokers["broker-a"].offsets["orders"] = [OffsetRange(0, 0, 1), OffsetRange(1, 0, 0)]
     cluster.brokers["broker-b"].offsets["orders"] = [OffsetRange(0, 0, 0), OffsetRange(1, 0, 0)]
     run = lockstep("tail", "orders", "--tag", "t", "--count", "1")

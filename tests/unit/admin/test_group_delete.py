@@ -9,9 +9,8 @@ import pytest
 from lockstep.admin import cli
 from lockstep.protocol.bodies import GroupSettings, GroupStatus, ListVersion, MemberStatus
 from lockstep.protocol.errors import NoPermissionError
-from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from support.fake_cluster import FakeBroker, FakeCluster, fake_cluster
+from support.fake_broker import FakeBroker, ThreadedCluster, threaded_cluster
 
 SETTINGS = GroupSettings("billing", consume_enable=False)
 
@@ -22,13 +21,13 @@ def status(*members: str) -> GroupStatus:
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with fake_cluster(*(FakeBroker(name, LayoutTable(), {"billing": status()}) for name in ("broker-a", "broker-b"))) as made:
+def cluster() -> Iterator[ThreadedCluster]:
+    with threaded_cluster(*(FakeBroker(name, groups={"billing": status()}) for name in ("broker-a", "broker-b"))) as made:
         yield made
 
 
 @pytest.fixture
-def delete(cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def delete(cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("LOCKSTEP_NAMESERVER", cluster.nameserver)
 
     def run(group: str, *options: str) -> tuple[int, str, str]:
@@ -39,11 +38,11 @@ def delete(cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch
     return run
 
 
-def knowing(cluster: FakeCluster) -> list[str]:
+def knowing(cluster: ThreadedCluster) -> list[str]:
     return [name for name, broker in cluster.brokers.items() if "billing" in broker.groups]
 
 
-def test_a_group_is_deleted_at_every_broker_and_the_topics_that_stay_are_named(delete: Any, cluster: FakeCluster) -> None:
+def test_a_group_is_deleted_at_every_broker_and_the_topics_that_stay_are_named(delete: Any, cluster: ThreadedCluster) -> None:
     cluster.hold(TopicLayout("%DLQ%billing", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1, 1, 1),)))
     code, out, err = delete("billing")
     assert (code, err, knowing(cluster)) == (0, "", [])
@@ -52,14 +51,14 @@ def test_a_group_is_deleted_at_every_broker_and_the_topics_that_stay_are_named(d
     assert second == "topic %DLQ%billing and its messages are kept; run `lockstep topic delete %DLQ%billing --force` to delete them"
 
 
-def test_the_answer_for_scripts(delete: Any, cluster: FakeCluster) -> None:
+def test_the_answer_for_scripts(delete: Any, cluster: ThreadedCluster) -> None:
     del cluster.brokers["broker-a"].groups["billing"]
     code, out, _ = delete("billing", "--json")
     assert code == 0
     assert json.loads(out) == {"group": "billing", "brokers": ["broker-a", "broker-b"], "failed": {}, "topics_kept": []}
 
 
-def test_a_group_with_members_is_deleted_nowhere_and_they_are_named(delete: Any, cluster: FakeCluster) -> None:
+def test_a_group_with_members_is_deleted_nowhere_and_they_are_named(delete: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].groups["billing"] = status(*(f"m{number}" for number in range(9)))
     code, _, err = delete("billing")
     assert (code, knowing(cluster)) == (1, ["broker-a", "broker-b"])
@@ -67,7 +66,7 @@ def test_a_group_with_members_is_deleted_nowhere_and_they_are_named(delete: Any,
     assert "run `lockstep group delete billing` again" in err
 
 
-def test_a_broker_that_refuses_is_named_with_the_next_step_and_the_others_have_deleted_it(delete: Any, cluster: FakeCluster) -> None:
+def test_a_broker_that_refuses_is_named_with_the_next_step_and_the_others_have_deleted_it(delete: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].refusal = NoPermissionError("it has queues that clients hold")
     code, out, err = delete("billing")
     assert (code, knowing(cluster)) == (1, ["broker-b"])
@@ -76,7 +75,7 @@ def test_a_broker_that_refuses_is_named_with_the_next_step_and_the_others_have_d
     assert "run `lockstep group delete billing` again" in err
 
 
-def test_a_broker_that_is_away_is_named(delete: Any, cluster: FakeCluster) -> None:
+def test_a_broker_that_is_away_is_named(delete: Any, cluster: ThreadedCluster) -> None:
     cluster.run(cluster.brokers["broker-b"].stop())
     code, _, err = delete("billing")
     assert (code, "broker-a" in knowing(cluster)) == (1, False)
@@ -84,6 +83,6 @@ def test_a_broker_that_is_away_is_named(delete: Any, cluster: FakeCluster) -> No
 
 
 @pytest.mark.parametrize(("group", "words"), [("nothing", "lockstep group list"), ("", "group is blank")])
-def test_a_group_that_is_not_known_is_refused(delete: Any, cluster: FakeCluster, group: str, words: str) -> None:
+def test_a_group_that_is_not_known_is_refused(delete: Any, cluster: ThreadedCluster, group: str, words: str) -> None:
     code, _, err = delete(group)
     assert (code > 0, words in err, knowing(cluster)) == (True, True, ["broker-a", "broker-b"])

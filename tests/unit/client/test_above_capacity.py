@@ -13,7 +13,7 @@ from lockstep.client.errors import SendError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.testing.simulation.loop import SimLoop
 from support.effort import usually
-from support.fake_broker import FakeBroker, Seen, Step, fake_cluster
+from support.fake_broker import FakeBroker, Sent, Step, fake_cluster
 from support.producing import message, producing
 
 pytestmark = pytest.mark.simulated
@@ -29,7 +29,7 @@ def answers_after(delays_ms: Callable[[int], int]) -> Step:
     """Store a frame when it arrives and respond later."""
     number = 0
 
-    def step(broker: FakeBroker, seen: Seen) -> None:
+    def step(broker: FakeBroker, seen: Sent) -> None:
         nonlocal number
         number += 1
         asyncio.get_running_loop().call_later(delays_ms(number) / 1_000, broker.take, seen)

@@ -16,7 +16,8 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.message import MessageExt
 from support.consumers import G, S, consuming
 from support.effort import seeds
-from support.scripted_broker import ScriptedBroker, ScriptedCluster, advance, scripted_cluster
+from support.fake_broker import FakeBroker, FakeCluster, frozen_cluster
+from support.frozen import advance
 
 pytestmark = pytest.mark.frozen_clock
 
@@ -58,7 +59,7 @@ class Witness:
         finally:
             self.running[key] -= 1
 
-    def watch(self, broker: ScriptedBroker) -> None:
+    def watch(self, broker: FakeBroker) -> None:
         def committed(key: tuple[str, str, int], before: int, after: int) -> None:
             missing = set(range(before, after)) - self.done[broker.name, key[2]]
             if missing:
@@ -67,7 +68,7 @@ class Witness:
         broker.on_commit.append(committed)
 
 
-def mischief(random: Random, broker: ScriptedBroker) -> None:
+def mischief(random: Random, broker: FakeBroker) -> None:
     key = (G, "orders", random.randrange(QUEUES))
     match random.randrange(9):
         case 0:
@@ -89,7 +90,7 @@ def mischief(random: Random, broker: ScriptedBroker) -> None:
             broker.lists_only.clear()
 
 
-async def storm(cluster: ScriptedCluster, witness: Witness, random: Random) -> None:
+async def storm(cluster: FakeCluster, witness: Witness, random: Random) -> None:
     stored: dict[tuple[str, int], int] = defaultdict(int)
     for _ in range(60):
         broker = cluster.brokers[random.choice(["a", "b"])]
@@ -119,7 +120,7 @@ async def test_nothing_is_lost_skipped_or_called_twice_at_once(seed: int) -> Non
     witness = Witness(random)
     options = {"batch_count": random.choice([1, 3, 16]), "commit": random.choice(["interval", "each"]), "drain_timeout_ms": 2_000}
     retry = OrderedRetry(backoff=Backoff(10, 1.0))
-    async with scripted_cluster("a", "b", topics={"orders": QUEUES}) as cluster:
+    async with frozen_cluster("a", "b", topics={"orders": QUEUES}) as cluster:
         for broker in cluster.brokers.values():
             witness.watch(broker)
         async with consuming(cluster, witness, retry=retry, suspend_current_queue_time_ms=20, queue_count_max=20, **options):

@@ -26,7 +26,7 @@ def frame(*bodies: bytes) -> tuple[bytes, list[int]]:
 async def a_job(given_id: GivenId | None = JOB) -> AsyncIterator[tuple[FakeBroker, Producer]]:
     async with (
         fake_cluster("a", topics={"t": 2}) as cluster,
-        Producer("job", nameserver=cluster.address, given_id=given_id, keyed_send_timeout_ms=1_200, attempt_timeout_ms=40) as producer,
+        Producer("job", nameserver=cluster.nameserver, given_id=given_id, keyed_send_timeout_ms=1_200, attempt_timeout_ms=40) as producer,
     ):
         yield cluster.brokers["a"], producer
 
@@ -34,9 +34,9 @@ async def a_job(given_id: GivenId | None = JOB) -> AsyncIterator[tuple[FakeBroke
 async def test_frames_leave_as_they_were_cut_at_the_given_place() -> None:
     async with a_job() as (broker, producer):
         results = await asyncio.gather(*(producer.send_records(QUEUE, *frame(*bodies)) for bodies in ((b"1", b"2"), (b"3",), (b"4",))))
-        assert [one.bodies for one in broker.seen] == [[b"1", b"2"], [b"3"], [b"4"]]
-        assert [one.place for one in broker.seen] == [(7, 0), (7, 2), (7, 3)]
-        assert {(one.header.producer_id, one.header.partition, one.header.given) for one in broker.seen} == {(JOB.producer_id, 3, True)}
+        assert [one.bodies for one in broker.sends] == [[b"1", b"2"], [b"3"], [b"4"]]
+        assert [one.place for one in broker.sends] == [(7, 0), (7, 2), (7, 3)]
+        assert {(one.header.producer_id, one.header.partition, one.header.given) for one in broker.sends} == {(JOB.producer_id, 3, True)}
         assert [result.queue_offset for result in results] == [0, 2, 3]
 
 
@@ -45,14 +45,14 @@ async def test_an_unacknowledged_frame_is_sent_again_byte_for_byte_and_stored_on
     async with a_job() as (broker, producer):
         broker.script.append(trouble)  # type: ignore[arg-type]
         await producer.send_records(QUEUE, *frame(b"1"))
-        assert len({one.body for one in broker.seen}) == 1
+        assert len({one.body for one in broker.sends}) == 1
         assert broker.stored == [b"1"]
 
 
 async def test_a_job_that_begins_again_has_its_frames_stored_once() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         for _ in range(2):
-            async with Producer("job", nameserver=cluster.address, given_id=JOB) as producer:
+            async with Producer("job", nameserver=cluster.nameserver, given_id=JOB) as producer:
                 await producer.send_records(QUEUE, *frame(b"1"))
         assert cluster.brokers["a"].stored == [b"1"]
 
@@ -71,7 +71,7 @@ async def test_a_refused_frame_fails_and_ends_the_queue_instead_of_a_new_epoch(
         with pytest.raises(QueueUnavailableError, match="has failed here: begin again from its first") as later:
             await producer.send_records(QUEUE, *frame(b"3"))
         assert isinstance(later.value.__cause__, StateError)
-        assert [one.bodies for one in broker.seen] == [[b"1"]]
+        assert [one.bodies for one in broker.sends] == [[b"1"]]
 
 
 async def test_a_cancelled_frame_of_a_given_id_leaves_its_place_to_no_other() -> None:
@@ -99,4 +99,4 @@ async def test_without_a_given_id_a_lost_suffix_begins_a_new_epoch() -> None:
     async with a_job(None) as (broker, producer):
         broker.script.append(refuse(OutOfSequenceError("a suffix was lost")))
         await producer.send_records(QUEUE, *frame(b"1"))
-        assert [one.place for one in broker.seen] == [(0, 0), (1, 0)]
+        assert [one.place for one in broker.sends] == [(0, 0), (1, 0)]

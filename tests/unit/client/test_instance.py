@@ -38,7 +38,7 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.queue import TopicLayout
-from support.fake_broker import FakeCluster, fake_cluster, make_layout
+from support.fake_broker import ANY_GROUP, FakeCluster, fake_cluster, make_layout
 from support.loops import LoopWatch, turns, until
 
 pytestmark = pytest.mark.simulated
@@ -74,7 +74,7 @@ def billing(group: str = "billing") -> ConsumerGroup:
 async def instance_of(
     cluster: FakeCluster, *, client: Client | None = None, group: str | None = None, **options: int
 ) -> AsyncIterator[Instance]:
-    instance = (client or Client(cluster.address, **options)).instance(group)
+    instance = (client or Client(cluster.nameserver, **options)).instance(group)
     try:
         await instance.start()
         yield instance
@@ -95,7 +95,7 @@ async def linked(instance: Instance, topic: str = "t") -> list[BrokerLink]:
 
 async def test_what_is_given_one_client_shares_an_instance_until_the_last_gives_it_back() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
-        client = Client(cluster.address)
+        client = Client(cluster.nameserver)
         async with instance_of(cluster, client=client) as first:
             async with instance_of(cluster, client=client) as second:
                 assert first is second
@@ -143,7 +143,7 @@ def test_the_settings_of_a_client_are_checked() -> None:
 
 async def test_a_second_consumer_of_one_group_gets_an_instance_of_its_own() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
-        share = partial(instance_of, cluster, client=Client(cluster.address))
+        share = partial(instance_of, cluster, client=Client(cluster.nameserver))
         async with share(group="billing") as first:
             async with share(group="billing") as second, share(group="audit") as third:
                 assert second is not first
@@ -170,10 +170,14 @@ async def test_the_client_id_is_address_process_and_random_bits() -> None:
 async def test_a_nameserver_that_is_gone_or_knows_no_broker_is_left_for_the_next() -> None:
     async with fake_cluster("a", topics={"t": 1}) as good, fake_cluster("a") as empty:
         empty.ready = False
-        for addresses in ([empty.address, good.address], ["127.0.0.1:1", good.address], ["127.0.0.1:1", empty.address, good.address]):
+        for addresses in (
+            [empty.nameserver, good.nameserver],
+            ["127.0.0.1:1", good.nameserver],
+            ["127.0.0.1:1", empty.nameserver, good.nameserver],
+        ):
             instance = Client(addresses).instance()
             await instance.start()
-            assert await instance.watch.route("t") == good.topics["t"]
+            assert await instance.watch.route("t") == good.layouts["t"]
             asked = empty.asked
             await instance.watch.route("t", refresh=True)
             assert empty.asked == asked, "the one that answered is kept"
@@ -384,7 +388,7 @@ async def test_a_join_that_is_refused_anywhere_leaves_those_it_joined_and_raises
         ears = Ears()
         instance.register_consumer("billing", billing, ears.hooks())
         await linked(instance)
-        cluster.brokers["b"].heartbeat_error = SubscriptionConflictError("group billing has another contract at b: subscriptions")
+        cluster.brokers["b"].refuse[ANY_GROUP] = SubscriptionConflictError("group billing has another contract at b: subscriptions")
         with pytest.raises(SubscriptionConflictError, match="billing"):
             await instance.join("billing")
         assert cluster.brokers["a"].left == ["billing"]
@@ -392,7 +396,7 @@ async def test_a_join_that_is_refused_anywhere_leaves_those_it_joined_and_raises
         assert ears.refusals == [], "it is raised, not told"
         await instance.heartbeat_now()
         assert cluster.brokers["a"].heartbeats[-1].consumers == ()
-        cluster.brokers["b"].heartbeat_error = None
+        cluster.brokers["b"].refuse.clear()
         await instance.join("billing")
 
 
@@ -420,7 +424,7 @@ async def test_a_running_member_that_is_refused_is_told_and_named_no_more(error:
         (link,) = await linked(instance)
         await instance.join("billing")
         broker = cluster.brokers["a"]
-        broker.heartbeat_error = error
+        broker.refuse[ANY_GROUP] = error
         link.reconnect("test")
         await until(lambda: link.up)
         assert [type(refusal) for refusal in ears.refusals] == [type(error)]
@@ -443,12 +447,12 @@ async def test_a_broker_without_room_for_a_group_is_linked_and_takes_the_group_w
             await instance.watch.route("t")
             await instance.join("billing")
             await instance.join("audit")
-            broker.heartbeat_error, broker.refused_group = refusal(remark), "audit"
+            broker.refuse["audit"] = refusal(remark)
             broker.term += 1
             await broker.start()
             await until(lambda: ("up", "b") in ears.heard)
             assert ears.refusals == []
-            broker.heartbeat_error = None
+            broker.refuse.clear()
             clock = instance.host.clock
             await until(lambda: all(each.is_named("b", clock.monotonic_ms()) for each in instance._consumers.values()))
             await instance.heartbeat_now()
@@ -464,10 +468,7 @@ async def test_a_join_is_not_refused_for_another_group_of_the_same_client(tempor
         await linked(instance)
         await instance.join("audit")
         broker = cluster.brokers["a"]
-        broker.heartbeat_error, broker.refused_group = (
-            SubscriptionConflictError(f"group audit has another contract at a{temporary}"),
-            "audit",
-        )
+        broker.refuse["audit"] = SubscriptionConflictError(f"group audit has another contract at a{temporary}")
         await instance.join("billing")
         assert [group.group for group in broker.heartbeats[-1].consumers] == ["billing"]
         assert ears.refusals == []
@@ -482,10 +483,10 @@ async def test_of_several_groups_the_one_that_the_refusal_names_is_refused() -> 
         await linked(instance)
         await instance.join("billing")
         await instance.join("audit")
-        cluster.brokers["a"].heartbeat_error = SubscriptionConflictError("group audit has another contract at a")
+        cluster.brokers["a"].refuse[ANY_GROUP] = SubscriptionConflictError("group audit has another contract at a")
         await instance.heartbeat_now()
         assert (len(ears.refusals), len(others.refusals)) == (0, 1)
-        cluster.brokers["a"].heartbeat_error = None
+        cluster.brokers["a"].refuse.clear()
         await instance.heartbeat_now()
         assert cluster.brokers["a"].heartbeats[-1].consumers == (billing(),)
 
@@ -539,7 +540,7 @@ async def test_a_group_is_registered_once() -> None:
 
 async def test_two_who_create_one_topic_at_once_end_with_one_layout() -> None:
     async with fake_cluster("b", "a") as cluster:
-        client = Client(cluster.address)
+        client = Client(cluster.nameserver)
         first, second = client.instance("g"), client.instance("g")
         await first.start()
         await second.start()

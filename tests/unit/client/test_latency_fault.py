@@ -12,7 +12,7 @@ from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.protocol.fields import to_plain
-from support.fake_broker import FakeBroker, Seen, fake_cluster, ignore
+from support.fake_broker import FakeBroker, Sent, fake_cluster, ignore
 from support.loops import until
 
 ROWS = [(0, 0), (49, 0), (50, 0), (100, 0), (549, 0), (550, 30), (551, 30), (999, 30), (1_000, 60), (1_999, 60), (2_000, 120)]
@@ -105,9 +105,9 @@ def test_there_is_always_one_to_send_to_and_none_that_answers_quickly_is_left_ou
 TABLE = LatencyFaults(latencies_ms=(100,), left_out_ms=(5_000,), failed_ms=200)
 
 
-def slowly(broker: FakeBroker, seen: Seen) -> None:
+def slowly(broker: FakeBroker, seen: Sent) -> None:
     """Store at once, respond after 150 ms."""
-    code, reply = broker.store(seen)
+    code, reply = broker.store_frame(seen)
     answer = seen.command.reply(code, None, to_plain(reply))
     asyncio.get_running_loop().call_later(0.150, seen.endpoint.send, answer)
 
@@ -129,7 +129,7 @@ async def test_unkeyed_sends_leave_a_slow_broker_out_for_its_time_where_that_is_
     faults = TABLE if on else None
     async with (
         fake_cluster("a", "b", topics={"t": 2}) as cluster,
-        Producer("g", nameserver=cluster.address, latency_faults=faults) as producer,
+        Producer("g", nameserver=cluster.nameserver, latency_faults=faults) as producer,
     ):
         await began(producer, cluster.brokers)
         cluster.brokers["a"].script.append(slowly)
@@ -143,10 +143,10 @@ async def test_unkeyed_sends_leave_a_slow_broker_out_for_its_time_where_that_is_
 async def test_a_broker_that_fails_is_left_out_and_a_key_stays_with_it() -> None:
     async with (
         fake_cluster("a", "b", topics={"t": 2}) as cluster,
-        Producer("g", nameserver=cluster.address, latency_faults=TABLE, send_timeout_ms=400, attempt_timeout_ms=40) as producer,
+        Producer("g", nameserver=cluster.nameserver, latency_faults=TABLE, send_timeout_ms=400, attempt_timeout_ms=40) as producer,
     ):
         await began(producer, cluster.brokers)
-        key = next(str(n) for n in range(99) if queue_of_key(cluster.topics["t"], str(n)).broker_name == "a")
+        key = next(str(n) for n in range(99) if queue_of_key(cluster.layouts["t"], str(n)).broker_name == "a")
         cluster.brokers["a"].script.extend([ignore] * 8)
         assert await where(producer, 4) == {"b": 4}
         cluster.brokers["a"].script.clear()
@@ -161,7 +161,7 @@ async def test_a_broker_that_fails_is_left_out_and_a_key_stays_with_it() -> None
 async def test_with_all_brokers_slow_sends_go_on() -> None:
     async with (
         fake_cluster("a", "b", topics={"t": 2}) as cluster,
-        Producer("g", nameserver=cluster.address, latency_faults=TABLE) as producer,
+        Producer("g", nameserver=cluster.nameserver, latency_faults=TABLE) as producer,
     ):
         await began(producer, cluster.brokers)
         for broker in cluster.brokers.values():

@@ -15,8 +15,9 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.daemon import Tasks
 from support.consumers import Handled, consuming
 from support.counting import Steps
+from support.fake_broker import frozen_cluster
+from support.frozen import advance
 from support.loops import turns
-from support.scripted_broker import advance, scripted_cluster
 
 FEW, MANY = 20, 80
 SESSION = "/consumer/broker_session.py"
@@ -25,7 +26,7 @@ SESSION = "/consumer/broker_session.py"
 async def steps_of_one_message(count: int, commit: str) -> int:
     """Return the steps for a message in each of four of `count` queues, all of which are held."""
     handled = Handled()
-    async with scripted_cluster(topics={"orders": count}) as cluster, consuming(cluster, handled, commit=commit):
+    async with frozen_cluster(topics={"orders": count}) as cluster, consuming(cluster, handled, commit=commit):
         await advance(1.5)
         assert len(cluster["a"].locks) == count
         with Steps(SESSION) as counted:

@@ -37,7 +37,7 @@ class Case:
         self.producer = producer
         self.count = count
         self.broker = cluster.brokers["a"]
-        self.queues = cluster.topics["t"].write_queues
+        self.queues = cluster.layouts["t"].write_queues
 
     def to_each(self, *, keyed: bool = False) -> list["asyncio.Future[SendResult]"]:
         """A send for each queue: named, or unkeyed."""
@@ -57,7 +57,7 @@ class Case:
 @asynccontextmanager
 async def sent_once(count: int, latencies: LatencyFaults | None = None) -> AsyncIterator[Case]:
     options = asdict(CONFIG) | {"latency_faults": latencies}
-    async with fake_cluster("a", topics={"t": count}) as cluster, Producer("g", nameserver=cluster.address, **options) as producer:
+    async with fake_cluster("a", topics={"t": count}) as cluster, Producer("g", nameserver=cluster.nameserver, **options) as producer:
         case = Case(cluster, producer, count)
         await asyncio.gather(*case.to_each(keyed=True))
         yield case

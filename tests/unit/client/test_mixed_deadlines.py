@@ -45,11 +45,11 @@ async def in_one_frame(broker: FakeBroker, producer: Producer, *rows: Row) -> li
     await until(lambda: len(held) == 1)
     sending = [send(producer, *row) for row in rows]
     await turns(2)
-    seen = len(broker.seen)
+    seen = len(broker.sends)
     held[0]()
     await first
-    await until(lambda: len(broker.seen) > seen)
-    assert broker.seen[-1].bodies == [row[0].encode() for row in rows]
+    await until(lambda: len(broker.sends) > seen)
+    assert broker.sends[-1].bodies == [row[0].encode() for row in rows]
     return sending
 
 
@@ -144,9 +144,9 @@ async def test_a_frame_of_which_every_send_has_ended_ends_too() -> None:
 async def test_thousands_that_fail_behind_one_send_end_some_in_each_turn_in_order() -> None:
     async with one_queue(SLOW) as (broker, producer):
         broker.script.extend([ignore] * 100)
-        seen = len(broker.seen)
+        seen = len(broker.sends)
         late = send(producer, "late", "k", 1_000)
-        await until(lambda: len(broker.seen) > seen)
+        await until(lambda: len(broker.sends) > seen)
         behind = [send(producer, "behind", "k") for _ in range(3_000)]
         assert await outcome(late) == (QueueUnavailableError, Outcome.UNKNOWN)
         ended = [sum(sending.done() for sending in behind)]
@@ -207,9 +207,9 @@ async def test_a_send_that_is_called_before_the_failure_ahead_of_it_is_raised_fa
         broker = cluster.brokers["a"]
         await asyncio.gather(*[producer.send(message(sharding_key=key)) for key in keys.values()])
         broker.script.extend([ignore] * 99)
-        seen = len(broker.seen)
+        seen = len(broker.sends)
         crowd_head, head = (send(producer, "head", keys[number], 1_000) for number in (0, 1))
-        await until(lambda: len(broker.seen) == seen + 2)
+        await until(lambda: len(broker.sends) == seen + 2)
         crowd = [send(producer, "crowd", keys[0]) for _ in range(3_000)]
         behind = []
         await asyncio.wait([crowd_head])

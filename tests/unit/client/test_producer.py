@@ -38,7 +38,7 @@ async def test_a_send_returns_where_its_message_was_stored() -> None:
         assert (first.status, first.queue, first.queue_offset) == (SendStatus.SEND_OK, MessageQueue("t", "a", 0), 0)
         assert second.queue_offset == 1
         assert first.message_id != second.message_id
-        seen = cluster.brokers["a"].seen
+        seen = cluster.brokers["a"].sends
         assert [one.bodies for one in seen] == [[b"1"], [b"2"]]
         assert seen[0].messages[0].message_id == first.message_id
 
@@ -65,25 +65,25 @@ async def test_what_gathers_behind_a_frame_in_flight_leaves_as_one_frame() -> No
                 await asyncio.sleep(0)  # a frame leaves at the end of a loop turn: each four would be one of their own
         held[0]()
         results = await asyncio.gather(*waiting)
-        assert broker.seen[2].bodies == [b"%d" % n for n in range(1, 9)]
+        assert broker.sends[2].bodies == [b"%d" % n for n in range(1, 9)]
         assert [result.queue_offset for result in results] == list(range(1, 10))
-        assert [one.place for one in broker.seen] == [(0, 0), (0, 1), (0, 2)]
+        assert [one.place for one in broker.sends] == [(0, 0), (0, 1), (0, 2)]
 
 
 async def test_a_frame_is_cut_at_its_limits() -> None:
     config = ProducerConfig(batch_count_max=3, attempt_timeout_ms=1_000)
     async with one_queue(config) as (broker, producer):
         await sends(producer, [str(n) for n in range(8)])
-        assert [len(one.bodies) for one in broker.seen[1:]] == [3, 3, 2]
+        assert [len(one.bodies) for one in broker.sends[1:]] == [3, 3, 2]
 
 
 async def test_a_key_always_goes_to_its_queue_and_carries_key_and_layout() -> None:
     async with fake_cluster("a", "b", topics={"t": 3}) as cluster, producing(cluster) as producer:
-        layout = cluster.topics["t"]
+        layout = cluster.layouts["t"]
         for key in ("1001", "1002", "ключ", "z"):
             result = await producer.send(message(sharding_key=key))
             assert result.queue == queue_of_key(layout, key)
-            seen = cluster.brokers[result.queue.broker_name].seen[-1]
+            seen = cluster.brokers[result.queue.broker_name].sends[-1]
             assert (seen.header.layout_counter, seen.header.layout_writer) == (1, 7)
             assert seen.messages[0].all_properties[SHARDING_KEY] == key
 
@@ -91,10 +91,10 @@ async def test_a_key_always_goes_to_its_queue_and_carries_key_and_layout() -> No
 async def test_a_selector_gets_the_layouts_queues_and_a_named_queue_is_taken_as_it_is() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         result = await producer.send(message(), selector=lambda queues, message: queues[7 % len(queues)])
-        assert result.queue == cluster.topics["t"].write_queues[3]
+        assert result.queue == cluster.layouts["t"].write_queues[3]
         again = await producer.send(message(), queue=result.queue)
         assert again.queue == result.queue
-        assert cluster.brokers["b"].seen[-1].header.layout_counter is None
+        assert cluster.brokers["b"].sends[-1].header.layout_counter is None
 
 
 async def test_a_batch_without_keys_is_one_frame_of_one_queue_in_order() -> None:
@@ -102,7 +102,7 @@ async def test_a_batch_without_keys_is_one_frame_of_one_queue_in_order() -> None
         results = await producer.send_batch([message(str(n)) for n in range(50)])
         assert {result.queue for result in results} == {results[0].queue}
         assert [result.queue_offset for result in results] == list(range(50))
-        (seen,) = cluster.brokers[results[0].queue.broker_name].seen
+        (seen,) = cluster.brokers[results[0].queue.broker_name].sends
         assert seen.bodies == [b"%d" % n for n in range(50)]
         assert [one.message_id for one in seen.messages] == [result.message_id for result in results]
         assert await producer.send_batch([]) == []
@@ -112,10 +112,10 @@ async def test_a_batch_with_keys_is_one_frame_per_queue_with_results_in_the_orde
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         keys = [f"k{n % 7}" for n in range(40)]
         results = await producer.send_batch(keyed(map(str, range(40)), keys))
-        assert [result.queue for result in results] == [queue_of_key(cluster.topics["t"], key) for key in keys]
+        assert [result.queue for result in results] == [queue_of_key(cluster.layouts["t"], key) for key in keys]
         for broker in cluster.brokers.values():
-            assert len(broker.seen) == len({one.header.queue_id for one in broker.seen})
-            for seen in broker.seen:
+            assert len(broker.sends) == len({one.header.queue_id for one in broker.sends})
+            for seen in broker.sends:
                 for key in set(keys):
                     bodies = [int(one.body) for one in seen.messages if one.sharding_key == key]
                     assert bodies == sorted(bodies)
@@ -141,7 +141,7 @@ async def test_one_way_sends_carry_no_sequence_and_are_not_answered() -> None:
 
 async def test_sends_without_start_after_close_or_twice_started_are_told_so() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
-        producer = Producer("orders", nameserver=cluster.address)
+        producer = Producer("orders", nameserver=cluster.nameserver)
         assert repr(Producer("p")) == "<Producer p new>"
         with pytest.raises(StateError, match="not started"):
             await producer.send(message())
@@ -181,8 +181,8 @@ async def test_a_batch_may_hold_messages_with_and_without_a_sharding_key() -> No
         for (topic, key), queues in by_key.items():
             assert len(queues) == 1
             if key is not None:
-                assert queues == {queue_of_key(cluster.topics[topic], key)}
-        stored = {(seen.header.topic, body) for broker in cluster.brokers.values() for seen in broker.seen for body in seen.bodies}
+                assert queues == {queue_of_key(cluster.layouts[topic], key)}
+        stored = {(seen.header.topic, body) for broker in cluster.brokers.values() for seen in broker.sends for body in seen.bodies}
         assert stored == {(sent.topic, sent.body) for sent in messages}
 
 
@@ -218,7 +218,7 @@ async def test_arguments_that_can_not_be_are_refused_and_leave_nothing_in_flight
         with pytest.raises(LocalProtocolError, match=what):
             await getattr(producer, way)([sent] if way == "send_batch" else sent, **options)
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
-        assert len(broker.seen) == 1
+        assert len(broker.sends) == 1
 
 
 @pytest.mark.parametrize(
@@ -235,4 +235,4 @@ async def test_a_batch_that_is_no_list_of_messages_is_refused(messages: object, 
         with pytest.raises(LocalProtocolError, match=what):
             await producer.send_batch(messages)  # type: ignore[arg-type]
         assert producer.in_flight_count == 0
-        assert len(broker.seen) == 1
+        assert len(broker.sends) == 1

@@ -14,7 +14,7 @@ from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.errors import BrokerError, BrokerSystemError, MessageIllegalError, ServiceNotAvailableError
 from lockstep.testing.simulation.loop import SimLoop
 from support.effort import seeds
-from support.fake_broker import FakeBroker, FakeCluster, Seen, fake_cluster, hang_up, ignore, lose_answer, refuse, store_and_hang_up
+from support.fake_broker import FakeBroker, FakeCluster, Sent, fake_cluster, hang_up, ignore, lose_answer, refuse, store_and_hang_up
 from support.producing import message, producing
 
 pytestmark = pytest.mark.simulated
@@ -37,7 +37,7 @@ class Faults:
     def popleft(self) -> "Faults":
         return self
 
-    def __call__(self, broker: FakeBroker, seen: Seen) -> None:
+    def __call__(self, broker: FakeBroker, seen: Sent) -> None:
         loop, random = asyncio.get_running_loop(), self._random
         if random.random() >= self._share:
             loop.call_later(random.choice([0, 1, 20, 100, 400]) / 1_000, self._take, broker, seen)
@@ -51,13 +51,13 @@ class Faults:
             errors = {"busy": ServiceNotAvailableError("busy"), "illegal": MessageIllegalError("no"), "bug": BrokerSystemError("bug")}
             self._refuse(broker, seen, errors[fault])
 
-    def _take(self, broker: FakeBroker, seen: Seen) -> None:
+    def _take(self, broker: FakeBroker, seen: Sent) -> None:
         if not seen.endpoint.closed:
             broker.take(seen)
 
-    def _refuse(self, broker: FakeBroker, seen: Seen, error: BrokerError) -> None:
+    def _refuse(self, broker: FakeBroker, seen: Sent, error: BrokerError) -> None:
         """Refuse, unless the frame is stored: then respond as a broker does."""
-        stored = broker.queues.get((seen.header.topic, seen.header.queue_id), [])
+        stored = broker.bodies.get((seen.header.topic, seen.header.queue_id), [])
         if seen.bodies[0] in stored:
             self._take(broker, seen)
         elif not seen.endpoint.closed:
@@ -139,7 +139,7 @@ class Story:
         keys = {str(call.numbers[0]).encode(): call.keys[0] for call in self.calls if len(call.numbers) == 1}
         found = []
         for broker in cluster.brokers.values():
-            for queue in broker.queues.values():
+            for queue in broker.bodies.values():
                 for key in self.keys:
                     own = [int(body) for body in queue if keys.get(body) == key]
                     if own != sorted(own):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.simulated
 
 async def test_a_send_that_opens_its_topic_in_the_turn_of_the_close_fails_as_closed() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
-        producer = Producer("g", nameserver=cluster.address)
+        producer = Producer("g", nameserver=cluster.nameserver)
         await producer.start()
         sending = asyncio.ensure_future(producer.send(Message("t", b"x")))
         closing = asyncio.ensure_future(producer.close())
@@ -28,7 +28,7 @@ async def test_a_send_that_opens_its_topic_in_the_turn_of_the_close_fails_as_clo
 async def test_a_send_that_waits_for_its_broker_while_the_producer_closes_is_stored_when_the_broker_is_back() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         broker = cluster.brokers["a"]
-        producer = Producer("g", nameserver=cluster.address)
+        producer = Producer("g", nameserver=cluster.nameserver)
         await producer.start()
         await producer.send(message("1", sharding_key="k"))
         port = int(broker.address.rpartition(":")[2])
@@ -46,14 +46,14 @@ async def test_a_send_that_waits_for_its_broker_while_the_producer_closes_is_sto
 async def test_a_close_that_is_cancelled_ends_each_send(deleted: bool) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         broker = cluster.brokers["a"]
-        producer = Producer("g", nameserver=cluster.address, in_flight_count_max=4, batch_count_max=1)
+        producer = Producer("g", nameserver=cluster.nameserver, in_flight_count_max=4, batch_count_max=1)
         await producer.start()
         await producer.send(message("1", sharding_key="k"))
         broker.script += [ignore] * 9
         sent = [asyncio.ensure_future(producer.send(message("2", sharding_key=key))) for key in "kkjkj"]
         sent.append(asyncio.ensure_future(producer.send(message("3"))))
         batch = asyncio.ensure_future(producer.send_batch([message("4"), message("5", sharding_key="k")]))
-        await until(lambda: len(broker.seen) == 2)
+        await until(lambda: len(broker.sends) == 2)
         if deleted:
             assert producer._topics is not None
             producer._topics.layout_changed(TopicLayout("t", LayoutVersion(2, 7), ()))
@@ -90,7 +90,7 @@ async def test_what_is_in_flight_goes_on_when_another_broker_lacks_a_feature() -
 @pytest.mark.parametrize("again", ["start", "close"])
 async def test_a_producer_that_is_started_again_or_closed_while_it_starts_leaves_no_connection(again: str) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
-        client = Client(cluster.address)
+        client = Client(cluster.nameserver)
         producer = Producer("g", client=client)
         starting = asyncio.ensure_future(producer.start())
         await asyncio.sleep(0)

@@ -23,7 +23,7 @@ from lockstep.protocol.errors import (
 )
 from support.fake_broker import (
     FakeBroker,
-    Seen,
+    Sent,
     answer_later,
     fake_cluster,
     make_layout,
@@ -46,8 +46,8 @@ async def test_a_stale_layout_is_refreshed_and_the_key_is_picked_again() -> None
         assert [result.queue for result in results] == [queue_of_key(layout, f"k{n}") for n in range(20)]
         broker = cluster.brokers["a"]
         assert sorted(broker.stored) == sorted([b"first", *[b"%d" % n for n in range(20)]])
-        assert {one.header.layout_counter for one in broker.seen[2:]} == {2}
-        for seen in broker.seen[2:]:
+        assert {one.header.layout_counter for one in broker.sends[2:]} == {2}
+        for seen in broker.sends[2:]:
             assert {one.queue_id for one in seen.messages} == {seen.header.queue_id}
 
 
@@ -67,7 +67,7 @@ async def test_a_batch_that_waited_for_the_in_flight_limit_is_sent_by_the_layout
         producer._topics.layout_changed(layout)
         held[0]()
         assert [result.queue for result in await batch] == [queue_of_key(layout, key) for key in keys]
-        assert {one.header.layout_counter for one in broker.seen[2:]} == {2}, "none was hashed over the old one"
+        assert {one.header.layout_counter for one in broker.sends[2:]} == {2}, "none was hashed over the old one"
         await first
 
 
@@ -100,7 +100,7 @@ async def test_a_keyed_send_whose_topic_was_deleted_while_it_was_in_flight_is_to
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
 
-        def stale_later(broker: FakeBroker, seen: Seen) -> None:
+        def stale_later(broker: FakeBroker, seen: Sent) -> None:
             held.append(lambda: refuse(LayoutStaleError("newer"))(broker, seen))
 
         broker.script.append(stale_later)
@@ -119,7 +119,7 @@ async def test_a_send_that_its_broker_refuses_because_the_topic_was_deleted_fail
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
 
-        def missing_later(broker: FakeBroker, seen: Seen) -> None:
+        def missing_later(broker: FakeBroker, seen: Sent) -> None:
             held.append(lambda: refuse(TopicNotExistError("t is not here"))(broker, seen))
 
         broker.script.append(missing_later)
@@ -177,7 +177,7 @@ async def test_a_send_whose_fate_is_unknown_when_its_topic_is_deleted_ends_then_
         broker = cluster.brokers["a"]
         broker.script.append(lambda broker, seen: None)
         sending = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(broker.seen) == 2)
+        await until(lambda: len(broker.sends) == 2)
         await stop_and_be_noticed(broker, producer)
         begun_s = asyncio.get_running_loop().time()
         producer._topics.layout_changed(make_layout("t", counter=2))
@@ -191,7 +191,7 @@ async def test_unkeyed_sends_pass_while_keyed_ones_wait_for_the_higher_layout() 
     async with one_queue(ProducerConfig(keyed_send_timeout_ms=300)) as (broker, producer):
         broker.script.extend([refuse(LayoutStaleError("newer"))])
         keyed = asyncio.ensure_future(producer.send(message("keyed", sharding_key="k")))
-        await until(lambda: len(broker.seen) == 2)
+        await until(lambda: len(broker.sends) == 2)
         assert (await producer.send(message("unkeyed"))).queue_offset == 1
         with pytest.raises(QueueUnavailableError) as caught:
             await keyed
@@ -209,7 +209,7 @@ async def test_the_nameservers_are_asked_every_second_while_keyed_sends_wait_for
         layout = cluster.put(make_layout("t", "a", queues=2, counter=2))
         result = await sending
         assert result.queue == queue_of_key(layout, "k")
-        assert cluster.brokers["a"].seen[-1].header.layout_counter == 2
+        assert cluster.brokers["a"].sends[-1].header.layout_counter == 2
 
 
 async def test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_it_was() -> None:
@@ -226,7 +226,7 @@ async def test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_
 async def test_a_keyed_send_that_waits_for_the_higher_layout_ends_at_its_deadline_whatever_else_is_sent_there() -> None:
     """Never written after that: it would no longer be known whether it is stored."""
 
-    def stale_or_slow(broker: FakeBroker, seen: Seen) -> None:
+    def stale_or_slow(broker: FakeBroker, seen: Sent) -> None:
         broker.script.append(stale_or_slow)
         if seen.header.layout_counter is None:
             asyncio.get_running_loop().call_later(0.02, broker.take, seen)
@@ -250,7 +250,7 @@ async def test_a_keyed_send_that_waits_for_the_higher_layout_ends_at_its_deadlin
         await asyncio.gather(*others)
         assert caught.value.outcome is Outcome.NOT_STORED
         assert ended_s - begun_s < 2.1
-        assert [seen.bodies for seen in broker.seen].count([b"1"]) == 1
+        assert [seen.bodies for seen in broker.sends].count([b"1"]) == 1
 
 
 @pytest.mark.parametrize("repeated", [False, True])
@@ -258,7 +258,7 @@ async def test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_w
     async with one_queue(ProducerConfig()) as (broker, producer):
         held: list[Callable[[], None]] = []
 
-        def stale_later(broker: FakeBroker, seen: Seen) -> None:
+        def stale_later(broker: FakeBroker, seen: Sent) -> None:
             held.append(lambda: refuse(LayoutStaleError("newer"))(broker, seen))
 
         broker.script.extend([refuse(LayoutStaleError("newer")), stale_later] if repeated else [stale_later])
@@ -312,7 +312,7 @@ async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:
 async def test_a_broker_that_lacks_what_sends_need_is_named_and_nothing_is_written() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         cluster.brokers["b"].features = ("records", "layouts")
-        async with Producer("g", nameserver=cluster.address) as producer:
+        async with Producer("g", nameserver=cluster.nameserver) as producer:
             with pytest.raises(
                 RequestCodeNotSupportedError, match=r"broker b lacks sequences \(it has: records, layouts\); use a newer broker"
             ):
@@ -320,13 +320,13 @@ async def test_a_broker_that_lacks_what_sends_need_is_named_and_nothing_is_writt
             with pytest.raises(RequestCodeNotSupportedError, match="broker b lacks sequences"):
                 await producer.send(Message("t", b"they are there"))
             assert producer.in_flight_count == 0
-        assert cluster.brokers["b"].seen == []
+        assert cluster.brokers["b"].sends == []
 
 
 async def test_a_broker_that_comes_back_older_or_newer_is_judged_anew() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         broker = cluster.brokers["a"]
-        async with Producer("g", nameserver=cluster.address) as producer:
+        async with Producer("g", nameserver=cluster.nameserver) as producer:
             await producer.send(Message("t", b"1"))
             for features in (("records",), ("records", "sequences", "layouts", "more")):
                 port = int(broker.address.rpartition(":")[2])

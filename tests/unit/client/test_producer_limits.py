@@ -128,7 +128,7 @@ async def test_a_topic_that_was_deleted_is_told_of_long_before_the_deadline() ->
 
 async def test_what_is_sent_to_a_topic_that_was_away_is_no_repeat_of_what_was_sent_before() -> None:
     """Its queues' sequences begin at 0 again: a broker that remembers those of before must not take them for repeats."""
-    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("g", nameserver=cluster.address) as producer:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("g", nameserver=cluster.nameserver) as producer:
         await producer.send(Message("t", b"before"))
         closed = TopicLayout("t", LayoutVersion(2, 7), (LayoutEntry("a", 0, 1, 1),))
         for layout in (closed, make_layout("t", "a", queues=1, counter=3)):

@@ -27,7 +27,7 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.fields import to_plain
 from support.fake_broker import (
     FakeBroker,
-    Seen,
+    Sent,
     answer_later,
     fake_cluster,
     ignore,
@@ -54,7 +54,7 @@ async def test_a_refusal_that_lasts_is_what_an_unkeyed_send_raises() -> None:
         broker.script.extend([refuse(ServiceNotAvailableError("5 bytes free, watermark 10"))] * 100)
         with pytest.raises(ServiceNotAvailableError, match="5 bytes free"):
             await producer.send(message())
-        assert len(broker.seen) < 10
+        assert len(broker.sends) < 10
 
 
 async def test_a_keyed_send_waits_out_a_busy_broker_with_the_same_frame() -> None:
@@ -62,7 +62,7 @@ async def test_a_keyed_send_waits_out_a_busy_broker_with_the_same_frame() -> Non
         broker.script.extend([refuse(SystemBusyError("later"))] * 2)
         result = await producer.send(message("k", sharding_key="k"))
         assert result.queue_offset == 1
-        assert len({one.body for one in broker.seen[1:]}) == 1
+        assert len({one.body for one in broker.sends[1:]}) == 1
 
 
 async def test_a_keyed_send_refused_by_its_broker_does_not_go_to_another() -> None:
@@ -81,13 +81,13 @@ async def test_a_refusal_that_no_retry_mends_is_raised_at_once() -> None:
         with pytest.raises(NoPermissionError, match="closed"):
             await producer.send(message("refused"))
         assert (await producer.send(message("next"))).queue_offset == 1
-        assert broker.seen[-1].place == (0, 1), "what is certainly not stored gives its place to the next"
+        assert broker.sends[-1].place == (0, 1), "what is certainly not stored gives its place to the next"
 
 
 async def test_one_illegal_message_does_not_fail_its_neighbours() -> None:
     async with one_queue() as (broker, producer):
 
-        def pick(broker: FakeBroker, seen: Seen) -> None:
+        def pick(broker: FakeBroker, seen: Sent) -> None:
             if b"bad" in seen.bodies:
                 refuse(MessageIllegalError("record 1 of the frame"))(broker, seen)
             else:
@@ -104,7 +104,7 @@ async def test_one_illegal_message_does_not_fail_its_neighbours() -> None:
 async def test_one_illegal_message_of_a_batch_fails_only_those_of_its_key() -> None:
     async with one_queue() as (broker, producer):
 
-        def pick(broker: FakeBroker, seen: Seen) -> None:
+        def pick(broker: FakeBroker, seen: Sent) -> None:
             refuse(MessageIllegalError("body"))(broker, seen) if b"bad" in seen.bodies else broker.take(seen)
 
         broker.script.extend([pick] * 10)
@@ -127,7 +127,7 @@ async def test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
         first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(broker.seen) > 1)
+        await until(lambda: len(broker.sends) > 1)
         behind = asyncio.ensure_future(producer.send(message("2", sharding_key="k"), timeout_ms=5_000))
         other = asyncio.ensure_future(producer.send(message("3", sharding_key="other"), timeout_ms=5_000))
         with pytest.raises(QueueUnavailableError):
@@ -144,7 +144,7 @@ async def test_what_waits_for_the_in_flight_limit_behind_a_failed_send_of_its_ke
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
         first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(broker.seen) > 1)
+        await until(lambda: len(broker.sends) > 1)
         behind = asyncio.ensure_future(producer.send(message("2", sharding_key="k")))
         other = asyncio.ensure_future(producer.send(message("3", sharding_key="other"), timeout_ms=5_000))
         await asyncio.wait([first])
@@ -169,8 +169,8 @@ async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_am
         assert [pending.count for pending in sender._buffer.keyed] == [1, 7, 1]
         held[0]()
         await asyncio.gather(*waiting)
-        assert broker.seen[2].bodies == [b"%d" % n for n in range(1, 10)]
-        assert [one.sharding_key for one in broker.seen[2].messages] == ["k2", *"abcabck", "b"]
+        assert broker.sends[2].bodies == [b"%d" % n for n in range(1, 10)]
+        assert [one.sharding_key for one in broker.sends[2].messages] == ["k2", *"abcabck", "b"]
 
 
 async def test_a_failed_batch_fails_what_waits_behind_any_of_its_keys() -> None:
@@ -178,7 +178,7 @@ async def test_a_failed_batch_fails_what_waits_behind_any_of_its_keys() -> None:
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
         first = asyncio.ensure_future(producer.send_batch(keyed("abc", "abc")))
-        await until(lambda: len(broker.seen) > 1)
+        await until(lambda: len(broker.sends) > 1)
         behind = [asyncio.ensure_future(producer.send(message(key, sharding_key=key), timeout_ms=5_000)) for key in "abcd"]
         with pytest.raises(BatchSendError) as caught:
             await first
@@ -195,7 +195,7 @@ async def test_of_a_batch_that_waits_behind_a_failed_send_only_the_messages_of_t
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
         first = asyncio.ensure_future(producer.send(message("0", sharding_key="b")))
-        await until(lambda: len(broker.seen) > 1)
+        await until(lambda: len(broker.sends) > 1)
         batch = producer.send_batch(keyed("12345", "abcab"), timeout_ms=5_000)
         behind = asyncio.ensure_future(batch)
         with pytest.raises(QueueUnavailableError):
@@ -219,7 +219,7 @@ async def test_a_batch_that_waits_for_the_in_flight_limit_behind_a_failed_key_fa
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
         first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(broker.seen) > 1)
+        await until(lambda: len(broker.sends) > 1)
         behind = asyncio.ensure_future(producer.send_batch(keyed("23", "jk")))
         second = asyncio.ensure_future(producer.send(message("4", sharding_key="j")))
         other = asyncio.ensure_future(producer.send(message("5", sharding_key="other"), timeout_ms=5_000))
@@ -238,10 +238,10 @@ async def test_what_a_batch_had_sent_before_it_was_refused_at_the_in_flight_limi
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"), queue=MessageQueue("t", "a", 0))
         broker = cluster.brokers["a"]
-        keys = [next(f"k{n}" for n in range(99) if queue_of_key(cluster.topics["t"], f"k{n}").queue_id == queue) for queue in (0, 1)]
+        keys = [next(f"k{n}" for n in range(99) if queue_of_key(cluster.layouts["t"], f"k{n}").queue_id == queue) for queue in (0, 1)]
         broker.script.extend([ignore] * 40)
         failing = asyncio.ensure_future(producer.send(message("1", sharding_key=keys[0])))
-        await until(lambda: len(broker.seen) > 1)
+        await until(lambda: len(broker.sends) > 1)
         batch = asyncio.ensure_future(producer.send_batch(keyed("234", [keys[1], keys[0], keys[1]]), timeout_ms=5_000))
         with pytest.raises(QueueUnavailableError):
             await failing
@@ -257,7 +257,7 @@ async def test_selected_and_named_sends_of_a_queue_count_as_one_key() -> None:
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
         first = asyncio.ensure_future(producer.send(message("1"), selector=lambda queues, message: queues[0]))
-        await until(lambda: len(broker.seen) > 1)
+        await until(lambda: len(broker.sends) > 1)
         behind = asyncio.ensure_future(producer.send(message("2"), queue=MessageQueue("t", "a", 0), timeout_ms=5_000))
         keyed = asyncio.ensure_future(producer.send(message("3", sharding_key="k"), timeout_ms=5_000))
         await asyncio.wait([first])
@@ -275,7 +275,7 @@ async def test_unkeyed_sends_that_wait_for_a_dead_broker_go_on_at_one_that_recov
         other = cluster.brokers["b"]
         other.script.extend([ignore] * 1_000)
         stuck = asyncio.ensure_future(producer.send(message("stuck"), queue=MessageQueue("t", "b", 0)))
-        await until(lambda: sum(b"stuck" in one.bodies for one in other.seen) > 1)
+        await until(lambda: sum(b"stuck" in one.bodies for one in other.sends) > 1)
         waiting = [asyncio.ensure_future(producer.send(message(str(n)))) for n in range(10)]
         await asyncio.sleep(0)
         assert producer.in_flight_count == 11
@@ -289,7 +289,7 @@ async def test_unkeyed_sends_that_wait_for_a_dead_broker_go_on_at_one_that_recov
 async def test_a_batch_tells_what_became_of_each_message() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster) as producer:
 
-        def refuse_queue_0(broker: FakeBroker, seen: Seen) -> None:
+        def refuse_queue_0(broker: FakeBroker, seen: Sent) -> None:
             refuse(NoPermissionError("queue 0"))(broker, seen) if seen.header.queue_id == 0 else broker.take(seen)
 
         cluster.brokers["a"].script.extend([refuse_queue_0] * 2)
@@ -297,15 +297,15 @@ async def test_a_batch_tells_what_became_of_each_message() -> None:
         with pytest.raises(BatchSendError, match="queue 0") as caught:
             await producer.send_batch(keyed(keys, keys))
         for key, result in zip(keys, caught.value.results, strict=True):
-            refused = queue_of_key(cluster.topics["t"], key).queue_id == 0
+            refused = queue_of_key(cluster.layouts["t"], key).queue_id == 0
             assert isinstance(result, NoPermissionError if refused else SendResult)
 
 
 async def test_durable_is_asked_for_and_missed() -> None:
     async with one_queue() as (broker, producer):
 
-        def weaker(broker: FakeBroker, seen: Seen) -> None:
-            _, reply = broker.store(seen)
+        def weaker(broker: FakeBroker, seen: Sent) -> None:
+            _, reply = broker.store_frame(seen)
             seen.endpoint.send(seen.command.reply(ResponseCode.FLUSH_DISK_TIMEOUT, None, to_plain(reply)))
 
         broker.script.extend([weaker, weaker])
@@ -322,7 +322,7 @@ async def test_durable_is_asked_for_and_missed() -> None:
 
 async def test_a_frame_asks_for_what_the_most_careful_of_its_sends_asks() -> None:
     async with one_queue() as (broker, producer):
-        broker.seen.clear()
+        broker.sends.clear()
         await asyncio.gather(producer.send(message("a")), producer.send(message("b"), require="durable"))
         await producer.send(message("c"))
         await producer.send_batch([message("d"), message("e")], require="durable")
@@ -331,7 +331,7 @@ async def test_a_frame_asks_for_what_the_most_careful_of_its_sends_asks() -> Non
         await asyncio.gather(producer.send(message("h")), producer.send(message("i"), require="written"))
         await asyncio.gather(producer.send(message("j"), require="durable"), producer.send(message("k"), require="written"))
         await producer.send_batch([message("l")], require="written")
-        assert [(one.bodies, one.header.durable) for one in broker.seen] == [
+        assert [(one.bodies, one.header.durable) for one in broker.sends] == [
             ([b"a", b"b"], True),
             ([b"c"], None),
             ([b"d", b"e"], True),

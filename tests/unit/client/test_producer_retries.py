@@ -24,7 +24,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendRecordsReply
 from support.fake_broker import (
     FakeBroker,
-    Seen,
+    Sent,
     answer_later,
     fake_cluster,
     hang_up,
@@ -47,7 +47,7 @@ async def test_an_unanswered_frame_is_repeated_byte_for_byte_and_stored_once(mis
         result = await producer.send(message("once", sharding_key=key))
         assert result.queue_offset == 1
         assert broker.stored == [b"first", b"once"]
-        first, repeat = broker.seen[1], broker.seen[2]
+        first, repeat = broker.sends[1], broker.sends[2]
         assert repeat.body == first.body
         assert repeat.header == first.header
         assert producer.possible_duplicates == 0
@@ -58,7 +58,7 @@ async def test_an_answer_that_comes_after_the_frame_was_written_again_is_as_good
         held: list[Callable[[], None]] = []
         broker.script.extend([answer_later(held), *[ignore] * 100])
         sending = asyncio.ensure_future(producer.send(message("slow", sharding_key="k")))
-        await until(lambda: len(broker.seen) > 3)
+        await until(lambda: len(broker.sends) > 3)
         held[0]()
         assert (await sending).queue_offset == 1
         broker.script.clear()
@@ -80,8 +80,8 @@ async def test_an_unkeyed_send_whose_broker_died_after_it_was_written_moves_at_h
         dying = cluster.brokers["a"]
         stopping: list[asyncio.Future[None]] = []
 
-        def die(broker: FakeBroker, seen: Seen) -> None:
-            broker.store(seen)
+        def die(broker: FakeBroker, seen: Sent) -> None:
+            broker.store_frame(seen)
             seen.endpoint.abort("killed")
             stopping.append(asyncio.ensure_future(broker.stop()))
 
@@ -98,19 +98,19 @@ async def test_an_unkeyed_send_stays_on_its_queue_until_half_the_deadline_then_m
         silent, other = cluster.brokers["a"], cluster.brokers["b"]
         await producer.send_batch([message("warm")])
         await until(lambda: len(silent.heartbeats) + len(other.heartbeats) == 2)
-        while not silent.seen:
+        while not silent.sends:
             await producer.send(message("warm"))
-        silent.seen.clear()
+        silent.sends.clear()
         silent.script.extend([ignore] * 50)
         results = await sends(producer, ["1", "2"])
         assert [result.queue.broker_name for result in results if isinstance(result, SendResult)] == ["b", "b"]
-        assert len(silent.seen) > 1, "the same queue is tried again first"
-        assert {one.body for one in silent.seen} == {silent.seen[0].body}
-        assert producer.possible_duplicates == len(silent.seen[0].bodies) == 1
+        assert len(silent.sends) > 1, "the same queue is tried again first"
+        assert {one.body for one in silent.sends} == {silent.sends[0].body}
+        assert producer.possible_duplicates == len(silent.sends[0].bodies) == 1
         silent.script.clear()
         assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"b"}, "nor do later ones go there"
         await producer.send(message("named"), queue=MessageQueue("t", "a", 0))
-        assert silent.seen[-1].place == (1, 0), "whatever of the abandoned frame still arrives is below the new epoch"
+        assert silent.sends[-1].place == (1, 0), "whatever of the abandoned frame still arrives is below the new epoch"
         assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"a", "b"}, "it answers again"
 
 
@@ -120,7 +120,7 @@ async def test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_
         silent, other = cluster.brokers["a"], cluster.brokers["b"]
         await producer.send_batch([message("warm")])
         await until(lambda: len(silent.heartbeats) + len(other.heartbeats) == 2)
-        while not silent.seen:
+        while not silent.sends:
             await producer.send(message("warm"))
         silent.script.extend([ignore] * 50)
         other.script.extend([FakeBroker.take, *[refuse(ServiceNotAvailableError("full"))] * 50])
@@ -138,9 +138,9 @@ async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(
         broker = cluster.brokers["a"]
         broker.script.append(refuse(ServiceNotAvailableError("full")))
         await sends(producer, ["3", "4", "5"])
-        before = len(broker.seen)
+        before = len(broker.sends)
         async with asyncio.timeout(10):
-            while len(broker.seen) == before:
+            while len(broker.sends) == before:
                 await producer.send(message("again"))
 
 
@@ -165,7 +165,7 @@ async def test_a_keyed_send_never_moves_and_says_which_queue_did_not_answer() ->
         assert sum(len(broker.stored) for broker in cluster.brokers.values()) == 1
         owner.script.clear()
         assert (await producer.send(message("third", sharding_key="k"))).queue_offset == 1
-        assert owner.seen[-1].place == (1, 0)
+        assert owner.sends[-1].place == (1, 0)
 
 
 async def test_a_keyed_send_to_a_broker_that_is_gone_is_not_stored_and_knows_it() -> None:
@@ -205,13 +205,12 @@ async def test_an_unkeyed_send_without_any_broker_fails_at_its_deadline() -> Non
 async def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_records() -> None:
     async with one_queue() as (broker, producer):
         await producer.send(message("lost"))
-        broker.scopes.clear()
-        broker.queues.clear()
+        broker.lose_all()
         result = await producer.send(message("kept", sharding_key="k"))
         assert result.queue_offset == 0
         assert broker.stored == [b"kept"]
-        assert [one.place for one in broker.seen[-2:]] == [(0, 2), (1, 0)]
-        assert [one.bodies for one in broker.seen[-2:]] == [[b"kept"], [b"kept"]]
+        assert [one.place for one in broker.sends[-2:]] == [(0, 2), (1, 0)]
+        assert [one.bodies for one in broker.sends[-2:]] == [[b"kept"], [b"kept"]]
 
 
 async def test_out_of_sequence_for_ever_fails_at_the_deadline() -> None:
@@ -220,13 +219,13 @@ async def test_out_of_sequence_for_ever_fails_at_the_deadline() -> None:
         broker.script.extend([refuse(OutOfSequenceError("always"), next_sequence=0)] * 500)
         with pytest.raises(OutOfSequenceError):
             await producer.send(message())
-        assert len(broker.seen) < 50, "the answers are met with a growing pause"
+        assert len(broker.sends) < 50, "the answers are met with a growing pause"
 
 
 async def test_a_late_repeat_that_is_a_duplicate_counts_as_stored() -> None:
     async with one_queue() as (broker, producer):
 
-        def duplicate(broker: FakeBroker, seen: Seen) -> None:
+        def duplicate(broker: FakeBroker, seen: Sent) -> None:
             seen.endpoint.send(seen.command.reply(ResponseCode.DUPLICATE, None, to_plain(SendRecordsReply(-1, -1, 0))))
 
         broker.script.append(duplicate)

@@ -11,7 +11,8 @@ from lockstep.client import (
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, consuming, events, stopped
-from support.scripted_broker import advance, pulled, scripted_cluster, settle
+from support.fake_broker import frozen_cluster, pulled
+from support.frozen import advance, settle
 
 pytestmark = pytest.mark.frozen_clock
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.frozen_clock
 
 
 async def test_messages_are_consumed_in_order_and_committed_within_100_ms() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0", b"1", b"2"])
         async with consuming(cluster, handled):
@@ -35,10 +36,10 @@ async def test_messages_are_consumed_in_order_and_committed_within_100_ms() -> N
 
 
 async def test_the_first_request_after_heart_beat_is_one_lock_with_everything_wanted_and_the_start_policy() -> None:
-    async with scripted_cluster(topics={"orders": 2, "bills": 1}) as cluster, consuming(cluster, Handled()):
+    async with frozen_cluster(topics={"orders": 2, "bills": 1}) as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
-        joined = [seen.code for seen in a.seen].index(RequestCode.LOCK_BATCH_MQ)
-        first = a.bodies(RequestCode.LOCK_BATCH_MQ)[0]
+        joined = [seen.code for seen in a.requests].index(RequestCode.LOCK_BATCH_MQ)
+        first = a.received(RequestCode.LOCK_BATCH_MQ)[0]
         assert joined > 0
         assert {(item.topic, item.queue_id, item.epoch) for item in first.items} == {
             ("orders", 0, None),
@@ -49,7 +50,7 @@ async def test_the_first_request_after_heart_beat_is_one_lock_with_everything_wa
 
 
 async def test_a_batch_holds_at_most_batch_count_messages() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         cluster["a"].store("orders", 0, [b"%d" % i for i in range(7)])
         handled = Handled()
         async with consuming(cluster, handled, batch_count=3):
@@ -57,7 +58,7 @@ async def test_a_batch_holds_at_most_batch_count_messages() -> None:
 
 
 async def test_the_context_names_queue_fence_and_attempt() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         cluster["a"].store("orders", 1, [b"x"])
         handled = Handled()
         async with consuming(cluster, handled):
@@ -68,7 +69,7 @@ async def test_the_context_names_queue_fence_and_attempt() -> None:
 
 
 async def test_two_brokers_are_consumed_side_by_side() -> None:
-    async with scripted_cluster("a", "b") as cluster:
+    async with frozen_cluster("a", "b") as cluster:
         handled = Handled()
         async with consuming(cluster, handled):
             for name in ("a", "b"):
@@ -78,7 +79,7 @@ async def test_two_brokers_are_consumed_side_by_side() -> None:
 
 
 async def test_a_topic_created_after_the_start_is_consumed() -> None:
-    async with scripted_cluster(topics={"orders": 1, "later": 1}) as cluster:
+    async with frozen_cluster(topics={"orders": 1, "later": 1}) as cluster:
         later = cluster.layouts.pop("later")
         handled = Handled()
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("later")
@@ -93,7 +94,7 @@ async def test_a_topic_created_after_the_start_is_consumed() -> None:
 
 async def test_a_start_before_any_broker_has_registered_consumes_when_one_has() -> None:
     """Everything may be started at once, in any order."""
-    async with scripted_cluster(topics={"orders": 1}) as cluster:
+    async with frozen_cluster(topics={"orders": 1}) as cluster:
         cluster.ready = False
         handled = Handled()
         async with consuming(cluster, handled):
@@ -104,7 +105,7 @@ async def test_a_start_before_any_broker_has_registered_consumes_when_one_has() 
 
 
 async def test_only_matching_tags_are_handed_over_and_progress_moves_over_the_rest() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         for tag, body in (("no", b"0"), ("yes", b"1"), (None, b"2"), ("yes", b"3"), ("no", b"4")):
             a.store("orders", 0, [body], tags=tag)
@@ -118,7 +119,7 @@ async def test_only_matching_tags_are_handed_over_and_progress_moves_over_the_re
 
 
 async def test_gaps_are_told_and_jumped() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"%d" % i for i in range(5)])
         a.pull_script.append(lambda header: pulled(ResponseCode.PULL_OFFSET_MOVED, 3) if header.queue_id == 0 else None)
@@ -135,31 +136,31 @@ async def test_gaps_are_told_and_jumped() -> None:
 
 
 async def test_no_more_than_the_threshold_is_held_while_the_listener_stands_still() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
         a.store("orders", 0, [b"x"] * 100)
         async with consuming(cluster, handled, queue_count_max=10) as consumer:
             await advance(1)
             assert consumer.health().queues[0].fetched_count == 10
-            assert all(header.max_msg_nums <= 10 for header in a.bodies(RequestCode.PULL_MESSAGE))
+            assert all(header.max_msg_nums <= 10 for header in a.received(RequestCode.PULL_MESSAGE))
             handled.gate.set()
             await advance(0.1)
             assert len(handled.bodies) == 100
 
 
 async def test_a_pause_stops_pulls_and_batches_and_neither_locks_nor_rebalance() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
             consumer.pause()
-            pulls = len(a.bodies(RequestCode.PULL_MESSAGE))
+            pulls = len(a.received(RequestCode.PULL_MESSAGE))
             a.store("orders", 0, [b"0"])
             await settle()
             a.set_members(G, a.me(), "zz")
             await advance(21)
             assert handled.bodies == []
-            assert len(a.bodies(RequestCode.PULL_MESSAGE)) == pulls
+            assert len(a.received(RequestCode.PULL_MESSAGE)) == pulls
             assert a.locks[G, "orders", 0].holder == a.me()
             assert a.locks[G, "orders", 1].holder is None
             consumer.resume()

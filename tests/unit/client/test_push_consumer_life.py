@@ -14,19 +14,20 @@ from lockstep.client import (
     QueueRevoked,
 )
 from lockstep.protocol.bodies import SyncItem
-from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, RequestCodeNotSupportedError, StateError, SubscriptionConflictError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
+from support.fake_broker import frozen_cluster
+from support.frozen import advance, settle
 from support.loops import turns
-from support.scripted_broker import advance, scripted_cluster, settle
 
 pytestmark = pytest.mark.frozen_clock
 
 
 async def test_a_second_start_a_missing_listener_and_a_missing_subscription_are_refused() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host)
         with pytest.raises(StateError, match="start it"):
             await PushConsumer("g").wait_closed()
@@ -66,7 +67,7 @@ def test_a_subscription_that_looks_like_a_mistyped_list_is_warned_of(caplog: pyt
 
 
 async def test_a_stop_leaves_the_group_first_and_releases_each_queue_as_its_listener_ends() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
             handled.gate = asyncio.Event()
@@ -74,7 +75,7 @@ async def test_a_stop_leaves_the_group_first_and_releases_each_queue_as_its_list
             await settle()
             stop = asyncio.ensure_future(consumer.stop())
             await settle()
-            codes = [seen.code for seen in a.seen]
+            codes = [seen.code for seen in a.requests]
             assert a.members[G] == []
             assert [item for item in a.sync_items() if item.release] == [SyncItem(G, "orders", 1, 1, None, 0, 0, True)]
             assert codes.index(RequestCode.UNREGISTER_CLIENT) < len(codes) - 1 - codes[::-1].index(RequestCode.SYNC)
@@ -86,7 +87,7 @@ async def test_a_stop_leaves_the_group_first_and_releases_each_queue_as_its_list
 
 
 async def test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it_on_the_list() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
             handled.gate = asyncio.Event()
@@ -108,7 +109,7 @@ async def test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it
 
 
 async def test_past_the_drain_limit_the_queue_is_released_without_an_offset_and_the_listener_is_cancelled() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         seen: list[str] = []
 
@@ -135,7 +136,7 @@ async def test_past_the_drain_limit_the_queue_is_released_without_an_offset_and_
 
 
 async def test_a_listener_that_ignores_cancellation_is_left_behind_and_the_stop_ends() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, let_go = cluster["a"], asyncio.Event()
 
         async def deaf(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
@@ -159,7 +160,7 @@ async def test_a_listener_that_ignores_cancellation_is_left_behind_and_the_stop_
 
 
 async def test_a_plain_listener_past_the_drain_limit_is_fenced_and_the_stop_does_not_wait_for_it() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         finish = threading.Event()
         seen: list[bool] = []
@@ -189,7 +190,7 @@ async def test_a_plain_listener_past_the_drain_limit_is_fenced_and_the_stop_does
 
 
 async def test_a_stop_inside_a_listener_is_refused() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         refused: list[str] = []
 
         async def suicidal(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
@@ -209,10 +210,9 @@ async def test_a_stop_inside_a_listener_is_refused() -> None:
 
 
 async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_the_grace() -> None:
-    async with scripted_cluster("a", "b") as cluster:
+    async with frozen_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
-        b.refuse[G] = (
-            ResponseCode.SUBSCRIPTION_CONFLICT,
+        b.refuse[G] = SubscriptionConflictError(
             f'group "{G}": orders "x" here, "y" there' + SubscriptionConflictError.TEMPORARY,
         )
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
@@ -233,9 +233,9 @@ async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_
 
 
 async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
-        a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"' + SubscriptionConflictError.TEMPORARY)
+        a.refuse[G] = SubscriptionConflictError(f'group "{G}"' + SubscriptionConflictError.TEMPORARY)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
         start = asyncio.ensure_future(consumer.start())
@@ -248,8 +248,8 @@ async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> No
 
 
 async def test_a_conflict_with_a_member_who_is_there_is_raised_at_once() -> None:
-    async with scripted_cluster() as cluster:
-        cluster["a"].refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"')
+    async with frozen_cluster() as cluster:
+        cluster["a"].refuse[G] = SubscriptionConflictError(f'group "{G}"')
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
         start = asyncio.ensure_future(consumer.start())
@@ -260,7 +260,7 @@ async def test_a_conflict_with_a_member_who_is_there_is_raised_at_once() -> None
 
 
 async def test_a_broker_without_a_needed_feature_is_named_and_nothing_starts() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         cluster["a"].features = ("records",)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
@@ -270,10 +270,10 @@ async def test_a_broker_without_a_needed_feature_is_named_and_nothing_starts() -
 
 
 async def test_a_running_member_that_is_refused_drains_and_wait_closed_raises() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         async with consuming(cluster, Handled()) as consumer:
-            a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"')
+            a.refuse[G] = SubscriptionConflictError(f'group "{G}"')
             a.cut()
             await advance(0.5)
             with pytest.raises(SubscriptionConflictError):
@@ -282,7 +282,7 @@ async def test_a_running_member_that_is_refused_drains_and_wait_closed_raises() 
 
 
 async def test_events_and_health_tell_what_is_held() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
         told = events(consumer)

@@ -16,8 +16,9 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events
+from support.fake_broker import frozen_cluster
+from support.frozen import advance, settle
 from support.loops import turns
-from support.scripted_broker import advance, scripted_cluster, settle
 
 pytestmark = pytest.mark.frozen_clock
 
@@ -27,7 +28,7 @@ SUSPEND = S.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
 @pytest.mark.parametrize("wrong", [RuntimeError("no"), "SUCCESS", SUSPEND])
 async def test_a_failed_call_is_repeated_with_one_attempt_more_which_is_stored(wrong: object) -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.answers = [wrong, wrong]
         a.store("orders", 0, [b"0", b"1"])
@@ -48,7 +49,7 @@ async def test_a_failed_call_is_repeated_with_one_attempt_more_which_is_stored(w
 async def test_a_listener_that_exits_ends_the_consumer_without_waiting_for_the_stop_timeout(
     kind: type[BaseException], in_thread: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, calls = cluster["a"], 0
 
         def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
@@ -74,7 +75,7 @@ async def test_a_listener_that_exits_ends_the_consumer_without_waiting_for_the_s
 
 
 async def test_a_failure_is_told_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         handled = Handled()
         handled.answers = [ValueError("no"), ValueError("still no"), KeyError("another"), S.SUCCESS, ValueError("the next message")]
         cluster["a"].store("orders", 0, [b"0", b"1"])
@@ -87,7 +88,7 @@ async def test_a_failure_is_told_with_its_traceback_once(caplog: pytest.LogCaptu
 
 
 async def test_attempts_are_restored_from_the_grant() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0", b"1"])
         a.progress[G, "orders", 0] = (1, 5)
@@ -96,7 +97,7 @@ async def test_attempts_are_restored_from_the_grant() -> None:
 
 
 async def test_a_listener_may_choose_its_pause_and_it_is_clamped() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         handled = Handled()
 
         def pause(context: OrderlyContext) -> S:
@@ -111,7 +112,7 @@ async def test_a_listener_may_choose_its_pause_and_it_is_clamped() -> None:
 
 
 async def test_manual_commit_moves_nothing_until_commit_and_rollback_brings_everything_back() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
 
         def manual(status: S) -> Callable[[OrderlyContext], S]:
@@ -133,7 +134,7 @@ async def test_manual_commit_moves_nothing_until_commit_and_rollback_brings_ever
 
 
 async def test_a_listener_that_returns_nothing_moves_the_progress() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.answers = [None] * 3
         a.store("orders", 0, [b"0", b"1", b"2"])
@@ -145,7 +146,7 @@ async def test_a_listener_that_returns_nothing_moves_the_progress() -> None:
 
 
 async def test_with_manual_commit_a_listener_that_returns_nothing_commits_nothing() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
 
         def manual(context: OrderlyContext) -> None:
@@ -161,7 +162,7 @@ async def test_with_manual_commit_a_listener_that_returns_nothing_commits_nothin
 
 async def test_a_queue_whose_batch_fails_again_and_again_is_blocked_in_health_until_it_succeeds() -> None:
     """Attempts are unlimited: QueueBlocked is reported at the third failure, and the calls go on."""
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         handled = Handled()
         handled.answers = [RuntimeError("poison")] * 4
         cluster["a"].store("orders", 0, [b"0"])
@@ -178,7 +179,7 @@ async def test_a_queue_whose_batch_fails_again_and_again_is_blocked_in_health_un
 
 
 async def test_exhausted_attempts_block_the_queue_until_it_is_resumed() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         handled = Handled()
         handled.answers = [RuntimeError("poison")] * 3
         cluster["a"].store("orders", 0, [b"0", b"1"])
@@ -198,7 +199,7 @@ async def test_exhausted_attempts_block_the_queue_until_it_is_resumed() -> None:
 
 
 async def test_commit_each_waits_for_the_answer_before_the_next_batch() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled, commit="each"):
             a.mute.add(RequestCode.SYNC)
@@ -211,7 +212,7 @@ async def test_commit_each_waits_for_the_answer_before_the_next_batch() -> None:
 
 
 async def test_plain_functions_run_in_a_thread() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         bodies: list[bytes] = []
         names: list[str] = []
 

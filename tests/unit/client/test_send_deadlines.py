@@ -72,9 +72,9 @@ async def the_in_flight_limit(cluster: FakeCluster, producer: Producer) -> None:
 
 async def a_frame_in_flight(cluster: FakeCluster, producer: Producer) -> None:
     cluster.brokers["a"].script.extend([ignore] * 1_000)
-    before = len(cluster.brokers["a"].seen)
+    before = len(cluster.brokers["a"].sends)
     producer_sends.append(asyncio.ensure_future(producer.send(message("first", sharding_key="other"))))
-    await until(lambda: len(cluster.brokers["a"].seen) > before)
+    await until(lambda: len(cluster.brokers["a"].sends) > before)
 
 
 async def the_link(cluster: FakeCluster, producer: Producer) -> None:
@@ -145,7 +145,7 @@ async def test_a_send_ends_by_its_deadline_whatever_it_waits_for(
 @asynccontextmanager
 async def broker_down(count_max: int = 100) -> AsyncIterator[Producer]:
     config = ProducerConfig(send_timeout_ms=3_000, keyed_send_timeout_ms=3_000, in_flight_count_max=count_max)
-    async with fake_cluster("a", topics={"t": 4}) as cluster, Producer("g", nameserver=cluster.address, **asdict(config)) as producer:
+    async with fake_cluster("a", topics={"t": 4}) as cluster, Producer("g", nameserver=cluster.nameserver, **asdict(config)) as producer:
         await producer.send(message())
         await stop_and_be_noticed(cluster.brokers["a"], producer)
         yield producer
@@ -255,7 +255,7 @@ async def test_a_frame_of_a_given_id_that_expires_at_the_limit_ends_its_queue() 
     """No later send may take its sequence."""
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,
-        Producer("g", nameserver=cluster.address, given_id=GivenId("0" * 32), in_flight_count_max=1) as producer,
+        Producer("g", nameserver=cluster.nameserver, given_id=GivenId("0" * 32), in_flight_count_max=1) as producer,
     ):
         held: list[Callable[[], None]] = []
         cluster.brokers["a"].script.append(answer_later(held))
@@ -275,7 +275,7 @@ async def test_a_frame_of_a_given_id_that_fails_unsent_in_its_queue_ends_the_que
     config = asdict(ProducerConfig(attempt_timeout_ms=30_000))
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,
-        Producer("g", nameserver=cluster.address, given_id=GivenId("0" * 32), **config) as producer,
+        Producer("g", nameserver=cluster.nameserver, given_id=GivenId("0" * 32), **config) as producer,
     ):
         held: list[Callable[[], None]] = []
         cluster.brokers["a"].script.append(answer_later(held))
@@ -293,7 +293,7 @@ async def test_a_frame_of_a_given_id_that_fails_unsent_in_its_queue_ends_the_que
 
 async def test_a_send_that_waits_for_its_route_when_the_producer_closes_fails_at_once() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
-        producer = Producer("g", nameserver=cluster.address, send_timeout_ms=60_000)
+        producer = Producer("g", nameserver=cluster.nameserver, send_timeout_ms=60_000)
         await producer.start()
         cluster.ready = False
         sending = asyncio.ensure_future(producer.send(Message("t", b"x")))

@@ -47,14 +47,14 @@ class Broken:
 @pytest.mark.simulated
 async def test_hooks_see_every_way_of_sending_nested_and_their_properties_go_along() -> None:
     seen: list[Any] = []
-    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("shop", nameserver=cluster.address) as producer:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
         for name in ("one", "two"):
             producer.add_hook(Trace(name, seen))
         await producer.send(Message("t", b"1", tags="paid", keys=["k"], properties={"tenant": "x"}, flag=3, sharding_key="s"))
         results = await producer.send_batch([Message("t", b"2"), Message("t", b"3")])
         await producer.send_oneway(Message("t", b"4"))
         await producer.send(Message("t", b"5"))
-        messages = [message for one in cluster.brokers["a"].seen for message in one.messages]
+        messages = [message for one in cluster.brokers["a"].sends for message in one.messages]
     assert [result.queue_offset for result in results] == [1, 2]
     ways = [("send", [b"1"], [0]), ("batch", [b"2", b"3"], [1, 2]), ("oneway", [b"4"], []), ("send", [b"5"], [3])]
     assert seen == [
@@ -77,7 +77,7 @@ async def test_what_a_send_raises_is_told_and_raised() -> None:
     seen: list[Any] = []
     async with (
         fake_cluster("a", topics={"u": 1}) as cluster,
-        Producer("shop", nameserver=cluster.address, auto_create_topics=False) as producer,
+        Producer("shop", nameserver=cluster.nameserver, auto_create_topics=False) as producer,
     ):
         producer.add_hook(Trace("one", seen))
         with pytest.raises(TopicNotExistError):
@@ -86,7 +86,7 @@ async def test_what_a_send_raises_is_told_and_raised() -> None:
             await producer.send(Message("u", b"1", sharding_key="k"), selector=lambda queues, _: queues[0])
         cluster.brokers["a"].script.append(ignore)
         sending = asyncio.ensure_future(producer.send(Message("u", b"1")))
-        await until(lambda: bool(cluster.brokers["a"].seen))
+        await until(lambda: bool(cluster.brokers["a"].sends))
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
@@ -96,11 +96,11 @@ async def test_what_a_send_raises_is_told_and_raised() -> None:
 @pytest.mark.simulated
 async def test_a_broken_hook_is_logged_and_changes_no_send(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Any] = []
-    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("shop", nameserver=cluster.address) as producer:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
         producer.add_hook(Broken())
         producer.add_hook(Trace("one", seen))
         result = await producer.send(Message("t", b"1", properties={"tenant": "x"}))
-        (stored,) = cluster.brokers["a"].seen[0].messages
+        (stored,) = cluster.brokers["a"].sends[0].messages
     assert result.queue_offset == 0
     assert [told[1] for told in seen] == ["before", "after"]
     assert stored.properties.keys() & {"tenant", "trace-one"} == {"tenant"}, "what can't be stored is left out, all of it"

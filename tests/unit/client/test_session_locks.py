@@ -12,7 +12,8 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
-from support.scripted_broker import Lock, advance, scripted_cluster, settle
+from support.fake_broker import Lock, frozen_cluster
+from support.frozen import advance, settle
 from support.session_kit import EMPTY_SYNC, LOCK, SYNC
 
 pytestmark = pytest.mark.frozen_clock
@@ -22,7 +23,7 @@ QUEUE_0 = MessageQueue("orders", "a", 0)
 
 
 async def test_after_a_reconnect_one_lock_names_everything_held_with_epoch_offset_and_attempts() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.answers = [S.SUCCESS, S.SUSPEND_CURRENT_QUEUE_A_MOMENT]
         async with consuming(cluster, handled):
@@ -34,7 +35,7 @@ async def test_after_a_reconnect_one_lock_names_everything_held_with_epoch_offse
             locks = len(a.lock_items())
             await advance(0.5)
             assert a.lock_items()[locks] == (LockItem(G, "orders", 0, 1, 1, 1), LockItem(G, "orders", 1, 1, 0, 0))
-            order = [seen.code for seen in a.seen]
+            order = [seen.code for seen in a.requests]
             assert order[-1] != RequestCode.HEART_BEAT
             last_beat = len(order) - 1 - order[::-1].index(RequestCode.HEART_BEAT)
             assert order[last_beat + 1] == LOCK
@@ -42,7 +43,7 @@ async def test_after_a_reconnect_one_lock_names_everything_held_with_epoch_offse
 
 
 async def test_lock_leaves_after_a_second_and_every_20_s() -> None:
-    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+    async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         assert len(a.lock_items()) == 1
         await advance(0.9)
@@ -58,8 +59,8 @@ async def test_lock_leaves_after_a_second_and_every_20_s() -> None:
 async def test_heart_beat_says_what_members_must_agree_on() -> None:
     retry = OrderedRetry(3, Backoff(100, 1.5, 2_000))
     start = {"consume_from_where": ConsumeFromWhere.TIMESTAMP, "consume_timestamp_ms": 7}
-    async with scripted_cluster() as cluster, consuming(cluster, Handled(), expression="x || y", allocate="average", retry=retry, **start):
-        (group,) = cluster["a"].bodies(RequestCode.HEART_BEAT)[-1].consumers
+    async with frozen_cluster() as cluster, consuming(cluster, Handled(), expression="x || y", allocate="average", retry=retry, **start):
+        (group,) = cluster["a"].received(RequestCode.HEART_BEAT)[-1].consumers
         assert group == ConsumerGroup(
             G,
             (Subscription("orders", "x || y"),),
@@ -73,28 +74,28 @@ async def test_heart_beat_says_what_members_must_agree_on() -> None:
 
 async def test_lock_carries_the_lowest_since_that_any_broker_has_named() -> None:
     """A broker that hears of the group for the first time then begins the queues that were added later at 0."""
-    async with scripted_cluster("a", "b") as cluster:
+    async with frozen_cluster("a", "b") as cluster:
         cluster["a"].since, cluster["b"].since = 3, 2
         async with consuming(cluster, Handled()):
             for broker in cluster.brokers.values():
-                assert [start.since for start in broker.bodies(LOCK)[0].starts] == [2]
+                assert [start.since for start in broker.received(LOCK)[0].starts] == [2]
 
 
 async def test_since_is_heard_from_a_grant_too() -> None:
-    async with scripted_cluster("a", "b") as cluster:
+    async with frozen_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
         a.since, b.since = 2, 5
         a.names_since = b.names_since = False
         async with consuming(cluster, Handled()):
-            assert [start.since for start in b.bodies(LOCK)[0].starts] == [None]
+            assert [start.since for start in b.received(LOCK)[0].starts] == [None]
             b.steal(G, "orders", 0)
             b.free(G, "orders", 0)
             await advance(0.1)
-            assert [start.since for start in b.bodies(LOCK)[-1].starts] == [2]
+            assert [start.since for start in b.received(LOCK)[-1].starts] == [2]
 
 
 async def test_a_trigger_during_a_lock_sends_one_more_after_the_answer() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         async with consuming(cluster, Handled()):
             a.mute.add(LOCK)
@@ -109,7 +110,7 @@ async def test_a_trigger_during_a_lock_sends_one_more_after_the_answer() -> None
 
 
 async def test_a_queue_that_somebody_holds_is_acquired_when_it_is_free() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0"])
         a.locks[G, "orders", 0] = Lock("another", 4)
@@ -122,7 +123,7 @@ async def test_a_queue_that_somebody_holds_is_acquired_when_it_is_free() -> None
 
 
 async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_it_anew() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
         a.store("orders", 0, [b"0", b"1"])
@@ -141,7 +142,7 @@ async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_
 
 
 async def test_a_stale_pull_of_an_idle_queue_asks_for_it_again_at_once() -> None:
-    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+    async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         await advance(1.5)
         a.steal(G, "orders", 0)
@@ -151,7 +152,7 @@ async def test_a_stale_pull_of_an_idle_queue_asks_for_it_again_at_once() -> None
 
 
 async def test_a_stale_renewal_of_an_idle_queue_asks_for_it_again_at_once() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         a.mute.add(RequestCode.PULL_MESSAGE)
         async with consuming(cluster, Handled()):
@@ -163,7 +164,7 @@ async def test_a_stale_renewal_of_an_idle_queue_asks_for_it_again_at_once() -> N
 
 
 async def test_a_stale_pull_drops_the_queue_and_cancels_the_running_call() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
         async with consuming(cluster, handled) as consumer:
@@ -185,7 +186,7 @@ async def test_a_stale_pull_drops_the_queue_and_cancels_the_running_call() -> No
 
 
 async def test_a_plain_listener_that_outlives_its_epoch_keeps_the_queue_unlocked() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         finish = threading.Event()
         started: list[int] = []
@@ -210,7 +211,7 @@ async def test_a_plain_listener_that_outlives_its_epoch_keeps_the_queue_unlocked
 
 
 async def test_a_refused_commit_drops_the_queue_and_acquires_it_anew() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled):
             a.sync_script.append(lambda item: SyncResult(LockVerdict.REFUSED, item.epoch, "beyond the end"))
@@ -221,7 +222,7 @@ async def test_a_refused_commit_drops_the_queue_and_acquires_it_anew() -> None:
 
 
 async def test_a_lock_refused_as_a_whole_is_asked_again_after_a_second() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0"])
         a.mute.add(LOCK)
@@ -237,7 +238,7 @@ async def test_a_lock_refused_as_a_whole_is_asked_again_after_a_second() -> None
 
 
 async def test_answers_that_do_not_fit_their_request_end_the_connection() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.mute.add(LOCK)
         async with consuming(cluster, handled):
@@ -246,12 +247,12 @@ async def test_answers_that_do_not_fit_their_request_end_the_connection() -> Non
             a.mute.clear()
             endpoint.send(command.reply(body=b"\x81"))
             await advance(1)
-            assert [body.connection for body in a.bodies(RequestCode.HEART_BEAT)][-1] > 0
+            assert [body.connection for body in a.received(RequestCode.HEART_BEAT)][-1] > 0
             assert a.locks[G, "orders", 0].holder == a.me()
 
 
 async def test_two_groups_of_one_loop_share_one_session_and_one_lock() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, mine, other = cluster["a"], Handled(), Handled()
         async with consuming(cluster, mine):
             second = PushConsumer("audit", client=cluster.client).subscribe("orders")
@@ -272,7 +273,7 @@ async def test_two_groups_of_one_loop_share_one_session_and_one_lock() -> None:
 
 async def test_what_an_unreachable_broker_still_holds_is_freed_when_it_comes_back() -> None:
     """The instance lives on with a producer's reference: its session would keep the lock for ever."""
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         keeper = cluster.client.instance()
         await keeper.start()
@@ -292,7 +293,7 @@ async def test_what_an_unreachable_broker_still_holds_is_freed_when_it_comes_bac
 
 
 async def test_two_consumers_of_one_group_in_one_loop_share_the_queues() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, first, second = cluster["a"], Handled(), Handled()
         async with consuming(cluster, first), consuming(cluster, second):
             await advance(1.5)

@@ -9,12 +9,13 @@ from lockstep.client import OrderlyContext, QueueGap
 from lockstep.client.consumer.membership import ROUND_MS
 from lockstep.client.consumer.rebalance_delay import CALM_MS
 from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem
-from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import SubscriptionConflictError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events
-from support.scripted_broker import advance, scripted_cluster, settle
+from support.fake_broker import frozen_cluster
+from support.frozen import advance, settle
 from support.session_kit import LOCK, SYNC
 
 CALM_S = CALM_MS / 1000
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.frozen_clock
 
 
 async def test_a_queue_taken_away_drains_and_is_released_with_its_final_offset() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
         a.store("orders", 0, [b"0", b"1"])
@@ -43,7 +44,7 @@ async def test_a_queue_taken_away_drains_and_is_released_with_its_final_offset()
 
 async def test_a_call_has_30_s_when_a_rebalance_takes_its_queue_and_8_s_when_the_consumer_stops() -> None:
     for limit_s, drains in ((30, lambda a, _: a.set_members(G, a.me(), "!first")), (8, lambda _, consumer: consumer._stop_soon())):
-        async with scripted_cluster() as cluster:
+        async with frozen_cluster() as cluster:
             a, handled = cluster["a"], Handled()
             handled.gate = asyncio.Event()
             a.store("orders", 0, [b"0"])
@@ -61,7 +62,7 @@ async def test_successes_that_were_not_committed_come_again_after_a_drain() -> N
         context.auto_commit = False
         return S.SUCCESS
 
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.answers = [S.SUCCESS, kept, kept]
         a.store("orders", 0, [b"0", b"1", b"2"])
@@ -72,7 +73,7 @@ async def test_successes_that_were_not_committed_come_again_after_a_drain() -> N
 
 
 async def test_a_draining_queue_that_comes_back_goes_on_with_its_epoch() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
         a.store("orders", 0, [b"0", b"1"])
@@ -89,7 +90,7 @@ async def test_a_draining_queue_that_comes_back_goes_on_with_its_epoch() -> None
 
 
 async def test_a_release_on_the_way_is_awaited_before_the_queue_is_acquired_anew() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         async with consuming(cluster, Handled()):
             a.mute.add(SYNC)
@@ -108,7 +109,7 @@ async def test_a_release_on_the_way_is_awaited_before_the_queue_is_acquired_anew
 
 
 async def test_a_release_lost_with_its_connection_is_named_by_the_next_lock_and_sent_again() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         async with consuming(cluster, Handled()):
             a.mute.add(SYNC)
@@ -126,7 +127,7 @@ async def test_a_release_lost_with_its_connection_is_named_by_the_next_lock_and_
 
 
 async def test_a_grant_that_arrives_for_a_queue_no_longer_wanted_is_released_at_once() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0"])
         a.mute.add(LOCK)
@@ -143,11 +144,10 @@ async def test_a_grant_that_arrives_for_a_queue_no_longer_wanted_is_released_at_
 
 async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself() -> None:
     """A broker that was down returns with the contract of members that are gone: that ends no member."""
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
-            a.refuse[G] = (
-                ResponseCode.SUBSCRIPTION_CONFLICT,
+            a.refuse[G] = SubscriptionConflictError(
                 f"group {G} has another contract at a{SubscriptionConflictError.TEMPORARY}",
             )
             a.members[G] = ["gone"]
@@ -156,7 +156,7 @@ async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself(
             await advance(5)
             assert consumer.health().state.value == "running"
             assert a.members[G] == ["gone"]
-            assert len(a.bodies(RequestCode.HEART_BEAT)) < 40
+            assert len(a.received(RequestCode.HEART_BEAT)) < 40
             del a.refuse[G]
             a.set_members(G)
             a.store("orders", 0, [b"0"])
@@ -166,14 +166,14 @@ async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself(
 
 
 async def test_a_list_without_me_is_no_list() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled):
             a.lists_only[G] = ["zz"]
             a.set_members(G, *a.members[G])
-            beats = len(a.bodies(RequestCode.HEART_BEAT))
+            beats = len(a.received(RequestCode.HEART_BEAT))
             await advance(3)
-            assert len(a.bodies(RequestCode.HEART_BEAT)) > beats
+            assert len(a.received(RequestCode.HEART_BEAT)) > beats
             a.store("orders", 0, [b"0"])
             a.store("orders", 1, [b"1"])
             await settle()
@@ -182,7 +182,7 @@ async def test_a_list_without_me_is_no_list() -> None:
 
 
 async def test_a_list_that_changes_while_it_is_asked_for_is_asked_for_again_at_once() -> None:
-    async with scripted_cluster() as cluster, consuming(cluster, Handled()) as consumer:
+    async with frozen_cluster() as cluster, consuming(cluster, Handled()) as consumer:
         a = cluster["a"]
         a.mute.add(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
         a.set_members(G, a.me(), "!first")
@@ -194,7 +194,7 @@ async def test_a_list_that_changes_while_it_is_asked_for_is_asked_for_again_at_o
 
 
 async def test_a_lost_notice_heals_within_a_second_by_the_version_in_sync() -> None:
-    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+    async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         await advance(2)
         a.set_members(G, a.me(), "!first", notify=False)
@@ -203,15 +203,15 @@ async def test_a_lost_notice_heals_within_a_second_by_the_version_in_sync() -> N
 
 
 async def test_not_yours_by_an_unchanged_list_asks_for_it_all_the_same() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
         a.lock_script.append(lambda item: LockResult(G, "orders", item.queue_id, LockVerdict.NOT_YOURS))
         async with consuming(cluster, Handled()):
-            assert len(a.bodies(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) == 1
+            assert len(a.received(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) == 1
 
 
 async def test_a_gap_that_a_renewal_tells_is_told_once() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
 
         def with_gap(item: LockItem) -> LockResult | None:
@@ -228,7 +228,7 @@ async def test_a_gap_that_a_renewal_tells_is_told_once() -> None:
 
 
 async def test_not_yours_asks_for_the_list_that_the_broker_has() -> None:
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         a = cluster["a"]
 
         def not_yours(item: LockItem) -> LockResult | None:
@@ -242,7 +242,7 @@ async def test_not_yours_asks_for_the_list_that_the_broker_has() -> None:
 
 
 async def test_a_nameserver_that_forgot_everything_takes_nothing() -> None:
-    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+    async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         cluster.layouts.clear()
         await advance(65)
@@ -253,7 +253,7 @@ async def test_a_nameserver_that_forgot_everything_takes_nothing() -> None:
 @pytest.mark.parametrize("before_s", [0, 0.6])
 async def test_a_listener_that_blocks_the_loop_is_named(before_s: float, caplog: pytest.LogCaptureFixture) -> None:
     """Also one that ends in the turn that it blocked, after it has awaited something."""
-    async with scripted_cluster() as cluster:
+    async with frozen_cluster() as cluster:
         loop = asyncio.get_running_loop()
 
         async def blocking(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
@@ -271,7 +271,7 @@ async def test_a_listener_that_blocks_the_loop_is_named(before_s: float, caplog:
 
 async def test_rocketmqs_strategies_deal_anew_when_the_broker_whose_list_they_take_is_back() -> None:
     """Its list is unchanged: only the connection shows that it counts again (long 960232)."""
-    async with scripted_cluster("a", "b") as cluster:
+    async with frozen_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
         async with consuming(cluster, Handled(), allocate="average_by_circle"):
             b.set_members(G, "!cannot reach a", a.me())

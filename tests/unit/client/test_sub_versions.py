@@ -5,20 +5,21 @@ import pytest
 from lockstep.protocol.bodies import HeartbeatBody
 from lockstep.protocol.codes import RequestCode
 from support.consumers import G, Handled, consuming
-from support.scripted_broker import ScriptedBroker, advance, scripted_cluster, settle
+from support.fake_broker import FakeBroker, frozen_cluster
+from support.frozen import advance, settle
 
 pytestmark = pytest.mark.frozen_clock
 
 
-def versions(broker: ScriptedBroker) -> list[int]:
+def versions(broker: FakeBroker) -> list[int]:
     """Return the version of the subscription to `orders` in each HEART_BEAT that named the group."""
-    bodies: list[HeartbeatBody] = [seen.body for seen in broker.seen if seen.code == RequestCode.HEART_BEAT]
+    bodies: list[HeartbeatBody] = [seen.body for seen in broker.requests if seen.code == RequestCode.HEART_BEAT]
     return [each.sub_version for body in bodies for group in body.consumers for each in group.subscriptions]
 
 
 @pytest.mark.parametrize("last_decides", [True, False])
 async def test_queues_gained_raise_the_version_where_the_last_decides_and_are_said_at_once(last_decides: bool) -> None:
-    async with scripted_cluster(topics={"orders": 4}) as cluster:
+    async with frozen_cluster(topics={"orders": 4}) as cluster:
         broker = cluster["a"]
         broker.last_decides = last_decides
         async with consuming(cluster, Handled(), allocate="average") as consumer:

@@ -21,8 +21,8 @@ from lockstep.runtime.host import Host  # noqa: E402
 from lockstep.spark.options import SinkOptions  # noqa: E402
 from lockstep.spark.sending import DeliberateError, Pace, Sent, Task, TaskSender, send_task, task_frames, total  # noqa: E402
 from support.fake_broker import FakeBroker, FakeCluster, Seen, fake_cluster, make_layout, refuse  # noqa: E402
+from support.frozen import LoopClock  # noqa: E402
 from support.loops import FrozenLoop  # noqa: E402
-from support.scripted_broker import LoopClock  # noqa: E402
 
 JOB = GivenId("0123456789abcdef" * 2)
 

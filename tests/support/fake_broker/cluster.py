@@ -1,0 +1,210 @@
+"""Clusters of fake brokers: on the test's loop with a fake nameserver, or in a thread with a real one, for commands."""
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from lockstep.client.client import Client
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.bodies import BrokerAddress, ClusterInfo, DataVersion, RegisterBody, RegisterReply, TopicRoute
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.headers.offsets import TopicHeader
+from lockstep.protocol.headers.routes import RegisterBrokerHeader
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.link import connect
+from lockstep.runtime.server import Server
+from support.fake_broker.groups import Groups
+from support.fake_broker.reports import Reports
+from support.fake_broker.sends import Sends
+from support.frozen import loop_host
+
+T = TypeVar("T")
+LOOPBACK = {"internal": ("127.0.0.1", 0)}
+
+
+@dataclass
+class FakeBroker(Sends, Groups, Reports):
+    """A broker that serves the wire protocol on loopback as simply as the rules allow."""
+
+    _registry: Endpoint | None = None
+
+    async def register_at(self, nameserver: str) -> None:
+        """Register at a real nameserver, now and after each change of a layout."""
+        self._registry = await connect(self.host, nameserver)
+        await self.register()
+
+    async def register(self) -> None:
+        """Exchange layouts until none is missing here."""
+        assert self._registry is not None
+        missing: tuple[TopicLayout, ...] | None = None
+        while missing != ():
+            code, fields, body = self._registration()
+            answer = await self._registry.request(code, fields, body, timeout_ms=5_000)
+            missing = decode_body(RegisterReply, answer.body).layouts
+            for layout in missing:
+                self.adopt(layout)
+
+    def changed(self) -> None:
+        if self._registry is not None:
+            self._registry.oneway(*self._registration())
+
+    async def stop(self) -> None:
+        if self._registry is not None:
+            self._registry.close("stopped")
+            await self._registry.wait_closed()
+        await super().stop()
+
+    def _registration(self) -> tuple[int, dict[str, Any], bytes]:
+        header = RegisterBrokerHeader(self.name, "DefaultCluster", self.address, self.name.encode().hex().ljust(32, "0"), 1)
+        body = RegisterBody({"internal": self.address}, tuple(self.layouts.values()), DataVersion(0, 0))
+        return RequestCode.REGISTER_BROKER, to_plain(header), encode_body(body)
+
+
+def make_layout(topic: str, *brokers: str, queues: int = 2, counter: int = 1, writer: int = 7) -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(counter, writer), tuple(LayoutEntry(name, queues, queues, counter) for name in brokers))
+
+
+@dataclass
+class FakeCluster:
+    """A nameserver that knows `brokers` and `layouts`."""
+
+    brokers: dict[str, FakeBroker]
+    host: Host = field(default_factory=Host.real)
+    layouts: dict[str, TopicLayout] = field(default_factory=dict)
+    ready: bool = True
+    """A broker has registered since the nameserver's start."""
+    asked: int = 0
+    """The number of requests."""
+    server: Server | None = None
+    nameserver: str = ""
+
+    def __getitem__(self, name: str) -> FakeBroker:
+        return self.brokers[name]
+
+    @functools.cached_property
+    def client(self) -> Client:
+        """The Client that the test's consumers and producers share."""
+        return Client(self.nameserver, host=self.host)
+
+    async def start(self) -> None:
+        self.server = Server(self.host, LOOPBACK, self.handle)
+        await self.server.start()
+        self.nameserver = self.server.addresses["internal"]
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            await self.server.close()
+            self.server = None
+
+    def put(self, layout: TopicLayout) -> TopicLayout:
+        """Put the layout in force everywhere."""
+        self.layouts[layout.topic] = layout
+        for broker in self.brokers.values():
+            broker.layouts[layout.topic] = layout
+        return layout
+
+    def handle(self, command: Command, endpoint: Endpoint) -> None:
+        self.asked += 1
+        known = tuple(
+            BrokerAddress(broker.name, "DefaultCluster", broker.address, broker.registered, broker.term) for broker in self.brokers.values()
+        )
+        if not self.ready:
+            endpoint.send(command.reply(ResponseCode.ROUTE_NOT_READY, "no broker yet"))
+        elif command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            endpoint.send(command.reply(body=encode_body(ClusterInfo(known))))
+        else:
+            topic = from_plain(TopicHeader, command.fields).topic
+            layout = self.layouts.get(topic)
+            if layout is None:
+                endpoint.send(command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}"))
+            elif layout.deleted:
+                body = encode_body(TopicRoute(layout, ()))
+                endpoint.send(command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}", body=body))
+            else:
+                endpoint.send(command.reply(body=encode_body(TopicRoute(layout, known))))
+
+
+@asynccontextmanager
+async def fake_cluster(*names: str, topics: dict[str, int] | None = None, host: Host | None = None) -> AsyncIterator[FakeCluster]:
+    """Running brokers of these names; `topics`: name → queues on each of them."""
+    journal: list[str] = []
+    host = host or Host.real()
+    cluster = FakeCluster({name: FakeBroker(name, host, journal=journal) for name in names}, host)
+    for broker in cluster.brokers.values():
+        await broker.start()
+    for topic, queues in (topics or {}).items():
+        cluster.put(make_layout(topic, *names, queues=queues))
+    await cluster.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.stop()
+        for broker in cluster.brokers.values():
+            await broker.stop()
+
+
+@asynccontextmanager
+async def frozen_cluster(*names: str, topics: dict[str, int] | None = None) -> AsyncIterator[FakeCluster]:
+    """Brokers (default: a) under the clock of the test's frozen loop, each with every topic (default: "orders" with 2 queues)."""
+    async with fake_cluster(*(names or ("a",)), topics=topics or {"orders": 2}, host=loop_host()) as cluster:
+        yield cluster
+
+
+class ThreadedCluster:
+    """Fake brokers and a real nameserver on a loop in a thread, because commands own the main thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, brokers: dict[str, FakeBroker]) -> None:
+        self.brokers = brokers
+        self.nameserver = ""
+        self._loop = loop
+        self._served = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the cluster's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=20)
+
+    def hold(self, layout: TopicLayout) -> None:
+        """Give this topic to every broker, and let the nameserver know it."""
+        for broker in self.brokers.values():
+            broker.adopt(layout)
+            self.run(broker.register())
+
+    async def start(self) -> None:
+        await self._served.start()
+        self.nameserver = self._served.address
+        for broker in self.brokers.values():
+            await broker.start()
+            await broker.register_at(self.nameserver)
+        for broker in self.brokers.values():
+            await broker.register()
+
+    async def stop(self) -> None:
+        for broker in self.brokers.values():
+            await broker.stop()
+        await self._served.stop()
+
+
+@contextmanager
+def threaded_cluster(*brokers: FakeBroker) -> Iterator[ThreadedCluster]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="fake cluster")
+    thread.start()
+    cluster = ThreadedCluster(loop, {broker.name: broker for broker in brokers})
+    try:
+        cluster.run(cluster.start())
+        yield cluster
+    finally:
+        cluster.run(cluster.stop())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,54 @@
+"""The fake broker's reports for commands: statuses of groups, bounds of queues and messages by position, as the test sets them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.protocol.bodies import GroupStatus, GroupStatusReply, OffsetRange, TopicOffsets
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import QueryNotFoundError, SubscriptionGroupNotExistError, TopicNotExistError
+from lockstep.protocol.headers.clients import DeleteGroupHeader
+from lockstep.runtime.endpoint import Endpoint
+from support.fake_broker.wire import Wire
+
+
+@dataclass
+class Reports(Wire):
+    """Responds to the requests of commands."""
+
+    groups: dict[str, GroupStatus] = field(default_factory=dict)
+    offsets: dict[str, list[OffsetRange]] = field(default_factory=dict)
+    by_position: dict[int, bytes] = field(default_factory=dict)
+    """Physical offset → record."""
+
+    def answer(self, command: Command, endpoint: Endpoint, body: Any) -> None:
+        match command.code:
+            case RequestCode.GROUP_STATUS:
+                reply = command.reply(body=encode_body(self._status(body.consumer_group)))
+            case RequestCode.DELETE_SUBSCRIPTIONGROUP:
+                self._delete(body)
+                reply = command.reply()
+            case RequestCode.TOPIC_OFFSETS if body.topic in self.offsets:
+                reply = command.reply(body=encode_body(TopicOffsets(tuple(self.offsets[body.topic]))))
+            case RequestCode.TOPIC_OFFSETS:
+                raise TopicNotExistError(f"no topic {body.topic}")
+            case RequestCode.VIEW_MESSAGE_BY_ID if body.offset in self.by_position:
+                reply = command.reply(body=self.by_position[body.offset])
+            case RequestCode.VIEW_MESSAGE_BY_ID:
+                raise QueryNotFoundError(f"no message at {body.offset}")
+            case _:
+                super().answer(command, endpoint, body)
+                return
+        endpoint.send(reply)
+
+    def _status(self, group: str | None) -> GroupStatusReply:
+        if group is not None and group not in self.groups:
+            raise SubscriptionGroupNotExistError(f"group {group} is unknown")
+        return GroupStatusReply(tuple(self.groups), self.groups.get(group or ""))
+
+    def _delete(self, header: DeleteGroupHeader) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        assert header.clean_offset
+        self.groups.pop(header.group, None)

@@ -1,0 +1,138 @@
+"""The fake broker's sends: stores idempotent frames once per scope; `script` responds to the next SEND_RECORDS instead."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import BrokerError
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
+from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.queue import LayoutVersion
+from lockstep.protocol.record import split_records
+from lockstep.runtime.endpoint import Endpoint
+from support.fake_broker.wire import Wire
+
+
+@dataclass
+class Sent:
+    """One SEND_RECORDS as it arrived."""
+
+    header: SendRecordsHeader
+    messages: list[MessageExt]
+    body: bytes
+    endpoint: Endpoint
+    command: Command
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.header.producer_epoch, self.header.first_sequence
+
+
+Step = Callable[["Sends", Sent], None]
+
+
+def lose_answer(broker: "Sends", sent: Sent) -> None:
+    """Store, and never respond."""
+    broker.store_frame(sent)
+
+
+def ignore(broker: "Sends", sent: Sent) -> None:
+    """Do as if the request had never arrived."""
+
+
+def answer_later(held: list[Callable[[], None]]) -> Step:
+    """Store and respond when the function that is added to `held` is called."""
+
+    def step(broker: "Sends", sent: Sent) -> None:
+        held.append(lambda: broker.take(sent))
+
+    return step
+
+
+def store_and_hang_up(broker: "Sends", sent: Sent) -> None:
+    broker.store_frame(sent)
+    sent.endpoint.abort("scripted")
+
+
+def hang_up(broker: "Sends", sent: Sent) -> None:
+    sent.endpoint.abort("scripted")
+
+
+def refuse(error: BrokerError, *, next_sequence: int | None = None) -> Step:
+    """Respond with the error, and store nothing."""
+
+    def step(broker: "Sends", sent: Sent) -> None:
+        reply = SendRecordsReply(-1, -1, 0, next_sequence=next_sequence)
+        sent.endpoint.send(sent.command.reply(error.code, error.remark, to_plain(reply)))
+
+    return step
+
+
+@dataclass
+class Sends(Wire):
+    """Responds to SEND_RECORDS."""
+
+    sends: list[Sent] = field(default_factory=list)
+    oneways: list[Sent] = field(default_factory=list)
+    script: deque[Step] = field(default_factory=deque)
+    scopes: dict[tuple[str, int, str, int], tuple[int, int, int, SendRecordsReply]] = field(default_factory=dict)
+    """(producer, partition, topic, queue) → (epoch, first, next, response)."""
+
+    def answer(self, command: Command, endpoint: Endpoint, body: Any) -> None:
+        if command.code != RequestCode.SEND_RECORDS:
+            super().answer(command, endpoint, body)
+            return
+        sent = Sent(body, decode_messages(bytes(command.body), self.name), bytes(command.body), endpoint, command)
+        assert len(sent.messages) == sent.header.count
+        if command.is_oneway:
+            self.oneways.append(sent)
+            return
+        self.sends.append(sent)
+        if self.script:
+            self.script.popleft()(self, sent)
+        else:
+            self.take(sent)
+
+    def lose_all(self) -> None:
+        """Forget every message and scope, as if the disk had been wiped."""
+        for table in (self.scopes, self.records, self.bodies):
+            table.clear()
+
+    def take(self, sent: Sent) -> None:
+        """Store the frame unless it is stored, and respond."""
+        code, reply = self.store_frame(sent)
+        sent.endpoint.send(sent.command.reply(code, None, to_plain(reply)))
+
+    def store_frame(self, sent: Sent) -> tuple[ResponseCode, SendRecordsReply]:
+        header = sent.header
+        assert header.producer_id is not None
+        scope = (header.producer_id, header.partition, header.topic, header.queue_id)
+        last = self.scopes.get(scope)
+        nowhere = SendRecordsReply(-1, -1, 0)
+        if last is not None and header.producer_epoch < last[0]:
+            return ResponseCode.STALE_EPOCH, nowhere
+        if last is not None and header.producer_epoch == last[0]:
+            if (header.first_sequence, header.first_sequence + header.count) == (last[1], last[2]):
+                return ResponseCode.SUCCESS, last[3]
+            if header.first_sequence != last[2]:
+                return ResponseCode.OUT_OF_SEQUENCE, SendRecordsReply(-1, -1, 0, next_sequence=last[2])
+        elif header.first_sequence != 0:
+            return ResponseCode.OUT_OF_SEQUENCE, SendRecordsReply(-1, -1, 0, next_sequence=0)
+        layout = self.layouts.get(header.topic)
+        counter, writer = header.layout_counter, header.layout_writer
+        if layout is not None and counter is not None and writer is not None and LayoutVersion(counter, writer) < layout.version:
+            return ResponseCode.LAYOUT_STALE, nowhere
+        first = len(self.records.get((header.topic, header.queue_id), []))
+        reply = SendRecordsReply(first, 1_000_000 * (header.queue_id + 1) + first, 1, "127.0.0.1:10911")
+        for (start, end), body in zip(split_records(sent.body), sent.bodies, strict=True):
+            self.append(header.topic, header.queue_id, sent.body[start:end], body)
+        self.scopes[scope] = (header.producer_epoch, header.first_sequence, header.first_sequence + header.count, reply)
+        return ResponseCode.SUCCESS, reply
