@@ -1,7 +1,7 @@
-"""Every test: an error that nobody handled in the loop, or a task that outlives the test, fails it.
+"""Every test: an unhandled error in the loop, or a task that outlives the test, fails it.
 
 Async tests run on asyncio's loop; those marked `both_loops` run on uvloop's too, those marked `simulated` on the simulator's, whose time
-costs nothing and whose dice fall the same each time, those marked `frozen_clock` on one whose time stands still until the test advances it
+costs nothing and whose random numbers repeat, those marked `frozen_clock` on one whose time stops until the test advances it
 (the fixture `frozen`). The nearest of these marks decides; `real_network` takes a test out of a file that is simulated.
 """
 
@@ -17,7 +17,7 @@ from lockstep.testing.simulation import SimLoop
 from support.cluster import MEASURED
 from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
 
-# A slow machine is no defect of a law.
+# A slow machine does not break a law.
 settings.register_profile("lockstep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lockstep")
 
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What tests measured: told, never asserted."""
+    """Report the measurements of tests, which are never asserted."""
     ended = [one for outcome in ("passed", "failed") for one in terminalreporter.getreports(outcome) if one.when == "call"]
     lines = [f"{one.nodeid.partition('::')[2]}: {line}" for one in ended for name, line in one.user_properties if name == MEASURED]
     if lines:
@@ -66,7 +66,7 @@ def _watched(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 async def loop_watch() -> AsyncIterator[LoopWatch]:
-    """What went wrong in this test's loop without anybody noticing. A test that expects such an error takes it from `errors`."""
+    """Collects unhandled errors of this test's loop. A test that expects such an error takes it from `errors`."""
     watch = LoopWatch(asyncio.get_running_loop())
     yield watch
     await watch.check()

@@ -200,7 +200,7 @@ def texts() -> list[Path]:
 
 
 def pages() -> list[Path]:
-    """The documents, apart from the change log, which names what there was."""
+    """The documents, apart from the change log, which names old files."""
     return [path for path in texts() if path.suffix == ".md" and path.name != "CHANGELOG.md"]
 
 

@@ -1,4 +1,4 @@
-"""Who does not read or does not finish is waited for, and what waits has a limit."""
+"""Senders wait for a peer that does not read or does not finish, and the number of waiting sends has a limit."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ COUNT = 1_600
 
 
 async def told(cluster: Cluster, process: str, event: str) -> dict[str, Any]:
-    """What the process says of itself now."""
+    """Return the process's latest report about itself."""
     before = len(cluster.heard(process, event))
     cluster.signal(signal.SIGUSR2, process)
     await cluster.until(f"{process} says {event}", lambda: len(cluster.heard(process, event)) > before)

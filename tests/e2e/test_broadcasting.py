@@ -16,7 +16,7 @@ NAMES = ("one", "two", "three")
 
 
 class Member:
-    """A broadcasting process, and what it has noted: (pid, queue, offset, body)."""
+    """A broadcasting process, and its notes: (pid, queue, offset, body)."""
 
     def __init__(self, cluster: Cluster, name: str, *options: str) -> None:
         self.cluster, self.name = cluster, name
@@ -43,7 +43,7 @@ class Member:
         path.write_text(path.read_text().replace('"starts":1', '"starts":2'))
 
     def stored(self) -> dict[str, int]:
-        """Queue → next offset, as the file says."""
+        """Queue → next offset, from the file."""
         path = self.folder / "prices" / self.name / "offsets.json"
         plain: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"topics": {}}
         return {f"{topic}@{queue}": place[0] for topic, told in plain["topics"].items() for queue, place in told["queues"].items()}

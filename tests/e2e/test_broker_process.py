@@ -1,4 +1,4 @@
-"""The broker as a process: it starts, stops in order, survives kill -9, and says by its exit code why it does not start."""
+"""The broker as a process: it starts, stops in order, survives kill -9, and reports by its exit code why it does not start."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -99,7 +99,7 @@ def test_sigterm_ends_it_in_order_with_exit_0(tmp_path: Path) -> None:
 
 
 async def test_killed_under_load_and_restarted_it_has_every_acknowledged_message_once(tmp_path: Path) -> None:
-    """The producer sends one frame behind the other and repeats the one whose answer it did not get, as often as the broker dies."""
+    """The producer sends one frame after the other and repeats the one without a response, as often as the broker dies."""
     stream, frames = Stream(), 0
     unanswered: tuple[dict[str, object], bytes] | None = None
     for _ in range(4):

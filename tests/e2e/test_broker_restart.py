@@ -12,9 +12,9 @@ KILLS = 10
 
 
 async def test_ten_kills_lose_nothing_store_nothing_twice_and_commit_nothing_twice(cluster: Cluster, report: Report) -> None:
-    """The proof says: none lost, in order, no keyed message at two places. The accepted results say: none covered twice.
+    """The proof shows: none lost, in order, no keyed message at two places. The accepted results show: none covered twice.
 
-    One broker answers when its disk has synced: at most kills it has stored frames that it has not answered, which come again.
+    One broker responds when its disk has synced: at most kills it has stored frames without a response, which are sent again.
     """
     await cluster.nameserver()
     await cluster.broker("broker-a", *QUICK)
@@ -48,7 +48,7 @@ async def test_ten_kills_lose_nothing_store_nothing_twice_and_commit_nothing_twi
 
 
 async def check_unkeyed(cluster: Cluster, possible_duplicates: int) -> None:
-    """All that was acknowledged is there where it was acknowledged; what is there twice was counted."""
+    """Every acknowledged message is at its acknowledged offset; each duplicate was counted."""
     acks = cluster.acks("unkeyed")
     await cluster.consumer("auditor", "--group", "audit", "--topic", "free", "--work-ms", "0")
     stored = {(key, step): (queue, offset) for key, step, queue, offset in acks}

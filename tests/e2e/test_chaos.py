@@ -43,7 +43,7 @@ async def test_whatever_happens_order_holds_and_in_calm_every_queue_goes_on(
 
 
 class Nemesis:
-    """Strikes at random; its sleeps are part of what it does, nobody waits for anything in them."""
+    """Causes faults at random; its sleeps are part of the faults, and nothing is waited for in them."""
 
     def __init__(self, cluster: Cluster, choose: random.Random) -> None:
         self.cluster = cluster

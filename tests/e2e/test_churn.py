@@ -23,7 +23,7 @@ async def test_order_holds_and_nothing_is_done_twice_for_a_minute(cluster: Clust
 
 
 async def churn(cluster: Cluster, report: Report, *, seconds: float) -> None:
-    """One consumer stays. Of four guests first one, then two at once join or leave, as soon as all queues are where they belong."""
+    """One consumer stays. Of four guests first one, then two at once join or leave, as soon as all queues have their owners."""
     await cluster.servers(*DEFAULTS, queues=QUEUES // 2)
     await cluster.consumer("host", "--work-ms", "2")
     await cluster.until_held(QUEUES, "host")

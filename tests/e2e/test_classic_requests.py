@@ -257,7 +257,7 @@ async def a_session(asker: Classic, other: Classic, session: Member) -> None:
     [(nobody, True, None, None), (itself, True, None, None), (another, False, "b@1", "b@1"), (a_session, False, "n@1#0", "n@1#0")],
 )
 async def test_every_row_of_the_table(served: Served, hold: object, applied: bool, frees: str | None, holder: str | None) -> None:
-    """PULL is always served; its commit bit, an update and an unlock count unless somebody else holds the queue."""
+    """PULL is always served; its commit bit, an update and an unlock count unless another client holds the queue."""
     async with clients(served, "a@1", "b@1") as (a, b), native(served.address) as connection:
         session = Member(connection, a.topic, a.group, client_id="n@1#0", session=f"{next(NAMES):032x}")
         assert (await a.update(5)).code == ResponseCode.SUCCESS

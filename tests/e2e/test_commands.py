@@ -83,7 +83,7 @@ def lockstep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             yield cluster
 
 
-# ------------------------------------------------------------------------------------------------------- what they are for
+# --------------------------------------------------------------------------------------------------------- ordinary use
 
 
 def test_topic_create_list_show(lockstep: Cluster) -> None:
@@ -211,7 +211,7 @@ MISUSES: list[tuple[Sequence[str], Sequence[str]]] = [
     (("message", "show", "F" * 32), ("F" * 32,)),
     (("cluster", "--nameserver", "nowhere"), ("nowhere", "HOST:PORT")),
 ]
-"""What can't be, whatever the state of the cluster."""
+"""Requests that are never possible, whatever the state of the cluster."""
 
 
 def test_a_command_that_is_refused_says_why_in_one_line(lockstep: Cluster) -> None:
@@ -320,7 +320,7 @@ def test_a_setting_that_can_not_be_is_one_line_and_exit_2(lockstep: Cluster) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains_a_broker_and_ends_it_with_exit_0(tmp_path: Path, number: signal.Signals) -> None:
-    """Who waits is answered, what was stored stays, the next start finds nothing to cut."""
+    """Pending requests get a response, stored messages stay, the next start has nothing to cut."""
     command = ("-m", CLI, "broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s"))
     with background(tmp_path, "broker", *command, ready="broker.started") as broker:
         async with native(broker.started("broker.started")["address"]) as client:

@@ -115,7 +115,7 @@ async def readiness(service: str) -> int:
 
 
 def health_command() -> list[str]:
-    """What the file has Docker ask every container."""
+    """The health checks that the file lets Docker run in every container."""
     (found,) = re.findall(r"^ +test: (\[.+\])$", (ROOT / "docker-compose.yml").read_text(), re.MULTILINE)
     how, *command = json.loads(found)
     assert how == "CMD"
@@ -166,7 +166,7 @@ async def test_the_compose_file_serves_host_and_containers_and_survives_restarts
     queues = cluster.told_queues()
     assert len(queues) == 4
     before = [await term(broker) for broker in BROKERS]
-    # One `restart` of everything does not wait for what a service depends on: a compose tool may then leave that service as it is.
+    # One `restart` of everything does not wait for a service's dependencies: a compose tool may then leave that service as it is.
     await compose.run("restart", "nameserver-a", "nameserver-b")
     await compose.run("restart", *BROKERS)
     restarted_us = now_us()

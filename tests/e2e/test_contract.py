@@ -35,7 +35,7 @@ def test_the_published_experiment_of_the_inconsistent_subscription(tmp_path: Pat
 
 
 async def refused(cluster: Cluster, name: str, *options: str) -> str:
-    """A member that can't join: what it said at its end."""
+    """Return the last output of a member that can't join."""
     files = ["--file", str(cluster.folder / f"{name}.deeds"), "--accepted", str(cluster.folder / f"{name}.accepted")]
     command = ["-m", "support.worker_consumer", "--nameserver", cluster.nameservers, "--name", name, *files, *options]
     process = await cluster.start(name, command)

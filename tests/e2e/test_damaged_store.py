@@ -1,4 +1,4 @@
-"""A broker process on a store that was damaged while it did not run: what it goes on with, and when it stops instead (store.md).
+"""A broker process on a store that was damaged while it was stopped: it continues with the intact data, or it does not start (store.md).
 
 One of each kind; every position, torn write and lost sync is tried at the store itself, on files in memory (unit/broker/store).
 """
@@ -47,7 +47,7 @@ async def served(store: Path, *options: str) -> AsyncIterator[tuple[Background, 
 
 @dataclass
 class Life:
-    """What was acknowledged, and where each frame begins in the log."""
+    """The acknowledged frames, and the position of each in the log."""
 
     stream: Stream = field(default_factory=lambda: Stream("orders"))
     bodies: list[bytes] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Life:
             self.bodies += bodies
 
     def cut(self, frames: int) -> None:
-        """Only the first so many survived; the producer goes on from there, as one that was never answered."""
+        """Only the first `count` frames survived; the producer continues from there, as after a request without a response."""
         stream = Stream("orders")
         for number in range(frames):
             stream.frame(*self.bodies[number * FRAME : (number + 1) * FRAME])
@@ -81,7 +81,7 @@ async def lived(store: Path, frames: int, *, killed: bool = True) -> tuple[Life,
 
 
 async def goes_on(store: Path, life: Life, *options: str) -> dict[str, object]:
-    """It starts, has exactly what it should, takes more, and has that too after another kill; its started event."""
+    """Start it; check that it has exactly the expected frames, accepts more, and has those after another kill. Return its started event."""
     async with served(store, *options) as (broker, client):
         started = broker.started("broker.started")
         assert await client.everything("orders") == life.bodies
@@ -116,7 +116,7 @@ async def test_a_tail_that_tore_within_a_frame_is_cut_and_the_frame_can_be_sent_
 
 
 async def test_a_hole_that_was_never_synced_takes_the_good_records_behind_it_along(tmp_path: Path) -> None:
-    """Pages reach the disk in any order. What is cut is made zero, or its records would be found again behind new ones."""
+    """Pages reach the disk in any order. The cut part is zeroed, or its records would be found again after new ones."""
     life, damage = await lived(tmp_path / "s", 40)
     damage.say_synced(life.frames[10])
     damage.zero(life.frames[12] + 100, 4_096)
@@ -213,7 +213,7 @@ async def test_entries_that_point_elsewhere_lose_no_message(tmp_path: Path) -> N
 
 
 async def two_lives(store: Path) -> tuple[Life, Damage]:
-    """Two ordered stops, so two snapshots: behind frame 5, where billing has committed 20, and behind frame 10, where it has 70."""
+    """Two ordered stops, so two snapshots: after frame 5, with billing's commit at 20, and after frame 10, with its commit at 70."""
     life, member = Life(), Member(None, "orders")  # type: ignore[arg-type]
     for committed in (20, 70):
         async with served(store) as (broker, client):

@@ -77,7 +77,7 @@ async def test_more_connections_than_descriptors_take_nothing_from_who_was_there
             await roll(client, 1)
             crowd: list[socket.socket] = []
             for _ in range(4):
-                # All at once, and a file is due in the same turn: what is accepted there has descriptors before it can be refused.
+                # All at once, and a file is due in the same turn: the accepted connections have descriptors before they can be refused.
                 broker.process.send_signal(signal.SIGSTOP)
                 crowd += dialled(address, limit // 2)
                 answers = [client.send("orders", os.urandom(400_000)) for _ in range(3)]
@@ -124,7 +124,7 @@ async def test_a_good_pair_goes_on_beside_more_connections_than_descriptors(tmp_
 
 
 async def test_a_broker_that_gets_no_descriptor_at_all_refuses_sends_and_lives(tmp_path: Path) -> None:
-    """Its limit is lowered below what it has open, so that the reserve is of no use either."""
+    """Its limit is lowered below the number of its open files, so that the reserve does not help either."""
     async with broker_of(tmp_path, 256, "uvloop") as (broker, address), native(address) as client:
         await client.create("orders")
         await roll(client, 1)

@@ -143,7 +143,7 @@ async def test_two_brokers_that_advertise_one_address_are_named(cluster: Cluster
 
 
 async def test_a_broker_that_a_nameserver_has_refused_is_named_with_its_words(cluster: Cluster) -> None:
-    """It stood still while a copy of its store registered at one of the two nameservers."""
+    """The broker was suspended while a copy of its store registered at one of the two nameservers."""
     first, second = await cluster.nameserver("nameserver-1"), await cluster.nameserver("nameserver-2")
     await cluster.broker("broker-a")
     cluster.signal(signal.SIGSTOP, "broker-a")

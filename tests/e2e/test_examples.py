@@ -1,4 +1,4 @@
-"""examples/: each runs against `lockstep up` and says what its page promises."""
+"""examples/: each runs against `lockstep up` and prints what its page promises."""
 
 import os
 import re

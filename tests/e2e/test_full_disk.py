@@ -1,7 +1,7 @@
 """A disk that runs full: sends are refused, reads and commits go on, sends resume by themselves; a write that fails ends the process.
 
-The disk is a tmpfs of its own, which takes root to mount. Where that is not allowed, the last test still runs: the reserve is then set
-above what the real disk has free.
+The disk is its own tmpfs, which needs root to mount. If that is not allowed, the last test still runs: the reserve is then set
+above the free space of the real disk.
 """
 
 import asyncio
@@ -139,7 +139,7 @@ async def test_a_producer_is_told_why_and_goes_on_when_there_is_room(tmp_path: P
 async def test_a_write_that_finds_no_space_ends_the_broker_without_an_answer_and_loses_nothing(
     tmp_path: Path, disk: Path, what: str
 ) -> None:
-    """Somebody else fills the disk between two looks, or the reserve is used up: exit 3, one line, and the next start has everything."""
+    """Another program fills the disk between two looks, or the reserve is used up: exit 3, one line, and the next start has everything."""
     stream = Stream("orders")
     with serving(tmp_path, disk / "store", "--disk-reserve-mib", "0") as (broker, address):
         async with native(address) as client:
@@ -171,7 +171,7 @@ async def test_a_write_that_finds_no_space_ends_the_broker_without_an_answer_and
 
 
 async def sends_until_it_ends(client: Native, stream: Stream) -> None:
-    """What is left of the log's last page takes some more."""
+    """The rest of the log's last page takes some more."""
     while True:
         await client.done(RequestCode.SEND_RECORDS, *stream.frame(BODY))
 
@@ -183,7 +183,7 @@ async def locks_until_it_ends(member: Member) -> None:
 
 
 async def test_a_reserve_above_the_free_space_refuses_sends_and_nothing_else(tmp_path: Path) -> None:
-    """The same rule on the real disk, so that it is tested without root too. Half the reserve is free: what is new is taken."""
+    """The same rule on the real disk, so that it is tested without root too. Half the reserve is free: new messages are accepted."""
     stream = Stream("orders")
     with serving(tmp_path, tmp_path / "store") as (_, address):
         async with native(address) as client:

@@ -1,4 +1,4 @@
-"""lockstep group create | update | delete: what is set holds at every broker, for running members, over restarts."""
+"""lockstep group create | update | delete: the settings apply at every broker, to running members, and after restarts."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""docs/guide.md: every block is run as a reader runs it and prints what the page says; its tables are compared with the code."""
+"""docs/guide.md: every block is run as a reader runs it and prints what the page shows; its tables are compared with the code."""
 
 import inspect
 import json
@@ -80,7 +80,7 @@ def booked(reader: Newcomer, process: Process) -> None:
     told = lines(process, 6)
     assert sorted(told) == [f"booked {order} {step}" for order in ("1001", "1002") for step in ("created", "paid", "shipped")]
     with closing(sqlite3.connect(reader.folder / "orders.db", timeout=LIMIT_S)) as db:
-        db.execute("BEGIN IMMEDIATE")  # waits for the transaction that has just told
+        db.execute("BEGIN IMMEDIATE")  # waits for the transaction that has just reported
         orders = db.execute("SELECT * FROM orders ORDER BY id").fetchall()
         db.execute("UPDATE progress SET epoch = epoch + 1")
         db.commit()
@@ -202,7 +202,7 @@ def test_the_sql_of_the_page_refuses_an_older_owner_and_a_repeat() -> None:
 
 
 def rows(after: str) -> list[list[str]]:
-    """The cells of the first table behind these words."""
+    """Return the cells of the first table after these words."""
     table = re.search(r"\|[-|]+\|\n((?:\|.*\n)+)", GUIDE.split(after, 1)[1])
     assert table is not None
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[1].splitlines()]

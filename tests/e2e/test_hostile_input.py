@@ -1,4 +1,4 @@
-"""Whoever sends what he must not is told so or cut off, and nobody beside him notices.
+"""A client that breaks the protocol gets an error or is disconnected, and no other client notices.
 
 One nameserver, one broker and a good pair (a producer and an ordered consumer) live through the whole file. After each test the pair has
 gone on, saw no error and kept every epoch, and neither server has met an error that no rule foresaw.
@@ -62,13 +62,13 @@ async def dialled(address: str) -> RawPeer:
 
 
 async def alive(address: str) -> None:
-    """Somebody else is served."""
+    """Another client is served."""
     async with native(address) as other:
         answer = await other.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
         assert answer.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
 
-# ------------------------------------------------------------------------------------------------- bytes that are no frame
+# --------------------------------------------------------------------------------------------- bytes that are not a frame
 
 
 def framed(header: bytes, codec: int = 0x4D) -> bytes:
@@ -103,7 +103,7 @@ async def test_what_is_no_frame_ends_its_connection_with_a_logged_reason(target:
     server, address = target
     data, reason = BROKEN[name]
     logged = None
-    while logged is None:  # again where the log had its ten of this second
+    while logged is None:  # again if the log already had its ten lines of this second
         before = len(server.events)
         peer = await dialled(address)
         own = "{}:{}".format(*peer.writer.get_extra_info("sockname")[:2])
@@ -115,7 +115,7 @@ async def test_what_is_no_frame_ends_its_connection_with_a_logged_reason(target:
 
 
 async def refusal(server: Background, before: int, peer: str) -> dict[str, Any] | None:
-    """The event of the peer's refusal; None where it was left out."""
+    """Return the event of the peer's refusal; None if it was left out."""
     found: list[dict[str, Any]] = []
 
     def logged() -> bool:
@@ -180,7 +180,7 @@ async def test_a_byte_now_and_then_keeps_nobody_waiting(world: World, target: tu
 
 @pytest.mark.slow
 async def test_a_byte_a_second_is_cut_off_with_a_logged_reason(target: tuple[Background, str]) -> None:
-    """Its second is part of what it does, nobody waits for anything in it. The boundary (30 s) is tested with time passed in."""
+    """Its second is part of the fault, and nothing is waited for in it. The boundary (30 s) is tested with time passed in."""
     server, address = target
     frame = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=5, fields=to_plain(QueueHeader("fuzz", 0)), body=bytes(100)))
     before = len(server.events)
@@ -263,7 +263,7 @@ async def test_one_who_asks_and_never_reads_costs_what_is_allowed_and_no_more(wo
 
 
 async def test_one_who_asks_in_small_and_never_reads_is_no_longer_read(world: World) -> None:
-    """Answers that nobody takes: the broker stops reading, so that the asker's own sends come to a halt."""
+    """Responses that the client never reads: the broker stops reading, so that the client's own sends block."""
     before = world.broker.resident_bytes()
     host, _, port = world.broker_address.rpartition(":")
     with socket.create_connection((host, int(port))) as deaf:
@@ -415,7 +415,7 @@ async def test_a_layout_of_a_billion_queues_is_left_out_of_a_registration(world:
 
 @pytest.mark.parametrize("empty", [b"\x80", b"\x90"], ids=["maps", "lists"])
 async def test_a_body_of_nothing_but_empty_ones_is_refused_and_holds_nobody_up(target: tuple[Background, str], empty: bytes) -> None:
-    """16 MiB that would be 1 GiB as objects, and seconds in which nobody else is served: the good pair would lose its connections."""
+    """16 MiB that would be 1 GiB as objects, and seconds without service for others: the good pair would lose its connections."""
     server, address = target
     code = RequestCode.SYNC if server.find("broker.started") else RequestCode.REGISTER_BROKER
     header = None if code is RequestCode.SYNC else RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
@@ -431,7 +431,7 @@ async def test_a_body_of_nothing_but_empty_ones_is_refused_and_holds_nobody_up(t
 
 
 async def fuzz(address: str, codes: dict[int, tuple[type | None, type | None]], seed: int, count: int) -> int:
-    """`count` requests of each code; how many were answered. A refusal says why."""
+    """Send `count` requests of each code; return how many got a response. A refusal names its reason."""
     hostile = Hostile(seed)
     answered = 0
     for code, (header, body) in codes.items():
@@ -443,7 +443,7 @@ async def fuzz(address: str, codes: dict[int, tuple[type | None, type | None]], 
 
 
 async def volley(client: Native, code: int, requests: list[tuple[dict[str, object], bytes]]) -> int:
-    """Sends what is left of `requests` until the connection ends; how many were answered."""
+    """Send the rest of `requests` until the connection ends; return how many got a response."""
     asked = []
     while requests and not client.endpoint.closed:
         asked += [client.ask(code, *requests.pop()) for _ in range(min(25, len(requests)))]

@@ -1,4 +1,4 @@
-"""Layouts and registrations that nobody should ask for: they are refused one by one, the honest pair goes on, and everything restarts.
+"""Invalid layouts and registrations are refused one by one, the honest pair continues, and everything restarts.
 
 Each row runs beside a nameserver, a broker and a good pair (a producer and an ordered consumer). Afterwards the broker is killed and
 started again: it registers, and serves.

@@ -1,4 +1,4 @@
-"""Bodies, the admin port, remarks and the log: what one peer may take of them, and that nobody beside it notices.
+"""Bodies, the admin port, remarks and the log: the limits for one peer, and that no other client notices.
 
 The good pair lives through the whole file, and afterwards the broker starts again on its store.
 """
@@ -83,7 +83,7 @@ async def test_a_body_of_small_values_is_refused_by_its_limit_and_the_connection
             assert limit <= ITEMS_MAX or len(each) == 3 or f"more than {min(ELEMENTS_MAX, limit // 4)}" in remark
         answer = await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
         assert answer.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-    # What was sent, 16 MiB, and 5 bodies' values: 64 bytes an element at most.
+    # The sent 16 MiB, and the values of 5 bodies: 64 bytes per element at most.
     assert server.resident_bytes() - before < 3 * 16 * MIB + 64 * ELEMENTS_MAX
 
 
@@ -141,7 +141,7 @@ EVIL = "gone\r\n\x1b[2J\x1b[31m2026-01-01 [info] broker.started\x9b1m\x00\u202e\
 
 @asynccontextmanager
 async def evil_server(code: ResponseCode) -> AsyncIterator[str]:
-    """A server that answers every request with that code and a remark that is none."""
+    """A server that responds to every request with that code and an invalid remark."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameBuffer()

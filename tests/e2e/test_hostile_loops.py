@@ -1,4 +1,4 @@
-"""Requests that wait, and heartbeats, of the largest size: what one connection may make the broker keep, and that its loop goes on.
+"""Pending requests and heartbeats of the largest size: how much one connection can make the broker keep, and that its loop continues.
 
 The good pair lives through the whole file, and afterwards the broker starts again on its store.
 """
@@ -43,7 +43,7 @@ def hold(client: Native, count: int, body: bytes = b"", unknown: str = "") -> di
         header = PullHeader(f"g{number}", "fuzz", 1, 0, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=30_000)
         fields = {**to_plain(header), "unknown": unknown}
         asked = client.ask(RequestCode.PULL_MESSAGE, fields, body)
-        asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # some are not answered before the connection closes
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # some get no response before the connection closes
     return fields
 
 
@@ -56,7 +56,7 @@ async def test_held_pulls_keep_nothing_of_what_else_their_frames_carry(world: Wo
             fields = hold(stranger, 100, body, unknown)
             await stranger.ask(RequestCode.GET_MAX_OFFSET, {"topic": "fuzz", "queueId": 0})
         await world.goes_on()
-        # What they carry is 125 MiB (body) or 7 MiB.
+        # They carry 125 MiB (body) or 7 MiB.
         assert world.broker.resident_bytes() - before < 24 * MIB
         fields["unknown"] = "x" * 200_000
         code, remark = await stranger.refused(RequestCode.PULL_MESSAGE, fields)
@@ -83,7 +83,7 @@ async def test_one_connection_joins_so_many_members_under_invented_client_ids(wo
 
 
 def invented(number: int, topics: int) -> bytes:
-    """A heartbeat of a client that is not there, in four groups where it names many topics."""
+    """A heartbeat of an absent client, in four groups if it names many topics."""
     named = tuple(Subscription(f"t{topic}-{number}", "a||b||c||d") for topic in range(topics))
     groups = tuple(ConsumerGroup(f"invented-{group}", named) for group in range(1 if topics == 1 else 4))
     return bytes(encode_body(HeartbeatBody(f"invented-{number}", groups)))

@@ -1,4 +1,4 @@
-"""Messages sent back and settings for groups that strangers invent: what it may cost a broker and its nameservers.
+"""Messages sent back and settings for invented groups: how much they can cost a broker and its nameservers.
 
 The limits are set low, so that a test reaches them in seconds.
 """
@@ -82,7 +82,7 @@ async def invented(world: World) -> None:
 
 
 async def test_on_a_full_disk_messages_sent_back_create_and_write_nothing(tmp_path: Path) -> None:
-    """The reserve is set above twice what is free."""
+    """Set the reserve above twice the free space."""
     listen = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
     command = ("-m", "lockstep.broker", *listen, "--store", str(tmp_path / "store"), "--disk-used-percent-max", "100", "--segment-mib", "8")
     with background(tmp_path, "before", *command, ready="broker.started") as broker:

@@ -1,4 +1,4 @@
-"""Held pulls, groups and progress of strangers: what all of them together may cost a broker, and that nobody beside them notices.
+"""Held pulls, groups and progress of strangers: how much all of them can cost a broker, and that no other client notices.
 
 The limits are set low, so that a test reaches them in seconds. The good pair lives through the whole file.
 """
@@ -137,7 +137,7 @@ async def test_a_killed_broker_starts_with_the_groups_that_it_had_and_serves(tmp
 
 
 async def test_on_a_disk_that_is_nearly_full_strangers_begin_nothing_and_commits_go_on(tmp_path: Path) -> None:
-    """The reserve is set above twice what is free."""
+    """Set the reserve above twice the free space."""
     store = str(tmp_path / "store")
     command = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", store, "--disk-used-percent-max", "100")
     with background(tmp_path, "before", *command, ready="broker.started") as broker:

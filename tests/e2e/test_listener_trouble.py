@@ -1,4 +1,4 @@
-"""Listeners that raise, answer nonsense, block their thread, block the event loop, or do not let themselves be cancelled."""
+"""Listeners that raise, return invalid results, block their thread, block the event loop, or can't be cancelled."""
 
 import signal
 

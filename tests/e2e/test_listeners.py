@@ -1,4 +1,4 @@
-"""Listeners have names: who asks a nameserver at one is told the brokers' addresses of that name, else `internal`."""
+"""Named listeners: a client of a nameserver's listener gets the brokers' addresses of that name, else of `internal`."""
 
 import json
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.e2e
 
 
 async def addresses(cluster: Cluster, nameserver: str) -> dict[str, str]:
-    """Broker → the address that this listener of the nameserver tells; each answers there."""
+    """Return broker → the address that this listener of the nameserver reports; a server responds at each."""
     brokers = json.loads(await cluster.command("cluster", "--json", "--nameserver", nameserver))["brokers"]
     assert all(broker["reached"] for broker in brokers), brokers
     return {broker["name"]: broker["address"] for broker in brokers}

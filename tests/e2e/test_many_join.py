@@ -1,6 +1,6 @@
 """A deployment of fifty consumers in ten processes, all joining at once.
 
-tests/sim/test_many_join.py says the same of a machine that is never busy.
+tests/sim/test_many_join.py checks the same for a machine that is never busy.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ def revocations(cluster: Cluster) -> list[dict[str, object]]:
 
 
 async def test_clients_go_on_without_any_nameserver_and_with_one_that_restarted_empty(cluster: Cluster) -> None:
-    """No release, no epoch change: the consumers' events, the brokers' own answer and the fences of all deeds say so."""
+    """No release and no epoch change, by the consumers' events, the brokers' status and the fences of all deeds."""
     await running(cluster, nameservers=2)
     queues, epochs, revoked = cluster.told_queues(), await cluster.epochs(), revocations(cluster)
     await cluster.kill("nameserver", "nameserver-1")

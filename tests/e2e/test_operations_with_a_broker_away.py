@@ -1,4 +1,4 @@
-"""What operators type while one broker is down: what can't be known is not taken for well, and what is there is shown."""
+"""Commands of operators while one broker is down: unknown is not reported as healthy, and the known part is shown."""
 
 import json
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.e2e
 
 
 async def test_a_topic_is_not_altered_while_an_ordered_groups_place_at_a_broker_is_unknown(cluster: Cluster) -> None:
-    """The group is done at broker-a; how far it is at broker-b, which is down, nobody can say."""
+    """The group is done at broker-a; its progress at broker-b, which is down, is unknown."""
     await cluster.servers(queues=1)
     await cluster.consumer("consumer-1")
     await cluster.until_held(2, "consumer-1")

@@ -1,4 +1,4 @@
-"""A million delayed messages that wait: what they cost a broker that has nothing else to do."""
+"""The cost of a million pending delayed messages for an idle broker."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ async def fill(cluster: Cluster) -> None:
 
 
 class Watch:
-    """What the broker costs now."""
+    """The broker's cost now."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

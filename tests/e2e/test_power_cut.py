@@ -16,7 +16,7 @@ BODIES = [b"%d" % number for number in range(50)]
 
 
 class Billing:
-    """A member of the group `billing` with queue 0 of `orders`, and what it knows."""
+    """A member of the group `billing` with queue 0 of `orders`, and its knowledge."""
 
     def __init__(self) -> None:
         self.member = Member(None, "orders")  # type: ignore[arg-type]

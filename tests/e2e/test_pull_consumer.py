@@ -1,4 +1,4 @@
-"""Pull consumers as processes: over the kill of a broker and of a member nothing is lost, and what is repeated was not committed."""
+"""Pull consumers as processes: after the kill of a broker and of a member nothing is lost, and only uncommitted messages are repeated."""
 
 from collections import Counter
 from pathlib import Path

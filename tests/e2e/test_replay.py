@@ -1,4 +1,4 @@
-"""lockstep dlq replay where something is in its way: what can be handed out is, the rest waits, and both are said."""
+"""lockstep dlq replay with an obstacle: it replays the messages that it can, leaves the others, and reports both."""
 
 import asyncio
 import json

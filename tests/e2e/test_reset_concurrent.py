@@ -36,7 +36,7 @@ def often(folder: Path, count: int) -> set[str]:
 
 
 async def send(cluster: Cluster, sent: dict[str, tuple[str, int]], enough: asyncio.Event) -> None:
-    """Body → (queue, offset) of what was acknowledged, until it is told to stop."""
+    """Send until stopped; return body → (queue, offset) of the acknowledged messages."""
     async with Producer("test", nameserver=cluster.nameservers) as producer:
         while not enough.is_set():
             body = f"m{len(sent)}"
@@ -50,7 +50,7 @@ async def reset(cluster: Cluster, *options: str) -> dict[str, Any]:
 
 
 async def progress(cluster: Cluster) -> tuple[dict[str, int], dict[str, int]]:
-    """Queue → generation, and queue → committed offset, as the brokers say."""
+    """Return queue → generation, and queue → committed offset, from the brokers."""
     lines = {f"{each['topic']}@{each['broker']}:{each['queue_id']}": each for each in (await cluster.group("mailing"))["queues"]}
     own = {queue: each for queue, each in lines.items() if each["topic"] == "orders"}
     return {queue: int(each["generation"]) for queue, each in own.items()}, {queue: each["committed_offset"] for queue, each in own.items()}
@@ -87,7 +87,7 @@ async def test_running_members_go_back_to_the_beginning_under_load_without_a_res
 
 
 async def test_a_stopped_group_goes_on_at_the_first_message_of_a_time(cluster: Cluster) -> None:
-    """Messages lie before it and behind it: the former stay done, the latter come again."""
+    """Messages are before it and after it: the former stay done, the latter are consumed again."""
     await cluster.servers(queues=1, brokers=("broker-a",))
     await member(cluster, "one")
     for body in ("old-0", "old-1", "new-0", "new-1", "new-2"):

@@ -54,7 +54,7 @@ def service(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def told(process: "subprocess.Popen[str]", event: str, times: int = 1) -> list[dict[str, Any]]:
-    """What it told up to this event for that many times."""
+    """Return its events up to this one for that many times."""
     lines: list[dict[str, Any]] = []
     assert process.stdout is not None
     for line in process.stdout:

@@ -27,12 +27,12 @@ VENV_FAILS = f"""
 case "$*" in "-m venv"*) mkdir -p "${{@: -1}}/bin"; touch "${{@: -1}}/bin/python"; exit 1;; esac
 exec {REAL} "$@"
 """
-"""As Debian's where ensurepip finds no wheels: a folder is left behind that holds no pip."""
+"""As Debian's if ensurepip finds no wheels: it leaves a folder without pip."""
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The scripts and what they read, and a folder `bin` for the PATH with what they call."""
+    """Copy the scripts and the files they read, and make a folder `bin` for the PATH with the programs they call."""
     folder = tmp_path / "checkout"
     shutil.copytree(ROOT / "scripts", folder / "scripts")
     shutil.copy(ROOT / "pyproject.toml", folder)

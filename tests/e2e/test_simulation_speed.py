@@ -1,4 +1,4 @@
-"""What the simulator costs: told at the end of the run, never asserted."""
+"""The cost of the simulator: reported at the end of the run, never asserted."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Whose store, whose name: a broker that would serve what is another's does not start, and says so in one line."""
+"""The identity of stores and names: a broker that would serve another one's store or name does not start, and reports it in one line."""
 
 import asyncio
 import json
@@ -208,7 +208,7 @@ async def test_a_broker_that_was_killed_again_and_again_is_accepted_each_time(tm
 
 
 async def test_a_strangers_registration_takes_no_name_from_a_broker_that_answers(tmp_path: Path, routes: str) -> None:
-    """It has read all that the broker tells of itself."""
+    """The copy knows everything that the broker reports about itself."""
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         async with native(str(first.started["address"])) as client:
             status = decode_body(BrokerStatus, (await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
@@ -227,7 +227,7 @@ async def test_a_strangers_registration_takes_no_name_from_a_broker_that_answers
 
 
 async def test_a_good_pair_goes_on_beside_strangers_that_register_the_name_of_its_broker(tmp_path: Path) -> None:
-    """They know all that the broker tells of itself, and that its nameserver asks it for an answer each time. Then it starts again."""
+    """Copies know everything the broker reports about itself, and that its nameserver challenges it each time. Then it starts again."""
     with hostile_world(tmp_path) as world:
         name = world.broker.started("broker.started")["name"]
         async with undisturbed_world(world), AsyncExitStack() as stack:
@@ -249,7 +249,7 @@ async def test_a_good_pair_goes_on_beside_strangers_that_register_the_name_of_it
 
 
 async def test_a_stranger_that_takes_the_name_of_a_killed_broker_loses_it_when_the_broker_is_back(tmp_path: Path, routes: str) -> None:
-    """It answers whatever the nameserver asks, and has the highest term that there is."""
+    """The copy responds to each challenge of the nameserver, and has the highest possible term."""
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         first.process.kill()
         first.process.wait()
@@ -276,7 +276,7 @@ def serves_as_registered(store: Path, routes: str) -> bool:
 
 @asynccontextmanager
 async def stranger(routes: str) -> AsyncIterator[Endpoint]:
-    """A connection that answers every request."""
+    """Return a connection that responds to every request."""
 
     def answer(command: Command, endpoint: Endpoint) -> None:
         if not command.is_oneway:

@@ -1,4 +1,4 @@
-"""TestCluster with real processes: the same test as in the simulator, and what it says of what it can't do."""
+"""TestCluster with real processes: the same test as in the simulator, and its errors for unsupported faults."""
 
 import asyncio
 import os
@@ -137,7 +137,7 @@ async def test_a_program_or_broker_that_fails_fails_the_test(tmp_path: Path) -> 
         async with real(tmp_path) as cluster:
             await cluster.start("worker", broken)
             await cluster.until(lambda: cluster.state("worker") == "failed")
-            os.kill(cluster._brokers["broker-a"]._process.pid, 9)  # type: ignore[attr-defined]  # behind its back
+            os.kill(cluster._brokers["broker-a"]._process.pid, 9)  # type: ignore[attr-defined]  # without its knowledge
             await cluster.until(lambda: cluster.state("broker-a") == "failed")
 
     with pytest.raises(WorkerFailedError) as caught:
@@ -174,7 +174,7 @@ def outcomes(folder: Path, *arguments: str) -> dict[str, str]:
 
 
 def test_one_flag_plays_the_same_tests_with_real_processes(tmp_path: Path) -> None:
-    """The first example of docs/testing.md as it stands there, and what only one of the two can do."""
+    """The first example of docs/testing.md unchanged, and the functions that only one of the two backends has."""
     billing, test_billing = [block.text for block in blocks(PAGE.read_text()) if block.language == "python"][:2]
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     (tmp_path / "billing.py").write_text(billing)

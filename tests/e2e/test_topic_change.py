@@ -37,7 +37,7 @@ async def layout(cluster: Cluster) -> int:
 
 
 async def generations(cluster: Cluster, group: str) -> dict[str, int]:
-    """Of the topic's queues, as the brokers say."""
+    """The topic's queues as the brokers report them."""
     lines = [line for line in (await cluster.group(group))["queues"] if line["topic"] == "orders"]
     return {f"{line['broker']}:{line['queue_id']}": int(line["generation"]) for line in lines}
 
@@ -52,7 +52,7 @@ async def busy(cluster: Cluster) -> None:
 
 
 async def test_a_topic_deleted_under_load_is_gone_for_everybody_and_comes_back_empty(cluster: Cluster) -> None:
-    """Producers get TOPIC_NOT_EXIST, consumers drop its queues and live on; made anew, it begins behind what it had, under new epochs."""
+    """Producers get TOPIC_NOT_EXIST, consumers drop its queues and live on; created again, it continues with new epochs."""
     await busy(cluster)
     await readers(cluster)
     await cluster.until("every reader is at work", lambda: all(len(read(cluster, name)) >= 100 for name in READERS))
@@ -136,7 +136,7 @@ async def test_while_an_ordered_group_is_behind_an_alteration_needs_force(cluste
 
 
 async def test_a_deletion_that_every_broker_took_complains_of_none(cluster: Cluster) -> None:
-    """The nameserver may tell a broker of it before the command does."""
+    """The nameserver may notify a broker of it before the command does."""
     await cluster.servers(queues=1)
     for number in range(5):
         topic = f"short-{number}"

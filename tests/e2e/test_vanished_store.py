@@ -1,4 +1,4 @@
-"""The store is deleted or moved away under a running broker: it ends with exit 3 and acknowledges nothing that nobody can find again."""
+"""The store is deleted or moved away under a running broker: it ends with exit 3 and acknowledges nothing that can't be found again."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where pyspark is not installed, everything that needs it says so."""
+"""Without pyspark, everything that needs it reports that it is missing."""
 
 import os
 import subprocess

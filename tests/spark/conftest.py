@@ -1,7 +1,7 @@
 """One Spark session and one cluster of real processes for all of these tests that a process runs (each of xdist's workers has its own); a
 topic of its own for each test.
 
-Without pyspark or Java a module is skipped before it is imported, and says so; with LOCKSTEP_TEST_SPARK=1, as in CI, that is a failure.
+Without pyspark or Java a module is skipped before it is imported, with the reason; with LOCKSTEP_TEST_SPARK=1, as in CI, that fails.
 """
 
 import os

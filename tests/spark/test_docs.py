@@ -1,4 +1,4 @@
-"""docs/spark.md: its examples are run as they stand there, against a cluster and a topic of the test."""
+"""docs/spark.md: its examples are run unchanged, against a cluster and a topic of the test."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -15,7 +15,7 @@ CHECKPOINT = "/var/lib/orders-by-customer"
 
 
 def run(example: str, table: Table, **given: Any) -> dict[str, Any]:
-    """What it defines."""
+    """Return the names that it defines."""
     for word, here in (("127.0.0.1:9876", table.cluster.nameserver), ('"orders"', f'"{table.topic}"')):
         assert word in example
         example = example.replace(word, here)
@@ -32,7 +32,7 @@ def changes(table: Table, first: int) -> Any:
 
 
 def stored(orders: Any) -> dict[str, list[int]]:
-    """The values of each key as they stand in its queue."""
+    """Return the values of each key in the order of its queue."""
     found = defaultdict(list)
     for row in orders.orderBy("partition", "offset").collect():
         found[bytes(row.key).decode()].append(int(row.value))

@@ -65,7 +65,7 @@ def test_an_executor_that_is_killed_loses_and_repeats_no_row_and_keeps_the_order
         return list(table.cluster.ends(table.topic).values())
 
     try:
-        # Several frames: a queue's last one, sent again, is answered with its place, and not counted as a repeat.
+        # Several frames: a queue's last one, sent again, gets its offset in the response, and is not counted as a repeat.
         wait_until(job, tmp_path, "frames of every task", lambda: min(stored()) > ROWS // 40)
         before = executors(job.pid)
         assert len(before) == 3

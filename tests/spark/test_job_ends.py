@@ -1,4 +1,4 @@
-"""How Spark's programs end where something goes wrong that is no verdict."""
+"""Exit codes of Spark's programs after errors that are not a verdict."""
 
 import logging
 import os
@@ -114,7 +114,7 @@ sys.exit(run(job))
 
 @pytest.mark.parametrize(("to", "code"), [("stdout", 3), ("stderr", 0)])
 def test_a_pipe_that_nobody_reads_is_no_lost_jvm_and_no_verdict(to: str, code: int) -> None:
-    """Of results it fails the job; of what is said beside them nobody need read anything."""
+    """Reading fails the job for results; other output may be ignored."""
     program = [sys.executable, "-c", UNREAD.format(to=to)]
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # as it is for most
     job = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered)

@@ -1,4 +1,4 @@
-"""What the verifying pipeline finds in rows that have landed: each fault is counted exactly."""
+"""The verifying pipeline's judgement of landed rows: each fault is counted exactly."""
 
 import json
 from collections.abc import Callable
@@ -144,7 +144,7 @@ def test_offsets_that_nothing_was_read_of_are_told_as_gaps(landed: tuple[Any, Ma
 
 
 def test_a_queue_of_which_nothing_was_read_is_a_gap(landed: tuple[Any, Manifest]) -> None:
-    """But not one that ends where the run began, nor one that begins anew below that."""
+    """But not one that ends at the beginning of the run, nor one that begins again below that."""
     rows, manifest = landed
     manifest = replace(manifest, start_offsets={manifest.topic: dict.fromkeys(manifest.queues, 100)})
     ends = {manifest.topic: dict(zip(manifest.queues, (150, 100, 7, 103), strict=True))}

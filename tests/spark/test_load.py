@@ -1,4 +1,4 @@
-"""The load generator: what it sends, what it sends again, and what it refuses."""
+"""The load generator: its sends, its repetitions, and its refusals."""
 
 import json
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_a_run_of_other_settings_does_not_go_on_in_the_same_folder(
 def test_a_paced_run_that_goes_on_where_there_are_fewer_cores_sends_nothing_twice(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames are told apart by their task, too: the run keeps the number that it began with."""
+    """Frames are also distinguished by their task: the run keeps the number that it began with."""
     run = ["--run-id", "0123456789abcdef", "--rows", "2000", "--rate", "20000"]
     for cores, asked in ((4, ()), (2, ()), (2, ("--partitions", "4"))):
         monkeypatch.setattr(SparkContext, "defaultParallelism", cores)

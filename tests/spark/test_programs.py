@@ -1,4 +1,4 @@
-"""What users start: the demo, spark-submit, and a session that was told nothing."""
+"""The programs that users start: the demo, spark-submit, and a session without options."""
 
 import json
 import os

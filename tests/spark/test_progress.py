@@ -1,4 +1,4 @@
-"""The lines that tell how far a load is."""
+"""The lines that report the progress of a load."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ NOBODY = "127.0.0.1:1"
 
 
 class InThisThread:
-    """A host whose one daemon runs where it is started, and whose clock the test advances."""
+    """A host whose one daemon runs in this thread, and whose clock the test advances."""
 
     def __init__(self) -> None:
         self.threads = self.clock = self
@@ -28,7 +28,7 @@ class InThisThread:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, host: InThisThread, lines: int) -> list[str]:
-    """What the thread says until it has said so many lines."""
+    """Return the thread's output up to that many lines."""
     manifest = SimpleNamespace(start_offsets={"t": {"a:0": 100}}, rows=1_000, topic="t")
     progress = Progress(NOBODY, manifest, host)  # type: ignore[arg-type]
     said: list[str] = []
@@ -52,7 +52,7 @@ def test_an_outage_at_the_first_look_makes_a_line_late_and_nothing_else(monkeypa
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, host: InThisThread, answers: list[Any]) -> None:
-    """A connection that gives these answers, one for each look; it pauses by the host's clock."""
+    """A connection that returns these responses, one for each look; it pauses by the host's clock."""
 
     class Scripted:
         def __init__(self, *_: object) -> None: ...
@@ -97,7 +97,7 @@ def test_what_stood_there_when_a_run_is_resumed_is_no_rate(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("answer", [900, TransportError("gone")])
 def test_nothing_is_told_once_the_load_has_ended(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    """A line behind the result would be the last one on spark-submit's stdout."""
+    """A line after the result would be the last one on spark-submit's stdout."""
     host = InThisThread()
     manifest = SimpleNamespace(start_offsets={}, rows=1_000, topic="t")
     progress = Progress(NOBODY, manifest, host)  # type: ignore[arg-type]

@@ -132,7 +132,7 @@ def test_the_offsets_of_a_group_are_published_and_can_be_begun_from(table: Table
 
 
 def copy(table: Table, target: Table, checkpoint: Path, **options: str) -> None:
-    """What is new, in batches of 30 rows."""
+    """Return the new rows, in batches of 30."""
     stream = table.stream(startingOffsets="earliest", maxOffsetsPerTrigger="30", columns="value").withColumn("key", F.col("value"))
     query = (
         stream.writeStream.format("lockstep")

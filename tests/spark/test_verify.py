@@ -1,4 +1,4 @@
-"""The verifying pipeline over a topic: each fault that stands in it is counted, and ends the program with its exit code."""
+"""The verifying pipeline over a topic: each fault in it is counted, and ends the program with its exit code."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def test_of_each_kind_some_are_told() -> None:
 
 
 def row_bytes(spark: Any, manifest: Manifest, row: int) -> bytes:
-    """What the run sends as that row."""
+    """Return the message that the run sends as that row."""
     rows = numbered(spark, manifest, 1).where(F.col("id") == row).withColumn("partition", F.lit(0))
     (found,) = to_send(rows, manifest).select("value").collect()
     return bytes(found.value)
@@ -88,7 +88,7 @@ def test_faults_that_stand_in_the_topic_end_the_program_with_their_exit_codes(ta
 
 
 def test_what_is_gone_from_the_topic_is_counted_as_lost(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The topic was made anew: it goes on with higher offsets, and has fewer queues."""
+    """The topic was deleted and created again: it continues with higher offsets, and has fewer queues."""
     before = numbered(table.spark, replace(MANIFEST, rows=400, keys=40), 1)
     table.write(before.select(F.lit("x").alias("value"), (F.col("id") % 4).cast("int").alias("partition")))
     assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
@@ -114,7 +114,7 @@ def test_a_run_that_was_sent_again_behind_a_lost_store_is_found_from_the_first_o
 
 
 def test_a_queue_whose_messages_are_all_gone_is_told_with_its_offsets(table: Table, tmp_path: Path) -> None:
-    """As retention leaves it: there are offsets, and nothing behind them."""
+    """As retention leaves it: there are offsets, and no messages after them."""
     assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
     assert verify(table, tmp_path) == 0
     landing = tmp_path / "landing"

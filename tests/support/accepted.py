@@ -1,6 +1,6 @@
-"""What brokers answered OK: which offsets of a queue each consumer was told are committed, and whether any was told twice.
+"""Commits that brokers accepted: which offsets of a queue each consumer knows to be committed, and whether any was accepted twice.
 
-A worker appends one line whenever the broker's answer moves the committed offset of a queue that it holds: from where to where, under
+A worker appends one line whenever a broker's response moves the committed offset of a queue that it holds: from which to which, under
 which epoch. That is the consumers' side of invariants O1 and O2; no broker is asked.
 """
 
@@ -14,7 +14,7 @@ from lockstep.protocol.order import fence_falls
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Offsets first ≤ offset < end of a queue were answered OK to `consumer` for the first time, as it sees it."""
+    """Offsets first ≤ offset < end of a queue were accepted from `consumer` for the first time, as it sees it."""
 
     consumer: str
     queue: str
@@ -34,7 +34,7 @@ def parse_accepted(line: str) -> Accepted:
 
 
 def accepted_twice(accepted: Iterable[Accepted]) -> list[str]:
-    """Faults: an offset that two answers cover for the first time, or a later offset that was accepted under a lower epoch."""
+    """Return faults: an offset that two responses cover for the first time, or a later offset that was accepted under a lower epoch."""
     of_queue: dict[str, list[Accepted]] = {}
     for each in accepted:
         of_queue.setdefault(each.queue, []).append(each)

@@ -1,4 +1,4 @@
-"""Programs of ours in the background of many tests: what they say goes to files, so that nobody has to read it for them to go on."""
+"""Our programs in the background of many tests: their output goes to files, so that they never wait for a reader."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ class Background:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Everything said so far."""
+        """All events so far."""
         with self.said.open("rb") as file:
             file.seek(self._read)
             data = file.read()
@@ -56,7 +56,7 @@ class Background:
         return [each for each in self.events[after:] if each["event"] == event and facts.items() <= each.items()]
 
     def started(self, event: str) -> dict[str, Any]:
-        """Waits until the event was said."""
+        """Wait for the event and return it."""
         end = time.monotonic() + LIMIT_S
         while not (found := self.find(event)):
             assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}: {self.words()}"
@@ -65,7 +65,7 @@ class Background:
         return found[0]
 
     async def until(self, what: str, true: Callable[[], bool]) -> None:
-        """Waits for what this process is to do."""
+        """Wait until this process has done it."""
         end = time.monotonic() + LIMIT_S
         while not true():
             assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}: {self.words()}"
@@ -78,7 +78,7 @@ class Background:
         return self.process.wait(LIMIT_S)
 
     def words(self) -> str:
-        """The end of what it said on both ways."""
+        """Return the end of its output and its errors."""
         return self.said.read_text(errors="replace")[-1_500:] + self.complained.read_text(errors="replace")[-1_500:]
 
     def resident_bytes(self) -> int:
@@ -98,7 +98,7 @@ def resident_bytes(pid: int) -> int:
 
 @contextmanager
 def background(folder: Path, name: str, *arguments: str, ready: str) -> Iterator[Background]:
-    """A running process that has said `ready`; killed at the end."""
+    """Run a process that has reported `ready`; kill it at the end."""
     made = Background(folder, name, *arguments)
     try:
         made.started(ready)

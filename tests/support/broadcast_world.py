@@ -1,4 +1,4 @@
-"""Members of a broadcasting group in a simulated cluster, and what each of them was given."""
+"""Members of a broadcasting group in a simulated cluster, and the messages that each received."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""What processors are handed in their tests: an endpoint that keeps what it is sent, a store in memory, a host whose clock stands still."""
+"""Fakes for tests of processors: an endpoint that keeps its frames, a store in memory, a host whose clock stops."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from lockstep.protocol.tags import tags_code
 
 
 class FakeClock:
-    """Stands still until it is told."""
+    """A clock that moves only when the test sets it."""
 
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
         self.now_ms = now_ms
@@ -48,7 +48,7 @@ class FakeHost:
 
 
 class FakeEndpoint:
-    """Keeps the answers, decoded."""
+    """Keeps the responses, decoded."""
 
     def __init__(self, id: int = 1, peer: str = "10.0.0.7:5000") -> None:
         self.id = id
@@ -70,7 +70,7 @@ class FakeEndpoint:
         self.sent.append(command)
 
     def flush_soon(self) -> None:
-        """What is sent here is there at once."""
+        """Do nothing: frames are visible at once."""
 
     def send_parts(self, command: Command, parts: list[bytes]) -> None:
         command.body = b"".join(parts)

@@ -1,4 +1,4 @@
-"""A cluster of real processes for the end-to-end tests: start, kill, pause, restart, and judge what the consumers did."""
+"""A cluster of real processes for the end-to-end tests: start, kill, pause, restart, and judge the work of the consumers."""
 
 import asyncio
 import json
@@ -19,19 +19,19 @@ from support.accepted import Accepted, accepted_twice, parse_accepted
 
 T = TypeVar("T")
 MEASURED = "measured"
-"""The property of a test that holds what it measured."""
+"""The property of a test that holds its measurements."""
 Report = Callable[[str], None]
-"""Notes what was measured; told at the end of the run (tests/conftest.py)."""
+"""Notes a measurement, which is reported at the end of the run (tests/conftest.py)."""
 
 TESTS = Path(__file__).resolve().parents[1]
 QUICK = ("--disconnect-grace-ms", "1000", "--session-timeout-ms", "2000")
 """Broker options that make faults end early."""
 DEFAULTS = ("--disconnect-grace-ms", "3000", "--session-timeout-ms", "20000")
-"""What users have."""
+"""The users' defaults."""
 LOOK_S = 0.02
 """Between two looks at what other processes have written."""
 WAIT_S = 90.0
-"""How long anything that must happen may take on a busy machine. What it should take is measured and reported, not asserted."""
+"""How long anything may take on a busy machine. The usual time is measured and reported, not asserted."""
 
 
 def now_us() -> int:
@@ -40,7 +40,7 @@ def now_us() -> int:
 
 
 class Lines(Generic[T]):
-    """What is in the files of one ending so far; each complete line is parsed once."""
+    """The lines of all files with one suffix; each complete line is parsed once."""
 
     def __init__(self, folder: Path, ending: str, parse: Callable[[str], T]) -> None:
         self._folder = folder
@@ -129,7 +129,7 @@ class Cluster:
         return ";".join(address for name, address in self.addresses.items() if name.startswith("nameserver"))
 
     async def broker(self, name: str, *options: str, listen: str = "127.0.0.1:0") -> str:
-        """Starts it; started again under its name it keeps its store and, where none are given, its options."""
+        """Start it; started again under its name it keeps its store and, without new options, its options."""
         options = self._options[name] = options or self._options.get(name, QUICK)
         process = await self.start(name, self._broker_command(name, listen, options))
         address = str((await process.wait_for_event("broker.started"))["address"])
@@ -185,10 +185,10 @@ class Cluster:
         out, error = await asyncio.wait_for(child.communicate(), WAIT_S)
         return child.returncode, out.decode(), error.decode()
 
-    # ---------------------------------------------------------------------------------------------------------- what was told
+    # ------------------------------------------------------------------------------------------------------- what was reported
 
     async def finish_producer(self, name: str = "producer", *, ordered: bool = True) -> dict[str, Any]:
-        """Stops it; what it told of its keys is kept for the proof of their order."""
+        """Stop it; its report about its keys is kept for the proof of their order."""
         process = self.processes[name]
         process.signal(signal.SIGTERM)
         finished = await process.wait_for_event("worker.finished", timeout_s=WAIT_S)
@@ -198,7 +198,7 @@ class Cluster:
         return finished
 
     def bury_producer(self, name: str = "producer") -> None:
-        """It was killed: what its file says is acknowledged, and one more of each key may have been tried."""
+        """It was killed: the sends in its file are acknowledged, and one more of each key may have been tried."""
         for key, step, _, _ in self.acks(name):
             self.told[key] = Told(step + 1, step + 2)
 
@@ -211,28 +211,28 @@ class Cluster:
         """The queues in which something was stored."""
         return {queue for _, _, queue, _ in self.acks(name)}
 
-    # ----------------------------------------------------------------------------------------------------- what was consumed
+    # ---------------------------------------------------------------------------------------------------- consumed messages
 
     def deeds(self, topic: str = "orders") -> list[Deed]:
         return [deed for deed in self._deeds.all() if deed.queue.startswith(f"{topic}@")]
 
     def accepted_call(self, begun: dict[str, Any]) -> list[Accepted]:
-        """Answers OK to the result of the call that said `begun` (queue, epoch, offset). What the answer to an earlier SYNC says does not
-        count: a process that stands still reads it later."""
+        """Return the accepted commits of the call with the event `begun` (queue, epoch, offset). The response to an earlier SYNC does not
+        count: a suspended process reads it later."""
         place = begun["queue"], begun["epoch"]
         return [each for each in self.accepted() if (each.queue, each.epoch) == place and each.end > begun["offset"]]
 
     def accepted(self, *, after_us: int = 0) -> list[Accepted]:
-        """Commits that were answered OK since then."""
+        """Commits that were accepted since then."""
         return [each for each in self._accepted.all() if each.at_us > after_us]
 
     def heard(self, process: str, event: str, *, after_us: int = 0, **facts: Any) -> list[dict[str, Any]]:
-        """What one process has said, those with these facts."""
+        """The events of one process with these facts."""
         said = [each for each in self.processes[process].events if each["event"] == event and each.get("at_us", 0) >= after_us]
         return [each for each in said if all(each.get(fact) == value for fact, value in facts.items())]
 
     def held(self, name: str) -> dict[str, int]:
-        """Queue → epoch, as the consumer's own events say."""
+        """Queue → epoch, by the consumer's own events."""
         held: dict[str, int] = {}
         for event in self.processes[name].events:
             if event["event"] == "consumer.QueueAssigned":
@@ -247,7 +247,7 @@ class Cluster:
         return shown
 
     async def epochs(self, name: str = "billing") -> dict[str, str]:
-        """Queue → epoch, as the brokers say."""
+        """Queue → epoch, by the brokers."""
         return {f"{line['topic']}@{line['broker']}:{line['queue_id']}": line["epoch"] for line in (await self.group(name))["queues"]}
 
     # ----------------------------------------------------------------------------------------------------------------- waiting
@@ -281,7 +281,7 @@ class Cluster:
         await self.until(f"{names} share {count} queues", shared)
 
     async def until_accepted(self, queues: Iterable[str], *, after_us: int, then_us: int | None = None) -> dict[str, float]:
-        """Waits until each queue has a commit that was answered OK after `after_us`. Queue → seconds from `then_us` to the first one."""
+        """Wait until each queue has a commit that was accepted after `after_us`. Queue → seconds from `then_us` to the first one."""
         wanted = set(queues)
         await self.until(
             f"an accepted result on each of {sorted(wanted)}",
@@ -294,7 +294,7 @@ class Cluster:
         return {queue: (first[queue] - base_us) / 1e6 for queue in sorted(wanted)}
 
     async def until_lag(self, lag: int, group: str = "billing") -> None:
-        """Waits until the brokers say that the group is at most so far behind."""
+        """Wait until the brokers report at most that lag of the group."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 if (await self.group(group))["lag"] <= lag:

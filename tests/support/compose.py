@@ -1,4 +1,4 @@
-"""Runs docker-compose.yml for real, where a compose tool is found."""
+"""Runs docker-compose.yml with a real compose tool, if there is one."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ COMMAND_S = 600
 ADMIN_PORTS = {"nameserver-a": 9877, "nameserver-b": 9887, "broker-a": 10912, "broker-b": 10922}
 NAMESERVERS = "127.0.0.1:9876;127.0.0.1:9886"
 HOST_PORTS = (9876, 9886, 10911, 10921, *ADMIN_PORTS.values())
-"""What the file publishes."""
+"""The ports that the file publishes."""
 
 
 def compose_tool() -> list[str] | None:
-    """LOCKSTEP_TEST_COMPOSE, else a Docker that answers, else a compose tool that lies beside the checkout; None: there is none here."""
+    """LOCKSTEP_TEST_COMPOSE, else a running Docker, else a compose tool next to the checkout; None if there is none."""
     if named := os.environ.get("LOCKSTEP_TEST_COMPOSE"):
         return shlex.split(named)
     if shutil.which("docker") and not subprocess.run(["docker", "compose", "ls"], capture_output=True, check=False).returncode:
@@ -49,7 +49,7 @@ async def alone() -> AsyncIterator[None]:
 
 
 class Compose:
-    """One project of docker-compose.yml. `output` has what every command said."""
+    """One project of docker-compose.yml. `output` has the output of every command."""
 
     def __init__(self, tool: list[str], project: str, log: Path, **variables: str) -> None:
         """`variables`: those of the file that are set."""

@@ -1,4 +1,4 @@
-"""What a process of support.worker_concurrent has written."""
+"""The output of a support.worker_concurrent process."""
 
 from collections import Counter
 from pathlib import Path

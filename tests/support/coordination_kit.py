@@ -58,7 +58,7 @@ def ordered(group: str = GROUP, topics: Sequence[str] = (TOPIC,), expression: st
 
 @dataclass
 class Ends:
-    """What the store would know: (topic, queue id) → (min, end)."""
+    """The bounds that a store would know: (topic, queue id) → (min, end)."""
 
     queues: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class Bench:
         self.flush()
 
     def restart(self, *, assumed_loss: bool = False, opened: bool = True) -> None:
-        """kill −9: what the journal wrote is all that is left."""
+        """Kill -9 it: only the journal's records remain."""
         self.flush()
         self.journal = Journal()
         self.c = replay(self)
@@ -109,7 +109,7 @@ class Bench:
             self.c.tick(self.now_ms)
 
     def retention_moved(self, minimums: dict[tuple[str, int], int]) -> None:
-        """Retention has removed what lies below these minimums of (topic, queue id); all groups are moved."""
+        """Retention has removed the messages below these minimums of (topic, queue id); all groups are moved."""
         for _ in self.c.skip_removed(minimums):
             pass
 
@@ -198,7 +198,7 @@ class Client:
         return self.bench.c.lock_sync.lock(self.connection, SessionLockBody(items, starts), self.bench.now_ms)
 
     def lock(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, LockResult]:
-        """LOCK of everything held and the queues wanted; takes over what was granted."""
+        """LOCK everything held and the queues wanted; keep what was granted."""
         items = [LockItem(GROUP, TOPIC, queue_id, epoch) for queue_id, epoch in (self.held if held is None else held).items()]
         items += [LockItem(GROUP, TOPIC, queue_id) for queue_id in wanted]
         reply = self.send_lock(*items)
@@ -222,7 +222,7 @@ class Client:
         return answers[0].verdict
 
     def pull(self, queue_id: int, epoch: int | None = None) -> bool | None:
-        """True: served; False: STALE; None: the connection is being closed."""
+        """Return True if served, False if STALE, None if the connection is being closed."""
         check = self.bench.c.pulls.check(self.connection, (GROUP, TOPIC, queue_id), self.held.get(queue_id) if epoch is None else epoch)
         return None if check is None else not check.stale
 
@@ -258,7 +258,7 @@ class ClassicClient:
 
 
 def versions(*replies: HeartbeatReply | None) -> list[ListVersion]:
-    """The version of GROUP's list in each answer to a heartbeat."""
+    """Return the version of GROUP's list in each response to a heartbeat."""
     found = []
     for reply in replies:
         assert reply is not None

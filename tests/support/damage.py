@@ -1,4 +1,4 @@
-"""A store's files, changed behind the broker's back."""
+"""Changes to a store's files without the broker's knowledge."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ class Damage:
             return file.read(count)
 
     def record(self, position: int) -> RecordView:
-        """The record that stands there."""
+        """Return the record at that position."""
         size = int.from_bytes(self.read(position, 4), "big")
         return RecordView(self.read(position, size))
 

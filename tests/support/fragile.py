@@ -1,4 +1,4 @@
-"""A whole broker on files that forget like a disk, on real sockets: cut its power, start it again on what is left."""
+"""A whole broker on real sockets, on files that forget like a disk: cut its power, start it again on the remaining data."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,7 +48,7 @@ class Machine:
         return broker
 
     async def crash(self, broker: Broker | None, *, power: bool) -> None:
-        """The process ends here and now; `power`: the machine with it, and what was not synced is kept, lost or torn."""
+        """The process ends now; `power`: the machine too, and unsynced data is kept, lost or torn."""
         self.files.crash(power=power)
         if power:
             self.boot += 1

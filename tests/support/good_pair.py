@@ -1,7 +1,7 @@
-"""A producer and an ordered consumer that work all the while beside somebody who misbehaves, and judge what they see. A process for tests.
+"""A producer and an ordered consumer that work all the time while another client misbehaves, and judge what they see. A process for tests.
 
 Every send must be acknowledged, every queue must keep its epoch, every key its order, no connection may be lost, and the SDK must find
-nothing to warn of. What breaks one of these is said as `pair.trouble`; `pair.progress` counts what was handled.
+nothing to warn of. A violation is reported as `pair.trouble`; `pair.progress` counts the handled messages.
 """
 
 import argparse

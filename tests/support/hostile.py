@@ -1,4 +1,4 @@
-"""Requests as nobody should send them: of the right shape, with wrong, extreme or missing values. One seed, one stream."""
+"""Invalid requests: of the right shape, with wrong, extreme or missing values. One seed, one stream."""
 
 import dataclasses
 import enum
@@ -40,7 +40,7 @@ BROKER_CODES: dict[int, tuple[type | None, type | None]] = {
     12_345: (offsets.QueueHeader, None),
     -1: (None, None),
 }
-"""What a broker is asked, and what it is not."""
+"""Requests for a broker, and requests that are not for it."""
 NAMESERVER_CODES: dict[int, tuple[type | None, type | None]] = {
     R.REGISTER_BROKER: (routes.RegisterBrokerHeader, RegisterBody),
     R.UNREGISTER_BROKER: (routes.UnregisterBrokerHeader, None),

@@ -1,4 +1,4 @@
-"""One nameserver, one broker and a good pair (a producer and an ordered consumer) for tests in which somebody misbehaves."""
+"""One nameserver, one broker and a good pair (a producer and an ordered consumer) for tests in which another client misbehaves."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -36,7 +36,7 @@ class World:
     folder: Path
 
     def progress(self) -> dict[str, int]:
-        """What the good pair has sent, had acknowledged and handled so far."""
+        """Return how many messages the good pair has sent, had acknowledged and handled so far."""
         return dict((self.pair.find("pair.progress") or [{"sent": 0, "acknowledged": 0, "handled": 0}])[-1])
 
     def handled(self) -> int:

@@ -1,4 +1,4 @@
-"""Brokers that write layouts of one topic, as tables alone: TopicTable and what it needs, and a nameserver's LayoutTable between them."""
+"""Brokers that write layouts of one topic, as tables alone: each has a TopicTable, and a nameserver's LayoutTable connects them."""
 
 from lockstep.admin.layout_change import alter_layout
 from lockstep.broker.journal import Journal, decode_changes
@@ -42,7 +42,7 @@ class Broker:
         return self.topics.layouts.get(TOPIC)
 
     def send(self, queue_id: int, body: str = "") -> None:
-        """A classic send to a broker that creates topics: acknowledged where the queue exists."""
+        """A classic send to a broker that creates topics: acknowledged if the queue exists."""
         if self.topics.find_layout(TOPIC) is None:
             self.topics.create_own(TOPIC, 2, 2)
         if queue_id < self.topics.own_write_count(self.topics.require_layout(TOPIC)):
@@ -102,7 +102,7 @@ class Cluster:
         self.told += [layout for layout in [broker.layout] if layout is not None]
 
     def register(self, broker: Broker) -> int:
-        """REGISTER_BROKER: how many layouts the answer brought."""
+        """REGISTER_BROKER: return how many layouts the response contained."""
         sent = broker.topics.layouts.all()
         for layout in sent:
             self.nameserver.adopt(layout)
@@ -119,7 +119,7 @@ class Cluster:
 
 
 def misnumbered(layout: TopicLayout) -> dict[str, tuple[list[int], list[int]]]:
-    """Brokers whose queues to write, or to read, are not the ids from 0 on: what brokers accept and classic clients compute."""
+    """Return brokers whose writable or readable queues are not the ids from 0 on, which brokers accept and classic clients compute."""
     found = {}
     for name in {entry.broker_name for entry in layout.entries}:
         writes = [queue.queue_id for queue in layout.write_queues if queue.broker_name == name]

@@ -1,4 +1,4 @@
-"""Loops under test, and what a loop must not be left with."""
+"""Loops under test, and the leaks that a test must not leave in them."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ TURNS_TO_SETTLE = 20
 
 
 class FrozenLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop with a clock that moves only when the test says so. For rules about time: no I/O with other processes, no threads."""
+    """asyncio's loop with a clock that only the test moves. For rules about time: no I/O with other processes, no threads."""
 
     now = 1000.0
 
@@ -28,7 +28,7 @@ class FrozenLoop(asyncio.SelectorEventLoop):
         return self.now
 
     async def advance(self, seconds: float) -> None:
-        """Time passes; every timer rings when it is due. What has begun begins before that."""
+        """Let time pass; every timer fires when it is due. Pending work begins before that."""
         await turns(4)
         target = round(self.now + seconds, 6)
         while due := [handle.when() for handle in self._scheduled if not handle.cancelled() and handle.when() <= target]:  # type: ignore[attr-defined]
@@ -44,7 +44,7 @@ class FrozenLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
     def stall(self, seconds: float) -> None:
-        """The process stood still: time has passed and nothing has run."""
+        """Suspend the process: time has passed and nothing has run."""
         self.now += seconds
 
 

@@ -25,7 +25,7 @@ Where = tuple[str, int]
 
 
 class MemberStory(Story):
-    """Grants are numbered from 1 on; a call that is not told otherwise ends well."""
+    """Grants are numbered from 1 on; a call ends well unless the test gives another end."""
 
     def joined(
         self, t: float, offset: int | None = 0, where: Where = C1, *, ordered: bool = False, each: bool = False, first: bool = True
@@ -51,7 +51,7 @@ class MemberStory(Story):
         result: CallResult = CallResult.SUCCESS,
         bodies: tuple[bytes, ...] = (),
     ) -> "MemberStory":
-        """`end` None: it still runs."""
+        """Add a call; without an `end` it still runs."""
         call = 1 + sum(isinstance(event, MemberCalled) for event in self._events)
         bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
         self.add(MemberCalled, begin, where, queue=N, epoch=grant, messages=tuple(zip(offsets, bodies, strict=True)), call=call)

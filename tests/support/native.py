@@ -43,14 +43,14 @@ TIMEOUT_MS = 20_000
 
 
 class Native:
-    """One connection. `inbound` holds what the other end started itself."""
+    """One connection. `inbound` holds the requests of the other end."""
 
     def __init__(self, endpoint: Endpoint, inbound: "asyncio.Queue[Command]") -> None:
         self.endpoint = endpoint
         self.inbound = inbound
 
     def ask(self, code: int, header: object = None, body: bytes = b"") -> "asyncio.Future[Command]":
-        """The answer, whatever its code."""
+        """Return the response, whatever its code."""
         fields = header if isinstance(header, dict) else None if header is None else to_plain(header)
         return self.endpoint.request(code, fields, body, timeout_ms=TIMEOUT_MS)
 
@@ -87,7 +87,7 @@ class Native:
         return found
 
     async def told(self, topic: str, queue_id: int = 0) -> tuple[list[bytes], list[int]]:
-        """The bodies of one queue, and the offsets that it was told to be lost: as a consumer reads, again after SYSTEM_BUSY."""
+        """Return the bodies of one queue, and the offsets reported as lost: as a consumer reads, again after SYSTEM_BUSY."""
         found: list[bytes] = []
         lost: list[int] = []
         while (answer := await self.pull(topic, at := len(found) + len(lost), queue_id)).code != ResponseCode.PULL_NOT_FOUND:
@@ -178,7 +178,7 @@ class Member:
         return decode_body(SyncReply, answer.body).items[0]
 
     async def status(self, queue_id: int = 0) -> QueueStatus:
-        """What GROUP_STATUS says of one queue."""
+        """Return the part of GROUP_STATUS about one queue."""
         answer = await self.client.done(RequestCode.GROUP_STATUS, GroupStatusHeader(self.group))
         status = decode_body(GroupStatusReply, answer.body).status
         assert status is not None

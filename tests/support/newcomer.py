@@ -1,4 +1,4 @@
-"""Somebody who reads a page and types what it says."""
+"""A reader who types the commands of a page."""
 
 import re
 import signal
@@ -42,7 +42,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def is_free(port: int) -> bool:
-    """Nobody has it, and who listens there is reached: what containers published may outlive them as a rule of the firewall's."""
+    """Whether the port is free and a listener there is reachable: published ports of containers may remain as firewall rules."""
     with socket.socket() as probe, socket.socket() as caller:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         caller.settimeout(REACHED_S)
@@ -56,7 +56,7 @@ def is_free(port: int) -> bool:
 
 
 class Newcomer:
-    """A terminal in an empty folder, with the environment of this run. Ports and the store's place are rewritten where they are taken."""
+    """A terminal in an empty folder, with the environment of this run. Ports and the store's path are rewritten if they are taken."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -68,7 +68,7 @@ class RawPeer:
         return command
 
     async def ended(self) -> bytes:
-        """Waits for the other end to close; what came before."""
+        """Wait until the other end closes; return the bytes before that."""
         data = b""
         try:
             while more := await self.reader.read(65_536):

@@ -17,7 +17,7 @@ LIMIT_S = 30
 class Program:
     process: "subprocess.Popen[str]"
     started: dict[str, Any]
-    """The event that said that it is ready."""
+    """The event that reported that it is ready."""
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """The exit code after the signal."""

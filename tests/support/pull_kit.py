@@ -74,6 +74,6 @@ class Broker:
 
 
 async def turn() -> None:
-    """Everything that is due in this turn and what it starts."""
+    """Run everything that is due in this turn and everything it starts."""
     for _ in range(4):
         await asyncio.sleep(0)

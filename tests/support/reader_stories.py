@@ -29,7 +29,7 @@ NUMBERS = {C1: 1, C2: 2}
 
 
 class ReaderStory(Story):
-    """Everything of a reader happens where it is told."""
+    """All events of a reader happen at the given times."""
 
     def reader(self, t: float = 0.5, where: Where = C1, *, auto: bool = False, expression: str = "*") -> "ReaderStory":
         facts: dict[str, Any] = {"reader": NUMBERS[where], "group": "readers", "topic": "orders", "expression": expression}
@@ -37,7 +37,7 @@ class ReaderStory(Story):
         return self
 
     def given(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, *, answered: int | None = None) -> "ReaderStory":
-        """The broker's answer 1 ms before; `answered`: what it named, if not that."""
+        """The broker's response 1 ms before; `answered`: its content, if different."""
         at = offset if answered is None else answered
         self.add(ProgressAnswered, t - 0.001, B, queue=R, generation=generation, offset=at, client=where[1], session="s1")
         self.add(QueueGiven, t, where, reader=NUMBERS[where], queue=R, generation=generation, offset=offset)
@@ -79,7 +79,7 @@ class ReaderStory(Story):
         return self
 
     def pulled(self, t: float, offset: int, next_offset: int, gap: tuple[int, int] | None, where: Where = C1) -> "ReaderStory":
-        """The queue begins behind `offset` by now."""
+        """The queue begins after `offset` by now."""
         code = ResponseCode.PULL_OFFSET_MOVED
         self.add(PullReceived, t, where, queue=R, epoch=None, code=code, offset=offset, next_offset=next_offset, gap=gap)
         return self
@@ -90,7 +90,7 @@ class ReaderStory(Story):
         return self
 
     def reset(self, t: float, offset: int, where: Where = ("O", 99), *, before: int = -1, answered: bool = True) -> "ReaderStory":
-        """Asked 2 ms before, answered at t."""
+        """Requested 2 ms before, answered at t."""
         request = 4_000 + sum(isinstance(event, ResetSent) for event in self._events)
         self.add(ResetSent, t - 0.002, where, queue=R, offset=offset, request=request)
         if answered:

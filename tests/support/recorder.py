@@ -1,4 +1,4 @@
-"""An endpoint without a network: its transport keeps what is written."""
+"""An endpoint without a network: its transport keeps the written bytes."""
 
 import asyncio
 from dataclasses import replace

@@ -33,7 +33,7 @@ def place_in_log(queue: QueueKey, offset: int) -> int:
 
 
 class SharedStory(Story):
-    """mailing allows 2 retries; billing, where it has a part, 2 calls."""
+    """mailing allows 2 retries; billing, if it takes part, 2 calls."""
 
     def joined(self, t: float = 0.5, where: Where = C1, *, attempts_max: int | None = None) -> "SharedStory":
         self.add(ConsumerStarted, t, where, group="mailing", ordered=False)
@@ -42,7 +42,7 @@ class SharedStory(Story):
         return self
 
     def begun(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
-        """QUERY_CONSUMER_OFFSET was answered at t, asked 2 ms before."""
+        """QUERY_CONSUMER_OFFSET was answered at t, requested 2 ms before."""
         self.add(ProgressAnswered, t, B, queue=queue, generation=generation, offset=offset, client=where[1], session="s1")
         return self
 
@@ -57,7 +57,7 @@ class SharedStory(Story):
         done: int | None = None,
         where: Where = C1,
     ) -> "SharedStory":
-        """A call that handles the first `done` messages (all); `end` None: it still runs."""
+        """A call that handles the first `done` messages (all); without an `end` it still runs."""
         call = 1 + sum(isinstance(event, SharedCallBegan) for event in self._events)
         bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
         given = tuple(Given(offset, body, place_in_log(queue, offset), retries) for offset, body in zip(offsets, bodies, strict=True))
@@ -78,7 +78,7 @@ class SharedStory(Story):
         retries_max: int = 2,
         where: Where = C1,
     ) -> "SharedStory":
-        """Sent at t, answered 1 ms later with `code`; None: never."""
+        """Sent at t, answered 1 ms later with `code`; never if None."""
         request = 1_000 + sum(isinstance(event, SentBack) for event in self._events)
         position = place_in_log(queue, offset)
         facts: dict[str, Any] = {"group": "mailing", "request": request}
@@ -111,7 +111,7 @@ class SharedStory(Story):
     def letter(
         self, t: float, number: int, offset: int, *, attempts: int = 2, advance: bool = True, code: int | None = 0, where: Where = C1
     ) -> "SharedStory":
-        """DEAD_LETTER under epoch(number), sent at t, answered 1 ms later; None: never."""
+        """DEAD_LETTER under epoch(number), sent at t, answered 1 ms later; never if None."""
         request = 3_000 + sum(isinstance(event, DeadLetterSent) for event in self._events)
         facts: dict[str, Any] = {"queue": Q, "epoch": epoch(number), "offset": offset, "advance": advance, "request": request}
         self.add(DeadLetterSent, t, where, attempts=attempts, **facts)

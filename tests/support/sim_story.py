@@ -1,4 +1,4 @@
-"""A small cluster under a virtual clock with a few faults, told by a number: what happened follows from the seed.
+"""A small cluster under a virtual clock with a few faults, named by a number: everything follows from the seed.
 
 Run as a program it prints that number, so that several interpreters can be compared."""
 
@@ -96,7 +96,7 @@ class Story:
         self.loop.start(self.loop.machine(address), main)
 
     def run(self) -> str:
-        """Two virtual minutes. Everything that can be told of them, as one number."""
+        """Run two virtual minutes; return a digest of everything that happened."""
         loop, network = self.loop, self.loop.network
         machine = loop.machine
         self.start(NAMESERVER, self.nameserver)

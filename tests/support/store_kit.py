@@ -1,4 +1,4 @@
-"""A store on files in memory, with a clock that stands still and threads that run in the loop."""
+"""A store on files in memory, with a clock that stops and threads that run in the loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,11 +19,11 @@ IDENTITY = Identity("test", "broker-a")
 PATH = "/store"
 LOG = "/store/commitlog/00000000000000000000"
 NEVER = {"flush_interval_ms": 1_000_000}
-"""Nothing is synced behind the test's back."""
+"""Nothing is synced unless the test does it."""
 
 
 class StillClock:
-    """Moves when told to."""
+    """A clock that moves only when the test sets it."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -89,7 +89,7 @@ class LoopThreads:
 
 @dataclass
 class Recorded:
-    """A Replay that writes down what it is told."""
+    """A Replay that records its calls."""
 
     snapshots: list[object] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
@@ -202,7 +202,7 @@ async def everything(store: Store, topic: str = "orders", queue_id: int = 0) -> 
 
 @dataclass
 class Told:
-    """What a reader of one queue was given and what it was told to be lost."""
+    """The messages that a reader of one queue received, and the offsets that were reported as lost."""
 
     found: dict[int, bytes] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
@@ -211,7 +211,7 @@ class Told:
 
 
 async def read_told(store: Store, topic: str = "orders", queue_id: int = 0) -> Told:
-    """Reads a queue as a consumer does: again after SYSTEM_BUSY, behind a gap after LOST. Each step goes forward."""
+    """Read a queue as a consumer does: again after SYSTEM_BUSY, after a gap for LOST. Each step advances."""
     from lockstep.protocol.record import RecordView, split_records
 
     told = Told()

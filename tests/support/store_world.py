@@ -1,4 +1,4 @@
-"""A store under random work and crashes, and what must hold after each."""
+"""A store under random work and crashes, and the laws that hold after each."""
 
 import asyncio
 import errno
@@ -29,7 +29,7 @@ class Sent:
     offset: int
     body: bytes
     end: int
-    """Log position behind it; behind its frame where that is idempotent."""
+    """Log position after it; after its frame if that is idempotent."""
     acknowledged: bool = False
 
 
@@ -41,7 +41,7 @@ class World:
     flush: FlushMode
     files: SimFiles = field(init=False)
     log: list[Sent] = field(default_factory=list)
-    """What the log holds, or may hold."""
+    """The contents that the log has, or may have."""
     snapshot_states: list[bytes] = field(default_factory=list)
     scopes: dict[Key, FrameSequence] = field(default_factory=dict)
     store: Store = field(init=False)
@@ -59,7 +59,7 @@ class World:
     # -- work ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Opens, checks what is there, syncs."""
+        """Open the store, check its contents, sync."""
         recorded = Recorded()
         self.store = store = await Store.open(config(flush=self.flush, **self.settings), host_of(self.files), IDENTITY)
         found = await store.recover(recorded)
@@ -107,7 +107,7 @@ class World:
             await self.open()
 
     def _append(self, key: Key, bodies: list[bytes], frame: bytes, sizes: list[int], *, sequenced: bool = False) -> None:
-        """`sizes`: what of the frame can survive alone."""
+        """`sizes`: the parts of the frame that can survive alone."""
         appended = self.store.append_frame(*key, frame, len(bodies), born_host=BORN_HOST, sequenced=sequenced)
         ends = [appended.physical_offset + end for end in accumulate(sizes)]
         sent = [Sent(key, appended.queue_offset + i, body, end) for i, (body, end) in enumerate(zip(bodies, ends, strict=True))]
@@ -163,14 +163,14 @@ class World:
                 assert self.files.dead
             abandon(store)
             await asyncio.sleep(0)
-        # What was durable before stays so; the power may have gone in between.
+        # Durable data stays durable; the power may have gone in between.
         self.power = self.power or power
         self.files.crash(power=power)
 
     # -- laws ------------------------------------------------------------------------------------
 
     async def check(self, recorded: Recorded) -> None:
-        """What survived is a prefix of what was appended, and holds what had to survive."""
+        """The surviving records are a prefix of the appended ones, and include those that had to survive."""
         self.lose_behind(self.found_end)
         for sent in self.log:
             sent.acknowledged = True  # recovered, synced: confirmed
@@ -228,7 +228,7 @@ class World:
 
 
 async def read_all(store: Store, key: Key) -> dict[int, bytes]:
-    """Queue offset → body of everything that readers may see; each record says its own place."""
+    """Return queue offset → body of every message that readers may see; each record has its own offset."""
     offset, high = store.bounds(*key)
     found: dict[int, bytes] = {}
     while offset < high:

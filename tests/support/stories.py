@@ -1,4 +1,4 @@
-"""Hand-written histories: a story says what matters, everything else of an event is usual.
+"""Hand-written histories: a story gives what matters, every other field of an event has its usual value.
 
 Broker broker-a on machine B (process 1) serves queue Q to consumers C1 (process 11, session s1) and C2 (process 12, session s2); the
 producer is P (process 21). Clocks of all machines show the global time. The term is 100: epoch(n) is its n-th fence.
@@ -41,7 +41,7 @@ def epoch(number: int, term: int = TERM) -> int:
 
 
 class Story:
-    """Builds a history; events may be told in any order of time, those of one time in the order in which they are told."""
+    """Builds a history; events may be added in any order of time, those of one time in their order."""
 
     def __init__(self, *, flush: str = "async", grace_ms: int = 3_000) -> None:
         self._events: list[Event] = []
@@ -49,7 +49,7 @@ class Story:
         self.add(BrokerOpened, 0.0, flush=flush, grace_ms=grace_ms)
 
     def add(self, kind: type[Event], t: float, where: tuple[str, int] = B, /, **facts: Any) -> "Story":
-        """One event; what is not told is usual."""
+        """Add one event; fields that are not given have their usual values."""
         usual: dict[str, Any] = {
             "queue": LOG if kind in (Stored, ReadingEnded, SendAcked, FrameWritten, FrameAnswered) else Q,
             "broker": "broker-a",
@@ -115,7 +115,7 @@ class Story:
         return self.add(GrantReceived, t, where, **whose)
 
     def proven(self, t: float, where: tuple[str, int] = C1, *, lock: bool = False, **facts: Any) -> "Story":
-        """An answer at t to what was sent at t − 0.002."""
+        """A response at t to a request at t − 0.002."""
         return self.add(ProofReceived, t, where, lock=lock, grace_ms=3_000 if lock else None, **facts)
 
     def call(
@@ -128,7 +128,7 @@ class Story:
         call: int | None = None,
         **facts: Any,
     ) -> "Story":
-        """A call under epoch(number); `end` None: it still runs."""
+        """A call under epoch(number); without an `end` it still runs."""
         call = call or 1 + sum(isinstance(event, CallBegan) for event in self._events)
         queue = facts.pop("queue", Q)
         result = facts.pop("result", CallResult.SUCCESS)
@@ -148,7 +148,7 @@ class Story:
         return self.add(CommitReceived, t, where, asked_t=t - 0.002, answer=answer, **what)
 
     def sent(self, t: float, body: bytes, offset: int, *, acked: float | None = None, key: str | None = "k", **facts: Any) -> "Story":
-        """`send` began at t, its frame was answered 1 ms before the producer heard of it (2 ms later if not said)."""
+        """`send` began at t, its frame was answered 1 ms before the producer received that (2 ms later by default)."""
         self._requests += 1
         acked = t + 0.002 if acked is None else acked
         queue, layout = facts.pop("queue", LOG), facts.pop("layout", (1, 7))

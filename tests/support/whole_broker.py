@@ -141,7 +141,7 @@ async def join(client: Client, client_id: str, session: str) -> int:
 
 
 async def stored(client: Client, topic: str, queue_id: int = 0, offset: int = 0) -> list[RecordView]:
-    """What lies in a queue of any topic from `offset` on; none where the queue does not begin below it."""
+    """Return the messages of a queue of any topic from `offset` on; none if the queue does not begin below it."""
     header = PullHeader("g", topic, queue_id, offset, 100, SUBSCRIPTION, max_msg_bytes=1 << 20)
     answer = await client.ask(RequestCode.PULL_MESSAGE, header)
     if answer.code != ResponseCode.SUCCESS:

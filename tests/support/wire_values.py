@@ -138,7 +138,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_BROKER_RUNTIME_INFO: (None, bodies.BrokerStatus),
     R.FORGET_DELETIONS: (routes.ForgetDeletionsReply, None),
 }
-"""Header and body of every answer that has one."""
+"""Header and body of every response that has one."""
 
 
 def example_frames() -> dict[str, Command]:

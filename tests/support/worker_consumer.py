@@ -1,9 +1,9 @@
-"""An ordered consumer process for tests. Appends a Deed for each event handled and an Accepted for each commit that was answered OK;
-prints what the consumer tells and logs, as JSON lines; misbehaves when told.
+"""An ordered consumer process for tests. Appends a Deed for each event handled and an Accepted for each accepted commit;
+prints the consumer's events and logs, as JSON lines; misbehaves by its options.
 
 SIGTERM  leave and end
 SIGUSR1  misbehave once, at the next message: `--trouble KIND:AMOUNT` (with --everywhere: once at the next message of each queue)
-SIGUSR2  say what is held
+SIGUSR2  print the held queues
 
     raise, wrong         the listener fails AMOUNT times at that message, then handles it
     loop                 blocks the event loop for AMOUNT seconds (with --plain: the listener's thread)
@@ -62,7 +62,7 @@ class Trouble:
         self._armed = True
 
     def at(self, message: MessageExt, context: OrderlyContext) -> str:
-        """What goes wrong in this call, "" for nothing."""
+        """Return the fault of this call, "" for none."""
         queue = str(context.queue)
         if self._armed and (self._everywhere or not self._places):
             self._places.setdefault(queue, message.queue_offset)
@@ -149,7 +149,7 @@ async def deaf_sleep(seconds: float) -> None:
 
 
 def record_accepted(name: str, path: str) -> None:
-    """From now on each answer that moves a committed offset is a line in the file."""
+    """From now on each response that moves a committed offset is a line in the file."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     settle = QueueOwnership._settle
 
@@ -164,7 +164,7 @@ def record_accepted(name: str, path: str) -> None:
 
 
 def say_held(consumer: PushConsumer) -> None:
-    """Counts, bytes and spans, which `health()` does not tell in full."""
+    """Counts, bytes and spans, which `health()` does not report in full."""
     membership = consumer._membership
     held = [(worker, worker.grant.messages) for worker in (membership.workers if membership else []) if worker.grant]
     say(

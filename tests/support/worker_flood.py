@@ -1,6 +1,6 @@
-"""A producer process for tests: at SIGUSR1 very many sends of one shared body at once; at SIGUSR2 says what is held of them.
+"""A producer process for tests: at SIGUSR1 very many sends of one shared body at once; at SIGUSR2 prints its memory.
 
-The body belongs to all messages, so what the process grows by is what the client keeps of sends in flight.
+All messages share the body, so the process grows by what the client keeps of sends in flight.
 """
 
 import argparse

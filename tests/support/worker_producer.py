@@ -1,7 +1,7 @@
-"""A producer process for tests: numbered events of some keys, each key's one after the other, until it is told to stop (SIGTERM).
+"""A producer process for tests: numbered events of some keys, each key's one after the other, until SIGTERM.
 
-After an answer it appends [key, step, queue, offset] to its file. Its last line counts per key what was acknowledged and tried. A send
-that fails is told with its outcome; one that is certainly not stored is sent again (with --again), else its key ends there.
+After a response it appends [key, step, queue, offset] to its file. Its last line counts acknowledged and tried sends per key. A send
+that fails is reported with its outcome; one that is certainly not stored is sent again (with --again), else its key ends there.
 """
 
 import argparse

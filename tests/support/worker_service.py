@@ -1,8 +1,8 @@
-"""Consumers and what they need, as a program by `lockstep.client.run`. JSON lines tell what happens.
+"""Consumers and the services they need, as a program by `lockstep.client.run`. JSON lines report its events.
 
 A group whose name begins with `pull` has a pull consumer, which a service of its own polls. The others have push consumers:
 
-a message's body says what its listener does: `wait` until the consumer stops, and then send one message; `exit` raises
+a message's body selects what its listener does: `wait` until the consumer stops, and then send one message; `exit` raises
 SystemExit(3); `block` blocks the event loop for good.
 """
 
