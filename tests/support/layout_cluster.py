@@ -25,7 +25,7 @@ class Broker:
         """From its log; the messages are still there."""
         self.journal = Journal()
         self.topics = TopicTable(
-            LayoutTable(), self.journal, self.name, self.changed, stored=lambda _: list(self.messages), new_writer=self.writers
+            LayoutTable(), self.journal, self.name, self.changed, stored_queue_ids=lambda _: list(self.messages), new_writer=self.writers
         )
         for body in self.log:
             for change in decode_changes(body):

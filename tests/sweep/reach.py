@@ -63,7 +63,7 @@ Count = Callable[[History, LogRecorder], int]
 
 COUNTED_SEEDS_MIN = 1_000
 """A sweep of so many seeds reaches everything, or fails."""
-SILENT = "nothing was heard of its session for the session timeout"
+SILENT = "nothing was received from its session for the session timeout"
 """Why a broker closes the connection of a client that has vanished or does not run."""
 
 # ---------------------------------------------------------------------------------------------------------- kinds of counters

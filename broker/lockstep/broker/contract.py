@@ -12,30 +12,28 @@ from lockstep.protocol.tags import check_expression, parse_tags
 
 TOPICS_PER_GROUP_MAX = 1_024
 TOPICS_PER_CLIENT_MAX = 1_024
-"""Subscriptions of all groups in one HEART_BEAT: so many take up to 20 ms of one turn of the loop, and a tenth if nothing has changed."""
+"""Subscriptions of all groups in one HEART_BEAT. They take up to 20 ms of a loop turn, and a tenth of that if nothing has changed."""
 TAGS_PER_CLIENT_MAX = 4_096
-"""Tags in all of these subscriptions."""
+"""Tags in all subscriptions of one HEART_BEAT."""
 DIFFERENCES_MAX = 16
-"""Differences of two contracts that an error names."""
+"""Number of differences between two contracts that a refusal names."""
 SUBSCRIPTION_BYTES_MAX = 512 << 10
-"""Topics and expressions of one group together: a contract is one change of the state, which must fit the smallest log file, 1 MiB."""
+"""Topics and expressions of one group together. A contract is one state change, which must fit into the smallest log file, 1 MiB."""
 SPEC_LENGTH_MAX = 255
 """Bytes of an expression's type, a strategy, an order or a retry policy: as many as a group's name may have."""
 
 
 def check_heartbeat(client_id: str, consumers: Sequence[ConsumerGroup]) -> None:
-    """Raise LocalProtocolError if a HEART_BEAT names more topics and tags than one turn of the loop may look at. This is cheap: it parses
-    nothing.
-    """
+    """Raise LocalProtocolError if a HEART_BEAT names more tags than the loop may handle in one turn. Cheap: nothing is parsed."""
     tags = sum([each.expression.count("||") + 1 for entry in consumers for each in entry.subscriptions])
     if tags > TAGS_PER_CLIENT_MAX:
         raise LocalProtocolError(f"client {client_id} names {tags} tags in its subscriptions, {TAGS_PER_CLIENT_MAX} allowed")
 
 
 def contract_of(offered: ConsumerGroup) -> ConsumerGroup:
-    """Return the contract that a HEART_BEAT declares for a group: no subscription versions, topics and tags in order.
+    """Return the contract that a HEART_BEAT declares for a group: without subscription versions, topics and tags sorted.
 
-    Raise LocalProtocolError if no group may have it: the contract is stored, and compared with every member's.
+    Raise LocalProtocolError for a contract that no group may have: it would be stored, and compared with that of every member.
     """
     _check(offered)
     subscriptions = sorted((_subscription(each) for each in offered.subscriptions), key=lambda each: each.topic)
@@ -54,7 +52,9 @@ def _check(offered: ConsumerGroup) -> None:
         if (length := len(word.encode("utf-8", "surrogatepass"))) > SPEC_LENGTH_MAX:
             raise LocalProtocolError(f"group {offered.group}: {word[:40]!r}… has {length} bytes: at most {SPEC_LENGTH_MAX}")
     if offered.ordered and not is_allowed_when_ordered(offered.allocate):
-        raise LocalProtocolError(f"group {offered.group} is ordered: its members could differ about a queue by allocate {offered.allocate}")
+        raise LocalProtocolError(
+            f"group {offered.group} is ordered: its members could disagree about a queue's owner by allocate {offered.allocate}"
+        )
     for each in offered.subscriptions:
         check_topic(each.topic)
         check_expression(each.expression)
@@ -64,7 +64,7 @@ def _check(offered: ConsumerGroup) -> None:
 
 
 def differences(here: ConsumerGroup, asked: ConsumerGroup) -> list[str]:
-    """Return both sides of the fields that differ, at most DIFFERENCES_MAX of them."""
+    """Return the values of both sides for the fields that differ, at most DIFFERENCES_MAX of them."""
     found = _subscription_differences(here, asked)
     for field in fields(ConsumerGroup):
         if field.name not in ("group", "subscriptions"):

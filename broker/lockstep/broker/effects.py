@@ -1,4 +1,4 @@
-"""Effects that the coordination tables request, as values. EffectRunner carries them out; nothing here sends or closes."""
+"""Effects of the coordination tables, as values. EffectRunner (background.py) drains them and carries them out; no table sends or closes."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from lockstep.protocol.queue import TopicLayout
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """NOTIFY_CONSUMER_IDS_CHANGED to these connections: the group's list now has this version."""
+    """Send NOTIFY_CONSUMER_IDS_CHANGED to these connections: the group's member list now has this version."""
 
     group: str
     connections: tuple[int, ...]
@@ -17,7 +17,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class PushLayout:
-    """LAYOUTS_CHANGED to these connections: their groups subscribe to the topic, and this is its new layout."""
+    """Send LAYOUTS_CHANGED to these connections: their groups subscribe to the topic, and this is its layout now."""
 
     layout: TopicLayout
     connections: tuple[int, ...]
@@ -25,7 +25,7 @@ class PushLayout:
 
 @dataclass(frozen=True, slots=True)
 class PushQueueFree:
-    """QUEUE_FREE to this connection: these queues are assigned to its member and free."""
+    """Send QUEUE_FREE to this connection: the list gives these queues to its member, and they are free."""
 
     connection: int
     queues: tuple[FreeQueue, ...]
@@ -33,7 +33,7 @@ class PushQueueFree:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Close the connection now, without a response and without reading frames that it still holds."""
+    """Close the connection now, without a response and without reading what it still holds."""
 
     connection: int
     reason: str
@@ -41,7 +41,7 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True)
 class StalePulls:
-    """The epoch of this queue has risen: held pulls of the group with another epoch get STALE_EPOCH at once."""
+    """Respond STALE_EPOCH at once to held pulls of the group that carry another epoch: the epoch of this queue has risen."""
 
     group: str
     topic: str
@@ -51,7 +51,7 @@ class StalePulls:
 
 @dataclass(frozen=True, slots=True)
 class DrainFault:
-    """The next effects could not be made and are lost. Members ask for lists and queues again on their own."""
+    """The remaining effects could not be made and are lost. Members request lists and queues again at their usual times."""
 
     error: Exception
 

@@ -1,4 +1,4 @@
-"""GROUP_STATUS: the state of a group at one broker. RocketMQ: AdminBrokerProcessor (GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST)."""
+"""GROUP_STATUS: the state of a group at this broker. RocketMQ: AdminBrokerProcessor (GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST)."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,11 +9,11 @@ from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, MemberStatus, QueueStatus
 
 SESSION_DIGITS_SHOWN = 8
-"""Digits of a session that are shown: the whole session is a secret."""
+"""Number of digits of a session that are shown. The whole session is a secret."""
 
 
 class GroupStatusReader:
-    """Reads the state of a group. Large groups are read part by part: members, then queues, then `combine`."""
+    """Reads the status of groups. Large groups are read in parts: the members, then the queues, then `combine`."""
 
     def __init__(self, state: GroupState, membership: Membership, legacy: LegacyClients) -> None:
         self._state = state
@@ -25,23 +25,23 @@ class GroupStatusReader:
         return tuple(sorted(self._state.activity))
 
     def contract(self, group: str) -> ConsumerGroup | None:
-        """Return what the group's members have agreed on; None for a group without native members."""
+        """Return the contract that the members have agreed on, or None for a group without native members."""
         known = self._state.groups.get(group)
         return None if known is None else known.contract
 
     def held_count(self, group: str) -> int | None:
-        """Return how many queues of the group are held; None for a group that is not ordered and has no lock."""
+        """Return the number of held queues, or None for a group that is not ordered and has no locks."""
         contract, locks = self.contract(group), self._state.locks
         return locks.held_count(group) if (contract is not None and contract.locks) or locks.topics_of_group(group) else None
 
     def read(self, group: str, now_ms: int, address: Callable[[int], str]) -> GroupStatus | None:
-        """Return GROUP_STATUS of one group, all at once; None if the group is unknown. `address` returns the peer of a connection."""
+        """Return the status of a group, read at once, or None if the group is unknown. `address` names the peer of a connection."""
         found = [self.read_member(group, client_id, now_ms, address) for client_id in self.member_ids(group)]
         queues = [self.read_queue(key, now_ms) for key in self.queue_keys_of(group)]
         return self.combine(group, [member for member in found if member is not None], queues)
 
     def combine(self, name: str, members: Sequence[MemberStatus], queues: Sequence[QueueStatus]) -> GroupStatus | None:
-        """Return the status, with the results of `read_member` and `read_queue` for each; None if the group is unknown."""
+        """Return the status made of the results of `read_member` and `read_queue`, or None if the group is unknown."""
         state = self._state
         if name not in state.activity:
             return None
@@ -56,12 +56,12 @@ class GroupStatusReader:
         )
 
     def member_ids(self, group: str) -> tuple[str, ...]:
-        """Return the client ids of the group's members, sorted."""
+        """Return the client ids of the members, sorted."""
         known = self._state.groups.get(group)
         return () if known is None else known.member_ids
 
     def read_member(self, name: str, client_id: str, now_ms: int, address: Callable[[int], str]) -> MemberStatus | None:
-        """Return the status of a member; None if it is not a member any more."""
+        """Return the status of one member, or None if it is no longer a member."""
         state = self._state
         group = state.groups.get(name)
         if group is None or client_id not in group.members:
@@ -72,18 +72,18 @@ class GroupStatusReader:
         else:
             session = state.sessions.get(session_id)
             connection, heard_ms = (None, now_ms) if session is None else (session.connection, session.received_ms)
-        said = group.member_subscriptions.get(client_id)
+        declared = group.member_subscriptions.get(client_id)
         return MemberStatus(
             client_id=client_id,
             session=None if session_id is None else session_id[:SESSION_DIGITS_SHOWN],
             address="" if connection is None else address(connection),
             connected=connection is not None,
             heard_ago_ms=max(0, now_ms - heard_ms),
-            subscriptions=None if group.contract is not None and group.contract.subscriptions == said else said,
+            subscriptions=None if group.contract is not None and group.contract.subscriptions == declared else declared,
         )
 
     def queue_keys_of(self, name: str) -> Iterator[QueueKey]:
-        """Yield the queues to which the group subscribes and those in which it has progress or a lock, sorted, one topic at a time."""
+        """Yield the queues to which the group subscribes and those with progress or a lock, sorted. Reads one topic at a time."""
         state = self._state
         group = state.groups.get(name)
         subscribed = {} if group is None else group.contract_subscriptions
@@ -94,7 +94,7 @@ class GroupStatusReader:
                 yield name, topic, queue_id
 
     def read_queue(self, key: QueueKey, now_ms: int) -> QueueStatus:
-        """Return the status of one queue of the group."""
+        """Return the status of one queue of one group."""
         state = self._state
         lock, progress, committed_ms = state.locks.get(key), state.progress.get(key), state.progress.committed_ms(key)
         failing = state.progress.failing(key)

@@ -1,4 +1,4 @@
-"""Bodies of HEART_BEAT: decoded within limits, checked, parsed and cached, so that one that has not changed costs next to nothing."""
+"""Bodies of HEART_BEAT: decoded within limits, checked, parsed and cached, so that a repeated one costs almost nothing."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from lockstep.protocol.names import check_client_id
 
 SESSION_DIGITS = 32
 GROUPS_PER_CLIENT_MAX = 256
-"""Consumer groups in one HEART_BEAT; RocketMQ's clients have only a few."""
+"""Consumer groups in one HEART_BEAT. RocketMQ's clients have a handful."""
 CLIENT_ID_SHOWN = 80
 HEARTBEAT_BYTES = 1_000
-"""Memory of a cached HEART_BEAT in addition to its texts and its subscriptions."""
+"""Memory of a cached HEART_BEAT without its texts and its subscriptions."""
 REMEMBERED_BYTES_MAX = 64 << 20
-"""Memory of all cached HEART_BEATs: those of 10,000 connections with 8 topics each."""
+"""Memory of all cached HEART_BEATs: 10,000 connections with 8 topics each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heartbeat:
-    """A body that is within the limits, and the contracts that its groups declare, in their order."""
+    """A checked body, and the contracts of its groups in the same order."""
 
     body: HeartbeatBody
     contracts: tuple[ConsumerGroup, ...]
 
     @classmethod
     def from_body(cls, body: HeartbeatBody) -> "Heartbeat":
-        """Parse a body. Raise LocalProtocolError if it breaks a limit or a rule."""
+        """Check a body. Raise LocalProtocolError, which names the fault, if it is not within the limits."""
         check_client_id(body.client_id)
         if body.session is not None and (len(body.session) != SESSION_DIGITS or body.session.strip("0123456789abcdef")):
             raise LocalProtocolError(f"session of client {body.client_id}: expected {SESSION_DIGITS} lower-case hex digits")
@@ -42,16 +42,16 @@ class Heartbeat:
 
 
 class HeartbeatCache:
-    """A cache of the latest HEART_BEATs by a digest of their bytes, as many as fit; the one read longest ago is evicted first."""
+    """The last HEART_BEATs by a digest of their bytes, up to a limit of memory. The least recently read one is evicted first."""
 
     def __init__(self, bytes_max: int = REMEMBERED_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._known: OrderedDict[bytes, tuple[Heartbeat, int]] = OrderedDict()
-        """Digest → the heartbeat, and its approximate memory."""
+        """Digest → the heartbeat, and its estimated memory."""
         self.bytes = 0
 
     def read(self, raw: bytes) -> Heartbeat:
-        """Return the heartbeat; decode, check and parse it if it is not cached. Raise RemoteProtocolError or LocalProtocolError."""
+        """Return the heartbeat; decode, check and parse it if it is not cached. Raises RemoteProtocolError and LocalProtocolError."""
         digest = blake2b(raw, digest_size=16).digest()
         known = self._known.get(digest)
         if known is not None:
@@ -67,8 +67,9 @@ class HeartbeatCache:
 
 
 def heartbeat_body(raw: bytes) -> HeartbeatBody:
-    """Return the body of a HEART_BEAT. Lists that are longer than any client's are refused before they are decoded. Raise
-    RemoteProtocolError or LocalProtocolError.
+    """Decode the body of a HEART_BEAT. Raise RemoteProtocolError or LocalProtocolError.
+
+    The lengths of its lists are checked before their items are decoded.
     """
     plain = unpack_plain(raw, what=HeartbeatBody.__name__)
     if isinstance(plain, dict):

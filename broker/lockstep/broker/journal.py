@@ -1,12 +1,12 @@
-"""The journal: the durable changes of one loop turn, which are written as the body of one state record (store.md).
+"""The durable changes of one loop turn, which are written to the log as one state record (store.md).
 
-A change is a tuple `(kind, …)` of plain values. A table alters its durable state only by `Journal.record`; replay applies the same changes
-alone. Applying *sets* values and depends on nothing but the tables, so a record whose changes a snapshot already contains may be applied
-again with the same result.
+A change is a tuple `(kind, …)` of plain values. A table alters its durable state only by `Journal.record`, and replay applies the same
+changes. Applying a change *sets* values and depends on nothing except the tables. So a record whose changes are already in a snapshot may
+be applied again, with the same result.
 
     body = msgpack [FORMAT, [change, change, …]]
 
-A change is encoded before it is applied. One that can't be encoded fails the request that makes it, and no table has changed.
+A change is encoded before it is applied. If it can't be encoded, the request that makes it fails and no table has changed.
 """
 
 from collections.abc import Callable
@@ -25,24 +25,25 @@ _FORMAT = _packb(FORMAT)
 
 
 class Journal:
-    """Collects changes until the store writes them (`LogWriter.before_write`). `on_dirty` is called with the first change of each turn.
+    """Collects changes until the store takes them (`LogWriter.before_write`).
 
-    `on_apply_failed` is called with the error of a change that could not be applied: the tables may hold half of it, and the log lacks it.
+    Calls `on_dirty` at the first change of each turn, and `on_apply_failed` with the error of a change that could not be applied: the tables
+    may hold half of it, and the log lacks it.
     """
 
     __slots__ = ("_changes", "on_apply_failed", "on_dirty")
 
-    def __init__(self, on_dirty: Callable[[], None] | None = None, on_unsure: Callable[[BaseException], None] | None = None) -> None:
+    def __init__(self, on_dirty: Callable[[], None] | None = None, on_apply_failed: Callable[[BaseException], None] | None = None) -> None:
         self.on_dirty = on_dirty
-        self.on_apply_failed = on_unsure
+        self.on_apply_failed = on_apply_failed
         self._changes: list[bytes] = []
-        """The changes, encoded."""
+        """Each change as it will be written."""
 
     def __len__(self) -> int:
         return len(self._changes)
 
     def record(self, change: Change, apply: Callable[[Change], object]) -> None:
-        """Apply a change and append it. Raise LocalProtocolError if it can't be encoded; then it is neither applied nor appended."""
+        """Apply a change and append it. Raise LocalProtocolError, without doing either, if it can't be encoded."""
         try:
             data = _packb(change)
         except (TypeError, ValueError, OverflowError) as error:
@@ -58,9 +59,9 @@ class Journal:
             self.on_dirty()
 
     def encode(self, bytes_max: int) -> list[bytes]:
-        """Return the body of the record that has everything appended since the last call; no body if there is nothing to write.
+        """Return the bodies of the records that carry everything appended since the last call; none if there is nothing to write.
 
-        There is one body unless it would exceed `bytes_max`, then as many as needed, in order.
+        One body, or, if it has more than `bytes_max` bytes, as many as are needed, in order.
         """
         changes, self._changes = self._changes, []
         return _bodies(changes, bytes_max) if changes else []
@@ -79,7 +80,7 @@ def _array_head(count: int) -> bytes:
 
 
 def decode_changes(body: bytes) -> list[Change]:
-    """Return the changes of one state record, in order. Raise StoreError if the body is not one of a journal."""
+    """Return the changes of one state record, in order. Raise StoreError if the body can't be read."""
     try:
         number, changes = msgpack.unpackb(body, use_list=False)
         if number != FORMAT:

@@ -1,14 +1,13 @@
-"""Requests without an epoch: RocketMQ's own rules, in addition to sessions (ordering.md 12). RocketMQ: RebalanceLockManager,
-ConsumerOffsetManager.
+"""Requests without an epoch, by RocketMQ's rules (ordering.md 12). RocketMQ: RebalanceLockManager, ConsumerOffsetManager.
 
-A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ, survives its client's connection, and lasts for another 60 s after a start.
+A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ. It survives its client's connection, and a start gives it a new lease.
 
-| LOCK_BATCH_MQ by client c | the queue is                      | result                       |
-|---------------------------|-----------------------------------|------------------------------|
-|                           | held by c, lease not over         | granted, lease renewed       |
-|                           | free                              | granted                      |
-|                           | held by another, lease over       | granted: taken over          |
-|                           | held by another, or by a session  | refused: not in the response |
+| the queue at a LOCK_BATCH_MQ of client c | result                            |
+|------------------------------------------|-----------------------------------|
+| held by c, lease not over                | granted, lease renewed            |
+| free                                     | granted                           |
+| held by another client, lease over       | granted: taken over               |
+| held by another client, or by a session  | refused: not in the response      |
 """
 
 from itertools import islice
@@ -29,15 +28,17 @@ class LegacyClients:
         self._state = state
         self._membership = membership
         self._leases: dict[QueueKey, int] = {}
-        """Classic lock → when it was renewed last; the one renewed longest ago comes first."""
+        """Classic lock → time of its last renewal, the oldest first."""
         self.refused_update_count = 0
-        """Commits without an epoch that were not applied because another client holds the queue."""
+        """Number of commits without an epoch that were refused because another client holds the queue."""
 
     # -------------------------------------------------------------------------------------------------------------- locks
 
     def lock(self, body: LockBatchBody, now_ms: int) -> LockBatchReply:
-        """Lock the queues for a client and return those that it holds now: all that it may have, or none if their locks exceed a limit
-        (NoPermissionError, ServiceNotAvailableError). As in RocketMQ, membership is not checked.
+        """Lock the queues that the client may have, and return those that it holds now.
+
+        Lock none if that exceeds a limit: raise NoPermissionError or ServiceNotAvailableError. As in RocketMQ the client need not be a
+        member of the group.
         """
         check_group(body.consumer_group)
         check_client_id(body.client_id)
@@ -66,7 +67,7 @@ class LegacyClients:
         self._leases[key] = now_ms
 
     def unlock(self, body: LockBatchBody) -> None:
-        """Free the queues that this client holds; the others are ignored."""
+        """Free the queues that this client holds. Others are ignored."""
         for ref in body.mq_set:
             key = self._key(body, ref)
             holder = self._state.locks.holder(key)
@@ -81,7 +82,7 @@ class LegacyClients:
             self._free(key)
 
     def restore_leases(self, now_ms: int) -> None:
-        """Give every recorded classic lock its whole lease from now."""
+        """Give every recorded classic lock a whole lease from now."""
         self._leases = {key: now_ms for key, lock in self._state.locks if lock.held_by_classic}
 
     def next_due_ms(self) -> int | None:
@@ -89,7 +90,7 @@ class LegacyClients:
         return None if renewed is None else renewed + self._state.config.classic_lock_ms + 1
 
     def lease_left_ms(self, key: QueueKey, now_ms: int) -> int | None:
-        """Return the time that is left of a lease; None if no classic client holds the queue."""
+        """Return the rest of the lease, or None if no classic client holds the queue."""
         renewed = self._leases.get(key)
         return None if renewed is None else max(0, renewed + self._state.config.classic_lock_ms - now_ms)
 
@@ -111,21 +112,19 @@ class LegacyClients:
     # ----------------------------------------------------------------------------------------------------- pull and offset
 
     def may_commit(self, connection: int, key: QueueKey) -> bool:
-        """Return whether a commit without an epoch is accepted: the queue is free, or held by this connection's classic client."""
+        """Whether a commit without an epoch is applied: the queue is free, or held by this connection's classic client."""
         holder = self._state.locks.holder(key)
         return holder is None or self._is_holder(holder, self._membership.classic_client_on(connection))
 
     def query_offset(self, key: QueueKey, *, young: bool) -> int | None:
-        """Return the group's offset; without one, 0 for a young queue, whose first message is a recent one; else None."""
+        """Return the group's offset. If it has none, return 0 for a young queue, whose first message is still available, else None."""
         progress = self._state.progress.get(key)
         if progress is not None:
             return progress.offset
         return 0 if young or self._state.progress.since(key[0], key[1]) is not None else None
 
     def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int) -> None:
-        """Take a commit without an epoch as it is; a lower offset is a reset. Raise NoPermissionError, with the holder, if another client
-        holds the queue.
-        """
+        """Apply a commit without an epoch. A lower offset is a reset. Raise NoPermissionError, which names the holder, if there is one."""
         state = self._state
         group, topic, queue_id = key
         check_group(group)
@@ -134,11 +133,11 @@ class LegacyClients:
         if not self.may_commit(connection, key):
             self.refused_update_count += 1
             holder = state.locks.holder(key)
-            assert holder is not None, "a free queue takes commits"
-            raise NoPermissionError(f"{topic} queue {queue_id} is held by {holder.client_id} of group {group}: the offset is not taken")
+            assert holder is not None, "commits to a free queue are applied"
+            raise NoPermissionError(f"{topic} queue {queue_id} is held by {holder.client_id} of group {group}: the offset is not applied")
         end = state.bounds.end_offset(topic, queue_id)
         if not 0 <= offset <= end:
-            raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, where the queue ends")
+            raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, the end of the queue")
         progress = state.progress.get(key)
         state.check_progress_room(group, topic, int(progress is None))
         state.register_group(group)

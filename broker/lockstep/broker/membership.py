@@ -1,9 +1,9 @@
-"""Membership of groups: heartbeats, unregistering, closed connections, silence (ordering.md 1, 5.1, 6.1, 11).
+"""Member lists: heartbeats, leaving, closed connections, silence (ordering.md 1, 5.1, 6.1, 11).
 
 RocketMQ: ClientManageProcessor, ConsumerManager.
 
-A session joins a group by HEART_BEAT. It leaves by UNREGISTER_CLIENT, by a later HEART_BEAT that does not name the group, or when it is
-over; it loses its locks only when it is over or releases them. A classic client leaves with its connection, or after 120 s of silence.
+A session joins a group by HEART_BEAT. It leaves by UNREGISTER_CLIENT, by a later HEART_BEAT that does not name the group, or when it ends.
+It loses its locks only when it ends or releases them. A classic client leaves when its connection closes, or after 120 s of silence.
 """
 
 from collections import Counter
@@ -19,41 +19,41 @@ from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, He
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
 
 MEMBERS_PER_CONNECTION_MAX = GROUPS_PER_CLIENT_MAX
-"""Classic members of one connection. A classic client may change its client id; a session has one client id and as many groups."""
+"""Classic members of one connection, whose client id may change. A session has one client id and is limited to as many groups."""
 SUBSCRIPTION_BYTES_PER_CONNECTION_MAX = 2 << 20
-"""Subscriptions of all classic members of one connection: more than one HEART_BEAT may name."""
+"""Estimated memory of the subscriptions of all classic members of one connection: more than one HEART_BEAT may name."""
 
 
 @dataclass(slots=True)
 class ClassicMember:
-    """A classic member of one group: its connection, and how long it counts without another heartbeat."""
+    """A classic member of one group: its last connection, and until when it remains a member without another HEART_BEAT."""
 
     connection: int | None
     until_ms: int
     subscription_bytes: int = 0
-    """Approximate memory of its subscriptions, counted for the connection."""
+    """Estimated memory of its subscriptions, which counts towards the limit of the connection."""
 
 
 class Membership:
-    """Makes every change of a member list."""
+    """Changes the member lists of all groups."""
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
         self._classic_members: dict[tuple[str, str], ClassicMember] = {}
-        """(group, client id) → connection and time of the classic member's last heartbeat."""
+        """(group, client id) → its connection and its time limit."""
         self._classic_members_on: dict[int, dict[tuple[str, str], None]] = {}
-        """Connection → the members of `_classic_members` whose last heartbeat it carried."""
+        """Connection → keys of `_classic_members` whose last HEART_BEAT arrived on it."""
         self._classic_group_counts: Counter[str] = Counter()
-        """Client id → in how many groups `_classic_members` has it."""
+        """Client id → number of groups in which `_classic_members` has it."""
         self._classic_clients: dict[int, str] = {}
 
     # ---------------------------------------------------------------------------------------------------------- heartbeat
 
     def heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> HeartbeatReply | None:
-        """Bind the session, join the groups that the heartbeat names and leave those that it no longer names. Return None if the connection
-        is being closed.
+        """Bind the session, join the groups that it names, and leave those that it no longer names.
 
-        Groups that are refused do not keep the others from being joined; the first error is raised when all are done.
+        Return None if the connection is being closed. A group that is refused does not keep the session from joining the others; the first
+        refusal is raised at the end.
         """
         body = heartbeat.body
         if connection in self._state.closing:
@@ -81,7 +81,7 @@ class Membership:
         state = self._state
         bound = state.sessions.bind(session_id, body.client_id, connection=connection, number=body.connection, now_ms=now_ms)
         if bound is SessionRefusal.DUPLICATE:
-            raise DuplicateClientIdError(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
+            raise DuplicateClientIdError(f"client id {body.client_id} is in use by a connected session: give each client an id of its own")
         if isinstance(bound, SessionRefusal):
             state.close_connection(connection, f"heartbeat refused: {bound.value}")
             return None
@@ -90,7 +90,7 @@ class Membership:
         return bound.session
 
     def _join_or_refuse(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> BrokerError | None:
-        """Join the group; return why it can't be joined, or None."""
+        """Join the group. Return why it can't be joined, or None."""
         try:
             self._check_room(entry.group, session.client_id, offered)
         except BrokerError as error:
@@ -134,9 +134,10 @@ class Membership:
     def _replaces_subscriptions(
         self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup
     ) -> bool:
-        """Return whether only the subscriptions differ and the group's policy lets the new ones replace the old ones.
+        """Return whether only the subscriptions differ and the group's policy allows that (ordering.md 11.4), and put them into force.
 
-        A member that joins decides for all, and so does one with a version above all others (it was assigned queues). Other members do not.
+        The subscriptions of a member that joins apply to all, and those of a member that names a version above all others (it gained
+        queues). Otherwise those of a member that is already on the list change nothing.
         """
         state = self._state
         if (
@@ -151,14 +152,14 @@ class Membership:
             state.groups.set_contract(group.name, offered)
         return True
 
-    def _record_subscriptions(self, entry: ConsumerGroup, client_id: str, said: tuple[Subscription, ...]) -> None:
+    def _record_subscriptions(self, entry: ConsumerGroup, client_id: str, declared: tuple[Subscription, ...]) -> None:
         group = self._state.groups.get(entry.group)
-        assert group is not None, "it was joined"
-        self._state.groups.record_subscriptions(group, client_id, said)
+        assert group is not None, "the member has joined"
+        self._state.groups.record_subscriptions(group, client_id, declared)
         self._state.groups.record_subscription_versions(group, entry.subscriptions)
 
     def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
-        """Return why the contract can't be changed; None if no other member relies on the old one."""
+        """Return why the contract can't be changed, or None if no other member depends on the old one."""
         state = self._state
         others = [client_id for client_id in group.member_ids if client_id != session.client_id]
         draining = [each for each in state.locks.sessions_holding(group.name) if each != session.id]
@@ -196,19 +197,19 @@ class Membership:
         return GroupView(self.member_list(name) or MemberList((), self._state.version(name)), since, last_decides)
 
     def member_list(self, name: str) -> MemberList | None:
-        """Return the member list; None if the group has no member here."""
+        """Return the member list, or None if the group has no member here."""
         group = self._state.groups.get(name)
         if group is None or not group.members:
             return None
         return MemberList(group.member_ids, self._state.version(name), group.has_classic_members)
 
     def member_count(self, name: str) -> int:
-        """Return how many members the group has here."""
+        """Return the number of members that the group has here."""
         group = self._state.groups.get(name)
         return 0 if group is None else len(group.members)
 
     def subscription(self, name: str, topic: str) -> Subscription | None:
-        """Return the group's subscription to this topic: that of its contract, else that of its classic members."""
+        """Return the group's subscription of this topic: the contract's, or that of its classic members."""
         group = self._state.groups.get(name)
         if group is None:
             return None
@@ -220,8 +221,9 @@ class Membership:
     # ------------------------------------------------------------------------------------------------------------ leaving
 
     def unregister(self, connection: int, client_id: str, name: str, now_ms: int) -> bool:
-        """Remove the member from the list at once; session and locks stay, so that it can drain. Return False if the connection is being
-        closed.
+        """Remove the client from the list at once; its session and its locks remain (ordering.md 6.1).
+
+        Return False if the connection is being closed.
         """
         state = self._state
         group = state.groups.get(name)
@@ -239,7 +241,7 @@ class Membership:
         return True
 
     def connection_closed(self, connection: int, now_ms: int) -> None:
-        """Begin the grace of the connection's session, or remove its classic client. Any other connection's close is ignored."""
+        """Begin the grace of the connection's session, and remove its classic members. The close of any other connection has no effect."""
         self._state.closing.pop(connection, None)
         self._state.sessions.unbind(connection, now_ms)
         self._classic_clients.pop(connection, None)
@@ -247,23 +249,23 @@ class Membership:
             self._classic_leave(name, client_id)
 
     def expire(self, now_ms: int) -> None:
-        """End the sessions that are over, as far as FREES_PER_TICK allows, and remove the classic members that are silent."""
+        """End the sessions whose time is over, as far as FREES_PER_TICK allows, and remove silent classic members."""
         state = self._state
         left = FREES_PER_TICK
         for session in state.sessions.expired_sessions(now_ms):
             if session.connection is not None:
-                state.close_connection(session.connection, "nothing was heard of its session for the session timeout")
+                state.close_connection(session.connection, "nothing was received from its session for the session timeout")
             left -= self._end_session(session, left)
         for (name, client_id), seen in list(self._classic_members.items()):
             if now_ms > seen.until_ms:
                 if seen.connection is not None:
-                    state.close_connection(seen.connection, "nothing was heard of its classic client")
+                    state.close_connection(seen.connection, "nothing was received from its classic client")
                 self._classic_leave(name, client_id)
 
     def _end_session(self, session: Session, count_max: int) -> int:
-        """End a session that is over: remove it from every list, then free its locks. Return how many were freed.
+        """Remove an ended session from every list, then free its locks. Return the number of freed locks.
 
-        The session is forgotten last: the next call does what `count_max` or an error has left.
+        The session itself is removed last, so that the next call completes what `count_max` or an error has left.
         """
         state = self._state
         for group in state.groups.groups_of_session(session.id):
@@ -278,7 +280,7 @@ class Membership:
     # ------------------------------------------------------------------------------------------------------------ classic
 
     def _classic_heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> None:
-        """Register as RocketMQ does: the newest connection of a client id counts, the newer subscription version wins."""
+        """Apply the rules of RocketMQ's registry: the newest connection of a client id counts, and the newer subscription version wins."""
         state, body = self._state, heartbeat.body
         self._classic_clients[connection] = body.client_id
         refused: list[BrokerError] = []
@@ -287,10 +289,10 @@ class Membership:
             group = state.groups.get(entry.group)
             if group is not None and group.members.get(body.client_id) is not None:
                 raise DuplicateClientIdError(
-                    f"client id {body.client_id} belongs to a living session here: give each client an id of its own"
+                    f"client id {body.client_id} is in use by a connected session: give each client an id of its own"
                 )
             seen = self._classic_members.get(key)
-            here = None if seen is None else seen.connection  # a member for which this connection has no room stays on its own
+            here = None if seen is None else seen.connection  # a member for which this connection has no room remains on its own
             try:
                 size = self._check_connection_room(connection, entry.group, body.client_id, contract)
                 here = connection
@@ -305,12 +307,12 @@ class Membership:
             state.classic_connections[body.client_id] = connection
             self._record_subscriptions(entry, body.client_id, contract.subscriptions)
             group = state.groups.get(entry.group)
-            assert group is not None, "it was joined"
+            assert group is not None, "the member has joined"
             known, newer = group.classic_subscriptions, {}
             for each in entry.subscriptions:
                 if each.topic not in known or each.sub_version > known[each.topic].sub_version:
                     newer[each.topic] = each.sub_version
-            if newer:  # of the copy that is kept and counted
+            if newer:  # use the copy that is stored and counted
                 kept = group.member_subscriptions[body.client_id]
                 known |= {each.topic: replace(each, sub_version=newer[each.topic]) for each in kept if each.topic in newer}
             if len(known) > len(entry.subscriptions):
@@ -320,7 +322,7 @@ class Membership:
             raise refused[0]
 
     def _check_connection_room(self, connection: int, name: str, client_id: str, offered: ConsumerGroup) -> int:
-        """Return the approximate memory of the member's subscriptions. Raise NoPermissionError above the limits of one connection."""
+        """Return the estimated memory of the member's subscriptions. Raise NoPermissionError above a limit of the connection."""
         key, here = (name, client_id), self._classic_members_on.get(connection, {})
         if key not in here and len(here) >= MEMBERS_PER_CONNECTION_MAX:
             raise NoPermissionError(
@@ -332,7 +334,7 @@ class Membership:
         if total > SUBSCRIPTION_BYTES_PER_CONNECTION_MAX:
             raise NoPermissionError(
                 f"the members of this connection have subscriptions of {total} bytes, {SUBSCRIPTION_BYTES_PER_CONNECTION_MAX} are allowed: "
-                f"{client_id} can't subscribe so in {name}"
+                f"{client_id} can't subscribe to that much in {name}"
             )
         return size
 
@@ -345,7 +347,7 @@ class Membership:
             self._state.leave_group(name, client_id)
 
     def _set_classic_member(self, key: tuple[str, str], seen: ClassicMember | None) -> None:
-        """Set connection and time of a classic member's last heartbeat; None removes it."""
+        """Replace the entry of a classic member. None removes it."""
         before = self._classic_members.pop(key, None)
         if before is not None:
             self._classic_group_counts[key[1]] -= 1
@@ -363,11 +365,11 @@ class Membership:
             del self._classic_group_counts[key[1]]
 
     def classic_client_on(self, connection: int) -> str | None:
-        """Return the classic client whose heartbeat came on this connection."""
+        """Return the classic client whose HEART_BEAT arrived on this connection."""
         return self._classic_clients.get(connection)
 
     def classic_received(self, name: str, client_id: str) -> tuple[int | None, int]:
-        """Return the connection of a classic member (None if it has not reconnected since the start) and the time of its last heartbeat."""
+        """Return the connection of a classic member (None if it was not heard since the start) and when it was last heard."""
         seen = self._classic_members[name, client_id]
         config = self._state.config
         return seen.connection, seen.until_ms - (config.classic_restart_ms if seen.connection is None else config.classic_member_ms)
@@ -375,7 +377,7 @@ class Membership:
     # -------------------------------------------------------------------------------------------------------------- start
 
     def restore_members(self, now_ms: int) -> None:
-        """Give every member that the log names the grace (classic: 30 s) from now."""
+        """Restore every member that the log names. Each has the grace (30 s for a classic client) from now on."""
         state = self._state
         for group in state.groups:
             for client_id, session_id in group.members.items():

@@ -1,4 +1,4 @@
-"""Decides whether a pull may be served: by epoch, by generation, or by neither (ordering.md 2.3, 2.5, 12.3)."""
+"""The check of a pull: by epoch, by generation, or by neither (ordering.md 2.3, 2.5, 12.3)."""
 
 from dataclasses import dataclass
 
@@ -11,18 +11,18 @@ from lockstep.protocol.errors import NoPermissionError
 
 @dataclass(frozen=True, slots=True)
 class PullCheck:
-    """The result for one pull."""
+    """Whether a pull may be served, and what else it may do."""
 
     stale: bool = False
-    """The epoch is not good: STALE_EPOCH."""
+    """Its epoch or generation is not valid: respond STALE_EPOCH."""
     may_commit: bool = False
-    """The commit bit counts."""
+    """It has no epoch, and its commit bit may be obeyed."""
     gap: tuple[int, int] | None = None
-    """[first, end) that retention removed before the group had read it: for PullReply, reported once."""
+    """[first, end) that retention removed before the group consumed it, if PullReply has to report it."""
 
 
 class PullFence:
-    """Checks PULL_MESSAGE by epoch and generation. A pull that has waited is checked again before its response."""
+    """The fence of PULL_MESSAGE. A pull that has waited is checked again before its response."""
 
     def __init__(self, state: GroupState, lock_sync: LockSync, legacy: LegacyClients) -> None:
         self._state = state

@@ -1,14 +1,14 @@
-"""A long list in a snapshot: taken in one turn of the loop, made and packed in others."""
+"""Long lists of a snapshot: copied in one turn of the loop, made and packed in later ones."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
 class SnapshotRows:
-    """`count` rows that `make` yields from values that no longer change: the copy of a table.
+    """The `count` rows that `make` yields from a copy of a table, which nothing changes any more.
 
-    Copying a table takes a hundredth of the time that making and packing its rows takes, so a snapshot can be of a single turn without a
-    long turn.
+    Copying a table takes a hundredth of the time of making and packing its rows. So all tables can be copied in one turn without delaying
+    requests.
     """
 
     __slots__ = ("_count", "_make")

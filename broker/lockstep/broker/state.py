@@ -1,8 +1,8 @@
-"""All state of a broker: changed by requests, kept by the log, rebuilt from snapshot and log (store.md).
+"""The durable state of a broker: changed by requests, kept by the log, rebuilt from a snapshot and the log (store.md).
 
-A change is a tuple `(kind, …)` in the Journal. At the end of a loop turn the changes of the turn become one state record (several if one
-would not fit a file of the log), which is written before any response that depends on them is sent. A layout is written at once: the log
-must have a topic before it has a message of it.
+A change is a tuple `(kind, …)` in the Journal. At the end of a loop turn its changes become one state record, or several if one would not
+fit into a file of the log. It is written before any response that depends on it is sent. A layout is written at once: the log must have a
+topic before it holds a message of it.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ from lockstep.runtime.host import Random
 
 SNAPSHOT_FORMAT = 1
 STORE = "broker.store"
-"""(STORE, store id): the store that a start opened."""
+"""(STORE, store id): the store that a start has opened."""
 
 
 class BrokerState:
-    """The tables, wired to one journal and one store. This is the store's Replay."""
+    """The tables, connected to one journal and one store. Implements the store's Replay."""
 
     def __init__(self, config: CoordinationConfig, store: Store, random: Random, *, topics_max: int = TOPICS_MAX) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class BrokerState:
             self.journal,
             config.broker_name,
             self._topic_changed,
-            stored=store.stored_queue_ids,
+            stored_queue_ids=store.stored_queue_ids,
             new_writer=lambda: int.from_bytes(random.token(4), "big") % WRITER_MAX,
             topics_max=topics_max,
         )
@@ -55,7 +55,7 @@ class BrokerState:
     # --------------------------------------------------------------------------------------------------------------- running
 
     def write_changes(self) -> None:
-        """Append the state record of the changes since the last one. The store calls this at the end of a turn."""
+        """Append the state record of the changes since the last one. The store calls it at the end of a turn."""
         for body in self.journal.encode(self._store.state_bytes_max):
             self._store.append_state(body)
 
@@ -73,7 +73,7 @@ class BrokerState:
         self.sequences.drop_topic(topic)
 
     def take_snapshot(self) -> dict[str, Any]:
-        """Return all tables as of now; everything in them is in the log."""
+        """Return all tables as they are now, after writing their changes to the log."""
         self.write_changes()
         return {
             "format": SNAPSHOT_FORMAT,
@@ -106,15 +106,15 @@ class BrokerState:
                 self.coordination.apply(change)
 
     def record_store_id(self) -> None:
-        """Record at each start to which store the log belongs."""
+        """Record to which store the log belongs. Called by each start."""
         self.journal.record((STORE, self._store.store_id), self._check_store)
 
     def _check_store(self, change: Change) -> None:
         _, store_id = change
         if store_id != self._store.store_id:
             raise StoreCorruptError(
-                f"the log is of store {store_id}, lockstep/identity names store {self._store.store_id}: the log is another broker's. Put "
-                "the right files into commitlog; nothing was changed"
+                f"the log is of store {store_id}, lockstep/identity names store {self._store.store_id}: this log belongs to another broker. "
+                "Put the right files into commitlog; nothing was changed"
             )
 
     def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:

@@ -1,6 +1,7 @@
-"""The groups that a broker knows, and the day of the last sign of life of each: a member, a commit, a setting.
+"""The groups that a broker knows, and the day on which each was last active (a member, a commit, a setting).
 
-A day is enough to forget a group after weeks: a commit costs a comparison, and one change a day and group goes into the log.
+A day is precise enough to forget a group after weeks, and cheap: a commit costs a comparison, and the log gets one change per day and
+group.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ DAY_MS = 86_400_000
 
 
 class ActivityTable:
-    """Group name → last day of activity, days since 1970, durable. It has every group that another table has."""
+    """A durable table of group name → last active day, in days since 1970. It has every group that any other table has."""
 
     KINDS = frozenset({"group.active", "group.forgotten"})
 
@@ -22,7 +23,7 @@ class ActivityTable:
         self._days: dict[str, int] = {}
         self.today = 0
         self._since = 0
-        """Idle days count from this day at the earliest: the start of the process, later by every jump of the clock."""
+        """Idle days count from this day at the earliest: the start of the process, moved by every jump of the clock."""
 
     def __len__(self) -> int:
         return len(self._days)
@@ -34,10 +35,10 @@ class ActivityTable:
         return iter(self._days)
 
     def set_day(self, today: int) -> bool:
-        """Sets the day, in days since 1970. Returns whether it is another one than before.
+        """Set the day, in days since 1970. Return whether it differs from the previous one.
 
-        Only days on which the broker ran, one after the other, make a group idle: time in which it was stopped and days that the clock
-        jumped over do not.
+        Only consecutive days on which the broker ran make a group idle. Time in which it was stopped, and days that the clock skipped, do
+        not count.
         """
         before, self.today = self.today, today
         if abs(today - before) > 1:
@@ -45,27 +46,30 @@ class ActivityTable:
         return today != before
 
     def record_activity(self, group: str) -> None:
-        """The group is in use. Begins it, where it is not known: ask for room first. A day never falls: the clock may have been ahead."""
+        """Record that the group is active today, and add it if it is unknown. The caller checks for room first.
+
+        The recorded day never falls: the clock may have been ahead.
+        """
         if self._days.get(group, -1) < self.today:
             self._record(("group.active", group, self.today))
 
     def idle_days(self, group: str) -> int:
-        """Whole days since the last sign of life that the broker has run through; 0 of a group that is not known."""
+        """Return the number of whole days since the last activity in which the broker ran. 0 for an unknown group."""
         return max(0, self.today - max(self._days.get(group, self.today), self._since))
 
     def record_forgotten(self, group: str) -> None:
-        """Records that the group is forgotten: its locks, its progress and its settings go with it."""
+        """Record that the group is forgotten. Its locks, its progress and its settings are removed with it."""
         self._record(("group.forgotten", group))
 
     def apply(self, change: Change) -> None:
-        """One change: live or from the log."""
+        """Apply one change, made now or read from the log."""
         match change:
             case ("group.active", group, day):
                 self._days[group] = day
             case ("group.forgotten", group):
                 self._days.pop(group, None)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the activity of groups")
+                raise StoreError(f"state change {change[:1]} is unknown to the activity table")
 
     def snapshot(self) -> SnapshotRows:
         days = dict(self._days)

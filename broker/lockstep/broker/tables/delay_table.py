@@ -1,7 +1,7 @@
-"""How far each queue of delays has been delivered, durable. RocketMQ: ScheduleMessageService's offset table.
+"""How far each delay queue has been delivered, durable. RocketMQ: ScheduleMessageService's offset table.
 
-The change is written with the messages that it is about, by one write: after a crash none of them is lost, and none comes twice but for
-those of a write that the disk took in part.
+A change is written together with the messages that it covers, in one write. So after a crash no message is lost, and none is delivered
+twice except those of a write of which only a part reached the disk.
 """
 
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from lockstep.broker.journal import Change, Journal
 
 KIND = "delay.delivered"
-"""The journal's word for a change of this table: (KIND, queue id + 1, next offset): RocketMQ's levels count from 1."""
+"""The kind of this table's journal changes: (KIND, queue id + 1, next offset). RocketMQ's levels count from 1."""
 
 
 class DelayTable:
-    """Queue id → next offset."""
+    """A durable table of queue id → next offset."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -23,12 +23,12 @@ class DelayTable:
         return self._next.get(queue_id, 0)
 
     def record_delivered(self, queue_id: int, next_offset: int) -> None:
-        """Everything below is where it belongs."""
+        """Record that every message below `next_offset` was delivered."""
         change = (KIND, queue_id + 1, next_offset)
         self._journal.record(change, self.apply)
 
     def apply(self, change: Change) -> None:
-        """One change: live or from the log."""
+        """Apply one change, made now or read from the log."""
         _, number, next_offset = change
         self._next[number - 1] = next_offset
 

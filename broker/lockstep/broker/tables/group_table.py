@@ -1,7 +1,8 @@
 """Groups: their contract, their members, the version of the member list. RocketMQ: ConsumerManager, ConsumerGroupInfo.
 
-Every change of a list goes through one path, which raises the version (term, counter) and remembers the group for the notice. The counter
-is one for the whole broker and begins with each term, so that a version never falls, not even for a group that was gone in between.
+Every change of a member list goes through `_list_changed`, which raises the version (term, counter) and marks the group for notices. The
+counter is one for the whole broker and begins again with each term. So a version never falls, not even for a group that was removed and
+came back (ordering.md 5.1).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,9 +17,9 @@ from lockstep.protocol.errors import StoreError
 from lockstep.protocol.fields import from_plain, to_plain
 
 VERSIONS_MIN = 64
-"""So many versions of subscriptions a group always keeps."""
+"""Number of subscription versions that a group always keeps."""
 GROUP_TOPIC_BYTES = 100
-"""Memory of one topic that a group subscribes to beside the subscription, which all that are equal share."""
+"""Memory of one topic that a group subscribes to, without the subscription itself: equal subscriptions are stored once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,44 +27,44 @@ class Group:
     name: str
     contract: ConsumerGroup | None = None
     contract_subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    """The contract's subscriptions by topic: asked for with every pull, and for each queue of a LOCK."""
+    """The contract's subscriptions by topic. Looked up for every pull and for each queue of a LOCK."""
     members: dict[str, str | None] = field(default_factory=dict)
-    """Client id → its session; None: a classic client."""
+    """Client id → session. None for a classic client."""
     classic_count: int = 0
-    """How many of them are classic clients."""
+    """Number of members that are classic clients."""
     version: int = 0
     classic_subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    """What classic members subscribe to, as RocketMQ keeps it: by topic, last newer version wins. Not durable."""
+    """Topic → subscription of the classic members by RocketMQ's rule: a newer version replaces an older one. Not durable."""
     member_subscriptions: dict[str, tuple[Subscription, ...]] = field(default_factory=dict)
-    """Client id → what it last said it subscribes to, also where something else holds for all members. For people; not durable."""
+    """Client id → the subscriptions that it last declared, even if others are in force for the group. Shown to operators; not durable."""
     sub_versions: dict[str, int] = field(default_factory=dict)
-    """The highest version that any member has named, by topic: a pull with a higher one came before its heartbeat. Not durable."""
+    """Topic → the highest version that any member has named. A pull with a higher one arrived before its HEART_BEAT. Not durable."""
     versions_max: int = VERSIONS_MIN
-    """Entries of `sub_versions` above which `prune_sub_versions` looks for some that are not needed."""
+    """Number of entries of `sub_versions` above which `prune_sub_versions` removes those that are not needed."""
 
     _member_ids: tuple[str, ...] | None = None
-    """None: to be sorted when it is asked for."""
+    """Cache of `member_ids`. None if it must be computed."""
 
     @property
     def has_classic_members(self) -> bool:
-        """A classic client is among the members."""
+        """Whether a classic client is among the members."""
         return self.classic_count > 0
 
     @property
     def member_ids(self) -> tuple[str, ...]:
-        """Of `members`, sorted: what is asked for each queue of the group is not sorted for each, nor for each of many that leave."""
+        """The client ids, sorted. They are needed for each queue of the group, so they are sorted once for each change that is read."""
         if self._member_ids is None:
             self._member_ids = tuple(sorted(self.members))
         return self._member_ids
 
     def put_member(self, client_id: str, session: str | None) -> None:
-        """`session` None: a classic client."""
+        """Add a member. `session` is None for a classic client."""
         self.members[client_id] = session
         self.classic_count += session is None
         self._member_ids = None
 
     def remove_member(self, client_id: str) -> str | None:
-        """The session of the member that was removed; None also where there was none."""
+        """Remove a member and return its session. Return None if it is a classic client or not a member."""
         if client_id not in self.members:
             return None
         session = self.members.pop(client_id)
@@ -76,15 +77,17 @@ class Group:
         self.contract_subscriptions = {} if contract is None else {each.topic: each for each in contract.subscriptions}
 
     def prune_sub_versions(self) -> None:
-        """Forgets versions of topics to which no member and no contract subscribes, when there may be many of them."""
+        """Remove versions of topics to which no member and no contract subscribes, if there may be many of them."""
         if len(self.sub_versions) > self.versions_max:
-            named = {each.topic for said in self.member_subscriptions.values() for each in said} | self.contract_subscriptions.keys()
+            named = {
+                each.topic for declared in self.member_subscriptions.values() for each in declared
+            } | self.contract_subscriptions.keys()
             self.sub_versions = {topic: version for topic, version in self.sub_versions.items() if topic in named}
             self.versions_max = max(VERSIONS_MIN, 2 * len(self.sub_versions))
 
 
 class GroupTable:
-    """Group name → contract and members, durable."""
+    """A durable table of group name → contract and members."""
 
     KINDS = frozenset({"group.contract", "group.member", "group.left"})
 
@@ -95,11 +98,11 @@ class GroupTable:
         self._of_topic: dict[str, dict[str, None]] = {}
         """Topic → names of the groups whose contracts subscribe to it."""
         self.subscriptions = SubscriptionTable()
-        """Of all contracts and members."""
+        """The subscriptions of all contracts and members."""
         self.member_count = 0
-        """Of all groups."""
+        """Number of members of all groups."""
         self._topics_count = 0
-        """Entries of `sub_versions` of all groups."""
+        """Number of entries of `sub_versions` of all groups."""
         self._counter = 0
         self._changed: dict[str, None] = {}
 
@@ -110,15 +113,15 @@ class GroupTable:
         return iter(list(self._groups.values()))
 
     def groups_of_session(self, session: str) -> list[Group]:
-        """The groups whose lists hold a member of this session."""
+        """Return the groups of which this session is a member."""
         return [self._groups[name] for name in dict.fromkeys(name for name, _ in self._of_session.get(session, ()))]
 
     def groups_subscribed_to(self, topic: str) -> list[Group]:
-        """The groups whose contracts subscribe to the topic."""
+        """Return the groups whose contracts subscribe to the topic."""
         return [self._groups[name] for name in self._of_topic.get(topic, ())]
 
     def join(self, name: str, client_id: str, session: str | None) -> bool:
-        """Puts the client on the list, or gives its place to another session. True: the list has changed."""
+        """Add the client to the list, or give its place to another session. Return whether the list has changed."""
         group = self._groups.get(name)
         known = group is not None and client_id in group.members
         if group is not None and known and group.members[client_id] == session:
@@ -136,39 +139,39 @@ class GroupTable:
             self._record(("group.left", name, client_id))
             self._list_changed(group)
 
-    def record_subscriptions(self, group: Group, client_id: str, said: tuple[Subscription, ...]) -> None:
-        """What a member of the group last said it subscribes to. Not durable."""
+    def record_subscriptions(self, group: Group, client_id: str, declared: tuple[Subscription, ...]) -> None:
+        """Keep the subscriptions that a member of the group last declared. Not durable."""
         before = group.member_subscriptions.get(client_id)
-        if before != said:
-            group.member_subscriptions[client_id] = self.subscriptions.acquire(said)
+        if before != declared:
+            group.member_subscriptions[client_id] = self.subscriptions.acquire(declared)
             if before is not None:
                 self.subscriptions.release(before)
 
-    def record_subscription_versions(self, group: Group, said: Iterable[Subscription]) -> None:
-        """The versions that a member has named. Not durable."""
+    def record_subscription_versions(self, group: Group, declared: Iterable[Subscription]) -> None:
+        """Keep the highest version of each subscription that a member has named. Not durable."""
         before = len(group.sub_versions)
-        for each in said:
+        for each in declared:
             group.sub_versions[each.topic] = max(each.sub_version, group.sub_versions.get(each.topic, 0))
         group.prune_sub_versions()
         self._topics_count += len(group.sub_versions) - before
 
     @property
     def subscription_bytes(self) -> int:
-        """About the memory of what all groups and members subscribe to."""
+        """Estimated memory of the subscriptions of all groups and members."""
         return self.subscriptions.bytes + GROUP_TOPIC_BYTES * self._topics_count
 
-    def additional_bytes(self, name: str, said: tuple[Subscription, ...]) -> int:
-        """By how much `subscription_bytes` grows where a member of the group subscribes so."""
+    def additional_bytes(self, name: str, declared: tuple[Subscription, ...]) -> int:
+        """Return by how much `subscription_bytes` grows if a member of the group declares these subscriptions."""
         group = self._groups.get(name)
         known = {} if group is None else group.sub_versions
-        return self.subscriptions.additional_bytes(said) + GROUP_TOPIC_BYTES * sum([each.topic not in known for each in said])
+        return self.subscriptions.additional_bytes(declared) + GROUP_TOPIC_BYTES * sum([each.topic not in known for each in declared])
 
     def set_contract(self, name: str, contract: ConsumerGroup | None) -> None:
-        """Records the group's contract; None drops it."""
+        """Record the group's contract. None drops it."""
         self._record(("group.contract", name, None if contract is None else to_plain(contract)))
 
     def drop_group(self, name: str) -> None:
-        """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
+        """Remove a group. This is not recorded as a change: `group.forgotten` of activity_table.py implies it."""
         group = self._groups.get(name)
         if group is not None:
             for client_id in group.member_ids:
@@ -182,12 +185,12 @@ class GroupTable:
         return bool(self._changed)
 
     def take_changed_lists(self) -> list[str]:
-        """The groups whose lists changed since the last call."""
+        """Return the groups whose lists have changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
     def apply(self, change: Change) -> None:
-        """One change: live or from the log."""
+        """Apply one change, made now or read from the log."""
         match change:
             case ("group.contract", name, plain):
                 self._put_contract(self._group(name), plain)
@@ -197,7 +200,7 @@ class GroupTable:
             case ("group.left", name, client_id):
                 self._remove_member(self._group(name), client_id)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the groups")
+                raise StoreError(f"state change {change[:1]} is unknown to the group table")
         group = self._groups[change[1]]
         if group.contract is None and not group.members:
             self._forget_group(group)
@@ -230,7 +233,7 @@ class GroupTable:
         return self._groups.setdefault(name, Group(name))
 
     def _put_contract(self, group: Group, plain: Any) -> None:
-        """`plain`: the contract as it is recorded; None: the group has none any more."""
+        """Put a contract into force as it is recorded in the log. None drops it."""
         for topic in group.contract_subscriptions:
             names = self._of_topic[topic]
             del names[group.name]
@@ -253,8 +256,8 @@ class GroupTable:
     def _remove_member(self, group: Group, client_id: str) -> None:
         self.member_count -= client_id in group.members
         session = group.remove_member(client_id)
-        if (said := group.member_subscriptions.pop(client_id, None)) is not None:
-            self.subscriptions.release(said)
+        if (declared := group.member_subscriptions.pop(client_id, None)) is not None:
+            self.subscriptions.release(declared)
         if session is not None:
             places = self._of_session[session]
             del places[group.name, client_id]

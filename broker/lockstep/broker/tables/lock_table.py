@@ -1,16 +1,18 @@
 """Queue locks and their epochs (ordering.md 2.1 to 2.3). RocketMQ: RebalanceLockManager, with fencing.
 
-A lock of (group, topic, queue) is the last epoch, to whom it was granted, and whether it is held now:
+A lock of (group, topic, queue) has the last epoch, the session or client that the epoch was granted to, and whether the queue is held:
 
     change             epoch    grantee            held
     granted            raised   session or client  yes
-    freed              same     same               no     others may be granted; the epoch is good until a higher one exists
-    held again         same     same               yes    a renewal of a freed epoch
-    superseded         raised   same session       yes    a reset: the session cannot know the epoch; it keeps the queue until it lets go
-    ended              raised   nobody             no     no old epoch is good any more: reset, assumed loss, contract dropped or changed
+    freed              same     same               no     Others may be granted the queue. The epoch is valid until a higher one exists.
+    held again         same     same               yes    A freed epoch was renewed.
+    superseded         raised   same session       yes    A reset. The session does not know the new epoch; it keeps the queue until it
+                                                          releases it.
+    ended              raised   none               no     A reset, an assumed loss, or a dropped or changed contract. No earlier epoch is
+                                                          valid any more.
 
-An epoch is good only for the session to which it was granted and only if it equals the recorded one. A classic client's lock has no
-session and never a good epoch; its lease is kept in legacy_clients.py.
+An epoch is valid only for the session to which it was granted, and only if it equals the recorded one. The lock of a classic client has no
+session and no valid epoch; legacy_clients.py keeps its lease.
 """
 
 from collections import Counter
@@ -27,7 +29,7 @@ QueueKey = tuple[str, str, int]
 
 
 class FencingCounter:
-    """The broker's fencing numbers: term << 32 | counter, never the same twice. Epochs and generations are drawn from it."""
+    """Draws the broker's fencing numbers, term << 32 | counter, each only once. Epochs and generations are drawn from it."""
 
     __slots__ = ("_counter", "term")
 
@@ -43,7 +45,7 @@ class FencingCounter:
     def draw(self) -> int:
         self._counter += 1
         assert self.term, "fencing numbers need a term"
-        assert self._counter < 1 << 32, "2^32 numbers of one term suffice"
+        assert self._counter < 1 << 32, "a term has 2^32 fencing numbers"
         return self.term << 32 | self._counter
 
 
@@ -51,23 +53,24 @@ class FencingCounter:
 class Lock:
     epoch: int
     session: str | None
-    """To whom the epoch was granted; None: a classic client, or the grant has ended."""
+    """The session to which the epoch was granted. None if a classic client holds the queue or the grant has ended."""
     client_id: str | None
     held: bool
     superseded: bool = False
-    """The grant was ended by a reset that its session may not know of yet."""
+    """The grant was ended by a reset that its session may not know of yet (ordering.md 7.6)."""
 
     @property
     def held_by_classic(self) -> bool:
-        """A classic client holds it."""
+        """Whether a classic client holds the queue."""
         return self.held and self.session is None
 
     def accepts_epoch(self, session: str, epoch: int) -> bool:
+        """Whether the epoch is the recorded one and was granted to this session."""
         return self.session == session and self.epoch == epoch
 
 
 class LockTable:
-    """(group, topic, queue) → lock, durable. Every change goes through the journal."""
+    """A durable table of (group, topic, queue id) → lock. Every change goes through the journal."""
 
     KINDS = frozenset(
         {
@@ -88,14 +91,14 @@ class LockTable:
         """Group → topic → queue id → lock."""
         self._held_by: dict[str, dict[QueueKey, None]] = {}
         self._session_held: dict[str, int] = {}
-        """Group → how many of its queues sessions hold."""
+        """Group → number of its queues that sessions hold."""
         self._held: dict[str, int] = {}
-        """Group → how many of its queues are held."""
+        """Group → number of its queues that are held."""
         self._count = 0
         self._topics: Counter[str] = Counter()
-        """Topic → how many locks it has; none at 0."""
+        """Topic → number of its locks. A topic without locks has no entry."""
         self.grant_counts: Counter[str] = Counter()
-        """Group → grants since this start."""
+        """Group → number of grants since this start."""
 
     def get(self, key: QueueKey) -> Lock | None:
         topics = self._groups.get(key[0])
@@ -103,12 +106,12 @@ class LockTable:
         return None if queues is None else queues.get(key[2])
 
     def holder(self, key: QueueKey) -> Lock | None:
-        """The lock if somebody holds it."""
+        """Return the lock if the queue is held."""
         lock = self.get(key)
         return lock if lock is not None and lock.held else None
 
     def accepts_epoch(self, key: QueueKey, session: str, epoch: int) -> bool:
-        """Whether this session may commit, pull, release or renew with this epoch."""
+        """Whether this session may commit, pull, release or renew under this epoch."""
         lock = self.get(key)
         return lock is not None and lock.accepts_epoch(session, epoch)
 
@@ -125,27 +128,27 @@ class LockTable:
         return [(group, topic, queue_id) for group, topics in self._groups.items() for queue_id in topics.get(topic, ())]
 
     def topics_of_group(self, group: str) -> list[str]:
-        """Topics in which the group has a lock, held or not."""
+        """Return the topics in which the group has a lock, held or not."""
         return list(self._groups.get(group, ()))
 
     def queue_ids(self, group: str, topic: str) -> list[int]:
-        """Queues of the topic of which the group has a lock, held or not."""
+        """Return the queues of the topic for which the group has a lock, held or not."""
         return list(self._groups.get(group, {}).get(topic, ()))
 
     def any_session_holds(self, group: str) -> bool:
-        """Whether a session holds a queue of the group; asked for each queue that is freed."""
+        """Whether a session holds a queue of the group. Called for each queue that is freed, so it must be cheap."""
         return group in self._session_held
 
     def sessions_holding(self, group: str) -> list[str]:
-        """The sessions that hold a queue of the group, each once."""
+        """Return the sessions that hold a queue of the group, each once."""
         return list(dict.fromkeys(lock.session for _, lock in self.locks_of_group(group) if lock.held and lock.session is not None))
 
     def __len__(self) -> int:
-        """(group, topic, queue) that have a lock, held or not."""
+        """Return the number of (group, topic, queue id) that have a lock, held or not."""
         return self._count
 
     def groups(self) -> list[str]:
-        """Groups with a lock, held or not."""
+        """Return the groups that have a lock, held or not."""
         return list(self._groups)
 
     def __iter__(self) -> Iterator[tuple[QueueKey, Lock]]:
@@ -162,18 +165,18 @@ class LockTable:
         self._record(("lock.freed", *key))
 
     def record_held_again(self, key: QueueKey) -> None:
-        """A renewal of an epoch that was freed and is still good."""
+        """Record the renewal of an epoch that was freed and is still valid."""
         self._record(("lock.held", *key))
 
     def record_superseded(self, key: QueueKey, epoch: int) -> None:
-        """Raises the epoch of a held queue and leaves the queue to its session until that lets go of it."""
+        """Raise the epoch of a held queue. The queue remains with its session until that session releases it."""
         self._record(("lock.superseded", *key, epoch))
 
     def record_end(self, key: QueueKey, epoch: int) -> None:
         self._record(("lock.ended", *key, epoch))
 
     def record_group_end(self, group: str, epoch: int) -> None:
-        """Ends every grant of the group's sessions, free or held. Classic locks know no contract and stay."""
+        """End every grant of the group's sessions, free or held. Classic locks do not depend on a contract and remain."""
         self._record(("lock.group_ended", group, epoch))
 
     def record_end_of_all(self, epoch: int) -> None:
@@ -183,7 +186,7 @@ class LockTable:
         self._record(("lock.topic_dropped", topic))
 
     def apply(self, change: Change) -> None:
-        """One change: live or from the log."""
+        """Apply one change, made now or read from the log."""
         match change:
             case ("lock.granted", group, topic, queue_id, epoch, session, client_id):
                 self._put((group, topic, queue_id), Lock(epoch, session, client_id, True))
@@ -206,7 +209,7 @@ class LockTable:
             case ("lock.topic_dropped", topic):
                 self._drop_topic(topic)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the locks")
+                raise StoreError(f"state change {change[:1]} is unknown to the lock table")
 
     def snapshot(self) -> SnapshotRows:
         groups = sorted(self._groups.items())
@@ -260,7 +263,7 @@ class LockTable:
             self._drop(key)
 
     def drop_group(self, group: str) -> None:
-        """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
+        """Remove a group. This is not recorded as a change: `group.forgotten` of activity_table.py implies it."""
         for key, _ in list(self.locks_of_group(group)):
             self._drop(key)
         self.grant_counts.pop(group, None)

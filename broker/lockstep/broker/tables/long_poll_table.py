@@ -1,15 +1,15 @@
-"""Held pulls: long polling that is woken by the arrival itself. RocketMQ: PullRequestHoldService, without its scan every 5 s.
+"""Held pulls: long polling that ends when messages arrive. RocketMQ: PullRequestHoldService, without its scan every 5 s.
 
-A pull is held under its topic and queue until the first of
+A pull is held under its topic and queue until the first of these events:
     arrival     messages of the queue have become visible
     deadline    `now >= deadline_ms`
-    stale       its group's epoch of the queue rose above the one that it carries
+    stale       the epoch of its group's queue rose above the one that it carries
     gone        its connection closed
-    excess      a newer pull was held above one of the limits, and this one is the oldest (of those that count there)
-and is then out of the table: the caller answers it, or holds it again.
+    excess      a newer pull exceeded one of the limits, and this one is the oldest of those that count towards that limit
+The event removes it from the table. The caller then responds to it or holds it again.
 
-Any number of pulls may be woken or due at once: they stay in the table until `woken` and `expired` take them out, so many at a time as the
-caller serves in one turn of its loop.
+Any number of pulls may be woken or due at once. They stay in the table until `take_woken` and `take_expired` remove them, as many at a time
+as the caller handles in one turn of its loop.
 """
 
 import heapq
@@ -21,20 +21,20 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 HELD_PER_CONNECTION_MAX = 16_384
-"""Pulls of one connection held at a time: one a queue is the rule, and no topic has more queues at one broker."""
+"""Pulls of one connection that are held at a time. A client usually holds one per queue, and no topic has more queues at one broker."""
 HELD_MAX = 200_000
-"""Pulls held at a time, 1.0 to 1.4 KB each."""
+"""Pulls that are held at a time. Each takes 1.0 to 1.4 KB."""
 LONG_EXPRESSION_CHARS = 256
-"""A pull with a longer subscription expression of its own counts towards HELD_EXPRESSION_BYTES_MAX."""
+"""A pull whose own subscription expression is longer counts towards HELD_EXPRESSION_BYTES_MAX."""
 HELD_EXPRESSION_BYTES_MAX = 64 << 20
-"""Of such expressions in held pulls: with the shortest of them 262,144 pulls."""
+"""Memory of such expressions in held pulls: 262,144 pulls with the shortest of them."""
 HELD_PER_GROUP_MAX = 1_024
-"""Pulls of one group held at a time at one queue: one of its owner is the rule, and classic clients may share a queue."""
+"""Pulls of one group that are held at one queue at a time. Usually that is one of its owner, but classic clients may share a queue."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldPull(Generic[T]):
-    """One waiting pull; `item` is whatever the holder needs to answer it."""
+    """A held pull. `item` is what the caller needs to respond to it."""
 
     item: T
     connection_id: int
@@ -43,19 +43,19 @@ class HeldPull(Generic[T]):
     queue_id: int
     deadline_ms: int
     expression_bytes: int = 0
-    """Memory of a long subscription expression that the pull carries."""
+    """Memory of the subscription expression that the pull carries, if that is a long one."""
     number: int = field(default=0, init=False)
-    """Of this stay in the table, from 1; 0: not held."""
+    """Number of this entry in the table, from 1. 0 if the pull is not held."""
 
 
 TopicQueue = tuple[str, int]
 """(topic, queue id)"""
 Waiting = dict[int, HeldPull[T]]
-"""Number → pull, in the order of numbers."""
+"""Number → pull, in ascending order of numbers."""
 
 
 class LongPollTable(Generic[T]):
-    """Held pulls by queue, by group and queue, by connection and by deadline."""
+    """A table of held pulls by queue, by group and queue, by connection and by deadline."""
 
     def __init__(
         self,
@@ -76,18 +76,18 @@ class LongPollTable(Generic[T]):
         self._by_group: dict[tuple[str, str, int], Waiting[T]] = {}
         self._by_connection: dict[int, Waiting[T]] = {}
         self._long: OrderedDict[int, HeldPull[T]] = OrderedDict()
-        """Those with a long expression."""
+        """The pulls with a long expression."""
         self._long_bytes = 0
         self._due: list[tuple[int, int, HeldPull[T]]] = []
         self._woken: dict[TopicQueue, int] = {}
-        """Queue → the highest number that was held there when it was woken last."""
+        """Queue → the highest number held there when it was last woken."""
 
     def __len__(self) -> int:
         return len(self._all)
 
     def hold(self, pull: HeldPull[T]) -> bool:
-        """False where the connection already holds as many as it may: answer it now. Call `take_excess` behind it."""
-        assert not pull.number, "held twice"
+        """Add a pull; call `take_excess` afterwards. Return False if the connection holds its maximum: respond to the pull at once."""
+        assert not pull.number, "the pull is held already"
         mine = self._by_connection.setdefault(pull.connection_id, {})
         if len(mine) >= self._held_per_connection_max:
             return False
@@ -103,7 +103,7 @@ class LongPollTable(Generic[T]):
         return True
 
     def take_excess(self, pull: HeldPull[T]) -> HeldPull[T] | None:
-        """Takes out the oldest pull above the limit of the group at its queue, or of all, after `pull` was held; None within the limits."""
+        """Remove and return the oldest pull above a limit, after `pull` was held. Return None within the limits of the group and of all."""
         of_group = self._by_group[pull.group, pull.topic, pull.queue_id]
         if len(of_group) > self._held_per_group_max:
             oldest = next(iter(of_group.values()))
@@ -117,23 +117,23 @@ class LongPollTable(Generic[T]):
         return oldest
 
     def mark_woken(self, topic: str, queue_id: int) -> bool:
-        """Messages of the queue have become visible: who waits there now comes out of `take_woken`. False: none waits."""
+        """Mark the pulls held at this queue for `take_woken`: messages have become visible. Return whether there are any."""
         if queue_id not in self._by_topic.get(topic, ()):
             return False
         self._woken[topic, queue_id] = self._number
         return True
 
     def mark_topic_woken(self, topic: str) -> bool:
-        """As `mark_woken`, for all queues of a topic: it was deleted or its layout changed."""
+        """Mark the pulls of all queues of a topic, because it was deleted or its layout changed."""
         queues = self._by_topic.get(topic, {})
         for queue_id in queues:
             self.mark_woken(topic, queue_id)
         return bool(queues)
 
     def take_woken(self, count: int) -> list[HeldPull[T]]:
-        """Takes out at most `count` pulls that were woken, queue by queue in the order of waking, first come first.
+        """Remove and return at most `count` pulls that were woken, queue by queue in the order of waking, the oldest pull first.
 
-        A queue with more of them goes to the end: one that is woken again and again does not keep the others from their turn.
+        A queue with more of them goes to the end, so that one that is woken again and again does not starve the others.
         """
         taken: list[HeldPull[T]] = []
         while self._woken and len(taken) < count:
@@ -153,19 +153,19 @@ class LongPollTable(Generic[T]):
 
     @property
     def has_woken(self) -> bool:
-        """Whether `take_woken` may have more."""
+        """Whether `take_woken` may return more."""
         return bool(self._woken)
 
     def take_group(self, group: str, topic: str, queue_id: int) -> list[HeldPull[T]]:
-        """Takes out whom a group has waiting at a queue: its epoch rose, or its grant ended."""
+        """Remove and return the pulls of a group at a queue: its epoch rose, or its grant ended."""
         return self._take(self._by_group.get((group, topic, queue_id)))
 
     def take_connection(self, connection_id: int) -> list[HeldPull[T]]:
-        """Takes out what a closed connection left behind."""
+        """Remove and return the pulls of a closed connection."""
         return self._take(self._by_connection.get(connection_id))
 
     def take_expired(self, now_ms: int, count: int) -> list[HeldPull[T]]:
-        """Takes out at most `count` whose deadline has come, earliest first."""
+        """Remove and return at most `count` pulls whose deadline has passed, earliest first."""
         gone: list[HeldPull[T]] = []
         while self._due and self._due[0][0] <= now_ms and len(gone) < count:
             _, number, pull = heapq.heappop(self._due)
@@ -174,11 +174,11 @@ class LongPollTable(Generic[T]):
         return self._remove(gone)
 
     def take_all(self) -> list[HeldPull[T]]:
-        """Takes out all: the broker stops."""
+        """Remove and return all pulls: the broker stops."""
         return self._take(self._all)
 
     def next_deadline_ms(self) -> int | None:
-        """The earliest deadline of a pull that is still held."""
+        """Return the earliest deadline of a pull that is still held."""
         while self._due and self._due[0][2].number != self._due[0][1]:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
@@ -187,8 +187,9 @@ class LongPollTable(Generic[T]):
         return self._remove(list(pulls.values()) if pulls else [])
 
     def _remove(self, taken: list[HeldPull[T]]) -> list[HeldPull[T]]:
-        """Takes the pulls out, and returns them. They leave `_all` in a last step that can't fail: after an error `clear` has every pull
-        that no caller was given.
+        """Remove the pulls and return them.
+
+        They leave `_all` in a last step that can't fail. So after an error `clear` returns every pull that no caller has received.
         """
         numbers = [pull.number for pull in taken]
         for pull in taken:
@@ -199,7 +200,7 @@ class LongPollTable(Generic[T]):
         return taken
 
     def clear(self) -> list[HeldPull[T]]:
-        """Takes out all without a look at the indices, which may be wrong after an error in another call, and begins them again."""
+        """Remove and return all pulls without using the indices, which may be wrong after an error in another call, and reset them."""
         taken = list(self._all.values())
         for pull in taken:
             pull.number = 0
@@ -218,7 +219,7 @@ class LongPollTable(Generic[T]):
         pull.number = 0
 
     def _compact(self, count: int) -> None:
-        """Most pulls are woken long before their deadline: the heap is cleared of them when the `count` that are left are a small part."""
+        """Remove entries of pulls that were woken before their deadline, as most are, when the `count` held ones are a small part."""
         if len(self._due) > 2 * count + 64:
             self._due = [entry for entry in self._due if entry[2].number == entry[1]]
             heapq.heapify(self._due)
@@ -228,7 +229,7 @@ class LongPollTable(Generic[T]):
 
 
 def expression_bytes(expression: str | None) -> int:
-    """What a held pull's expression counts: 0 for a short one."""
+    """Return the memory that a held pull's expression counts for. 0 for a short one."""
     if expression is None or len(expression) <= LONG_EXPRESSION_CHARS:
         return 0
     return len(expression) if expression.isascii() else 4 * len(expression)
@@ -238,7 +239,7 @@ K = TypeVar("K")
 
 
 def _drop(waiting: dict[K, Waiting[T]], key: K, number: int) -> None:
-    """Takes one pull out of an index, and its place there when it was the last."""
+    """Remove one pull from an index, and its entry if it was the last one."""
     pulls = waiting[key]
     del pulls[number]
     if not pulls:

@@ -1,10 +1,10 @@
 """Progress of groups: (generation, offset, attempts) of each queue (ordering.md 2.4, 7, 13.1). RocketMQ: ConsumerOffsetManager.
 
-Within a generation the offset never falls. A generation is a fencing number drawn when the progress begins or is set back (reset,
-truncation real or assumed, re-creation): it is never used twice, not even after a lost suffix of the log.
+Within a generation the offset never falls. A generation is a fencing number, drawn when progress begins or is set back (by a reset, by a
+loss of a suffix of the log, real or assumed, or because the topic was created again). It is never used twice, not even after such a loss.
 
-`since` of (group, topic) is the layout counter at which the group's start policy was resolved for all of this broker's queues: a queue
-that a later layout adds begins at 0.
+`since` of (group, topic) is the layout counter at which the group's start policy was resolved for all queues of this broker. A queue that
+a later layout adds begins at 0 (ordering.md 7.2).
 """
 
 from collections import Counter
@@ -22,36 +22,36 @@ from lockstep.protocol.errors import StoreError
 class Progress:
     generation: int
     offset: int
-    """Next offset to consume."""
+    """Offset of the next message to consume."""
     attempts: int = 0
-    """Failed calls of the batch that begins at `offset`."""
+    """Number of failed calls of the batch that begins at `offset`."""
     gap: tuple[int, int] | None = None
-    """[first, end) that retention removed before the group consumed it; stands until a commit passes its end."""
+    """[first, end) that retention removed before the group consumed it. Kept until a commit passes its end (ordering.md 7.5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailingBatch:
-    """The batch at `offset` can't be handled."""
+    """The listener fails on the batch at `offset`."""
 
     offset: int
     since_ms: int
     error: str | None
-    """Of the last failed call."""
+    """Error of the last failed call."""
 
 
 class _Queues(dict[int, Progress]):
-    """Queue id → progress of one group in one topic. Queues are added one by one, and dropped all together."""
+    """Queue id → progress of one group in one topic. Queues are added one at a time and removed only together."""
 
     __slots__ = ("ids_end",)
 
     def __init__(self) -> None:
         super().__init__()
         self.ids_end = 0
-        """Above every id."""
+        """One more than the highest id."""
 
 
 class ProgressTable:
-    """(group, topic, queue) → progress, durable; when each was committed last, and what fails, is known for this process only."""
+    """A durable table of (group, topic, queue id) → progress. Commit times and failing batches are kept for this process only."""
 
     KINDS = frozenset({"progress.committed", "progress.set", "progress.resolved", "progress.renewed", "progress.topic_dropped"})
 
@@ -61,9 +61,9 @@ class ProgressTable:
         """Group → topic → queue id → progress."""
         self._count = 0
         self._topics: Counter[str] = Counter()
-        """Topic → how many groups have progress in it; none at 0."""
+        """Topic → number of groups that have progress in it. A topic without progress has no entry."""
         self._since: dict[str, dict[str, int]] = {}
-        """Topic → group → layout counter: a topic that ends looks at its own alone."""
+        """Topic → group → layout counter. By topic first: deleting a topic looks at its own entries only."""
         self._committed_ms: dict[QueueKey, int] = {}
         self._failing: dict[QueueKey, FailingBatch] = {}
 
@@ -73,7 +73,7 @@ class ProgressTable:
         return None if queues is None else queues.get(key[2])
 
     def __len__(self) -> int:
-        """(group, topic, queue) that have progress."""
+        """Return the number of (group, topic, queue id) that have progress."""
         return self._count
 
     def __iter__(self) -> Iterator[tuple[QueueKey, Progress]]:
@@ -84,16 +84,18 @@ class ProgressTable:
         return (((group, topic, queue_id), progress) for topic, queues in topics.items() for queue_id, progress in queues.items())
 
     def progress_in_topic(self, group: str, topic: str) -> list[tuple[int, Progress]]:
-        """(queue id, progress) of one group in one topic."""
+        """Return (queue id, progress) of one group in one topic."""
         return list(self._groups.get(group, {}).get(topic, {}).items())
 
     def queue_count(self, group: str) -> int:
-        """Queues in which the group has progress."""
+        """Return the number of queues in which the group has progress."""
         return sum(map(len, self._groups.get(group, {}).values()))
 
     def missing_count(self, group: str, topic: str, id_count: int) -> int:
-        """How many of the queues 0 … id_count−1 have no progress of the group. Counted, not walked: never too low, and too high only where
-        the group has progress in queues above them.
+        """Return how many of the queues 0 … id_count−1 have no progress of the group.
+
+        Computed from counts, in constant time. The result is never too low; it is too high only if the group has progress in queues above
+        these.
         """
         queues = self._groups.get(group, {}).get(topic)
         if queues is None:
@@ -101,23 +103,23 @@ class ProgressTable:
         return min(id_count, id_count - len(queues) + max(0, queues.ids_end - id_count))
 
     def groups_in_topic(self, topic: str) -> list[str]:
-        """Groups that have progress in the topic."""
+        """Return the groups that have progress in the topic."""
         return [group for group, topics in self._groups.items() if topic in topics] if topic in self._topics else []
 
     def topics_of_group(self, group: str) -> list[str]:
-        """Topics in which the group has progress."""
+        """Return the topics in which the group has progress."""
         return list(self._groups.get(group, ()))
 
     def since(self, group: str, topic: str) -> int | None:
-        """None: the group's start policy was not resolved for this topic yet."""
+        """Return the layout counter, or None if the group's start policy was not resolved for this topic yet."""
         return self._since.get(topic, {}).get(group)
 
     def committed_ms(self, key: QueueKey) -> int | None:
-        """When this process took the last commit; None: not since it started."""
+        """Return when this process received the last commit, or None if it received none."""
         return self._committed_ms.get(key)
 
     def failing(self, key: QueueKey) -> FailingBatch | None:
-        """What was told since this process started of the batch at the committed offset."""
+        """Return what members have reported, since this process started, about the batch at the committed offset."""
         found, progress = self._failing.get(key), self.get(key)
         return found if found is not None and progress is not None and found.offset == progress.offset else None
 
@@ -125,7 +127,7 @@ class ProgressTable:
         return list(self._groups)
 
     def record_commit(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None = None) -> None:
-        """Finished work. A lower offset changes nothing; at the same one attempts only rise: a repeat is harmless."""
+        """Record finished work. A lower offset changes nothing, and at the same offset attempts only rise, so a repeat is harmless."""
         self._committed_ms[key] = now_ms
         self._record_failing(key, offset, attempts, now_ms, error)
         progress = self._existing(key)
@@ -133,23 +135,23 @@ class ProgressTable:
             self._record(("progress.committed", *key, offset, attempts))
 
     def set_progress(self, key: QueueKey, progress: Progress) -> None:
-        """Begins, resets or moves progress, whatever it was."""
+        """Begin, reset or move progress, whatever its value was."""
         first, end = progress.gap or (None, None)
         self._record(("progress.set", *key, progress.generation, progress.offset, progress.attempts, first, end))
 
     def record_start(self, group: str, topic: str, *, since: int, generation: int, offsets: Iterable[tuple[int, int]]) -> None:
-        """Where the group begins in a topic: (queue id, offset) of every queue without progress, in one record."""
+        """Record where the group begins in a topic, in one change: (queue id, offset) of every queue without progress."""
         self._record(("progress.resolved", group, topic, since, generation, [list(pair) for pair in offsets]))
 
     def renew_generations(self, generation: int) -> None:
-        """A visible suffix of the log is assumed lost: every generation rises."""
+        """Raise every generation: a visible suffix of the log is assumed to be lost (ordering.md 8.5)."""
         self._record(("progress.renewed", generation))
 
     def drop_topic(self, topic: str) -> None:
         self._record(("progress.topic_dropped", topic))
 
     def apply(self, change: Change) -> None:
-        """One change: live or from the log."""
+        """Apply one change, made now or read from the log."""
         match change:
             case ("progress.committed", group, topic, queue_id, offset, attempts):
                 key = (group, topic, queue_id)
@@ -171,7 +173,7 @@ class ProgressTable:
             case ("progress.topic_dropped", topic):
                 self._drop_topic(topic)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the progress")
+                raise StoreError(f"state change {change[:1]} is unknown to the progress table")
 
     def snapshot(self) -> dict[str, Any]:
         copies = [
@@ -226,7 +228,7 @@ class ProgressTable:
         self._since.pop(topic, None)
 
     def drop_group(self, group: str) -> None:
-        """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
+        """Remove a group. This is not recorded as a change: `group.forgotten` of activity_table.py implies it."""
         for topic in self.topics_of_group(group):
             self._drop(group, topic)
             groups = self._since.get(topic, {})

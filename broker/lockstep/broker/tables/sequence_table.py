@@ -1,24 +1,24 @@
-"""What each idempotent producer sent last to each queue: a repeat gets its first answer and is never stored twice.
+"""The last frame of each idempotent producer in each queue: a repeat gets the first response and is not stored twice (ordering.md 10).
 
-RocketMQ has nothing like it (the broker never de-duplicates). One entry a scope = (producer id, partition, topic, queue id):
-epoch, next sequence, running CRC, and the last frame with its place in the log. `end` = first + count of the frame that is asked about.
+RocketMQ has no such table: its broker never de-duplicates. One entry per scope = (producer id, partition, topic, queue id) holds the epoch,
+the next sequence, the running CRC, and the last frame with its position in the log. `end` is first + count of the frame to be checked.
 
 | scope           | epoch  | frame                                         | verdict                                           |
 |-----------------|--------|-----------------------------------------------|---------------------------------------------------|
-| unknown         | any    | flagged first, or first = 0                   | take                                              |
+| unknown         | any    | flagged first, or first = 0                   | accept                                            |
 | unknown         | any    | else                                          | OUT_OF_SEQUENCE {next: 0}                         |
 | known           | lower  | any                                           | STALE_EPOCH                                       |
-| known           | higher | first = 0                                     | take                                              |
+| known           | higher | first = 0                                     | accept                                            |
 | known           | higher | else                                          | OUT_OF_SEQUENCE {next: 0}                         |
-| known           | equal  | first = next                                  | take                                              |
-| known           | equal  | end = next, the stored CRC, the last's first  | repeat: the first answer                          |
+| known           | equal  | first = next                                  | accept                                            |
+| known           | equal  | end = next, the stored CRC, the last's first  | repeat: the first response                        |
 | known           | equal  | end = next, the stored CRC, another first     | DUPLICATE                                         |
 | known           | equal  | end = next, another CRC                       | NON_DETERMINISTIC_RETRY                           |
 | known           | equal  | end < next                                    | DUPLICATE                                         |
 | known           | equal  | else (it straddles next, or leaves a gap)     | OUT_OF_SEQUENCE {next}                            |
 
-A function of the log alone: what `record` is told live, recovery tells it again from the property `__LS_SEQ` of the frames. Time decides
-only what is forgotten, and it is the store time of the scope's last frame, which is in the log too.
+The table depends on the log alone: recovery passes `record_frame` the same values as the running broker, taken from the property `__LS_SEQ`
+of the frames. Time decides only when a scope is forgotten, and it counts from the store time of the last frame, which is in the log too.
 """
 
 from collections import Counter
@@ -30,11 +30,11 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.sequence import FrameSequence
 
 SCOPE_COUNT_MAX = 100_000
-"""Scopes remembered; about 40 MB. Beyond it the one that has been silent longest goes."""
+"""Number of scopes, about 40 MB. Above it the scope that has been silent for longest is removed."""
 IDLE_MS = 24 * 3_600_000
-"""A scope without a frame for this long is forgotten: ten thousand times the longest send deadline."""
+"""A scope without a frame for this long is forgotten. It is ten thousand times the longest send deadline."""
 IDLE_GIVEN_MS = 7 * IDLE_MS
-"""The same where the producer id was given (a query, a job): it comes back after a weekend."""
+"""The same for a producer id that was given (a query, a job), so that it may return after a weekend."""
 
 
 class Scope(NamedTuple):
@@ -46,7 +46,7 @@ class Scope(NamedTuple):
 
 
 class StoredFrame(NamedTuple):
-    """Where a frame was stored: its first answer."""
+    """Where and when a frame was stored, as the first response reported it."""
 
     queue_offset: int
     physical_offset: int
@@ -54,7 +54,7 @@ class StoredFrame(NamedTuple):
 
 
 class LastFrame(NamedTuple):
-    """What is known of one scope."""
+    """The last frame of one scope."""
 
     epoch: int
     first: int
@@ -69,7 +69,7 @@ class LastFrame(NamedTuple):
 
 
 class SequenceVerdict(NamedTuple):
-    """`code` SUCCESS without a place: take it. With one: the frame is stored there already."""
+    """The result of a check. SUCCESS without `stored`: store the frame. SUCCESS with `stored`: the frame is already stored there."""
 
     code: ResponseCode
     stored: StoredFrame | None = None
@@ -78,23 +78,23 @@ class SequenceVerdict(NamedTuple):
 
 
 ACCEPT = SequenceVerdict(ResponseCode.SUCCESS)
-DUPLICATE = SequenceVerdict(ResponseCode.DUPLICATE, remark="the frame is stored already, its offset is no longer known")
+DUPLICATE = SequenceVerdict(ResponseCode.DUPLICATE, remark="the frame is already stored; its offset is no longer known")
 
 
 class SequenceTable:
-    """Scope → last frame, in the order of the log (the longest silent first)."""
+    """A table of scope → last frame, in the order of the log (longest silent first)."""
 
     def __init__(self, *, scope_count_max: int = SCOPE_COUNT_MAX) -> None:
         self._scope_count_max = scope_count_max
         self._last: dict[Scope, LastFrame] = {}
         self._topics: Counter[str] = Counter()
-        """Topic → how many scopes it has; none at 0."""
+        """Topic → number of its scopes. A topic without scopes has no entry."""
 
     def __len__(self) -> int:
         return len(self._last)
 
     def check_frame(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> SequenceVerdict:
-        """What is to be done with a frame that came just now. `now_ms`: wall time. Changes nothing."""
+        """Return the verdict on a frame that arrived now. `now_ms` is wall time. Changes nothing."""
         last = self.find_last(scope, now_ms=now_ms)
         if last is None:
             return ACCEPT if frame.first_known or frame.first == 0 else _gap(0, "the broker knows no earlier frame of this scope")
@@ -104,21 +104,24 @@ class SequenceTable:
             return ACCEPT
         return _same_epoch(last, frame)
 
-    def record_frame(self, scope: Scope, frame: FrameSequence, place: StoredFrame) -> None:
-        """The frame stands in the log at `place`."""
+    def record_frame(self, scope: Scope, frame: FrameSequence, stored: StoredFrame) -> None:
+        """Record that the frame is in the log, at `stored`."""
         if self._last.pop(scope, None) is None:
             self._topics[scope.topic] += 1
-        self._last[scope] = LastFrame(frame.epoch, frame.first, frame.next, frame.crc, place, frame.given)
+        self._last[scope] = LastFrame(frame.epoch, frame.first, frame.next, frame.crc, stored, frame.given)
         if len(self._last) > self._scope_count_max:
             self._remove(next(iter(self._last)))
 
     def find_last(self, scope: Scope, *, now_ms: int) -> LastFrame | None:
-        """What is known of the scope; None where nothing is, or was and is forgotten by now."""
+        """Return the last frame of the scope, or None if there is none or it is forgotten by now."""
         last = self._last.get(scope)
         return last if last is not None and now_ms - last.stored.store_timestamp <= last.idle_ms_max else None
 
     def crc_before(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> int | None:
-        """The running CRC that a frame to be taken goes on from; None where nobody can know it (flagged first with a sequence above 0)."""
+        """Return the running CRC that a frame to be stored continues from.
+
+        Return None if it can't be known: the frame is flagged first and its sequence is above 0.
+        """
         if frame.first == 0:
             return 0
         if frame.first_known:
@@ -127,15 +130,15 @@ class SequenceTable:
         return last.crc if last is not None and last.epoch == frame.epoch and last.next == frame.first else None
 
     def drop_topic(self, topic: str) -> None:
-        """Its messages are gone: who sends them again, under an id that was given, means to have them stored."""
+        """Remove the scopes of a topic whose messages are deleted. A given producer id that sends them again wants them to be stored."""
         if topic in self._topics:
             for scope in [scope for scope in self._last if scope.topic == topic]:
                 self._remove(scope)
 
     def forget_idle(self, *, now_ms: int) -> Iterator[bool]:
-        """Frees what has been idle for too long. Answers do not depend on when it is called.
+        """Remove scopes that have been idle for too long. Verdicts do not depend on when it is called.
 
-        Yields for each scope that it looks at whether it was freed: the caller may let other work in between.
+        Yields after each scope whether it was removed, so that the caller may let other work run in between.
         """
         for scope in list(self._last):
             last = self._last.get(scope)
@@ -179,7 +182,7 @@ def _gap(expected: int, why: str) -> SequenceVerdict:
 def _other_epoch(last: LastFrame, frame: FrameSequence) -> SequenceVerdict:
     if frame.epoch < last.epoch:
         why = "another producer with this id has taken over, or the batch was given up"
-        remark = f"producer epoch {frame.epoch} is over: the scope is at {last.epoch}; {why}"
+        remark = f"producer epoch {frame.epoch} has ended: the scope is at {last.epoch}; {why}"
         return SequenceVerdict(ResponseCode.STALE_EPOCH, remark=remark)
     return ACCEPT if frame.first == 0 else _gap(0, f"producer epoch {frame.epoch} is new here and starts at 0")
 

@@ -1,4 +1,4 @@
-"""What operators have set of a group. RocketMQ: SubscriptionGroupManager."""
+"""The settings that operators have made for groups. RocketMQ: SubscriptionGroupManager."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from lockstep.protocol.fields import from_plain, to_plain
 
 
 class SettingsTable:
-    """Group name → settings, durable. A group that nobody has set up has the defaults."""
+    """A durable table of group name → settings. A group without an entry has the defaults."""
 
     KINDS = frozenset({"group.settings", "group.settings_removed"})
 
@@ -19,14 +19,14 @@ class SettingsTable:
         self._journal = journal
         self._settings: dict[str, GroupSettings] = {}
         self._consume_disabled: dict[str, None] = {}
-        """Groups that may not consume: asked for with every pull."""
+        """Groups that may not consume. Looked up for every pull."""
 
     def get(self, group: str) -> GroupSettings | None:
-        """None: nobody has set any."""
+        """Return the group's settings, or None if it has the defaults."""
         return self._settings.get(group)
 
     def __len__(self) -> int:
-        """Groups with settings."""
+        """Return the number of groups with settings."""
         return len(self._settings)
 
     def groups(self) -> list[str]:
@@ -36,7 +36,7 @@ class SettingsTable:
         return group not in self._consume_disabled
 
     def uses_classic_policy(self, group: str) -> bool:
-        """The member that came last decides what the group subscribes to."""
+        """Whether the subscriptions of the member that joined last apply to the whole group (ordering.md 11.4)."""
         settings = self._settings.get(group)
         return settings is not None and settings.subscription_policy is SubscriptionPolicy.CLASSIC
 
@@ -45,16 +45,16 @@ class SettingsTable:
         self._journal.record(change, self.apply)
 
     def record_removal(self, group: str) -> None:
-        """The group has the defaults from now on."""
+        """Give the group the defaults again."""
         self._journal.record(("group.settings_removed", group), self.apply)
 
     def drop_group(self, group: str) -> None:
-        """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
+        """Remove a group. This is not recorded as a change: `group.forgotten` of activity_table.py implies it."""
         self._settings.pop(group, None)
         self._consume_disabled.pop(group, None)
 
     def apply(self, change: Change) -> None:
-        """One change: live or from the log."""
+        """Apply one change, made now or read from the log."""
         match change:
             case ("group.settings", plain):
                 settings = from_plain(GroupSettings, plain)
@@ -65,7 +65,7 @@ class SettingsTable:
             case ("group.settings_removed", group):
                 self.drop_group(group)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the settings")
+                raise StoreError(f"state change {change[:1]} is unknown to the settings table")
 
     def snapshot(self) -> SnapshotRows:
         settings = dict(self._settings)

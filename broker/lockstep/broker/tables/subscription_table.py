@@ -1,36 +1,36 @@
-"""What groups and members subscribe to: equal subscriptions are kept once, and all together have a size in memory."""
+"""Subscriptions of groups and members. Equal ones are stored once, and their total memory is known."""
 
 from lockstep.protocol.bodies import Subscription
 
 Subscriptions = tuple[Subscription, ...]
 
 SUBSCRIPTION_BYTES = 250
-"""Memory of one subscription beside its two texts."""
+"""Memory of one subscription without its two texts."""
 
 
 def estimated_bytes(subscriptions: Subscriptions) -> int:
-    """About the memory that they take."""
+    """Return about how much memory these subscriptions take."""
     return sum([SUBSCRIPTION_BYTES + len(each.topic) + len(each.expression.encode()) for each in subscriptions])
 
 
 class SubscriptionTable:
-    """Subscriptions with the number of those who use them. Each `acquire` is followed by one `release`."""
+    """A reference-counted table of subscriptions. Each `acquire` is followed by one `release`."""
 
     def __init__(self) -> None:
         self._used: dict[Subscriptions, tuple[Subscriptions, int]] = {}
-        """Subscriptions → the copy that is kept, and how often it is used."""
+        """Subscriptions → the stored copy, and its number of references."""
         self.bytes = 0
-        """About the memory that all take."""
+        """Estimated memory of all entries."""
 
     def __len__(self) -> int:
         return len(self._used)
 
     def additional_bytes(self, subscriptions: Subscriptions) -> int:
-        """By how much `acquire` would raise `bytes`."""
+        """Return by how much `acquire` would raise `bytes`."""
         return 0 if subscriptions in self._used else estimated_bytes(subscriptions)
 
     def acquire(self, subscriptions: Subscriptions) -> Subscriptions:
-        """The copy to keep."""
+        """Add a reference and return the stored copy."""
         kept, count = self._used.get(subscriptions, (subscriptions, 0))
         self._used[kept] = kept, count + 1
         if not count:
@@ -38,7 +38,7 @@ class SubscriptionTable:
         return kept
 
     def release(self, subscriptions: Subscriptions) -> None:
-        """One who took it does not use it any more."""
+        """Remove a reference. The last one removes the entry."""
         kept, count = self._used[subscriptions]
         if count > 1:
             self._used[kept] = kept, count - 1

@@ -1,34 +1,38 @@
-"""Topics: every layout of the cluster, durable, and the rules by which one comes to be. RocketMQ: TopicConfigManager.
+"""Topics: every layout of the cluster, durable, and the rules by which layouts are made. RocketMQ: TopicConfigManager.
 
-A layout is known by its version (counter, writer). What a nameserver hands back is adopted where it is higher (LayoutTable). What somebody
-*asks* for is another matter: two who create one topic at once must end with one layout, so that the first to arrive wins at equal counters.
+A layout is identified by its version (counter, writer). A layout that a nameserver returns is adopted if its version is higher than that of
+the one here (LayoutTable). For requests the rules are different: if two clients create one topic at the same time, one layout must result,
+so at equal counters the first request wins.
 
-| here          | asked for                      | result                                                        |
-|---------------|--------------------------------|---------------------------------------------------------------|
-| none          | a layout with queues           | it is taken                                                   |
-| none          | a layout without queues        | TOPIC_NOT_EXIST                                               |
-| live          | a counter not above            | nothing changes: the answer is the layout in force            |
-| live          | a counter above                | it is taken: altered, or deleted if it has no queues          |
-| live          | of a later creation, above     | it was deleted between: deleted here too, then taken          |
-| live          | of an earlier creation, above  | the one here stays, with a counter above the one asked for    |
-| deleted       | queues, a counter not above    | taken with the next counter: created again                    |
-| deleted       | queues, a counter above        | it is taken: created again                                    |
-| deleted       | that very deletion             | nothing changes: a nameserver was faster than who asks        |
-| deleted       | another deletion               | TOPIC_NOT_EXIST                                               |
+| here          | requested                      | result                                                                         |
+|---------------|--------------------------------|--------------------------------------------------------------------------------|
+| none          | a layout with queues           | It is stored.                                                                  |
+| none          | a layout without queues        | TOPIC_NOT_EXIST                                                                |
+| live          | a counter not above            | No change. The response has the layout in force.                               |
+| live          | a counter above                | It is stored: the topic is altered, or deleted if the layout has no queues.    |
+| live          | of a later creation, above     | The topic was deleted in between: it is deleted here too, then stored.         |
+| live          | of an earlier creation, above  | The layout here remains, with a counter above the requested one.               |
+| deleted       | queues, a counter not above    | It is stored with the next counter: the topic is created again.                |
+| deleted       | queues, a counter above        | It is stored: the topic is created again.                                      |
+| deleted       | the same deletion              | No change: a nameserver delivered the deletion before the request arrived.     |
+| deleted       | another deletion               | TOPIC_NOT_EXIST                                                                |
 
-A counter may be at most 2^20 above the one here: a broker may lag behind a client's layout, and no request can use the counters up.
+A counter may be at most 2^20 above the one here. So a broker may lag behind a client's layout, and no request can use the counters up.
 
-Two brokers may write a layout of one topic at once, for example when each creates it for a first send. One layout wins, and the messages
-in the loser's queues must stay readable: a broker whose queues the winner lacks appends those that hold messages, with the next counter, in
-the step in which it takes the winner. Each such step adds the queues of one broker, so that the brokers agree after at most one step each.
-A broker appends nothing when the topic was deleted, nor queues that an operator took away (LayoutEntry: markers). A deletion wins against
-every layout that was made without knowledge of it: a broker that knows the deletion repeats it with the next counter. It says up to which
-creation it deletes (`TopicLayout.deletes_up_to`): what was created after the deletion that an operator asked for stays.
+Two brokers may write a layout of one topic at the same time, for example when each creates it for a first send. One layout wins, and the
+messages in the loser's queues must remain readable. So a broker whose queues the winner lacks appends those that hold messages, with the
+next counter, in the step in which it adopts the winner. Each such step adds the queues of one broker, so the brokers agree after at most
+one step each. A broker appends nothing if the topic was deleted, and no queues that an operator removed (LayoutEntry: markers).
 
-Also after the topic was created again: all layouts between a creation and a deletion have the same oldest queue (`TopicLayout.began`), and
-it is younger after each creation. Of two live layouts the one with the older `began` is of the topic that was deleted, whatever their
-counters are: a broker that changed the layout several times while it was cut off may have the higher counter. A broker that has it drops
-messages and progress; a broker that is given it keeps its own layout, with a counter above it.
+A deletion wins against every layout that was made without knowledge of it: a broker that knows the deletion repeats it with the next
+counter. The deletion names the last creation that it covers (`TopicLayout.deletes_to`), so a topic that was created after the deletion
+that an operator requested remains.
+
+This also holds after the topic was created again. All layouts between a creation and a deletion have the same oldest queue
+(`TopicLayout.began`), and it is younger after each creation. Of two live layouts the one with the older `began` belongs to the deleted
+topic, whatever the counters are: a broker that changed the layout several times while it was disconnected may have the higher counter. A
+broker that has the older one deletes its messages and progress. A broker that receives the older one keeps its own layout, and gives it a
+counter above that of the other.
 """
 
 from collections.abc import Callable, Iterable
@@ -54,29 +58,29 @@ from lockstep.runtime.log_limit import log_limited
 log = get_logger("broker")
 
 KIND = "layout"
-"""The journal's word for a change of this table: (KIND, plain layout), and True if the topic was deleted before it."""
+"""The kind of this table's journal changes: (KIND, plain layout), and True if the topic was deleted before it."""
 FORGOTTEN = "layout.deletions_forgotten"
-"""(FORGOTTEN, highest counter of the deletions that were forgotten)."""
+"""(FORGOTTEN, highest counter of the forgotten deletions)."""
 COUNTER_STEP_MAX = 1 << 20
-"""How far above the counter here a requested one may be."""
+"""How far a requested counter may be above the one here."""
 TOPICS_MAX = 16_384
-"""Live topics of a cluster: the default of the setting `topics_max`."""
+"""Live topics of a cluster. This is the default of the setting `topics_max`."""
 ADOPTED_MAX = 65_536
-"""Live topics, above which none is adopted that is not known: the highest topics_max. Below it a broker keeps what the cluster has, also
-where other brokers have a higher topics_max, or create topics at the same time."""
+"""Number of live topics at which no unknown topic is adopted: the highest topics_max. Below it a broker keeps all topics of the cluster,
+also if other brokers have a higher topics_max or create topics at the same time."""
 ADOPTED_ENTRIES_MAX = 2 * ENTRIES_MAX
-"""Entries of all layouts, above which no topic is adopted that is not known: what a nameserver keeps, and as many of this broker's own."""
+"""Entries of all layouts at which no unknown topic is adopted: as many as a nameserver keeps, and as many of this broker's own."""
 TOMBSTONES_MAX = 65_536
-"""Deleted topics that are remembered. Beyond them no topic of a new name is created."""
+"""Number of deleted topics that are remembered. At this limit no topic with a new name is created."""
 NAMES_MAX = (ADOPTED_MAX + TOMBSTONES_MAX) // 4 * 3
 """Topics and deleted topics together. At this limit not even a group's retry or dead letter topic is created (`for_group`). It is three
 quarters of the topics that a broker adopts, which is as many as a nameserver takes from one broker alone."""
 ASKED_ENTRIES_MAX = ENTRIES_MAX // 16 * 15
-"""Entries of all layouts above which no request adds one; the rest, up to what nameservers take, is for the topics of groups."""
+"""Entries of all layouts above which no request may add one. The rest, up to the limit of nameservers, is reserved for topics of groups."""
 
 
 class TopicTable:
-    """Topic → layout in force, kept by the journal. `on_changed(topic)` is called after every change that is not a replay."""
+    """A table of topic → layout in force, kept by the journal. Calls `on_changed(topic)` after every change that is not a replay."""
 
     def __init__(
         self,
@@ -85,64 +89,67 @@ class TopicTable:
         broker_name: str,
         on_changed: Callable[[str], None] | None = None,
         *,
-        stored: Callable[[str], Iterable[int]] = lambda _topic: (),
+        stored_queue_ids: Callable[[str], Iterable[int]] = lambda _topic: (),
         new_writer: Callable[[], int] = lambda: 0,
         topics_max: int = TOPICS_MAX,
     ) -> None:
-        """`stored(topic)`: ids of the queues in which messages lie here. `new_writer()`: 32 random bits."""
+        """`stored_queue_ids(topic)` returns the queues that hold messages here, `new_writer()` 32 random bits."""
         self.layouts = layouts
         self.on_changed = on_changed
         self.topics_max = topics_max
-        self._stored_queue_ids = stored
+        self._stored_queue_ids = stored_queue_ids
         self._new_writer = new_writer
         self._journal = journal
         self._broker_name = broker_name
         self._writable: dict[str, int] = {}
         self._readable: dict[str, int] = {}
-        """Live topic → this broker's queues of it: what every send and pull asks for."""
+        """Live topic → number of this broker's queues. Looked up for every send and pull."""
 
     def require_layout(self, topic: str) -> TopicLayout:
-        """The layout in force; TopicNotExistError names the next step."""
+        """Return the layout in force. Raise TopicNotExistError, which names the next step, if there is none."""
         layout = self.layouts.get(topic)
         if layout is None or layout.deleted:
             raise topic_missing(topic)
         return layout
 
     def find_layout(self, topic: str) -> TopicLayout | None:
-        """The layout in force; None where there is none or it was deleted."""
+        """Return the layout in force, or None if there is none or the topic was deleted."""
         layout = self.layouts.get(topic)
         return None if layout is None or layout.deleted else layout
 
     def own_write_count(self, layout: TopicLayout) -> int:
-        """Writable queues of this broker: ids 0 … count−1."""
+        """Return the number of writable queues of this broker. Their ids are 0 … count−1."""
         return layout.write_count(self._broker_name)
 
     def own_read_count(self, layout: TopicLayout) -> int:
-        """Readable queues of this broker: ids 0 … count−1."""
+        """Return the number of readable queues of this broker. Their ids are 0 … count−1."""
         return layout.read_count(self._broker_name)
 
     def check_writable(self, topic: str, queue_id: int) -> None:
-        """NoPermissionError for a topic of the broker's own, TopicNotExistError, BrokerSystemError (RocketMQ's answer) for a queue that is
-        not there."""
+        """Raise an error if clients can't write to the queue.
+
+        NoPermissionError for a topic of the broker's own, TopicNotExistError, or BrokerSystemError (as RocketMQ) for a queue that does not
+        exist.
+        """
         if not 0 <= queue_id < self._writable.get(topic, 0):
             raise self._no_queue(topic, queue_id, self._writable)
 
     def check_readable(self, topic: str, queue_id: int) -> None:
-        """As `check_writable`, of a queue to read."""
+        """Raise an error if clients can't read the queue, as `check_writable`."""
         if not 0 <= queue_id < self._readable.get(topic, 0):
             raise self._no_queue(topic, queue_id, self._readable)
 
     @property
     def is_full(self) -> bool:
-        """Whether as many topics are known as may be: one that is not known is not adopted."""
+        """Whether the table has its maximum of topics, so that no unknown topic is adopted."""
         layouts = self.layouts
         topics_full = layouts.live_count >= ADOPTED_MAX or layouts.deleted_count >= TOMBSTONES_MAX
         return topics_full or layouts.entry_count >= ADOPTED_ENTRIES_MAX
 
     def adopt(self, layouts: Iterable[TopicLayout]) -> int:
-        """Takes each layout of a nameserver that is higher than the one here; returns how many. Impossible ones are logged.
+        """Adopt each layout of a nameserver that is newer than the one here, and return their number. Invalid ones are logged.
 
-        A topic that is not known here is left out when this table is `is_full`.
+        An unknown topic is skipped if this table is full.
         """
         taken = left_out = 0
         for layout in layouts:
@@ -157,15 +164,15 @@ class TopicTable:
                     taken += self._put_if_higher(layout)
         if left_out:
             facts = {"topics": self.layouts.live_count, "deleted": self.layouts.deleted_count, "entries": self.layouts.entry_count}
-            then = "this broker can't be given queues of them; delete topics that are not used any more"
+            then = "this broker can't get queues of them; delete topics that are no longer used"
             log_limited(log, "error", "topics.not_adopted", count=left_out, **facts, then=then)
         return taken
 
     def create(self, asked: TopicLayout, *, for_group: bool = False) -> TopicLayout:
-        """A creation, alteration or deletion on request (the table above); returns the layout in force after it.
+        """Create, alter or delete a topic on request (the table above), and return the layout that is then in force.
 
-        `for_group`: a message of a group needs the topic, so NAMES_MAX and ENTRIES_MAX are the limits instead of those for requests. Raises
-        TopicNotExistError, NoPermissionError and MessageIllegalError.
+        With `for_group` a message of a group needs the topic, so NAMES_MAX and ENTRIES_MAX are the limits instead of those for requests.
+        Raises TopicNotExistError, NoPermissionError and MessageIllegalError.
         """
         check_topic(asked.topic)
         if is_system_topic(asked.topic):
@@ -190,7 +197,7 @@ class TopicTable:
         return self.require_layout(asked.topic) if not asked.deleted else asked
 
     def create_own(self, topic: str, read_queue_count: int, write_queue_count: int, *, for_group: bool = False) -> TopicLayout:
-        """Gives this broker so many queues of the topic. What is there stays; queues are added, never taken away. As `create`."""
+        """Create the topic, or add queues, so that this broker has these counts. Existing queues remain. Raises the errors of `create`."""
         here = self.layouts.get(topic)
         read_more = read_queue_count - (0 if here is None else here.read_count(self._broker_name))
         write_more = write_queue_count - (0 if here is None else here.write_count(self._broker_name))
@@ -201,21 +208,21 @@ class TopicTable:
             raise MessageIllegalError(f"topic {topic} was not created: {counts}, expected 1 to {QUEUES_PER_BROKER_MAX} of each")
         if read_more < 0 or write_more < 0 or (here is not None and here.entries and read_more != write_more):
             raise NoPermissionError(
-                f"topic {topic} has queues here that this would take away or change: order per key would break; use lockstep topic alter"
+                f"topic {topic} has queues here that this would remove or change, and order per key would break; use lockstep topic alter"
             )
         before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None or here.deleted else here
         return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()), for_group=for_group)
 
     def forget_deletions(self, counter_max: int) -> int:
-        """Forgets the deleted topics whose deletion has at most this counter; returns how many."""
+        """Forget the deleted topics whose deletion has at most this counter, and return their number."""
         before = self.layouts.deleted_count
         self._journal.record((FORGOTTEN, counter_max), self._forget)
         return before - self.layouts.deleted_count
 
     def keep_stored_queues(self) -> None:
-        """For the start: topics that have messages here and no queue of this broker in their layout get one.
+        """Give topics that hold messages here a queue of this broker if their layout has none. Called at the start.
 
-        A broker of an earlier version left such topics behind when another broker's layout won.
+        A broker of an earlier version left such topics when the layout of another broker won.
         """
         for layout in self.layouts.all():
             if layout.deleted or layout.id_count(self._broker_name) or layout.last_removal_counter(self._broker_name):
@@ -225,16 +232,16 @@ class TopicTable:
                 self._changed(layout.topic)
 
     def log_invalid_layouts(self) -> None:
-        """For the start: names each layout that this version would not accept. The broker serves it; nameservers leave it out."""
+        """Log each layout that this version would not accept. Called at the start. The broker serves it, and nameservers skip it."""
         for layout in self.layouts.all():
             try:
                 check_layout(layout)
             except LocalProtocolError as error:
-                then = "nameservers leave this topic out, no client is sent here for it; see `limits of topics` in docs/operations.md"
+                then = "nameservers skip this topic and send no client here for it; see `limits of topics` in docs/operations.md"
                 log.error("layout.impossible", topic=layout.topic, reason=str(error), then=then)
 
     def apply(self, change: tuple[object, ...]) -> str | None:
-        """One change from the log. Returns the topic whose messages it deletes, None if it deletes none."""
+        """Apply one change from the log. Return the topic whose messages it deletes, or None if it deletes none."""
         if change[0] == FORGOTTEN:
             self._forget(change)
             return None
@@ -270,21 +277,21 @@ class TopicTable:
     def _adopt(self, layout: TopicLayout) -> bool:
         if not self.layouts.adopt(layout):
             return False
-        own = is_sendable_topic(layout.topic)  # an earlier version may have stored a layout of another one
+        own = is_sendable_topic(layout.topic)  # an earlier version may have stored a layout of a topic of the broker's own
         self._writable[layout.topic] = layout.write_count(self._broker_name) if own else 0
         self._readable[layout.topic] = layout.read_count(self._broker_name) if own else 0
         return True
 
     def _put_if_higher(self, layout: TopicLayout) -> bool:
-        """Puts a layout into force if it is higher: journals it, with what follows from it, and calls `on_changed` once."""
+        """Put a layout into force if it is newer. Journal it together with what follows from it, and call `on_changed` once."""
         if not self.layouts.is_newer(layout):
             return False
         here = self.layouts.get(layout.topic)
-        last = layout.version.counter >= COUNTER_MAX  # nothing can follow it
+        last = layout.version.counter >= COUNTER_MAX  # no layout can follow it
         if here is None:
             self._put(layout)
         elif here.deleted:
-            # The deletion here counts on: it deletes a layout that was made without knowledge of it, and adds to another deletion.
+            # The deletion here remains in force: it deletes a layout that was made without knowledge of it, and is merged with another one.
             known = here.deletes_up_to
             repeated = layout.deletes_up_to < known if layout.deleted else layout.began <= known
             self._put(layout.deletion_up_to(known) if repeated and not last else layout)
@@ -301,9 +308,9 @@ class TopicTable:
         return True
 
     def _put_created_again(self, layout: TopicLayout) -> None:
-        """Puts the layout of a later creation into force: what this broker has of the topic that was deleted is dropped first.
+        """Put the layout of a later creation into force, after deleting this broker's messages of the topic that was deleted.
 
-        The deletion is not journaled as a layout: its counter would have to be above the one here, and so it would win against `layout`
+        The deletion is not journaled as a layout. Its counter would have to be above the one here, so that it would win against `layout`
         after a crash between the two.
         """
         self._adopt(replace(layout, entries=()))
@@ -311,7 +318,7 @@ class TopicTable:
         self._put(layout, created_again=True)
 
     def _id_count_to_keep(self, here: TopicLayout, layout: TopicLayout) -> int:
-        """How many queue ids this broker needs so that its messages stay readable in `layout`, which follows `here`; 0: it has enough."""
+        """Return how many queue ids keep this broker's messages readable in `layout`, which follows `here`. 0 if it has enough."""
         name = self._broker_name
         first, end = layout.id_count(name), here.id_count(name)
         if first >= end:
@@ -322,9 +329,9 @@ class TopicTable:
         return last + 1
 
     def _append_queues(self, layout: TopicLayout, id_count: int, write_count: int) -> None:
-        """Appends queues of this broker to the layout in force, up to `id_count` ids, all of which can be read.
+        """Append queues of this broker to the layout in force, up to `id_count` ids, all of them readable.
 
-        Of them `write_count` can be written, but none where the layout has closed queues of this broker to writers.
+        `write_count` of them are writable, but none if the layout has closed queues of this broker to writers.
         """
         name = self._broker_name
         more = id_count - layout.id_count(name)
@@ -338,11 +345,11 @@ class TopicTable:
             check_layout(grown)
         except LocalProtocolError as error:
             log_limited(
-                log, "error", "layout.queues_unreachable", **facts, reason=str(error), then="alter the topic, and restart this broker"
+                log, "error", "layout.queues_unreachable", **facts, reason=str(error), then="alter the topic and restart this broker"
             )
             return
         self._put(grown)
-        log_limited(log, "info", "layout.queues_kept", **facts, why="messages lie in them, and the layout that won lacks them")
+        log_limited(log, "info", "layout.queues_kept", **facts, why="they hold messages, and the layout that won lacks them")
 
     def _put(self, layout: TopicLayout, *, created_again: bool = False) -> None:
         change = (KIND, to_plain(layout), True) if created_again else (KIND, to_plain(layout))
@@ -353,12 +360,12 @@ class TopicTable:
             self.on_changed(topic)
 
     def _check_room(self, topic: str, *, known: bool) -> None:
-        """NoPermissionError where the cluster has as many topics as it may have, or remembers as many deleted ones."""
+        """Raise NoPermissionError if the cluster has its maximum of topics, or remembers its maximum of deleted ones."""
         live, deleted = self.layouts.live_count, self.layouts.deleted_count
         if live >= self.topics_max:
             raise NoPermissionError(
                 f"topic {topic} was not created: the cluster has {live} topics, topics_max allows {self.topics_max}. Delete topics that "
-                f"are not used any more, or start every broker with a higher --topics-max"
+                f"are no longer used, or start every broker with a higher --topics-max"
             )
         if deleted >= TOMBSTONES_MAX and not known:
             raise NoPermissionError(
@@ -367,33 +374,33 @@ class TopicTable:
             )
 
     def _check_names(self, topic: str) -> None:
-        """NoPermissionError where the cluster has as many names of topics as even the topics of groups may bring it to."""
+        """Raise NoPermissionError if the cluster has its maximum of topic names, which also applies to the topics of groups."""
         if len(self.layouts) >= NAMES_MAX:
             raise NoPermissionError(
                 f"topic {topic} was not created: the cluster has {self.layouts.live_count} topics and remembers "
-                f"{self.layouts.deleted_count} deleted ones, {NAMES_MAX} together are allowed. Delete topics that are not used any "
-                "more, and see `lockstep topic forget-deleted`"
+                f"{self.layouts.deleted_count} deleted ones, {NAMES_MAX} together are allowed. Delete topics that are no longer used, "
+                "and see `lockstep topic forget-deleted`"
             )
 
     def _check_entries(self, asked: TopicLayout, limit: int) -> None:
-        """NoPermissionError where the layouts of all topics would have more than `limit` entries."""
+        """Raise NoPermissionError if the layouts of all topics would have more than `limit` entries."""
         count, more = self.layouts.entry_count, self.layouts.more_entries(asked)
         if more > 0 and count + more > limit:
             raise NoPermissionError(
                 f"topic {asked.topic} was not changed: its layout would have {more} entries more, the layouts of all topics have {count}, "
-                f"{limit} are allowed. Delete topics that are not used any more, or use fewer brokers for each"
+                f"{limit} are allowed. Delete topics that are no longer used, or use fewer brokers for each"
             )
 
 
 def topic_missing(topic: str) -> TopicNotExistError:
-    """Somebody named a topic that is not there."""
+    """Return the error for a topic that does not exist."""
     return TopicNotExistError(
         f"topic {topic} does not exist: create it with `lockstep topic create {topic}`, or start the broker with --auto-create-topics"
     )
 
 
 def _created_again(asked: TopicLayout, gone: TopicLayout) -> TopicLayout:
-    """What is asked for, with a version above the deletion's and queues that it does not delete."""
+    """Return the requested layout with a version above the deletion's, and with queues that the deletion does not cover."""
     counter = max(asked.version.counter, gone.version.counter + 1)
     first = gone.deletes_up_to + 1
     entries = tuple(entry if entry.counter >= first else replace(entry, counter=first) for entry in asked.entries)
@@ -401,7 +408,7 @@ def _created_again(asked: TopicLayout, gone: TopicLayout) -> TopicLayout:
 
 
 def _check(asked: TopicLayout, here: TopicLayout | None) -> None:
-    """MessageIllegalError for a layout that can't be, or whose counter is too far above the one here."""
+    """Raise MessageIllegalError for an invalid layout, or for a counter that is too far above the one here."""
     counter = 0 if here is None else here.version.counter
     try:
         check_layout(asked)
