@@ -15,7 +15,7 @@ def pair(bench: Bench) -> tuple[Client, Client]:
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     return a, b
 
 

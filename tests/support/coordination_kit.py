@@ -115,7 +115,7 @@ class Bench:
 
     def drain(self, kind: type[E]) -> list[E]:
         """Drains everything, keeps one kind."""
-        return [effect for effect in self.c.state.drain() if isinstance(effect, kind)]
+        return [effect for effect in self.c.state.pending.drain() if isinstance(effect, kind)]
 
     def closed(self) -> list[int]:
         return [effect.connection for effect in self.drain(CloseConnection)]

@@ -47,7 +47,7 @@ def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str
     status = coordination.status.read(group, 0, lambda _: "")
     queues = {} if status is None else {(queue.topic, queue.queue_id): queue for queue in status.queues}
     found = []
-    for key in [(topic, queue_id) for topic in topics for queue_id in coordination.lock_sync.own_queue_ids(topic)]:
+    for key in [(topic, queue_id) for topic in topics for queue_id in coordination.starts.own_queue_ids(topic)]:
         queue = queues.get(key)
         if queue is None or max(0, queue.committed_offset) < queue.max_offset:
             found.append(f"{group} {broker.config.name}:{key} {queue}")
@@ -57,7 +57,7 @@ def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str
 def _not_read(universe: Universe, broker: Broker) -> list[str]:
     """Queues whose end is not in every member's file."""
     name, store, found = broker.config.name, broker._store, []
-    queues = broker.state.coordination.lock_sync.own_queue_ids(TOPIC) if store is not None else ()
+    queues = broker.state.coordination.starts.own_queue_ids(TOPIC) if store is not None else ()
     ends = {queue_id: store.bounds(TOPIC, queue_id)[1] for queue_id in queues if store is not None}
     for address in universe.consumers:
         process = universe.running(address)

@@ -183,7 +183,7 @@ class Broker:
         self._server = server = Server(
             host, config.listeners(), self._handle, LIMITS, on_close=self._on_close, connections_max=connections_max
         )
-        self._effects = EffectRunner(coordination.state, server.endpoints, pulls)
+        self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls)
         self._leases = LeaseTimer(host, coordination)
         store.writer.on_arrival = self._on_arrival
         state.on_topic_changed.append(pulls.topic_changed)

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination
 from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
-from lockstep.broker.group_state import GroupState
+from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
@@ -55,17 +55,17 @@ class EffectRunner:
     stale pulls and notifies the owners of free queues, however many notifications are pending.
     """
 
-    def __init__(self, state: GroupState, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
-        self._state = state
+    def __init__(self, pending: PendingEffects, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
+        self._pending = pending
         self._endpoints = endpoints
         self._pulls = pulls
         self._urgent: deque[Callable[[], None]] = deque()
         """Drained effects that are not notifications, in order."""
         self._notices: deque[Callable[[], None]] = deque()
-        """Steps of drained notifications, in order: the effect, or one send of it."""
-        self._has_effects = False
-        self._turn = Turn("effects", self.run_slice, self._failed)
-        state.on_effects = self._wake
+        """Steps of drained notices, in their order: the effect, or one send of it."""
+        self._undrained = False
+        self._turn = Turn("effects", self.carry_out, self._failed)
+        pending.on_effects = self._wake
 
     def _wake(self) -> None:
         self._has_effects = True
@@ -86,9 +86,9 @@ class EffectRunner:
             self._turn.schedule()
 
     def _drain(self) -> None:
-        """Drain notifications only when the earlier ones are sent: a notification contains all changes until it is drained."""
-        self._has_effects = False
-        for effect in self._state.drain(STEPS_PER_TURN, notices=not self._notices):
+        """Drains notices only when the earlier ones are sent: one says what has changed until then."""
+        self._undrained = False
+        for effect in self._pending.drain(STEPS_PER_TURN, notices=not self._notices):
             steps = self._notices if isinstance(effect, Notify | PushLayout) else self._urgent
             steps.append(partial(self._execute, effect))
 

@@ -1,14 +1,15 @@
-"""Decides who may consume what: sessions, member lists, locks and progress of one broker under one set of rules (ordering.md 1 to 8, 11,
-12).
+"""Coordination of one broker: sessions, member lists, locks and progress under one set of rules (ordering.md 1 to 8, 11, 12).
 
-Pure: a connection is an int, and time is `now_ms` of one monotonic clock that counts suspension. Effects outside the tables are returned by
-`drain()` as values (effects.py). Durable changes go into the Journal and come back through `apply`.
+Pure: a connection is an int, time is `now_ms` of one monotonic clock that also counts while the machine is suspended. Actions leave as
+values through `PendingEffects.drain` (effects.py). Durable changes go to the Journal and return through `apply`.
 
-    group_state.py     the tables together: the one way to free a queue, end a grant, join, leave
-    membership.py      heartbeats, member lists     contract.py      what the members of a group agree on
-    lock_sync.py       LOCK, SYNC, start policies of sessions
-    legacy_clients.py  requests without an epoch    pull_fence.py    whether a pull may be served
-    group_admin.py     settings, resets, deletion   group_status.py  status of a group
+    group_state.py     the tables, and each step that touches several of them: free a queue, end a grant, join, leave
+    group_limits.py    how much may be stored for groups
+    pending_effects.py notices and closes that wait for the next drain
+    membership.py      HEART_BEAT, member lists      contract.py      what the members of a group agree on
+    lock_sync.py       LOCK and SYNC of sessions     start_policy.py  where a group begins in a topic
+    legacy_clients.py  requests without an epoch     pull_fence.py    whether a pull may be served
+    group_admin.py     settings, resets, deletion    group_status.py  the status of a group
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +17,15 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.group_admin import GroupAdmin
-from lockstep.broker.group_state import CoordinationConfig, GroupState, QueueBounds
+from lockstep.broker.group_state import GroupState
 from lockstep.broker.group_status import GroupStatusReader
+from lockstep.broker.group_tables import CoordinationConfig, QueueBounds
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.legacy_clients import LegacyClients
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.membership import Membership
 from lockstep.broker.pull_fence import PullFence
+from lockstep.broker.start_policy import StartPositions
 from lockstep.broker.tables.activity_table import DAY_MS, ActivityTable
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import LockTable, QueueKey
@@ -33,34 +36,35 @@ from lockstep.protocol.layouts import LayoutTable
 __all__ = ["TICK_MS_MAX", "Coordination", "CoordinationConfig", "QueueBounds", "next_term"]
 
 TICK_MS_MAX = 1_000
-"""The longest time between two calls of `tick`. If more has passed, the process was suspended and has received nothing."""
+"""`tick` is due at least this often. If it is called later, this process was paused and could not receive anything meanwhile."""
 SECONDS_2020 = 1_577_836_800
 """2020-01-01 in seconds since 1970."""
 
 
 def next_term(last_term: int, wall_ms: int) -> int:
-    """Return max(last + 1, seconds since 2020-01-01): fencing tokens never fall, even after the store was wiped or restored."""
+    """Return max(last + 1, seconds since 2020-01-01), so that fencing numbers never fall, not even after a wiped or restored store."""
     return max(last_term + 1, wall_ms // 1000 - SECONDS_2020)
 
 
 class Coordination:
-    """The parts that decide who may consume what, over one state, and the steps that concern all of them: replay, starts, time.
+    """The parts that coordinate a broker's groups, over one state, and what concerns all of them: replay, starts, time.
 
     Start:   restore() the snapshot, apply() the changes after it, enter_term(next_term(state.term, wall_ms), …), sync the log, open the
              port, port_opened().
-    Running: state.sessions.touch() for every frame that is received, calls of the parts, tick() when it is due; state.drain() whenever
-             `state.on_effects` was called.
+    Running: state.sessions.touch() for every frame that arrives, the methods of the parts, tick() when it is due, and state.pending.drain()
+             after each call of `state.pending.on_effects`.
 
-    A call of a part that returns None where it would return a reply means that the connection is being closed: send no response.
+    If a method of a part returns None instead of a reply, the connection is being closed: send no response.
     """
 
     KINDS = GroupState.KINDS | ActivityTable.KINDS | GroupTable.KINDS | LockTable.KINDS | ProgressTable.KINDS | SettingsTable.KINDS
-    """First words of the journal changes that `apply` accepts."""
+    """Kinds of the journal changes that `apply` accepts."""
 
     def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
         self.state = GroupState(config, layouts, bounds, journal)
         self.membership = Membership(self.state)
-        self.lock_sync = LockSync(self.state)
+        self.starts = StartPositions(self.state)
+        self.lock_sync = LockSync(self.state, self.starts)
         self.legacy = LegacyClients(self.state, self.membership)
         self.pulls = PullFence(self.state, self.lock_sync, self.legacy)
         self.admin = GroupAdmin(self.state)
@@ -71,7 +75,7 @@ class Coordination:
     # ------------------------------------------------------------------------------------------------------------ durable
 
     def apply(self, change: Change) -> None:
-        """Apply one change from the log; its kind is one of KINDS."""
+        """Apply one change from the log. Its kind is one of KINDS."""
         kind = change[0]
         if kind in LockTable.KINDS:
             self.state.locks.apply(change)
@@ -89,7 +93,7 @@ class Coordination:
             self.state.apply(change)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return everything durable as plain values."""
+        """Return all durable state as plain values."""
         state = self.state
         return {
             "term": state.term,
@@ -115,10 +119,9 @@ class Coordination:
     # -------------------------------------------------------------------------------------------------------------- start
 
     def enter_term(self, term: int, *, assumed_loss: bool, now_ms: int) -> None:
-        """Begin a new term after replay, and the grace of every recorded session and lock. The changes must be durable before the port
-        opens.
+        """Begin a new term after replay. All recorded members have the grace. The changes must be durable before the port opens.
 
-        `assumed_loss`: the machine crashed under async flush, so a visible suffix of the log, grants in it included, may be gone.
+        `assumed_loss`: the machine crashed under async flush, so a visible suffix of the log, including grants, may be lost.
         """
         state = self.state
         assert term > state.term, "a term never falls"
@@ -136,7 +139,7 @@ class Coordination:
         self._start_grace(now_ms)
 
     def port_opened(self, now_ms: int) -> None:
-        """Begin every grace again: the port is open. Nothing ends before the longest grace that was promised to clients is over."""
+        """Start every grace again, because the port is open. No session ends before the longest grace that was promised is over."""
         self.state.sessions.restart_timeouts(now_ms, now_ms + self.state.promised_grace_ms)
         self._start_grace(now_ms)
         self._opened_ms = now_ms
@@ -148,7 +151,7 @@ class Coordination:
         self.legacy.restore_leases(now_ms)
 
     def _register_known_groups(self) -> None:
-        """Count groups of a log from before activity was recorded as active today."""
+        """Register the groups of a log from before activity was recorded, as active today."""
         state = self.state
         for names in ([group.name for group in state.groups], state.progress.groups(), state.locks.groups(), state.settings.groups()):
             for name in names:
@@ -156,8 +159,10 @@ class Coordination:
                     state.activity.record_activity(name)
 
     def _repair_progress(self) -> None:
-        """Correct progress outside its queue. Either the log was cut, and those offsets will be given to other messages; or the last
-        process ended after old messages were removed and before that was recorded.
+        """Correct progress that is outside its queue.
+
+        It is beyond the end if the log lost a suffix: those offsets will be given to other messages. It is below the minimum if the last
+        process ended between the removal of old messages and the record of it.
         """
         state = self.state
         minimums: dict[tuple[str, int], int] = {}
@@ -173,9 +178,7 @@ class Coordination:
     # --------------------------------------------------------------------------------------------------------------- time
 
     def tick(self, now_ms: int) -> int:
-        """Make the changes that depend on time alone: sessions and leases that are over, the end of the hold. Return when the next call is
-        due.
-        """
+        """Do what is due by time alone: end sessions and leases, allow grants again. Return when to call it next."""
         state = self.state
         if self._ticked_ms is not None and (pause_ms := now_ms - self._ticked_ms - TICK_MS_MAX) > 0:
             state.sessions.exclude_pause(pause_ms, now_ms)
@@ -194,14 +197,14 @@ class Coordination:
         return self._next_due_ms(now_ms)
 
     def _end_start_grace(self) -> None:
-        """End the hold of the start: no client from before it can still be consuming under its old grants."""
+        """End the grace after a start: no client can still work under a grace that an earlier start promised."""
         state = self.state
         if state.promised_grace_ms > state.config.disconnect_grace_ms:
             state.record(("broker.grace", state.config.disconnect_grace_ms))
         if state.grants_suspended:
             state.record(("broker.hold", False))
             for group in state.groups:
-                state.notify_group_free(group)
+                state.pending.notify_group_free(group)
 
     def _next_due_ms(self, now_ms: int) -> int:
         assert self._opened_ms is not None
@@ -211,27 +214,27 @@ class Coordination:
         return max(now_ms + 1, min(due for due in dues if due is not None))
 
     def set_day(self, wall_ms: int) -> bool:
-        """Set the day, for the activity of groups. Return whether it has changed."""
+        """Set the day for the activity of groups. Return whether it differs from the previous one."""
         return self.state.activity.set_day(wall_ms // DAY_MS)
 
     # ------------------------------------------------------------------------------------------------------ topics, status
 
     def layout_changed(self, topic: str) -> None:
-        """Adopt a layout. A deleted topic loses progress and locks; queues that were added are free."""
+        """Adapt to a layout that was adopted: a deleted topic loses progress and locks, and queues that were added are free."""
         state = self.state
-        state.notify_layout_changed(topic)
+        state.pending.notify_layout_changed(topic)
         layout = state.layouts.get(topic)
         if layout is None or layout.deleted:
             state.drop_topic(topic)
             return
         for group in state.groups.groups_subscribed_to(topic):
-            state.notify_topic_free(group, topic)
+            state.pending.notify_topic_free(group, topic)
 
     def skip_removed(self, minimums: Mapping[tuple[str, int], int]) -> Iterator[None]:
-        """Move and notify the groups that have not read the messages that retention removed, below the new minimum of (topic, queue id).
+        """Move groups forward to the new minimum of (topic, queue id) if retention removed messages that they have not consumed.
 
-        Yields after each (group, topic, queue) and each group, so that the caller can let other work run. If the process ends in between,
-        the next start moves the rest.
+        The lost range is recorded as a gap. Yields after each (group, topic, queue) and each group, so that the caller may let other work
+        run in between. What a process has not moved before it ends, the next start moves.
         """
         table = self.state.progress
         moved = dict.fromkeys(topic for topic, _ in minimums)

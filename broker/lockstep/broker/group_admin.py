@@ -1,35 +1,38 @@
-"""What operators and time change in a group: settings, deletion, resets, the end of idle groups."""
+"""Settings, deletion, resets and expiry of groups. RocketMQ: AdminBrokerProcessor (resetOffset, which needs a notice to the clients)."""
 
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.reset import reset
-from lockstep.protocol.bodies import GroupSettings, ResetBody, ResetReply
+from lockstep.broker.tables.progress_table import Progress
+from lockstep.protocol.bodies import GroupSettings, QueueOffset, ResetBody, ResetReply
+from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.names import check_group
+
+NAMED_MAX = 8
+"""Number of clients that a refusal names."""
 
 
 class GroupAdmin:
-    """Changes the state of groups. A call's changes wait for the log: its response is sent when the log is confirmed."""
+    """Carries out the requests of operators about groups. Responses wait until the log is confirmed."""
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
 
     def set_settings(self, settings: GroupSettings) -> None:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
         check_group(settings.group)
         self._state.register_group(settings.group)
         self._state.settings.record_settings(settings)
 
     def delete_group(self, group: str, *, with_progress: bool) -> int | None:
-        """DELETE_SUBSCRIPTIONGROUP: remove the group's settings and, with `with_progress`, its progress and locks, all in one change of the
-        log.
+        """Handle DELETE_SUBSCRIPTIONGROUP: remove the group's settings and, `with_progress`, its progress and locks, in one change.
 
-        Return the number of queues whose progress was removed; None if the group is unknown. Its topics and their messages stay. Raise
-        NoPermissionError while the group is in use.
+        Return the number of queues in which progress was removed, or None if the group is unknown. Its topics and their messages remain.
+        Raise NoPermissionError while the group is in use.
         """
         check_group(group)
         state = self._state
         if group not in state.activity:
             return None
-        state.check_unused(group)
+        self.check_unused(group)
         if with_progress:
             count = state.progress.queue_count(group)
             state.forget_group(group)
@@ -40,21 +43,86 @@ class GroupAdmin:
         return 0
 
     def reset_progress(self, body: ResetBody) -> ResetReply:
-        """RESET_OFFSETS."""
-        return reset(self._state, body)
+        """Handle RESET_OFFSETS: set the group's progress in all named queues, or in none (ordering.md 7.6, 7.7).
+
+        Each queue gets a new generation, and its grant ends. Requests of a member under the old grant are STALE: it drops the queue and
+        the messages that it has fetched, and continues from the new offset when its listener has returned. No process has to be
+        restarted. The queue is not granted to another member before the holder has learned of the reset or its session has ended (O3).
+
+        Raises TopicNotExistError, LocalProtocolError, or StaleEpochError if a named generation has ended.
+        """
+        state = self._state
+        self._check_reset(body)
+        keys = {queue.queue_id: (body.group, body.topic, queue.queue_id) for queue in body.queues}
+        state.limits.check_progress_room(body.group, body.topic, sum(state.progress.get(key) is None for key in keys.values()))
+        state.register_group(body.group)
+        before = []
+        for queue in body.queues:
+            key = keys[queue.queue_id]
+            progress = state.progress.get(key)
+            before.append(QueueOffset(queue.queue_id, -1 if progress is None else progress.offset))
+            state.progress.set_progress(key, Progress(state.fence.draw(), queue.offset))
+            state.supersede_grant(key)
+        return ResetReply(tuple(before))
+
+    def _check_reset(self, body: ResetBody) -> None:
+        state = self._state
+        check_group(body.group)
+        group = state.groups.get(body.group)
+        if group is not None and group.contract is not None and group.contract.broadcasting:
+            raise LocalProtocolError(f"group {body.group} is broadcasting: each member keeps its own progress, there is none here to reset")
+        for queue in body.queues:
+            if not state.has_queue(body.topic, queue.queue_id):
+                raise TopicNotExistError(f"{body.topic} has no readable queue {queue.queue_id} at {state.config.broker_name}")
+            first, end = state.bounds.bounds(body.topic, queue.queue_id)[0], state.bounds.end_offset(body.topic, queue.queue_id)
+            if not first <= queue.offset <= end:
+                what = f"offset {queue.offset} of {body.topic} queue {queue.queue_id} at {state.config.broker_name}"
+                raise LocalProtocolError(f"{what}: expected {first} to {end}; nothing was reset here")
+            now = state.progress.get((body.group, body.topic, queue.queue_id))
+            if queue.generation is not None and (now is None or now.generation != queue.generation):
+                what = f"generation {queue.generation} of {body.group} at {body.topic} queue {queue.queue_id}"
+                raise StaleEpochError(f"{what} has ended; nothing was reset here")
+
+    def in_use(self, group: str) -> bool:
+        """Whether the group has a member, a contract, a held queue, or settings of an operator."""
+        state = self._state
+        known = state.groups.get(group)
+        used = known is not None and (known.members or known.contract is not None)
+        return bool(used or state.locks.held_count(group) or state.settings.get(group))
+
+    def check_unused(self, group: str) -> None:
+        """Raise NoPermissionError, which names the clients, if the group has a member or a held queue here."""
+        state, config = self._state, self._state.config
+        known = state.groups.get(group)
+        members = () if known is None else known.member_ids
+        holders: dict[str, None] = {}
+        if members:
+            what, then = f"has {len(members)} members at {config.broker_name}", "Stop them"
+        elif state.locks.held_count(group):
+            holders = dict.fromkeys(str(lock.client_id) for _, lock in state.locks.locks_of_group(group) if lock.held)
+            what = f"has queues at {config.broker_name} that are held by clients which are not members (any more)"
+            at_the_latest_s = max(config.classic_lock_ms, config.session_timeout_ms) // 1000
+            then = f"They are free at the latest {at_the_latest_s} s after the clients have stopped: wait"
+        else:
+            return
+        names = list(members or holders)
+        listed = ", ".join(names[:NAMED_MAX]) + (" …" if len(names) > NAMED_MAX else "")
+        raise NoPermissionError(
+            f"group {group} was not deleted: it {what}: {listed}. {then}, and run `lockstep group delete {group}` again"
+        )
 
     def is_idle(self, group: str) -> bool:
-        """Return whether to forget the group. Ask once a day: a group in use counts as active on each day on which this is called."""
+        """Whether to forget a group. Call it once a day: a group in use is recorded as active on each day of a call."""
         state = self._state
-        if group in state.activity and state.in_use(group):
+        if group in state.activity and self.in_use(group):
             state.activity.record_activity(group)
         days = state.config.group_idle_days
         return bool(days) and state.activity.idle_days(group) >= days
 
     def forget_idle(self, group: str) -> int | None:
-        """Forget a group that is still idle. Return the number of queues in which it had progress; None if it is not idle any more."""
+        """Forget a group if it is still idle. Return the number of queues in which it had progress, or None if it is not idle."""
         state = self._state
-        if state.in_use(group) or state.activity.idle_days(group) < state.config.group_idle_days:
+        if self.in_use(group) or state.activity.idle_days(group) < state.config.group_idle_days:
             return None
         count = state.progress.queue_count(group)
         state.forget_group(group)

@@ -27,8 +27,8 @@ _FORMAT = _packb(FORMAT)
 class Journal:
     """Collects changes until the store takes them (`LogWriter.before_write`).
 
-    Calls `on_dirty` at the first change of each turn, and `on_apply_failed` with the error of a change that could not be applied: the tables
-    may hold half of it, and the log lacks it.
+    Calls `on_dirty` at the first change of each turn, and `on_apply_failed` with the error of a change that could not be applied: the
+    tables may hold half of it, and the log lacks it.
     """
 
     __slots__ = ("_changes", "on_apply_failed", "on_dirty")

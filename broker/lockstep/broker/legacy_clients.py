@@ -46,7 +46,7 @@ class LegacyClients:
         granted = [ref for ref in dict.fromkeys(body.mq_set) if self._may_lock(self._key(body, ref), ref, body.client_id, now_ms)]
         if granted:
             fresh = [key for ref in granted if state.locks.get(key := self._key(body, ref)) is None]
-            state.check_lock_room(self._key(body, granted[0]), len(fresh))
+            state.limits.check_lock_room(self._key(body, granted[0]), len(fresh))
             state.register_group(body.consumer_group)
         for ref in granted:
             self._lock(self._key(body, ref), body.client_id, now_ms)
@@ -139,7 +139,7 @@ class LegacyClients:
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, the end of the queue")
         progress = state.progress.get(key)
-        state.check_progress_room(group, topic, int(progress is None))
+        state.limits.check_progress_room(group, topic, int(progress is None))
         state.register_group(group)
         if progress is not None and offset >= progress.offset:
             state.progress.record_commit(key, offset, 0, now_ms)

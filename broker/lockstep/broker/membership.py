@@ -56,11 +56,11 @@ class Membership:
         refusal is raised at the end.
         """
         body = heartbeat.body
-        if connection in self._state.closing:
+        if connection in self._state.pending.closing:
             return None
         if body.session is None:
             if self._state.sessions.session_on(connection) is not None:
-                self._state.close_connection(connection, "heartbeat without a session on a session's connection")
+                self._state.pending.close_connection(connection, "heartbeat without a session on a session's connection")
                 return None
             self._classic_heartbeat(connection, heartbeat, now_ms)
             return self._reply(body)
@@ -83,10 +83,10 @@ class Membership:
         if bound is SessionRefusal.DUPLICATE:
             raise DuplicateClientIdError(f"client id {body.client_id} is in use by a connected session: give each client an id of its own")
         if isinstance(bound, SessionRefusal):
-            state.close_connection(connection, f"heartbeat refused: {bound.value}")
+            state.pending.close_connection(connection, f"heartbeat refused: {bound.value}")
             return None
         if bound.older_connection is not None:
-            state.close_connection(bound.older_connection, "a newer connection of its session took over")
+            state.pending.close_connection(bound.older_connection, "a newer connection of its session took over")
         return bound.session
 
     def _join_or_refuse(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> BrokerError | None:
@@ -105,9 +105,9 @@ class Membership:
         state = self._state
         group = state.groups.get(name)
         if group is None or client_id not in group.members:
-            state.check_member_room(name, client_id)
+            state.limits.check_member_room(name, client_id)
         if group is None or group.member_subscriptions.get(client_id) != offered.subscriptions:
-            state.check_subscription_room(name, client_id, offered.subscriptions)
+            state.limits.check_subscription_room(name, client_id, offered.subscriptions)
         state.register_group(name)
 
     def _join(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> SubscriptionConflictError | None:
@@ -233,7 +233,7 @@ class Membership:
                 state.leave_group(name, client_id)
             return True
         if group is not None and group.members.get(client_id) is not None:
-            state.close_connection(connection, "UNREGISTER_CLIENT of a session on a connection that is not its own")
+            state.pending.close_connection(connection, "UNREGISTER_CLIENT of a session on a connection that is not its own")
             return False
         seen = self._classic_members.get((name, client_id))
         if seen is not None and seen.connection == connection:
@@ -242,7 +242,7 @@ class Membership:
 
     def connection_closed(self, connection: int, now_ms: int) -> None:
         """Begin the grace of the connection's session, and remove its classic members. The close of any other connection has no effect."""
-        self._state.closing.pop(connection, None)
+        self._state.pending.closing.pop(connection, None)
         self._state.sessions.unbind(connection, now_ms)
         self._classic_clients.pop(connection, None)
         for name, client_id in list(self._classic_members_on.get(connection, ())):
@@ -254,12 +254,12 @@ class Membership:
         left = FREES_PER_TICK
         for session in state.sessions.expired_sessions(now_ms):
             if session.connection is not None:
-                state.close_connection(session.connection, "nothing was received from its session for the session timeout")
+                state.pending.close_connection(session.connection, "nothing was received from its session for the session timeout")
             left -= self._end_session(session, left)
         for (name, client_id), seen in list(self._classic_members.items()):
             if now_ms > seen.until_ms:
                 if seen.connection is not None:
-                    state.close_connection(seen.connection, "nothing was received from its classic client")
+                    state.pending.close_connection(seen.connection, "nothing was received from its classic client")
                 self._classic_leave(name, client_id)
 
     def _end_session(self, session: Session, count_max: int) -> int:

@@ -40,7 +40,7 @@ class PullFence:
         session = state.sessions.session_on(connection)
         if epoch is not None:
             if session is None:
-                state.close_connection(connection, "PULL with an epoch on a connection without a session")
+                state.pending.close_connection(connection, "PULL with an epoch on a connection without a session")
                 return None
             stale = not state.locks.accepts_epoch(key, session.id, epoch)
         elif generation is not None:

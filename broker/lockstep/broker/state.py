@@ -113,7 +113,7 @@ class BrokerState:
         _, store_id = change
         if store_id != self._store.store_id:
             raise StoreCorruptError(
-                f"the log is of store {store_id}, lockstep/identity names store {self._store.store_id}: this log belongs to another broker. "
+                f"the log is of store {store_id}, lockstep/identity names store {self._store.store_id}: it belongs to another broker. "
                 "Put the right files into commitlog; nothing was changed"
             )
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.group_admin import GroupAdmin
+from lockstep.broker.group_limits import GroupLimits
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.start_policy import StartPositions
 from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import LockTable
 from lockstep.broker.tables.settings_table import SettingsTable
@@ -20,7 +21,7 @@ GROUPS = "tests/unit/broker/test_group_limits.py"
 @mutant("swarm", aimed=f"{SEND_BACKS}::test_a_group_above_the_limit_is_refused_by_name_and_gets_no_topic")
 def messages_sent_back_count_no_group(patch: Patches) -> None:
     """A message that is sent back counts its group, and is refused above the limit of groups."""
-    patch.set(GroupState, "check_group_room", lambda self, group: None)
+    patch.set(GroupLimits, "check_group_room", lambda self, group: None)
     patch.set(GroupState, "register_group", lambda self, group: None)
 
 
@@ -78,13 +79,13 @@ def one_queue_stands_for_its_topic(patch: Patches) -> None:
 )
 def groups_begin_in_any_number_of_queues_at_once(patch: Patches) -> None:
     """Groups begin in so many queues at a time; the members of others ask again."""
-    patch.set(LockSync, "_reserve_starts", lambda self, count, now_ms: True)
+    patch.set(StartPositions, "_reserve_starts", lambda self, count, now_ms: True)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_locks_of_strangers_have_a_limit")
 def any_number_of_locks_is_kept(patch: Patches) -> None:
     """A broker keeps so many locks; a request for more locks none of its queues."""
-    patch.set(GroupState, "check_lock_room", lambda self, key, count: None)
+    patch.set(GroupLimits, "check_lock_room", lambda self, key, count: None)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_a_refusal_leaves_nothing_behind")
@@ -102,7 +103,7 @@ def a_refused_reset_counts_its_group(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{DELETED}::test_a_group_with_members_is_refused_and_they_are_named")
 def groups_in_use_are_deleted(patch: Patches) -> None:
     """A group with a member or a held queue is not deleted."""
-    patch.set(GroupState, "check_unused", lambda self, group: None)
+    patch.set(GroupAdmin, "check_unused", lambda self, group: None)
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_groups_with_settings_make_room_when_they_are_deleted")

@@ -10,6 +10,7 @@ from lockstep.broker.effects import Notify
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.membership import Membership
+from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.pull_fence import PullCheck, PullFence
 from lockstep.broker.store import Store
 from lockstep.broker.tables.group_table import GroupTable
@@ -41,13 +42,13 @@ def pulls_are_not_checked(patch: Patches) -> None:
 @mutant("pause", aimed="tests/sim/test_aimed.py::test_what_a_silent_client_wakes_up_on_is_closed")
 def silent_connection_left_open(patch: Patches) -> None:
     """A session that was silent for its timeout loses its connection too."""
-    close = GroupState.close_connection
+    close = PendingEffects.close_connection
 
-    def lenient(self: GroupState, connection: int, reason: str) -> None:
+    def lenient(self: PendingEffects, connection: int, reason: str) -> None:
         if "session timeout" not in reason:
             close(self, connection, reason)
 
-    patch.set(GroupState, "close_connection", lenient)
+    patch.set(PendingEffects, "close_connection", lenient)
 
 
 @mutant("pause", "churn", aimed="tests/unit/broker/test_membership_sessions.py::test_a_closed_session_keeps_locks_and_place_for_the_grace")
@@ -250,14 +251,14 @@ def a_lost_lock_removes_the_member(patch: Patches) -> None:
 @mutant("handover")
 def no_queue_free(patch: Patches) -> None:
     """Whom a free queue belongs to is told."""
-    patch.set(GroupState, "notify_queue_free", lambda self, key: None)
-    patch.set(GroupState, "notify_topic_free", lambda self, group, topic: None)
+    patch.set(PendingEffects, "notify_queue_free", lambda self, key: None)
+    patch.set(PendingEffects, "notify_topic_free", lambda self, group, topic: None)
 
 
 @mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_what_is_sent_to_new_queues_is_consumed_soon")
 def new_layouts_are_not_told(patch: Patches) -> None:
     """A topic's new layout is told to who subscribes to it."""
-    patch.set(GroupState, "notify_layout_changed", lambda self, topic: None)
+    patch.set(PendingEffects, "notify_layout_changed", lambda self, topic: None)
 
 
 @mutant("handover", aimed="tests/unit/broker/test_background.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")

@@ -10,6 +10,7 @@ from lockstep.admin.client import AdminClient
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.legacy_clients import LegacyClients
 from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.start_policy import StartPositions
 from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
@@ -116,7 +117,7 @@ def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
 @mutant("begin")
 def everybody_begins_at_the_first_message(patch: Patches) -> None:
     """A group's start policy says where it begins."""
-    patch.set(LockSync, "_start_offset", lambda self, queue_id, policy, by_time: self._state.bounds.bounds(policy.topic, queue_id)[0])
+    patch.set(StartPositions, "_start_offset", lambda self, queue_id, policy, by_time: self._state.bounds.bounds(policy.topic, queue_id)[0])
 
 
 @mutant("begin")

@@ -3,8 +3,8 @@
 from typing import Any
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.group_state import GroupState
 from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.tables.lock_table import FencingCounter, Lock, QueueKey
 from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
@@ -44,13 +44,13 @@ def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
 @mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_a_rising_epoch_answers_held_pulls")
 def held_pulls_are_not_told(patch: Patches) -> None:
     """When an epoch rises, held pulls of an older one are answered at once."""
-    patch.set(GroupState, "_end_held_pulls", lambda self, key, epoch: None)
+    patch.set(PendingEffects, "end_held_pulls", lambda self, key, epoch: None)
 
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_when_the_hold_ends_everybody_is_told_what_is_free")
 def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
     """When the hold after an assumed loss ends, whom each free queue belongs to is told."""
-    patch.set(GroupState, "notify_group_free", lambda self, group: None)
+    patch.set(PendingEffects, "notify_group_free", lambda self, group: None)
 
 
 @mutant(

@@ -7,9 +7,9 @@ from typing import Any
 
 from lockstep.broker import heartbeats
 from lockstep.broker.effects import DrainFault
-from lockstep.broker.group_state import GroupState
 from lockstep.broker.heartbeats import HeartbeatCache
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.log_writer import LogWriter
@@ -157,8 +157,8 @@ def a_turn_handles_any_number_of_frames(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{LONG_TURNS}::test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices")
 def free_queues_are_looked_at_in_one_turn(patch: Patches) -> None:
     """A turn of the loop looks at a slice of the free queues and carries out a slice of the effects."""
-    drain = GroupState.drain
-    patch.set(GroupState, "drain", lambda self, count_max=None, *, notices=True: drain(self, notices=notices))
+    drain = PendingEffects.drain
+    patch.set(PendingEffects, "drain", lambda self, count_max=None, *, notices=True: drain(self, notices=notices))
 
 
 @mutant("swarm", aimed=f"{ADMIN_PORT}::test_a_host_is_an_address_or_a_name_of_this_machine")
@@ -231,13 +231,13 @@ def half_a_turn_is_gone_on_from(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{FAULTS}::test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_with_it")
 def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
     """An error while notices are made leaves the closes and the stale pulls of the same call."""
-    drain: Any = GroupState.drain
+    drain: Any = PendingEffects.drain
 
-    def whole(self: GroupState, *arguments: Any, **named: Any) -> Any:
+    def whole(self: PendingEffects, *arguments: Any, **named: Any) -> Any:
         effects = drain(self, *arguments, **named)
         return [] if any(isinstance(each, DrainFault) for each in effects) else effects
 
-    patch.set(GroupState, "drain", whole)
+    patch.set(PendingEffects, "drain", whole)
 
 
 @mutant("swarm", aimed=f"{LONG_TURNS}::test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns")

@@ -57,7 +57,7 @@ def the_hold_ends_after_this_starts_grace(patch: Patches) -> None:
         if state.grants_suspended and self._opened_ms is not None and now_ms >= self._opened_ms + state.config.disconnect_grace_ms:
             state.record(("broker.hold", False))
             for group in state.groups:
-                state.notify_group_free(group)
+                state.pending.notify_group_free(group)
         return tick(self, now_ms)
 
     patch.set(Coordination, "tick", early)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from lockstep.broker.group_admin import GroupAdmin
+from lockstep.broker.group_limits import GroupLimits
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.membership import Membership
 from lockstep.broker.processors import pull
@@ -35,13 +36,13 @@ def whoever_was_woken_is_served_in_one_turn(patch: Patches) -> None:
 )
 def any_number_of_groups_is_known(patch: Patches) -> None:
     """A broker knows so many groups; one more is refused."""
-    patch.set(GroupState, "register_group", lambda self, group: self.activity.active(group))
+    patch.set(GroupState, "register_group", lambda self, group: self.activity.record_activity(group))
 
 
 @mutant("swarm", aimed="tests/unit/broker/test_group_limits.py::test_progress_of_all_groups_together_has_a_limit")
 def any_number_of_queues_has_progress(patch: Patches) -> None:
     """A broker keeps progress of so many queues of groups; no group begins in more."""
-    patch.set(GroupState, "check_progress_room", lambda self, group, topic, count: None)
+    patch.set(GroupLimits, "check_progress_room", lambda self, group, topic, count: None)
 
 
 @mutant(
@@ -65,7 +66,7 @@ def activity_in_memory(patch: Patches) -> None:
 @mutant("swarm", aimed="tests/unit/broker/test_group_limits.py::test_a_group_that_is_in_use_is_never_forgotten")
 def groups_in_use_are_forgotten(patch: Patches) -> None:
     """A group with a member, a held queue or settings is never forgotten."""
-    patch.set(GroupState, "in_use", lambda self, group: False)
+    patch.set(GroupAdmin, "in_use", lambda self, group: False)
 
 
 @mutant(
@@ -91,13 +92,13 @@ MEMBERS = "tests/unit/broker/test_member_limits.py"
 @mutant("swarm", aimed=f"{MEMBERS}::test_one_member_more_than_the_limit_is_refused_by_name_and_those_that_are_there_go_on")
 def any_number_of_members_joins(patch: Patches) -> None:
     """All groups together have so many members; one more is refused."""
-    patch.set(GroupState, "check_member_room", lambda self, group, client_id: self.check_disk(f"member {client_id} of group {group}"))
+    patch.set(GroupLimits, "check_member_room", lambda self, group, client_id: self.check_disk_room(f"member {client_id} of group {group}"))
 
 
 @mutant("swarm", aimed=f"{MEMBERS}::test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once")
 def subscriptions_have_no_sum(patch: Patches) -> None:
     """What all groups and members subscribe to has a size in memory; above it no new subscription is taken."""
-    patch.set(GroupState, "check_subscription_room", lambda self, group, client_id, asked: None)
+    patch.set(GroupLimits, "check_subscription_room", lambda self, group, client_id, asked: None)
 
 
 @mutant("swarm", aimed=f"{MEMBERS}::test_a_connection_has_as_many_classic_members_as_one_client_may_have_groups")

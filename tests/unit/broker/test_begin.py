@@ -106,7 +106,7 @@ def test_a_reset_ends_the_generation_for_pulls_and_commits_and_wakes_those_held(
     a = member(bench)
     old = granted(a, 0).epoch
     commit(a, 0, old, 50)
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.c.legacy.update_offset(99, (GROUP, TOPIC, 0), 10, bench.now_ms)
     assert bench.stale() == [(GROUP, TOPIC, 0)]
     assert not pulls(a, 0, old)
@@ -184,4 +184,6 @@ def test_a_broadcasting_groups_progress_is_not_here(ordered_too: bool) -> None:
     assert commit(a, 0, 1, 1) is LockVerdict.REFUSED
     with pytest.raises(LocalProtocolError, match="each member keeps its own progress"):
         bench.c.admin.reset_progress(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
-    assert not [effect for effect in bench.c.state.drain() if isinstance(effect, PushQueueFree)], "no queue of it is anybody's to lock"
+    assert not [effect for effect in bench.c.state.pending.drain() if isinstance(effect, PushQueueFree)], (
+        "no queue of it is anybody's to lock"
+    )

@@ -136,7 +136,7 @@ def test_the_end_of_a_lease_is_told_to_sessions_that_wait() -> None:
     for _ in range(6):
         bench.advance(10_000)
         native.beat()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.advance(1)
     assert bench.pushed() == {native.connection: [0]}
     assert native.verdicts(0) == {0: LockVerdict.OK}
@@ -277,7 +277,7 @@ def test_a_reset_of_a_free_queue_ends_a_grant_that_was_still_good() -> None:
     native.commit(0, 50, release=True)
     me = ClassicClient(bench, "me")
     me.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     me.update(0, 20)
     assert bench.stale() == [(GROUP, TOPIC, 0)], "a held pull of the old epoch is told"
     assert native.commit(0, 60) is LockVerdict.STALE

@@ -96,7 +96,7 @@ def test_the_largest_contract_is_a_change_that_fits_the_smallest_log_file() -> N
 @pytest.mark.parametrize("word", ["config", "machine_room_nearby: average", "by_hand"])
 def test_an_ordered_group_is_dealt_by_list_and_layout_alone(word: str) -> None:
     contract_of(ordered(allocate=word, ordered=False))
-    with pytest.raises(LocalProtocolError, match="its members could differ about a queue"):
+    with pytest.raises(LocalProtocolError, match="its members could disagree about a queue"):
         contract_of(ordered(allocate=word))
     for fine in ("by_broker", "average", "average_by_circle", "consistent_hash", "machine_room: hz"):
         contract_of(ordered(allocate=fine))

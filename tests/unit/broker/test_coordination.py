@@ -74,7 +74,7 @@ def test_recorded_sessions_have_the_grace_from_the_open_port() -> None:
     bench.advance(GRACE - 1)
     assert bench.lists() == ("a", "b")
     assert b.verdicts(0) == {1: OK, 0: NOT_YOURS}
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.advance(1)
     assert bench.lists() == ("b",)
     assert bench.pushed() == {b.connection: [0, 2, 3]}
@@ -297,17 +297,17 @@ def test_a_grace_above_the_session_timeout_raises_that() -> None:
 def test_the_shell_is_woken_once_until_it_drains() -> None:
     bench = Bench()
     woken: list[int] = []
-    bench.c.state.drain()
-    bench.c.state.on_effects = lambda: woken.append(1)
+    bench.c.state.pending.drain()
+    bench.c.state.pending.on_effects = lambda: woken.append(1)
     Client(bench, "a").connect()
     Client(bench, "b").connect()
     assert woken == [1]
-    assert bench.c.state.drain() != []
-    assert bench.c.state.drain() == []
+    assert bench.c.state.pending.drain() != []
+    assert bench.c.state.pending.drain() == []
     c = Client(bench, "c")
     c.connect()
     assert woken == [1, 1]
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     c.leave()
     assert woken == [1, 1, 1], "others must hear of it"
 
@@ -325,7 +325,7 @@ def test_deleting_a_topic_deletes_progress_and_locks_and_answers_held_pulls() ->
     a.connect()
     a.lock(0)
     a.commit(0, 5)
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.layouts.adopt(deleted())
     bench.c.layout_changed(TOPIC)
     assert bench.stale() == [(GROUP, TOPIC, 0)]
@@ -339,7 +339,7 @@ def test_queues_that_a_layout_adds_are_offered_to_whom_the_list_names() -> None:
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.layouts.adopt(layout(queues=2, counter=2))
     bench.c.layout_changed(TOPIC)
     assert bench.pushed() == {a.connection: [0], b.connection: [1]}
@@ -354,11 +354,11 @@ def test_whoever_subscribes_to_the_topic_is_told_its_layout_before_of_its_free_q
     )
     for client in (a, b, c):
         client.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     for again in (layout(queues=2, counter=2), deleted(3)):
         bench.layouts.adopt(again)
         bench.c.layout_changed(TOPIC)
-        effects = bench.c.state.drain()
+        effects = bench.c.state.pending.drain()
         assert effects[0] == PushLayout(again, (a.connection, b.connection))
         assert [type(effect) for effect in effects[1:]] == ([] if again.deleted else [PushQueueFree, PushQueueFree])
     b.close()
@@ -482,7 +482,7 @@ def test_the_owner_by_the_list_is_asked_of_this_brokers_queues_only() -> None:
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    assert bench.c.lock_sync.own_queue_ids(TOPIC) == [0, 1]
-    assert bench.c.lock_sync.own_queue_ids("none") == []
+    assert bench.c.starts.own_queue_ids(TOPIC) == [0, 1]
+    assert bench.c.starts.own_queue_ids("none") == []
     assert a.verdicts(0, 1, 2) == {0: OK, 1: NOT_YOURS, 2: REFUSED}
     assert bench.config.broker_name == BROKER

@@ -10,7 +10,7 @@ import pytest
 from lockstep.broker.app import Broker
 from lockstep.broker.background import EffectRunner
 from lockstep.broker.effects import CloseConnection, DrainFault
-from lockstep.broker.group_state import GroupState
+from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.store import StoreDiskError
 from lockstep.broker.store.commit_waiters import CommitWaiters
@@ -149,10 +149,10 @@ def test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_wi
     bench = Bench(layout(queues=4))
     a = Client(bench, "a")
     a.connect()
-    bench.c.state.drain()
-    bench.c.state.close_connection(a.connection, "its session is over")
-    fails_once(GroupState, "_free_queue_effects", monkeypatch)
-    effects = bench.c.state.drain()
+    bench.c.state.pending.drain()
+    bench.c.state.pending.close_connection(a.connection, "its session is over")
+    fails_once(PendingEffects, "_free_queue_effects", monkeypatch)
+    effects = bench.c.state.pending.drain()
     assert [type(each) for each in effects] == [CloseConnection, DrainFault]
 
 
@@ -164,8 +164,8 @@ async def test_effects_go_on_where_their_callback_fails(monkeypatch: pytest.Monk
         peer = "p"
         abort = closed.append
 
-    fails_once(EffectRunner, "_run_steps", monkeypatch)
-    EffectRunner(bench.c.state, cast(Any, {7: Peer()}), cast(Any, None))
-    bench.c.state.close_connection(7, "its session is over")
+    fails_once(EffectRunner, "_carry_out", monkeypatch)
+    EffectRunner(bench.c.state.pending, cast(Any, {7: Peer()}), cast(Any, None))
+    bench.c.state.pending.close_connection(7, "its session is over")
     await until(lambda: closed == ["its session is over"])
     assert events(caplog) == ["turn.failed"]

@@ -60,7 +60,7 @@ def test_the_bytes_of_a_record() -> None:
 def test_a_change_that_can_not_be_encoded_is_refused_and_neither_applied_nor_written(value: object) -> None:
     applied: list[Change] = []
     unsure: list[BaseException] = []
-    journal = Journal(on_unsure=unsure.append)
+    journal = Journal(on_apply_failed=unsure.append)
     journal.record(("a", 1), applied.append)
     with pytest.raises(LocalProtocolError, match=r"state change 'lock.held' can't be written to the log"):
         journal.record(("lock.held", value), applied.append)
@@ -82,7 +82,7 @@ def test_a_table_that_makes_such_a_change_is_as_it_was() -> None:
 
 def test_a_change_that_can_not_be_applied_is_not_written_and_makes_the_tables_unsure() -> None:
     unsure: list[BaseException] = []
-    journal = Journal(on_unsure=unsure.append)
+    journal = Journal(on_apply_failed=unsure.append)
     with pytest.raises(KeyError):
         journal.record(("a",), lambda _: {}["missing"])
     assert [type(error) for error in unsure] == [KeyError]

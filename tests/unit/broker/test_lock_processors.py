@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from lockstep.broker import lock_sync
+from lockstep.broker import start_policy
 from lockstep.broker.app import LANES
 from lockstep.broker.coordination import CoordinationConfig
 from lockstep.broker.effects import CloseConnection, PushQueueFree
@@ -259,7 +259,7 @@ async def test_many_locks_by_time_at_once_look_up_no_more_often_than_run_at_once
 async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_again_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock_sync, "TIMES_MAX", 6)
+    monkeypatch.setattr(start_policy, "TIMES_MAX", 6)
     desk = Desk()
     topics = [f"t{number}" for number in range(3)]
     for topic in topics:
@@ -267,7 +267,7 @@ async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_agai
     group = ordered(topics=topics, consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77)
     peer = desk.native(1, group)
     wanted = tuple(LockItem(GROUP, topic, queue_id) for topic in ("not-subscribed", *topics) for queue_id in (7, 0))
-    desk.bench.c.state.drain()
+    desk.bench.c.state.pending.drain()
     first = await desk.later(peer, SessionLockBody(wanted))
     granted, waits = LockVerdict.OK, LockVerdict.WAIT
     assert [item.verdict for item in first.items if item.queue_id == 0] == [LockVerdict.REFUSED, granted, granted, waits]
@@ -315,12 +315,12 @@ async def broken_disk(*_: object) -> int:
 async def test_a_lock_by_time_of_a_connection_that_is_gone_meanwhile_leaves_nothing_behind() -> None:
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
-    desk.bench.c.state.drain()
+    desk.bench.c.state.pending.drain()
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
     peer.closed = True
     desk.bench.c.membership.connection_closed(peer.id, desk.bench.now_ms)
     await until(lambda: not len(desk.dispatcher._tasks))
-    assert desk.bench.c.state.drain() == []
+    assert desk.bench.c.state.pending.drain() == []
     assert desk.store.waiting == []
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.broker import lock_sync
+from lockstep.broker import start_policy
 from lockstep.broker.background import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, EffectRunner, StoreMaintenance
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
 from lockstep.broker.group_admin import GroupAdmin
@@ -82,9 +82,9 @@ async def test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices(mo
     bench = Bench(layout(queues=QUEUES))
     monkeypatch.setattr(LockTable, "holder", counted.of(LockTable.holder))
     drained: list[Any] = []
-    drain = bench.c.state.drain
-    bench.c.state.drain = lambda count_max=None, **named: [drained.append(effect) or effect for effect in drain(count_max, **named)]  # type: ignore[method-assign, func-returns-value]
-    EffectRunner(bench.c.state, {}, cast(Any, None))
+    drain = bench.c.state.pending.drain
+    bench.c.state.pending.drain = lambda count_max=None, **named: [drained.append(effect) or effect for effect in drain(count_max, **named)]  # type: ignore[method-assign, func-returns-value]
+    EffectRunner(bench.c.state.pending, {}, cast(Any, None))
     a = Client(bench, "a")
     a.connect()
     await counted.until(lambda: sum(len(each.queues) for each in drained if isinstance(each, PushQueueFree)) == QUEUES)
@@ -105,7 +105,7 @@ def test_a_group_whose_list_keeps_changing_leaves_the_others_their_slices_and_is
     while (len(told[GROUP]), len(told["other"])) != (40, 40):
         slices += 1
         assert slices < 100, {group: len(queues) for group, queues in told.items()}
-        for each in bench.c.state.drain(10):
+        for each in bench.c.state.pending.drain(10):
             for queue in each.queues if isinstance(each, PushQueueFree) else ():
                 told[queue.group].add(queue.queue_id)
         if slices % 2:
@@ -121,10 +121,10 @@ def test_a_slice_counts_each_connection_that_is_told() -> None:
     members = [Client(bench, f"m{number}", ordered(allocate=AVERAGE)) for number in range(20)]
     for member in members:
         member.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.layouts.adopt(layout(queues=100, counter=2))
     bench.c.layout_changed(TOPIC)
-    pushes = [len(each.queues) for each in bench.c.state.drain(40) if isinstance(each, PushQueueFree)]
+    pushes = [len(each.queues) for each in bench.c.state.pending.drain(40) if isinstance(each, PushQueueFree)]
     assert pushes == [2] * 20
 
 
@@ -132,9 +132,9 @@ def test_a_queue_that_is_granted_between_two_slices_is_told_to_nobody() -> None:
     bench = Bench(layout(queues=10))
     a = Client(bench, "a")
     a.connect()
-    first = [queue.queue_id for each in bench.c.state.drain(4) if isinstance(each, PushQueueFree) for queue in each.queues]
+    first = [queue.queue_id for each in bench.c.state.pending.drain(4) if isinstance(each, PushQueueFree) for queue in each.queues]
     a.lock(*range(2, 6))
-    rest = [queue.queue_id for each in bench.c.state.drain() if isinstance(each, PushQueueFree) for queue in each.queues]
+    rest = [queue.queue_id for each in bench.c.state.pending.drain() if isinstance(each, PushQueueFree) for queue in each.queues]
     assert (len(first), rest) == (2, [6, 7, 8, 9])
 
 
@@ -199,11 +199,11 @@ async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     a.lock(0, 1, 2, 3)
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     state = bench.c.state
-    EffectRunner(bench.c.state, Ends(), cast(Any, Pulls()))
+    EffectRunner(bench.c.state.pending, Ends(), cast(Any, Pulls()))
     groups = tuple(ordered(f"g{number}", expression="*") for number in range(100))
     members = [Client(bench, f"m{number}", *groups) for number in range(50)]
     for each in members:
@@ -212,7 +212,7 @@ async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -
     begun = len(counted.turns)
     held = next(key for key, lock in state.locks if lock.held)
     state.end_grant(held)
-    state.close_connection(b.connection, "its session is over")
+    state.pending.close_connection(b.connection, "its session is over")
     await counted.until(lambda: sum(1 for each in done if each[2] == "NOTIFY_CONSUMER_IDS_CHANGED") >= 100 * 50)
     ended = {what: turn for turn, _, what in done if turn > begun and what != "NOTIFY_CONSUMER_IDS_CHANGED"}
     assert ended == {"closed": begun + 1, "stale": begun + 1, "QUEUE_FREE": begun + 1}
@@ -320,7 +320,7 @@ def test_a_layout_that_is_new_looks_only_at_the_groups_that_subscribe_to_it(monk
         Client(bench, f"m{number}", ordered(f"g{number}", ("other",))).connect()
     a = Client(bench, "a")
     a.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.layouts.adopt(layout(queues=5, counter=2))
     monkeypatch.setattr(GroupTable, "__iter__", None)
     bench.c.layout_changed(TOPIC)
@@ -336,7 +336,7 @@ def lines_to_delete(others: int) -> int:
         for queue_id in range(count):
             bench.c.state.progress.set_progress((GROUP, topic, queue_id), Progress(1, 0))
             bench.c.state.grant((GROUP, topic, queue_id), a.session, "a")
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.layouts.adopt(layout(queues=0, counter=2))
     with Steps("broker/tables/") as steps:
         bench.c.layout_changed(TOPIC)
@@ -427,9 +427,9 @@ def test_free_queues_are_found_without_a_walk_over_all_entries_of_the_layout() -
         parts = tuple(LayoutEntry(BROKER, 2_000 // entries, 2_000 // entries, number + 1) for number in range(entries))
         bench = Bench(TopicLayout(TOPIC, LayoutVersion(entries, 7), parts))
         Client(bench, "a").connect()
-        bench.c.state.drain(10)
+        bench.c.state.pending.drain(10)
         with Steps("protocol/queue.py") as steps:
-            pushes = bench.c.state.drain(100)
+            pushes = bench.c.state.pending.drain(100)
         assert sum(len(each.queues) for each in pushes if isinstance(each, PushQueueFree)) == 50
         return steps.count
 
@@ -543,7 +543,7 @@ def test_members_that_leave_one_after_the_other_sort_the_list_of_their_group_onc
     for number in range(100):
         bench.c.membership.heartbeat(connection, Heartbeat.from_body(HeartbeatBody(f"c{number}", (ordered(),))), bench.now_ms)
     ClassicClient(bench, "stays").connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.flush()
     sorts: list[int] = []
     monkeypatch.setattr(group_table, "sorted", lambda found: sorts.append(len(found)) or sorted(found), raising=False)  # type: ignore[func-returns-value]
@@ -555,14 +555,14 @@ def test_members_that_leave_one_after_the_other_sort_the_list_of_their_group_onc
 
 
 def test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_sync, "BEGINS_MAX", 6)
+    monkeypatch.setattr(start_policy, "BEGINS_MAX", 6)
     topics = [f"t{number}" for number in range(5)]
     bench = Bench(*(layout(topic, 3) for topic in topics), layout("wide", 7))
     a = Client(bench, "a", ordered(topics=[*topics, "wide"]))
     b = Client(bench, "b", ordered("other", topics=topics))
     for member in (a, b):
         member.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
 
     def asks(*topics: str) -> list[LockVerdict]:
         reply = a.send_lock(*(LockItem(GROUP, topic, queue_id) for topic in topics for queue_id in range(3)))
@@ -575,9 +575,9 @@ def test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_
     reply = b.send_lock(LockItem("other", "t0", 0))
     assert reply is not None
     assert reply.items[0].verdict is waits, "the sum is over all groups"
-    bench.advance(lock_sync.BEGINS_MS - 1)
+    bench.advance(start_policy.BEGINS_MS - 1)
     assert asks("t2") == [waits]
     bench.advance(1)
     assert asks("wide", "t2") == [ok, waits], "one topic may begin, however wide it is"
-    bench.advance(lock_sync.BEGINS_MS)
+    bench.advance(start_policy.BEGINS_MS)
     assert asks("t2", "t3", "t4") == [ok, ok, waits]

@@ -33,9 +33,9 @@ def test_a_heartbeat_that_changes_nothing_tells_nobody() -> None:
     bench = Bench()
     a = Client(bench, "a")
     first = a.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     assert versions(a.beat()) == versions(first)
-    assert bench.c.state.drain() == []
+    assert bench.c.state.pending.drain() == []
 
 
 def test_the_version_of_a_list_never_falls_even_where_the_group_was_gone() -> None:
@@ -57,7 +57,7 @@ def test_leave_first_then_drain() -> None:
     a.connect()
     a.lock(0, 1, 2, 3)
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     assert a.leave()
     assert bench.lists() == ("b",)
     assert bench.notified() == {GROUP: (b.connection,)}
@@ -110,7 +110,7 @@ def test_a_classic_member_leaves_with_its_connection() -> None:
     a, b = ClassicClient(bench, "a"), ClassicClient(bench, "b")
     a.connect()
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     a.close()
     assert bench.lists() == ("b",)
     assert bench.notified() == {GROUP: (b.connection,)}
@@ -123,7 +123,7 @@ def test_a_classic_member_may_be_silent_for_120_s_and_the_others_are_told(after:
     a.connect()
     bench.advance(60_000)
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.advance(after - 60_000)
     assert bench.lists() == (("a", "b") if member else ("b",))
     assert bench.notified() == ({} if member else {GROUP: (b.connection,)})

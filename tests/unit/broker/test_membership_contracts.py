@@ -84,7 +84,7 @@ def test_dropping_a_contract_ends_its_grants() -> None:
     a.lock(0)
     epoch = bench.epoch(0)
     a.close()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.advance(GRACE)
     assert bench.epoch(0) > epoch
     assert (GROUP, TOPIC, 0) in bench.stale()
@@ -113,7 +113,7 @@ def test_the_only_member_may_change_the_contract_and_its_grants_end() -> None:
     a.connect()
     a.lock(0)
     a.groups = (ordered(expression="x"),)
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     assert a.beat() is not None
     assert bench.pushed() == {a.connection: [0]}, "its queues are free under the new contract"
     assert a.commit(0, 1) is LockVerdict.STALE

@@ -94,7 +94,7 @@ def test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered() -> Non
     a.connect()
     late, body = bench.new_connection(), replace(a.body(), connection=1)
     a.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     assert bench.c.membership.heartbeat(late, Heartbeat.from_body(body), bench.now_ms) is None
     assert bench.closed() == [late]
 
@@ -125,7 +125,7 @@ def test_a_silent_session_ends_and_its_connection_is_closed_in_the_same_step(aft
     a = Client(bench, "a")
     a.connect()
     a.lock(0)
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.advance(after)
     assert bench.closed() == ([] if member else [a.connection])
     assert (bench.lists() == ("a",)) is member
@@ -193,7 +193,7 @@ def test_during_the_first_ones_grace_the_second_takes_its_place_but_not_its_lock
     bench.advance(1_000)
     assert versions(second.connect()) == before
     assert second.verdicts(0, 1) == {0: LockVerdict.WAIT, 1: LockVerdict.OK}
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     bench.advance(GRACE - 1_001)
     assert second.verdicts(0)[0] is LockVerdict.WAIT
     bench.advance(1)

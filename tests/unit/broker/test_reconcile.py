@@ -14,7 +14,7 @@ def pair(bench: Bench) -> tuple[Client, Client]:
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     return a, b
 
 
@@ -114,7 +114,7 @@ def test_what_the_list_does_not_name_is_freed_and_told_to_whom_it_belongs() -> N
     a.lock(0, 1)
     b = Client(bench, "b")
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     assert a.verdicts(held={0: a.held[0]}) == {0: OK}
     assert bench.owner(1) is None
     assert bench.pushed() == {b.connection: [1]}
@@ -139,7 +139,7 @@ def test_a_ghost_hold_is_freed_where_the_list_has_moved_it() -> None:
     a.lock(1)
     b = Client(bench, "b")
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     assert a.verdicts(1, held={}) == {1: NOT_YOURS}
     assert bench.owner(1) is None
     assert bench.pushed() == {b.connection: [1]}
@@ -241,7 +241,7 @@ def test_a_rising_epoch_answers_held_pulls() -> None:
     a = Client(bench, "a")
     a.connect()
     a.lock(0)
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     a.lock()
     assert bench.stale() == []
     a.lock(0, held={})
@@ -258,7 +258,7 @@ def test_a_released_queue_is_pushed_to_the_member_whom_the_list_names() -> None:
     a.lock(0, 1, 2, 3)
     b = Client(bench, "b")
     b.connect()
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     a.commit(1, 5, release=True)
     assert bench.pushed() == {b.connection: [1]}
 
@@ -276,7 +276,7 @@ def test_a_queue_that_was_granted_again_before_effects_are_drained_is_pushed_to_
     bench = Bench()
     a, b = pair(bench)
     a.lock(0)
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     a.lock(0, held={})
     assert bench.pushed() == {}
     assert b.connection
@@ -293,7 +293,7 @@ def test_where_rocketmqs_rule_is_in_force_everybody_is_told_and_nothing_is_not_y
         ClassicClient(bench, "z").connect()
     assert a.verdicts(0, 1) == {0: OK, 1: OK}
     assert b.verdicts(1) == {1: HELD}
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     a.commit(1, None, release=True)
     assert bench.pushed() == {a.connection: [1], b.connection: [1]}
     a.commit(0, None, release=True)

@@ -21,14 +21,14 @@ def test_the_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: Co
     a = Client(bench, "a", ordered(consume_from_where=where, consume_timestamp_ms=1_000))
     a.connect()
     body = SessionLockBody((LockItem(GROUP, TOPIC, 0),))
-    needed = bench.c.lock_sync.policies_to_look_up(a.connection, body)
+    needed = bench.c.starts.policies_to_look_up(a.connection, body)
     assert [(start.topic, start.timestamp_ms) for start in needed] == ([(TOPIC, 1_000)] if where is ConsumeFromWhere.TIMESTAMP else [])
     by_time = {(GROUP, TOPIC, 0): 33, (GROUP, TOPIC, 1): 99}
     bench.flush()
     assert bench.c.lock_sync.lock(a.connection, body, bench.now_ms, by_time) is not None
     assert [bench.progress(queue_id)[0] for queue_id in (0, 1)] == begins
     bench.ends.queues = {(TOPIC, 0): (11, 500), (TOPIC, 1): (21, 600)}
-    assert bench.c.lock_sync.policies_to_look_up(a.connection, body) == ()
+    assert bench.c.starts.policies_to_look_up(a.connection, body) == ()
     assert a.lock(1, held={})[1].offset == begins[1]
     view = a.beat()
     assert view is not None
@@ -49,7 +49,7 @@ def test_a_time_that_nobody_names_is_the_first_message() -> None:
     bench.ends.queues[TOPIC, 0] = (12, 50)
     a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP))
     a.connect()
-    assert bench.c.lock_sync.policies_to_look_up(a.connection, SessionLockBody((LockItem(GROUP, TOPIC, 0),))) == ()
+    assert bench.c.starts.policies_to_look_up(a.connection, SessionLockBody((LockItem(GROUP, TOPIC, 0),))) == ()
     assert a.lock(0)[0].offset == 12
 
 

@@ -32,7 +32,7 @@ def test_a_reset_of_a_held_queue_fences_its_holder_and_gives_it_again_from_there
     a = holder(bench, 0, 1)
     assert a.commit(0, 500) is LockVerdict.OK
     epoch, old = a.held[0], generation(bench, 0)
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     assert reset(bench, {0: 100}) == [(0, 500)]
     assert bench.stale() == [(GROUP, TOPIC, 0)], "its held pull is answered at once"
     assert bench.epoch(0) > epoch
@@ -47,7 +47,7 @@ def test_a_reset_of_a_held_queue_fences_its_holder_and_gives_it_again_from_there
 def test_the_member_whose_queue_was_reset_is_told_to_lock_it_again() -> None:
     bench = Bench()
     a = holder(bench, 0)
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     reset(bench, {0: 0})
     assert bench.pushed() == {a.connection: [0]}
 
@@ -154,7 +154,7 @@ def test_a_members_own_going_back_is_refused_where_another_reset_came_before() -
     known = generation(bench, 0)
     reset(bench, {0: 100})
     back = ResetBody(GROUP, TOPIC, (QueueOffset(1, 0), QueueOffset(0, 300, known)))
-    with pytest.raises(StaleEpochError, match=f"generation {known} of {GROUP} at {TOPIC} queue 0 is over"):
+    with pytest.raises(StaleEpochError, match=f"generation {known} of {GROUP} at {TOPIC} queue 0 has ended"):
         bench.c.admin.reset_progress(back)
     assert bench.progress(0) == (100, 0)
     bench.c.admin.reset_progress(ResetBody(GROUP, TOPIC, (QueueOffset(0, 50, generation(bench, 0)),)))
@@ -193,7 +193,7 @@ def test_a_concurrent_members_commits_and_pulls_of_before_are_stale() -> None:
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, ConsumeFromWhere.FIRST_OFFSET)
     begun = bench.c.lock_sync.query_start(a.connection, header, bench.now_ms)
     assert begun is not None
-    bench.c.state.drain()
+    bench.c.state.pending.drain()
     reset(bench, {0: 40})
     assert bench.stale() == [(GROUP, TOPIC, 0)]
     answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, None, begun.generation, 50))

@@ -8,8 +8,8 @@ and its response is sent at once.
 from functools import partial
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.lock_sync import OffsetsByTime
 from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
+from lockstep.broker.start_policy import OffsetsByTime
 from lockstep.protocol.bodies import LockBatchBody, SessionLockBody, SyncBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -33,7 +33,7 @@ class LockProcessor:
         request.body = body = self._lock_body(request)
         if isinstance(body, LockBatchBody):
             return Pending(request.reply(body=self._coordination.legacy.lock(body, self._clock.boot_ms())))
-        return self._starts.resolve(request, body, partial(self._reconcile, request, body))
+        return self._starts.resolve(request, body, partial(self._session_lock, request, body))
 
     @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody, body_bytes_max=MEMBER_BYTES_MAX)
     def unlock(self, request: Request) -> Outcome:
@@ -61,6 +61,6 @@ class LockProcessor:
             except RemoteProtocolError:
                 raise error from None
 
-    def _reconcile(self, request: Request, body: SessionLockBody, by_time: OffsetsByTime) -> Outcome:
+    def _session_lock(self, request: Request, body: SessionLockBody, by_time: OffsetsByTime) -> Outcome:
         reply = self._coordination.lock_sync.lock(request.endpoint.id, body, self._clock.boot_ms(), by_time)
         return NO_RESPONSE if reply is None else Pending(request.reply(body=reply))

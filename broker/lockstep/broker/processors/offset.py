@@ -8,8 +8,8 @@ from functools import partial
 from typing import Protocol
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.lock_sync import OffsetsByTime, start_policy
 from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
+from lockstep.broker.start_policy import OffsetsByTime, start_policy
 from lockstep.protocol.bodies import LockItem, LockVerdict, SessionLockBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceNotAvailableError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.lock_sync import NO_TIMES, OffsetsByTime
+from lockstep.broker.start_policy import NO_TIMES, OffsetsByTime
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import SessionLockBody
 from lockstep.runtime.request import NO_RESPONSE, Outcome, Request, RunInLane
@@ -26,12 +26,12 @@ class StartOffsets:
     """Finds the offsets that a request's start policies by time name, then lets the request be handled."""
 
     def __init__(self, coordination: Coordination, store: TimeIndex) -> None:
-        self._lock_sync = coordination.lock_sync
+        self._starts = coordination.starts
         self._store = store
 
     def resolve(self, request: Request, body: SessionLockBody, handle: Callable[[OffsetsByTime], Outcome]) -> Outcome:
         """Return the outcome of `handle`: at once if `body` needs no offset by time, else from the lane, once they were found."""
-        if not self._lock_sync.policies_to_look_up(request.endpoint.id, body):
+        if not self._starts.policies_to_look_up(request.endpoint.id, body):
             return handle(NO_TIMES)
 
         async def find_and_handle() -> Outcome:
@@ -45,9 +45,9 @@ class StartOffsets:
     async def _find(self, request: Request, body: SessionLockBody) -> dict[QueueKey, int]:
         """Return the offsets that are still needed: the group may have begun while the request waited in the lane."""
         found: dict[QueueKey, int] = {}
-        for policy in self._lock_sync.policies_to_look_up(request.endpoint.id, body):
+        for policy in self._starts.policies_to_look_up(request.endpoint.id, body):
             assert policy.timestamp_ms is not None, "a policy by time names one"
-            for queue_id in self._lock_sync.own_queue_ids(policy.topic):
+            for queue_id in self._starts.own_queue_ids(policy.topic):
                 offset = await self._store.offset_by_time(policy.topic, queue_id, policy.timestamp_ms)
                 found[policy.group, policy.topic, queue_id] = offset
         return found
