@@ -20,7 +20,7 @@ First come all renewals, then the session's queues that no item names with the c
 from collections.abc import Mapping
 
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.message_copy import plain_words
+from lockstep.broker.message_copy import one_line
 from lockstep.broker.start_policy import NO_TIMES, OffsetsByTime, StartPositions, start_policy
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.lock_table import QueueKey
