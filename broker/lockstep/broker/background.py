@@ -62,9 +62,9 @@ class EffectRunner:
         self._urgent: deque[Callable[[], None]] = deque()
         """Drained effects that are not notifications, in order."""
         self._notices: deque[Callable[[], None]] = deque()
-        """Steps of drained notices, in their order: the effect, or one send of it."""
-        self._undrained = False
-        self._turn = Turn("effects", self.carry_out, self._failed)
+        """Steps of drained notifications, in order: the effect, or one send of it."""
+        self._has_effects = False
+        self._turn = Turn("effects", self.run_slice, self._failed)
         pending.on_effects = self._wake
 
     def _wake(self) -> None:
@@ -86,8 +86,8 @@ class EffectRunner:
             self._turn.schedule()
 
     def _drain(self) -> None:
-        """Drains notices only when the earlier ones are sent: one says what has changed until then."""
-        self._undrained = False
+        """Drain notifications only when the earlier ones are sent: a notification contains all changes until it is drained."""
+        self._has_effects = False
         for effect in self._pending.drain(STEPS_PER_TURN, notices=not self._notices):
             steps = self._notices if isinstance(effect, Notify | PushLayout) else self._urgent
             steps.append(partial(self._execute, effect))

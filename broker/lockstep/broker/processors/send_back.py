@@ -101,7 +101,7 @@ class SendBackProcessor:
         """Count the group and create the topic of its copy, after all checks that can refuse either."""
         self._store.check_append(len(copy.body) + COPY_HEAD_BYTES_MAX)
         self._coordination.state.limits.check_group_room(group)
-        self._homes.create(copy.topic)
+        self._group_topics.create(copy.topic)
         self._coordination.state.register_group(group)
 
 
