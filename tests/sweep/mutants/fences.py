@@ -3,7 +3,8 @@
 from typing import Any
 
 from lockstep.broker.lock_sync import LockSync
-from lockstep.broker.processors.pull import Pull, PullProcessor
+from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.processors.pull_request import Pull
 from lockstep.broker.store import reader
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.session_table import Session

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.app import LANES, Broker
-from lockstep.broker.processors.pull import COLD_COUNT_MAX
+from lockstep.broker.processors.cold_reads import COLD_COUNT_MAX
 from lockstep.broker.store import Store
 from lockstep.broker.store.repair import RUNNING_MAX as REPAIRS_AT_ONCE
 from lockstep.protocol.bodies import (

@@ -6,15 +6,10 @@ from typing import Any
 import pytest
 
 from lockstep.broker.effects import StalePulls
-from lockstep.broker.processors import pull
-from lockstep.broker.processors.pull import (
-    CLASSIC_BYTES_MAX,
-    COLD_COUNT_MAX,
-    NATIVE_BYTES_MAX,
-    TURN_HELD_MAX,
-    UNSENT_BYTES_MAX,
-    page_of,
-)
+from lockstep.broker.processors import cold_reads, pull
+from lockstep.broker.processors.cold_reads import COLD_COUNT_MAX
+from lockstep.broker.processors.pull import TURN_HELD_MAX, UNSENT_BYTES_MAX
+from lockstep.broker.processors.pull_request import CLASSIC_BYTES_MAX, NATIVE_BYTES_MAX, page_of
 from lockstep.broker.pull_fence import PullCheck
 from lockstep.broker.store import ReadResult, ReadStatus
 from lockstep.protocol.bodies import Subscription
@@ -399,7 +394,7 @@ async def test_cold_reads_go_round_the_connections() -> None:
 
 
 async def test_a_connection_has_so_many_cold_reads_waiting_and_then_is_told_to_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "COLD_PER_CONNECTION_MAX", 3)
+    monkeypatch.setattr(cold_reads, "COLD_PER_CONNECTION_MAX", 3)
     broker = Broker()
     reads = HeldReads(broker)
     for opaque in range(5):

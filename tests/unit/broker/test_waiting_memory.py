@@ -72,7 +72,7 @@ async def test_a_pull_that_waits_keeps_what_an_honest_one_keeps(what: str, where
             broker.store.append("t", 0, [b"x"])
         if where == "cold":
             broker.store.cold = True
-            broker.pulls._cold_count = 1 << 30  # no reader is free
+            broker.pulls._cold.reader_count = 1 << 30  # no reader is free
         if where == "blocked":
             broker.endpoint.unsent_bytes = 1 << 30
             broker.endpoint.drained = asyncio.get_running_loop().create_future()
@@ -83,7 +83,7 @@ async def test_a_pull_that_waits_keeps_what_an_honest_one_keeps(what: str, where
         pulls = broker.pulls
         waiting = {
             "held": [each.item for each in pulls._holds],
-            "cold": [each for queue in pulls._cold.values() for each in queue],
+            "cold": [each for queue in pulls._cold.waiting.values() for each in queue],
             "blocked": [each for found in pulls._blocked.values() for each in found],
         }[where]
         assert len(waiting) == 1

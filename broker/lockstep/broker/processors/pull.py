@@ -11,18 +11,18 @@ wakes the pulls that are held for its queue once the messages are visible, so no
 pulls are woken or due at once, each turn serves a limited number of them; the others follow in the next turns, in order.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import TypeVar
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
+from lockstep.broker.processors.cold_reads import ColdReads
+from lockstep.broker.processors.pull_request import Pull, page_of, tag_hashes
 from lockstep.broker.store import ReadResult, ReadStatus, Store
 from lockstep.broker.tables.long_poll_table import (
     HELD_MAX,
-    HELD_PER_CONNECTION_MAX,
     HELD_PER_GROUP_MAX,
     HeldPull,
     LongPollTable,
@@ -37,12 +37,11 @@ from lockstep.protocol.errors import (
     StoreError,
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
-    SubscriptionParseError,
     TransportError,
 )
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.names import check_group, check_topic
-from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX, TagFilter
+from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.endpoint import Endpoint
@@ -50,31 +49,19 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.limits import REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Request, RetryLaterError
+from lockstep.runtime.request import NO_RESPONSE, Outcome, Request
 from lockstep.runtime.turn import Turn
 
 log = get_logger("broker.pull")
 
 T = TypeVar("T")
 
-NATIVE_COUNT_MAX = 1_000
-NATIVE_BYTES_MAX = 1 << 20
-"""Messages and bytes in one response to a native client at most: so many are decoded in a millisecond."""
-CLASSIC_COUNT_MAX = 32
-CLASSIC_BYTES_MAX = 256 << 10
-"""RocketMQ: maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory."""
 SUSPEND_MS_MAX = 30_000
 """How long a pull is held at most. RocketMQ's clients ask for at most 20 s (Go, Python) and give up a pull after 30 s."""
 UNSENT_BYTES_MAX = 1 << 20
 """Unsent bytes of a connection above which its pulls wait. The server's endpoints pause at the same limit, so `drain` returns when they
 end.
 """
-COLD_COUNT_MAX = 4
-"""Cold reads at a time: they wait for one disk, and other work needs threads too."""
-COLD_PER_CONNECTION_MAX = HELD_PER_CONNECTION_MAX
-"""Pulls of one connection that wait for a cold read; one more is refused with SYSTEM_BUSY."""
-COLD_RETRY_MS = 200
-
 TURN_BYTES_MAX = 8 << 20
 """Bytes of responses in one loop turn, some milliseconds of work. What is left follows in the next turn, after the frames that have come
 since.
@@ -98,25 +85,6 @@ CODES = {
     ReadStatus.LOST: ResponseCode.PULL_OFFSET_MOVED,
 }
 """The statuses that are not listed depend on the offset: PULL_NOT_FOUND at 0, which waits for the first message, else PULL_OFFSET_MOVED."""
-
-
-class Pull:
-    """A pull from its request to its response. `offset` moves ahead of the request's while messages come that do not match its filter."""
-
-    __slots__ = ("deadline_ms", "failure", "fresh", "gap", "held", "offset", "request")
-
-    def __init__(self, request: Request) -> None:
-        header: PullHeader = request.header
-        self.request = request
-        self.offset = header.queue_offset
-        self.fresh = True
-        """Whether it was not served yet: its commit bit counts, and filtered messages get a response at once."""
-        self.deadline_ms: int | None = None
-        """When the pull is due, by the monotonic clock; None if it must not be held."""
-        self.gap: tuple[int, int] | None = None
-        self.held: HeldPull[Pull] | None = None
-        self.failure: Exception | None = None
-        """Why the pull can't be served; it fails with this error."""
 
 
 class PullProcessor:
@@ -148,9 +116,7 @@ class PullProcessor:
         """Held pulls that got a response before their time because a limit was exceeded, since the start."""
         self._blocked: dict[Endpoint, list[Pull]] = {}
         """Pulls of connections that have too many unsent bytes."""
-        self._cold: OrderedDict[Endpoint, deque[Pull]] = OrderedDict()
-        """Pulls that wait for the disk. The connections take turns."""
-        self._cold_count = 0
+        self._cold = ColdReads(tasks, self._read_one_cold)
         self._turn_bytes = 0
         """Bytes of responses in this turn so far."""
         self.delivered: dict[tuple[str, str], tuple[int, int]] = {}
@@ -195,7 +161,7 @@ class PullProcessor:
     def connection_closed(self, endpoint: Endpoint) -> None:
         self._take(lambda holds: holds.take_connection(endpoint.id))
         self._blocked.pop(endpoint, None)
-        self._cold.pop(endpoint, None)
+        self._cold.drop(endpoint)
 
     def stop(self) -> None:
         """Respond to all held pulls; none is held from here on."""
@@ -299,7 +265,7 @@ class PullProcessor:
         except (StoreError, OSError) as error:
             raise _unreadable(pull, error) from error
         if result is None:
-            self._read_cold(pull)
+            self._cold.add(pull)
         else:
             self._deliver(pull, result)
 
@@ -432,30 +398,6 @@ class PullProcessor:
             pass
         self._serve_soon(self._blocked.pop(endpoint, []))
 
-    def _read_cold(self, pull: Pull) -> None:
-        waiting = self._cold.setdefault(pull.request.endpoint, deque())
-        if len(waiting) >= COLD_PER_CONNECTION_MAX:
-            raise RetryLaterError(f"{len(waiting)} pulls of this connection wait for the disk", COLD_RETRY_MS)
-        waiting.append(pull)
-        if self._cold_count < COLD_COUNT_MAX:
-            self._cold_count += 1
-            self._tasks.spawn(self._read_cold_ones(), "cold reads")
-
-    async def _read_cold_ones(self) -> None:
-        """Serve cold pulls until none is left: one of at most COLD_COUNT_MAX readers."""
-        try:
-            while self._cold:
-                endpoint, waiting = self._cold.popitem(last=False)
-                pull = waiting.popleft()
-                if waiting:
-                    self._cold[endpoint] = waiting
-                try:
-                    await self._read_one_cold(pull)
-                except Exception as error:
-                    pull.request.fail(error)
-        finally:
-            self._cold_count -= 1
-
     async def _read_one_cold(self, pull: Pull) -> None:
         header: PullHeader = pull.request.header
         if not self._has_room(pull.request.endpoint):
@@ -478,22 +420,3 @@ def _unreadable(pull: Pull, error: StoreError | OSError) -> BrokerSystemError:
     header: PullHeader = pull.request.header
     log_limited(log, "error", "read.failed", topic=header.topic, queue_id=header.queue_id, offset=pull.offset, error=str(error))
     return BrokerSystemError(str(error))
-
-
-def page_of(header: PullHeader) -> tuple[int, int]:
-    """Return how many messages and bytes one response carries at most: the client's values within the broker's limits. Only native clients
-    name bytes.
-    """
-    if header.max_msg_bytes is None:
-        return max(1, min(header.max_msg_nums, CLASSIC_COUNT_MAX)), CLASSIC_BYTES_MAX
-    return max(1, min(header.max_msg_nums, NATIVE_COUNT_MAX)), max(1, min(header.max_msg_bytes, NATIVE_BYTES_MAX))
-
-
-@lru_cache(maxsize=1024)
-def tag_hashes(expression: str | None) -> frozenset[int] | None:
-    """Return the hashes that a tag expression lets pass; None if every message matches. Raise SubscriptionParseError if it is not valid."""
-    try:
-        parsed = TagFilter.parse(expression)
-    except LocalProtocolError as error:
-        raise SubscriptionParseError(str(error)) from None
-    return None if parsed.all else parsed.hashes

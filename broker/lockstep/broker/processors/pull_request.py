@@ -1,0 +1,54 @@
+"""One pull on its way to its response, the page that it asks for, and its filter."""
+
+from functools import lru_cache
+
+from lockstep.broker.tables.long_poll_table import HeldPull
+from lockstep.protocol.errors import LocalProtocolError, SubscriptionParseError
+from lockstep.protocol.headers.pull import PullHeader
+from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.request import Request
+
+NATIVE_COUNT_MAX = 1_000
+NATIVE_BYTES_MAX = 1 << 20
+"""Messages and bytes in one response to a native client at most: so many are decoded in a millisecond."""
+CLASSIC_COUNT_MAX = 32
+CLASSIC_BYTES_MAX = 256 << 10
+"""RocketMQ: maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory."""
+
+
+class Pull:
+    """A pull from its request to its response. `offset` moves ahead of the request's while messages come that do not match its filter."""
+
+    __slots__ = ("deadline_ms", "failure", "fresh", "gap", "held", "offset", "request")
+
+    def __init__(self, request: Request) -> None:
+        header: PullHeader = request.header
+        self.request = request
+        self.offset = header.queue_offset
+        self.fresh = True
+        """Whether it was not served yet: its commit bit counts, and filtered messages get a response at once."""
+        self.deadline_ms: int | None = None
+        """When the pull is due, by the monotonic clock; None if it must not be held."""
+        self.gap: tuple[int, int] | None = None
+        self.held: HeldPull[Pull] | None = None
+        self.failure: Exception | None = None
+        """Why the pull can't be served; it fails with this error."""
+
+
+def page_of(header: PullHeader) -> tuple[int, int]:
+    """Return how many messages and bytes one response carries at most: the client's values within the broker's limits. Only native clients
+    name bytes.
+    """
+    if header.max_msg_bytes is None:
+        return max(1, min(header.max_msg_nums, CLASSIC_COUNT_MAX)), CLASSIC_BYTES_MAX
+    return max(1, min(header.max_msg_nums, NATIVE_COUNT_MAX)), max(1, min(header.max_msg_bytes, NATIVE_BYTES_MAX))
+
+
+@lru_cache(maxsize=1024)
+def tag_hashes(expression: str | None) -> frozenset[int] | None:
+    """Return the hashes that a tag expression lets pass; None if every message matches. Raise SubscriptionParseError if it is not valid."""
+    try:
+        parsed = TagFilter.parse(expression)
+    except LocalProtocolError as error:
+        raise SubscriptionParseError(str(error)) from None
+    return None if parsed.all else parsed.hashes
