@@ -7,10 +7,10 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from lockstep.protocol import bodies, queue
+from lockstep.protocol import queue
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.fields import camel
-from support.wire_values import REPLIES, REQUESTS
+from support.wire_values import BODY_MODULES, REPLIES, REQUESTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire.md"
 BEGIN, END = "<!-- tables: tests/support/wire_page.py -->", "<!-- end of tables -->"
@@ -64,7 +64,7 @@ def render() -> str:
 def structures() -> list[type]:
     found = [
         value
-        for module in (queue, bodies)
+        for module in (queue, *BODY_MODULES)
         for value in vars(module).values()
         if isinstance(value, type) and value.__module__ == module.__name__
     ]

@@ -7,6 +7,7 @@ import types
 import typing
 import zlib
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from hypothesis import strategies as st
@@ -54,7 +55,8 @@ def dataclasses_in(*modules: types.ModuleType) -> list[type]:
 
 
 HEADERS = dataclasses_in(clients, offsets, pull, routes, send)
-BODIES = [*dataclasses_in(bodies), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
+BODY_MODULES = [import_module(f"lockstep.protocol.bodies.{name}") for name in ("heartbeat", "locks", "routes", "groups", "brokers")]
+BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
 
 
 def example_of(kind: Any, name: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""Structured bodies as msgpack maps: the dataclasses of bodies.py (and TopicLayout) ↔ bytes. Equal values give equal bytes."""
+"""Structured bodies as msgpack maps: the dataclasses of bodies (and TopicLayout) ↔ bytes. Equal values give equal bytes."""
 
 from typing import TypeVar
 

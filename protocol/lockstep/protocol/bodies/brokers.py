@@ -1,0 +1,61 @@
+"""Status of a broker, and the offsets of its queues."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffsets:
+    """TOPIC_OFFSETS (30004): the bounds of all queues of the topic at this broker."""
+
+    queues: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NameserverStanding:
+    """The state of a broker's registration with one nameserver, as the broker sees it."""
+
+    address: str
+    standing: str
+    """pending, unreachable, learning, contested, accepted or refused."""
+    remark: str = ""
+    """The reason of a refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """GET_BROKER_RUNTIME_INFO (28): the status of a broker."""
+
+    broker_name: str
+    cluster: str
+    store_id: str
+    """The first 8 hex digits: the whole store id proves the broker's identity to nameservers."""
+    term: int
+    listeners: dict[str, str]
+    """Listener name → the advertised address."""
+    wall_ms: int
+    """The broker's clock, ms since 1970."""
+    up_ms: int
+    """Time since its port opened."""
+    log_bytes: int
+    disk_total_bytes: int
+    disk_free_bytes: int
+    disk_reserve_bytes: int
+    """The broker refuses a send that would leave less free space."""
+    nameservers: tuple[NameserverStanding, ...]
+    descriptor_limit: int | None = None
+    """The limit of file descriptors of its process."""
+    damaged_messages: int = 0
+    """Messages that were stored and lost to damage of the log. Consumers are notified of the gaps."""
+    damaged_bytes: int = 0
+    """Bytes of the log in which no valid record was found."""
+    topics_deleted: int = 0
+    """Deleted topics that the broker remembers."""
+    topics_deleted_max: int = 0
+    """How many deleted topics it may remember; 0 from an earlier version, which does not report it."""

@@ -1,0 +1,105 @@
+"""Status, settings and offsets of a group."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lockstep.protocol.bodies.heartbeat import ConsumerGroup, ListVersion, Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    topic: str
+    queue_id: int
+    owner: str | None
+    """Client id, or None if the queue is free."""
+    epoch: int
+    generation: int
+    committed_offset: int
+    """−1 if the group has no progress here."""
+    max_offset: int
+    attempts: int
+    committed_ago_ms: int | None
+    classic_lease_left_ms: int | None
+    """Only for a classic holder; a session's lock lives as long as the session."""
+    failing_ms: int | None = None
+    """How long ago the first failed call at the committed offset was reported to this broker process; None if none was."""
+    error: str | None = None
+    """Why the last call failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    client_id: str
+    session: str | None
+    """The first 8 hex digits: the whole session id is a secret. None for a classic client."""
+    address: str
+    connected: bool
+    heard_ago_ms: int
+    subscriptions: tuple[Subscription, ...] | None = None
+    """The member's subscriptions if they differ from the contract's (`subscription_policy` classic, classic clients). None if they are the
+    contract's, as far as the broker knows since its start."""
+
+
+class SubscriptionPolicy(Enum):
+    """How a broker treats a member whose subscriptions differ from the group's."""
+
+    STRICT = "strict"
+    """Refuse the member; the error shows both sides."""
+    CLASSIC = "classic"
+    """As RocketMQ: the latest member's subscriptions apply to all; the other members lose messages that only they subscribed to."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), request and response. They outlive the members. RocketMQ: SubscriptionGroupConfig."""
+
+    group: str = field(metadata={"wire": "groupName"})
+    subscription_policy: SubscriptionPolicy = SubscriptionPolicy.STRICT
+    consume_enable: bool = True
+    """False: no member of the group receives messages; a pull fails with NO_PERMISSION."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    group: str
+    version: ListVersion
+    contract: ConsumerGroup | None
+    members: tuple[MemberStatus, ...]
+    queues: tuple[QueueStatus, ...]
+    settings: GroupSettings | None = None
+    """None if no settings were stored."""
+    overruled_count: int = 0
+    """Since the broker's start: members whose subscriptions replaced others (`subscription_policy` classic)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatusReply:
+    """GROUP_STATUS (30005). `groups` has the names of all groups if the request named none; otherwise `status` is set."""
+
+    groups: tuple[str, ...]
+    status: GroupStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffset:
+    queue_id: int
+    offset: int
+    generation: int | None = None
+    """In a reset by a member that seeks: the generation that the member knows. The reset is refused if another generation is in force.
+    None: reset whatever the generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetBody:
+    """RESET_OFFSETS (30007): moves a group to other offsets, running or not. Each queue gets a new generation, which ends its grant."""
+
+    group: str
+    topic: str
+    queues: tuple[QueueOffset, ...]
+    """The next offset to consume, within the bounds of the queue. Queues that are not listed stay unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetReply:
+    queues: tuple[QueueOffset, ...]
+    """The group's progress before the reset, in the order of the request; −1 if it had none."""
