@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.nameserver.app import Nameserver
-from lockstep.nameserver.broker_record import INTERNAL
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.runtime import log
 from lockstep.runtime.host import Host
 
@@ -38,7 +38,7 @@ class StandaloneCluster:
             broker.on_fatal = self.on_fatal
             self._brokers.append(broker)
             await broker.start()
-        known = {broker.name: broker.address for broker in self._nameserver.table.brokers(INTERNAL)}
+        known = {broker.name: broker.address for broker in self._nameserver.table.brokers(INTERNAL_LISTENER)}
         log.announce("up.started", nameserver=self._nameserver.address, brokers=known, store=self._store)
         print(next_steps(self._nameserver.address, known, self._store), file=sys.stderr, flush=True)
 

@@ -35,15 +35,15 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_delay
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.ids import store_host_of
-from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
-from lockstep.runtime.config import ADMIN, INTERNAL
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.limits import EndpointLimits
+from lockstep.runtime.listen_address import ADMIN
 from lockstep.runtime.log import announce, get_logger
 from lockstep.runtime.server import Server
 from lockstep.runtime.turn import TurnBudget
@@ -97,7 +97,7 @@ class Broker:
     @property
     def address(self) -> str:
         """The address of the listener named `internal`."""
-        return self.addresses[INTERNAL]
+        return self.addresses[INTERNAL_LISTENER]
 
     @property
     def term(self) -> int:

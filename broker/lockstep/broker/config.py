@@ -12,10 +12,10 @@ from lockstep.protocol.bodies import Limits
 from lockstep.protocol.delays import DELAY_LEVELS, parse_levels
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
-from lockstep.protocol.names import check_broker_name, check_cluster_name
-from lockstep.runtime.config import INTERNAL, parse_listen_address
+from lockstep.protocol.names import INTERNAL_LISTENER, check_broker_name, check_cluster_name
 from lockstep.runtime.descriptors import DescriptorBudget
 from lockstep.runtime.link import parse_address
+from lockstep.runtime.listen_address import parse_listen_address
 from lockstep.runtime.server_settings import ServerSettings
 
 MIB = 1 << 20
@@ -96,8 +96,8 @@ class BrokerConfig(ServerSettings):
             self.delay_levels_ms()
         except LockstepError as error:
             raise ValueError(str(error)) from None
-        if INTERNAL not in listeners:
-            raise ValueError(f"no listener is named {INTERNAL!r}: brokers and tools need it")
+        if INTERNAL_LISTENER not in listeners:
+            raise ValueError(f"no listener is named {INTERNAL_LISTENER!r}: brokers and tools need it")
         if unknown := sorted(set(advertised) - set(listeners)):
             raise ValueError(f"advertised listener {unknown[0]!r} is not a listener: known are {', '.join(listeners)}")
         return self

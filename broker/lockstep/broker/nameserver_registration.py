@@ -21,6 +21,7 @@ from lockstep.protocol.errors import LocalProtocolError, LockstepError, RemotePr
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
 from lockstep.protocol.layouts import split_layouts
+from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
@@ -31,7 +32,6 @@ from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("lockstep.broker")
 
-INTERNAL = "internal"
 PERIOD_MS = 30_000
 """RocketMQ's registerNameServerPeriod. A nameserver unregisters a broker after four missing registrations."""
 TIMEOUT_MS = 6_000
@@ -71,7 +71,7 @@ class BrokerIdentity:
 
     @property
     def address(self) -> str:
-        return self.listeners[INTERNAL]
+        return self.listeners[INTERNAL_LISTENER]
 
 
 class RegistrationState(Enum):

@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import Callable
 
-from lockstep.nameserver.broker_record import INTERNAL
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.nameserver.route_table import RouteTable
+from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
-from lockstep.runtime.config import ADMIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.descriptors import DescriptorBudget
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.host import Host
+from lockstep.runtime.listen_address import ADMIN
 from lockstep.runtime.log import announce
 from lockstep.runtime.metrics import MetricFamilies
 from lockstep.runtime.server import Server
@@ -46,7 +46,7 @@ class Nameserver:
     @property
     def address(self) -> str:
         """The main address: that of the listener named `internal`, or else of the first one."""
-        return self.addresses.get(INTERNAL) or next(iter(self.addresses.values()))
+        return self.addresses.get(INTERNAL_LISTENER) or next(iter(self.addresses.values()))
 
     async def start(self) -> None:
         """Bind the ports and serve. Raise ConfigError if a port can't be bound."""
@@ -86,7 +86,7 @@ class Nameserver:
 
     async def _metrics(self) -> bytes:
         figures = MetricFamilies({"node_type": "nameserver"})
-        brokers = self.table.brokers(INTERNAL)
+        brokers = self.table.brokers(INTERNAL_LISTENER)
         rows = [((broker.name, broker.cluster), float(broker.registered)) for broker in brokers]
         figures.gauge("lockstep_broker_registered", "1 if routes send clients to this broker.", ("broker", "cluster"), rows)
         figures.gauge(

@@ -4,10 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import BrokerNameTakenError
+from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.queue import TopicLayout
-
-INTERNAL = "internal"
-"""The listener name that every broker registers, used if a broker has no listener with the requested name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Registration:
 
     @property
     def address(self) -> str:
-        return self.listeners[INTERNAL]
+        return self.listeners[INTERNAL_LISTENER]
 
     def at(self, listener: str) -> str:
         return self.listeners.get(listener) or self.address
@@ -118,7 +116,7 @@ def next_owner(before: BrokerRecord | None, now: BrokerRecord) -> tuple[Registra
     if before is not None and before.owner is not None and not now.registration.proves(before.owner):
         return before.owner, before.owner_last_seen_ms
     registration = now.registration
-    owner = None if registration.proof is None else replace(registration, listeners={INTERNAL: registration.address})
+    owner = None if registration.proof is None else replace(registration, listeners={INTERNAL_LISTENER: registration.address})
     return owner, now.last_seen_ms
 
 

@@ -42,7 +42,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.nameserver.broker_record import (
-    INTERNAL,
     BrokerRecord,
     Registration,
     broker_address,
@@ -60,7 +59,7 @@ from lockstep.protocol.errors import (
     ServiceNotAvailableError,
 )
 from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, is_higher, iter_layout_parts
-from lockstep.protocol.names import TOPIC_BYTES_MAX
+from lockstep.protocol.names import INTERNAL_LISTENER, TOPIC_BYTES_MAX
 from lockstep.protocol.queue import TopicLayout
 
 CHALLENGE_MS = 5_000
@@ -137,9 +136,9 @@ class RouteTable:
         Raises BrokerNameTakenError and RegistrationPendingError (see the table of states), ServiceNotAvailableError if there are too many
         names, and RemoteProtocolError. Then only `take_challenges` has changed.
         """
-        if not registration.listeners.get(INTERNAL):
+        if not registration.listeners.get(INTERNAL_LISTENER):
             raise RemoteProtocolError(
-                f"broker {registration.name!r} registers no listener named {INTERNAL!r}: {sorted(registration.listeners)}"
+                f"broker {registration.name!r} registers no listener named {INTERNAL_LISTENER!r}: {sorted(registration.listeners)}"
             )
         known = self._brokers.get(registration.name)
         if known is None:

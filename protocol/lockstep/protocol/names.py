@@ -26,6 +26,9 @@ DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
 SYSTEM_PREFIXES = ("rmq_sys_", "LOCKSTEP_SYS_")
 
+INTERNAL_LISTENER = "internal"
+"""The listener that every broker has: the name of a listener without a name, and the one used if a broker has none of a requested name."""
+
 NOT_SENDABLE = frozenset(
     {
         SCHEDULE_TOPIC,

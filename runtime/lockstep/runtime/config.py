@@ -14,14 +14,12 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.link import parse_address
 
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
 PROGRAM_OPTIONS = frozenset(
@@ -56,10 +54,6 @@ PROGRAM_OPTIONS = frozenset(
 """The options of all lockstep programs: a shell may set variables for all of them, and a program ignores those of the others."""
 TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
 """Variables of the test suite, which programs ignore."""
-INTERNAL = "internal"
-"""The name of a listener that has no name."""
-ADMIN = "admin"
-"""The name of the admin port in reports of the listeners."""
 
 
 class Settings(BaseModel):
@@ -76,51 +70,6 @@ class LoadedSettings(NamedTuple, Generic[S]):
 
     config: S
     origins: dict[str, str]
-
-
-class ListenAddress(NamedTuple):
-    """The address of one listener."""
-
-    name: str
-    host: str
-    port: int
-
-
-def parse_listen_address(text: str) -> ListenAddress:
-    """Parse "[NAME=]HOST:PORT"; without a name it is `internal`. Raise ConfigError if it is invalid."""
-    name, equals, address = text.rpartition("=")
-    if equals and not name.strip():
-        raise ConfigError(f"{text!r}: expected [NAME=]HOST:PORT")
-    return ListenAddress(name.strip() if equals else INTERNAL, *parse_address(address))
-
-
-def parse_listeners(texts: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Return listener name → (host, port), as Server expects. Raise ConfigError if a name occurs twice."""
-    listeners: dict[str, tuple[str, int]] = {}
-    for listen in map(parse_listen_address, texts):
-        if listen.name in listeners:
-            raise ConfigError(f"listener {listen.name!r} occurs twice")
-        listeners[listen.name] = (listen.host, listen.port)
-    return listeners
-
-
-def require_loopback_or_insecure(listeners: Mapping[str, tuple[str, int]], *, insecure: bool) -> None:
-    """Raise ConfigError if a listener can be reached from other machines without `insecure`."""
-    for name, (host, port) in listeners.items():
-        if not insecure and not _is_loopback(host):
-            raise ConfigError(
-                f"listener {name!r} on {host}:{port} can be reached from other machines, and there is no authentication yet: "
-                "any client can read, write and delete. Listen on 127.0.0.1, or pass --insecure if the network is trusted"
-            )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def load(

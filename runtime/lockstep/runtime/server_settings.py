@@ -5,8 +5,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.config import ADMIN, Settings, parse_listeners, require_loopback_or_insecure
+from lockstep.runtime.config import Settings
 from lockstep.runtime.link import parse_address
+from lockstep.runtime.listen_address import ADMIN, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.server import CONNECTIONS_MAX
 
 

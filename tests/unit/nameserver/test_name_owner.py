@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.route_cache import RouteCache
-from lockstep.nameserver.broker_record import INTERNAL, Registration
+from lockstep.nameserver.broker_record import Registration
 from lockstep.nameserver.route_table import BROKERS_MAX, CHALLENGE_MS, COUNTDOWN_STEP_MS, FORGET_MS, OWNER_MS, RouteTable
 from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingError
+from lockstep.protocol.names import INTERNAL_LISTENER
 
 OURS, OTHER = "a" * 32, "b" * 32
 PROOF, FORGED = "c" * 32, "d" * 32
@@ -43,7 +44,7 @@ def outcome(table: RouteTable, registration: Registration, connection: int, now_
 
 
 def address(table: RouteTable) -> str:
-    (broker,) = table.brokers(INTERNAL)
+    (broker,) = table.brokers(INTERNAL_LISTENER)
     return broker.address
 
 
@@ -91,14 +92,14 @@ def test_clients_follow_the_name_to_a_stranger_and_back_to_the_owner(stranger: s
     """They keep the address of the highest term."""
     table, clients = RouteTable(), RouteCache()
     table.register(said(), 1, 0)
-    clients.merge_brokers(table.brokers(INTERNAL))
+    clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
     table.connection_closed(1)
-    clients.merge_brokers(table.brokers(INTERNAL))
+    clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
     table.register(STRANGERS[stranger], 2, 10)
-    clients.merge_brokers(table.brokers(INTERNAL))
+    clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
     assert clients.address(NAME) == STRANGERS[stranger].address
     table.register(said(term=11, previous=10, port=8), 3, 20)
-    clients.merge_brokers(table.brokers(INTERNAL))
+    clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
     assert clients.address(NAME) == "10.0.0.8:10911"
 
 
@@ -204,7 +205,7 @@ def test_an_hour_counts_without_interruption_alone(interruption: str) -> None:
             table.exclude_pause(half_ms, half_ms)
     table.register(NEW, 2, half_ms)
     table.expire(half_ms + OWNER_MS - 1)
-    assert table._brokers[NAME].owner == replace(said(), listeners={INTERNAL: said().address})
+    assert table._brokers[NAME].owner == replace(said(), listeners={INTERNAL_LISTENER: said().address})
 
 
 def test_a_start_without_a_proof_never_becomes_the_owner() -> None:
@@ -283,4 +284,4 @@ def test_what_is_kept_of_an_owner_is_small_whatever_the_registrations_are() -> N
     table.expire(BROKERS_MAX)
     owners = [known.owner for known in table._brokers.values()]
     assert len(owners) == BROKERS_MAX
-    assert all(owner is not None and list(owner.listeners) == [INTERNAL] and not owner.layouts for owner in owners)
+    assert all(owner is not None and list(owner.listeners) == [INTERNAL_LISTENER] and not owner.layouts for owner in owners)

@@ -13,14 +13,11 @@ from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.config import (
     PROGRAM_OPTIONS,
-    ListenAddress,
     LoadedSettings,
     Settings,
     load,
-    parse_listen_address,
-    parse_listeners,
-    require_loopback_or_insecure,
 )
+from lockstep.runtime.listen_address import ListenAddress, parse_listen_address, parse_listeners, require_loopback_or_insecure
 
 
 class Config(Settings):
