@@ -1,4 +1,4 @@
-"""Groups that begin while the cluster works: at the end of every queue, or at a time."""
+"""Lets groups begin while the cluster works: at the end of every queue, or at a time."""
 
 from lockstep.protocol.bodies import ConsumeFromWhere
 from sweep.universe import Begin, Universe
@@ -7,7 +7,7 @@ AGO_MAX_S = 30.0
 
 
 def begin_one(universe: Universe) -> str | None:
-    """The next of the groups that have not begun does. None: all have."""
+    """Let the next group begin, and return it; None if all have begun."""
     setting, random = universe.setting, universe.random
     group = next((name for name in setting.late_groups if name not in universe.begun), None)
     if group is not None:

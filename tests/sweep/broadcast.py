@@ -1,4 +1,4 @@
-"""A broadcasting group: every consumer machine is a member, with its progress on its own disk. Listeners are quick, slow, failing."""
+"""A broadcasting group: every consumer machine is a member, with its progress on its own disk. Its listeners are quick, slow or failing."""
 
 import asyncio
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ Context = ConcurrentlyContext | OrderlyContext
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """What one call will do. `done`: so many messages, from the first one on, a concurrent listener says it has handled."""
+    """The plan of one call. `done`: how many messages, from the first one on, a concurrent listener reports as handled."""
 
     takes_s: float
     done: int
@@ -73,7 +73,7 @@ class BroadcastRunner(GroupRunner):
         stop_soon = consumer._stop_soon
 
         def stop_began() -> None:
-            """Whether it was told to stop or was refused by a broker."""
+            """Record that the consumer begins to stop, by its program or refused by a broker."""
             if consumer.state is ConsumerState.RUNNING:
                 self._universe.history.append(MemberStopBegan(*self._universe.place(self._process), self._group))
             stop_soon()
@@ -82,27 +82,27 @@ class BroadcastRunner(GroupRunner):
         return consumer
 
     def written(self) -> dict[tuple[str, int], int]:
-        """(broker, queue id) → the offset that this process' file has, as far as it knows."""
+        """Return (broker, queue id) → the offset in this process' file, as far as it knows."""
         if self._current is None:
             return {}
         return {(one.queue.broker_name, one.queue.queue_id): one.committed_offset for one in self._current.health().queues}
 
-    def _told_start(self) -> None:
+    def _record_start(self) -> None:
         setting = self._universe.setting
         each = setting.news_ordered and setting.commit == "each"
         limits = (setting.stop_ms, setting.news_timeout_ms)
         place = self._universe.place()
         self._universe.history.append(MemberStarted(*place, self._group, setting.news_ordered, each, *limits, where=setting.news_where))
 
-    def _told_stop_began(self) -> None:
-        """The consumer has."""
+    def _record_stop_began(self) -> None:
+        """The consumer has recorded it."""
 
-    def _told_stopped(self) -> None:
+    def _record_stopped(self) -> None:
         self._universe.history.append(MemberStopped(*self._universe.place(), self._group))
 
     def _event(self, event: ConsumerEvent) -> None:
         if isinstance(event, QueueAssigned):
-            queue = QueueKey(self._group, event.queue.broker_name, event.queue.topic, event.queue.queue_id)
+            queue = self._key(event.queue)
             epoch = self._grants[queue] = event.epoch or 0
             self._universe.history.append(MemberAssigned(*self._universe.place(), queue, epoch, event.offset))
         else:
@@ -122,7 +122,7 @@ class BroadcastRunner(GroupRunner):
 
     def _called(self, messages: Sequence[MessageExt], context: Context) -> MemberCalled:
         universe = self._universe
-        queue = QueueKey(self._group, context.queue.broker_name, context.queue.topic, context.queue.queue_id)
+        queue = self._key(context.queue)
         given = tuple((message.queue_offset, message.body) for message in messages)
         epoch = 0 if context.cancelled.is_set() else self._grants[queue]
         if isinstance(context, OrderlyContext):
@@ -136,7 +136,7 @@ class BroadcastRunner(GroupRunner):
             self._universe.history.append(MemberReturned(*self._universe.place(self._process), called.queue, called.call, result))
 
     async def _take(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
-        """What both kinds of listeners do; ListenerError as planned."""
+        """Handle a call of either kind of listener. Raise ListenerError if that is planned."""
         plan, called = self._plan_of(messages), self._called(messages, context)
         result = CallResult.CANCELLED
         try:
@@ -149,7 +149,7 @@ class BroadcastRunner(GroupRunner):
             self._returned(called, result)
 
     def _take_plain(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
-        """In a thread: it takes what the machine says that such calls take."""
+        """Handle a call in a thread, whose time the machine determines."""
         plan, called = self._plan_of(messages), self._called(messages, context)
         self._universe.aimed_at_call(self._process)
         self._returned(called, plan.result)

@@ -6,19 +6,19 @@ from random import Random
 from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, SYS_COMPRESSED, SYS_FLAG_AT, iter_records
 
 LARGE_BYTES = 4_096
-"""Bodies of this size and above are compressed where that makes them smaller: docs/guide.md, compress_over_bytes."""
+"""Bodies of this size and above are compressed if that makes them smaller: docs/guide.md, compress_over_bytes."""
 LARGEST_BYTES = 9_000
 FILLER = b" all of lockstep's messages"
 
 
 def large(name: bytes, random: Random) -> bytes:
-    """A body that begins with `name` and is stored in some 70 bytes more."""
+    """Return a body that begins with `name` and is stored in some 70 bytes more."""
     size = random.randint(LARGE_BYTES, LARGEST_BYTES)
     return (name + FILLER * (size // len(FILLER) + 1))[:size]
 
 
 def plain(stored: bytes, sys_flag: int) -> bytes:
-    """What was sent; as it is stored where its flag says compressed and it is not. By another way than the product's."""
+    """Return the body as it was sent; unchanged if its flag says compressed and it is not. Independent of the product's code."""
     if not sys_flag & SYS_COMPRESSED:
         return stored
     try:
@@ -28,7 +28,7 @@ def plain(stored: bytes, sys_flag: int) -> bytes:
 
 
 def bodies_of(frame: bytes | bytearray | memoryview) -> tuple[tuple[bytes, ...], int]:
-    """The bodies of a frame's records, and how many of them are compressed. RemoteProtocolError where it is no frame."""
+    """Return the bodies of a frame's records, and how many are compressed. RemoteProtocolError if it is not a frame."""
     found, compressed = [], 0
     for start, _ in iter_records(frame):
         body_at, (sys_flag,) = start + BODY_AT, INT32.unpack_from(frame, start + SYS_FLAG_AT)

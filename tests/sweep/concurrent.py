@@ -1,4 +1,4 @@
-"""A concurrent group: listeners that are done in part, fail, take too long, ask for another delay, or give a message up."""
+"""A concurrent group, whose listeners handle batches in part, fail, take too long, request another delay, or dead-letter a message."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,18 +8,18 @@ from typing import Any
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
 from sweep.consumers import GroupRunner, ListenerError, call_takes_s
 from sweep.events import Given, SharedCallBegan, SharedCallEnded
-from sweep.history import CallResult, QueueKey
+from sweep.history import CallResult
 from sweep.settings import TOPIC
 
 S = ConsumeConcurrentlyStatus
 DELAY_LEVELS = (0, 0, 0, 0, 1, 2, -1)
-"""What a failing listener asks for: mostly by the number of retries, sometimes 1 s or 5 s, sometimes the dead-letter topic at once."""
+"""The delay levels of failing listeners: mostly by the number of retries, sometimes 1 s or 5 s, sometimes the dead-letter topic at once."""
 LEVELS_IN_THE_CALM = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """What one call will do: `done` messages from the first one on are handled."""
+    """The plan of one call: `done` messages from the first one on are handled."""
 
     takes_s: float
     done: int
@@ -75,7 +75,7 @@ class ConcurrentRunner(GroupRunner):
 
     def _shared_began(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> SharedCallBegan:
         universe = self._universe
-        queue = QueueKey(self._group, context.queue.broker_name, context.queue.topic, context.queue.queue_id)
+        queue = self._key(context.queue)
         given = tuple(Given(each.queue_offset, each.body, each.physical_offset, each.reconsume_times) for each in messages)
         began = SharedCallBegan(*universe.place(self._process), queue, given, universe.next_call())
         universe.history.append(began)
@@ -106,7 +106,7 @@ class ConcurrentRunner(GroupRunner):
             self._shared_ended(began, done, result)
 
     def _handle_plain(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-        """In a thread: it takes what the machine says that such calls take."""
+        """Handle a call in a thread, whose time the machine determines."""
         plan, began = self._plan_shared(messages), self._shared_began(messages, context)
         self._shared_ended(began, plan.done, plan.result)
         if plan.result is CallResult.ERROR:

@@ -13,7 +13,7 @@ from sweep.universe import Controls, Main, Universe
 
 
 class CopiedRandom:
-    """Dice whose second token of 8 bytes, the client id's, is another client's: two clients of one id."""
+    """Randomness whose second token of 8 bytes, the client id's, is another client's: two clients of one id."""
 
     def __init__(self, own: Host, identity: bytes) -> None:
         self._own = own.random
@@ -31,7 +31,7 @@ class CopiedRandom:
 
 
 def consumer_main(universe: Universe, *, impersonates: str | None = None) -> Main:
-    """All groups of the universe in one process. `impersonates`: the client id that it shows to the world."""
+    """Return a program with all groups of the universe. `impersonates`: the client id that it uses."""
 
     async def main(stop: asyncio.Event) -> int:
         process = universe.loop.current
@@ -55,7 +55,7 @@ def consumer_main(universe: Universe, *, impersonates: str | None = None) -> Mai
                 group.create_task(member.run())
             if universe.setting.readers:
                 toggle = controls.toggles[READERS] = asyncio.Event()
-                group.create_task(PullRunner(universe, process, host, stop, toggle).run())
+                group.create_task(PullRunner(universe, process, READERS, host, stop, toggle).run())
         return 0
 
     return main

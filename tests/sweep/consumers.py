@@ -1,4 +1,4 @@
-"""Ordered groups that join, leave and come back, and listeners that are quick, slow, failing, stopped or killed in a call."""
+"""Ordered groups whose members join, leave and return, and whose listeners are quick, slow, failing, stopped or killed in a call."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,8 @@ from lockstep.client import (
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Process
 from sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
-from sweep.history import CallResult, QueueKey
+from sweep.history import CallResult
+from sweep.runner import Runner
 from sweep.settings import Setting
 from sweep.universe import Universe
 
@@ -39,27 +40,23 @@ RESULTS = {
 }
 
 
-BEGIN_LOOK_S = 0.25
-"""How often a process looks whether a group has begun."""
-
-
 class ListenerError(Exception):
     """What a failing listener raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one call will do."""
+    """The plan of one call."""
 
     takes_s: float
     fails: bool
     status: ConsumeOrderlyStatus
     stubborn: bool = False
-    """It goes on when it is cancelled."""
+    """It continues when it is cancelled."""
 
 
 def call_takes_s(setting: Setting, random: Random, *, calm: bool) -> float:
-    """How long a concurrent call or one of a broadcasting member takes."""
+    """Return the time of a call of a concurrent group or of a broadcasting member."""
     takes_s = random.uniform(0.001, 0.05)
     roll = 1.0 if calm else random.random()
     if roll < setting.long_share:
@@ -69,34 +66,14 @@ def call_takes_s(setting: Setting, random: Random, *, calm: bool) -> float:
     return takes_s
 
 
-class GroupRunner:
-    """One group in one process: a consumer after the other."""
+class GroupRunner(Runner[PushConsumer]):
+    """The consumers of an ordered group in one process."""
 
     def __init__(self, universe: Universe, process: Process, group: str, host: Host, stop: asyncio.Event, toggle: asyncio.Event) -> None:
-        self._universe = universe
-        self._process = process
-        self._group = group
-        self._host = host
-        self._stop = stop
-        self._toggle = toggle
-        self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/{group}")
+        super().__init__(universe, process, group, host, stop, toggle)
         self._expression = universe.expression
         self._uncommitted = 0
         self._current: PushConsumer | None = None
-
-    async def run(self) -> None:
-        while not self._stop.is_set():
-            if self._group not in self._universe.begun:
-                await asyncio.sleep(BEGIN_LOOK_S)
-                continue
-            consumer = self._current = self._consumer()
-            if await self._start(consumer):
-                await self._until_told(consumer)
-            else:
-                await asyncio.sleep(0.5)
-            if self._toggle.is_set():
-                self._toggle.clear()
-                await asyncio.sleep(self._random.choice([0, 0, 0.01, 0.5, 3]))
 
     def _consumer(self) -> PushConsumer:
         setting, begin = self._universe.setting, self._universe.begun[self._group]
@@ -122,37 +99,38 @@ class GroupRunner:
         return consumer
 
     async def _start(self, consumer: PushConsumer) -> bool:
-        self._told_start()
+        self._current = consumer
+        self._record_start()
         try:
             await consumer.start()
         except LockstepError as error:
             self._universe.reached(f"start refused: {type(error).__name__}")
-            self._told_stopped()
+            self._record_stopped()
             return False
         return True
 
-    def _told_start(self) -> None:
+    def _record_start(self) -> None:
         universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[self._group]
         subscribed = tuple((topic, self._expression) for topic in self._topics())
         started = ConsumerStarted(*universe.place(), self._group, subscribed, where=begin.where.name, since_t=begin.t)
         universe.history.append(replace(started, drain_ms=setting.drain_ms, stop_ms=setting.stop_ms, **self._facts()))
 
-    def _told_stop_began(self) -> None:
+    def _record_stop_began(self) -> None:
         self._universe.history.append(ConsumerStopBegan(*self._universe.place(), self._group))
 
-    def _told_stopped(self) -> None:
+    def _record_stopped(self) -> None:
         self._universe.history.append(ConsumerStopped(*self._universe.place(), self._group))
 
     def _topics(self) -> tuple[str, ...]:
         return self._universe.setting.topics
 
     def _facts(self) -> dict[str, Any]:
-        """What ConsumerStarted tells besides."""
+        """Return the further facts of ConsumerStarted."""
         setting = self._universe.setting
         letters = setting.attempts_max if setting.exhausted == "dlq" else None
         return {"threaded": setting.threaded, "attempts_max": letters}
 
-    async def _until_told(self, consumer: PushConsumer) -> None:
+    async def _consume(self, consumer: PushConsumer) -> None:
         async with asyncio.TaskGroup() as group:
             reasons = [
                 group.create_task(self._stop.wait()),
@@ -162,9 +140,9 @@ class GroupRunner:
             await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
             for reason in reasons:
                 reason.cancel()
-        self._told_stop_began()
+        self._record_stop_began()
         await consumer.stop()
-        self._told_stopped()
+        self._record_stopped()
 
     async def _died(self, consumer: PushConsumer) -> None:
         try:
@@ -176,13 +154,13 @@ class GroupRunner:
 
     def _event(self, event: ConsumerEvent) -> None:
         if isinstance(event, QueueGap):
-            queue = QueueKey(self._group, event.queue.broker_name, event.queue.topic, event.queue.queue_id)
+            queue = self._key(event.queue)
             self._universe.history.append(QueueGapSeen(*self._universe.place(), queue, event.first, event.end))
         elif isinstance(event, QueueBlocked) and self._universe.setting.exhausted == "block":
             asyncio.get_running_loop().call_later(self._random.uniform(0.2, 3), self._unblock)
 
     def _unblock(self) -> None:
-        """Somebody sees to it."""
+        """Resume a blocked queue, as an operator would."""
         if self._current is not None and self._current.state is ConsumerState.RUNNING:
             self._current.resume()
 
@@ -212,14 +190,14 @@ class GroupRunner:
         return Plan(takes_s, setting.fail_share / 2 <= ends < setting.fail_share, status, stubborn)
 
     def _poisoned(self, messages: Sequence[MessageExt]) -> bool:
-        """Where attempts have no end, or only block the queue, poison works until the calm."""
+        """Return whether a message makes every call fail: until the calm only, if attempts have no end or block the queue."""
         setting, poison = self._universe.setting, self._universe.poison
         letters = setting.attempts_max is not None and setting.exhausted == "dlq"
         return bool(poison) and (letters or not self._universe.calm) and any(message.body in poison for message in messages)
 
     def _began(self, messages: Sequence[MessageExt], context: OrderlyContext) -> CallBegan:
         universe = self._universe
-        queue = QueueKey(self._group, context.queue.broker_name, context.queue.topic, context.queue.queue_id)
+        queue = self._key(context.queue)
         given = tuple((message.queue_offset, message.body) for message in messages)
         began = CallBegan(
             *universe.place(self._process),
@@ -259,15 +237,15 @@ class GroupRunner:
             self._ended(began, result)
 
     async def _defy(self, plan: Plan, began: CallBegan, context: OrderlyContext) -> None:
-        """A listener that swallows cancellation and goes on, if it is one."""
+        """Continue in spite of cancellation, if the plan is stubborn."""
         if not plan.stubborn:
             raise asyncio.CancelledError
         if not context.cancelled.is_set():
-            self._universe.wrong("who is given up is told so", f"call {began.call} of {began.queue}: context.cancelled is not set")
+            self._universe.wrong("a cancelled call is notified", f"call {began.call} of {began.queue}: context.cancelled is not set")
         await asyncio.sleep(plan.takes_s)
 
     def _plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
-        """In a thread: it takes what the machine says that such calls take."""
+        """Handle a call in a thread, whose time the machine determines."""
         plan, began = self._plan(messages, context), self._began(messages, context)
         self._universe.aimed_at_call(self._process)
         if plan.fails:
@@ -278,7 +256,7 @@ class GroupRunner:
 
 
 def ordered_retry(setting: Setting) -> OrderedRetry:
-    """A part of the group's contract: the same in all its members."""
+    """Return the group's retry policy, which is the same in all its members."""
     backoff = Backoff(50, 1.0)
     if setting.attempts_max is None:
         return OrderedRetry(backoff=backoff)

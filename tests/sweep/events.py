@@ -1,4 +1,4 @@
-"""The events of a history, by who writes them: the universe, the tap on the connections, and the workload's consumers and producers.
+"""The events of a history, by who writes them: the universe, the recorder of the connections, and the workload's consumers and producers.
 
 A *copy* is what a broker itself stores of a message: for a further try in `%RETRY%group`, permanently in `%DLQ%group`.
 A *reader* is one PullConsumer from its start to its end. What a poll returned is *at hand* until the reader marks it as done: with the next
@@ -26,17 +26,17 @@ class ProcessStarted(Event):
 @dataclass(frozen=True, slots=True)
 class ProcessEnded(Event):
     how: str = "exit"
-    """"exit": its main ended; "kill": kill −9, its sockets are closed by the machine; "power": the machine is gone, nobody is told."""
+    """"exit": its main ended; "kill": kill −9, its sockets are closed by the machine; "power": the machine is off, peers are unaware."""
 
 
 @dataclass(frozen=True, slots=True)
 class PowerCut(Event):
-    """The machine lost its power and what was not synced, whether or not a process ran on it. ProcessEnded of each one beside it."""
+    """The machine lost its power and its unsynced bytes, whether or not a process ran on it. Each process has its ProcessEnded too."""
 
 
 @dataclass(frozen=True, slots=True)
 class PauseBegan(Event):
-    """The process stands still: SIGSTOP. Its clocks go on."""
+    """The process was stopped by SIGSTOP. Its clocks run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PauseEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClockSet(Event):
-    """From now on the machine's boot clock, now at `boot_ms`, goes at `rate`: written at its boot and whenever the rate changes."""
+    """From now on the machine's boot clock, now at `boot_ms`, runs at `rate`: written at its boot and at each change of the rate."""
 
     boot_ms: float = 0.0
     rate: float = 1.0
@@ -64,15 +64,15 @@ class BrokerOpened(Event):
     grace_ms: int = 3_000
     session_timeout_ms: int = 20_000
     removes_nothing: bool = False
-    """Retention has no reason to remove anything while this lasts."""
+    """Retention has no reason to remove anything in this run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault(Event):
-    """Something was done to the cluster, or undone. `machine` is the one it was done to, empty where it is a link.
+    """A fault of the cluster, or its end. `machine` is the affected one, empty if it is a link.
 
-    `kind` begins with "disk" where a disk became slow ("disk slow"), began to fail, or rotted. "wipe": the store was emptied. "heal":
-    something was undone.
+    `kind` begins with "disk" if a disk became slow ("disk slow"), began to fail, or rotted. "wipe": the store was emptied. "heal":
+    a fault has ended.
     """
 
     kind: str = ""
@@ -82,24 +82,24 @@ class Fault(Event):
 
 @dataclass(frozen=True, slots=True)
 class Calm(Event):
-    """From now on nothing is done to the cluster and everything runs."""
+    """From now on there are no faults, and everything runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored(Event):
-    """Final reading: one message as its broker's log has it, after the last restart. `queue.group` is empty."""
+    """Final reading: one message of a broker's log, after the last restart. `queue.group` is empty."""
 
     queue: QueueKey
     offset: int
     body: bytes
     key: str | None = None
     stored_t: float | None = None
-    """When, by its broker's stamp."""
+    """When it was stored, by its broker's stamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingEnded(Event):
-    """The final reading of one queue is whole: offsets `first` … `end` − 1 are what its broker says that it has."""
+    """The final reading of one queue is complete: its broker has the offsets `first` … `end` − 1."""
 
     queue: QueueKey
     first: int
@@ -114,7 +114,7 @@ class CopyStored(Event):
     offset: int
     body: bytes
     retries: int
-    """Its reconsume times: of the message that was sent back, + 1."""
+    """Its reconsume times: one more than those of the message that was sent back."""
     origin: str
     """ORIGIN_MESSAGE_ID: broker and log place of the message that was sent."""
 
@@ -135,20 +135,20 @@ class LayoutInForce(Event):
     counts: tuple[tuple[str, int], ...]
 
 
-# ---------------------------------------------------------- written by the tap: sessions, locks, commits, pulls, sends
+# ---------------------------------------------------------- written by the recorder: sessions, locks, commits, pulls, sends
 
 
 @dataclass(frozen=True, slots=True)
 class SessionBound(Event):
-    """A client received the answer to a HEART_BEAT with a session: this connection carries its locks."""
+    """A client received the response to a HEART_BEAT with a session: this connection carries its locks."""
 
     broker: str
     session: str
     client_id: str
     connection: int
-    """The tap's number of the connection, unique in the run."""
+    """The number of the connection, unique in the run."""
     number: int
-    """The session's own number of it."""
+    """The session's own number of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class ConnectionCut(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaveSent(Event):
-    """UNREGISTER_CLIENT of a consumer group was written, or a HEART_BEAT that does not name it any more."""
+    """A client wrote UNREGISTER_CLIENT of a consumer group, or a HEART_BEAT that does not name the group any more."""
 
     group: str
     broker: str
@@ -171,7 +171,7 @@ class LeaveSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class LockSent(Event):
-    """A client wrote LOCK: everything that it holds (with its epoch) or wants (None) at this broker."""
+    """A client wrote LOCK: all queues that it holds (with the epoch) or wants (None) at this broker."""
 
     broker: str
     session: str | None
@@ -180,7 +180,7 @@ class LockSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProofReceived(Event):
-    """An answer (SUCCESS) to SYNC or LOCK reached the client."""
+    """A response (SUCCESS) to SYNC or LOCK reached the client."""
 
     broker: str
     session: str | None
@@ -190,7 +190,7 @@ class ProofReceived(Event):
     asked_t: float
     lock: bool
     grace_ms: int | None = None
-    """A LOCK's answer names it."""
+    """Only in the response to a LOCK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class LockRefused(Event):
 
     queue: QueueKey
     epoch: int | None
-    """As asked; None: the queue was wanted, not held."""
+    """The epoch of the request; None if the queue was wanted, not held."""
     answer: Answer
     session: str | None
     client: int
@@ -281,7 +281,7 @@ class CommitReceived(_Commit):
 
 @dataclass(frozen=True, slots=True)
 class StaleReceived(Event):
-    """A client was told that an epoch is over: STALE or NOT_YOURS to LOCK, STALE to SYNC, STALE_EPOCH to PULL."""
+    """A client received that an epoch is over: STALE or NOT_YOURS to LOCK, STALE to SYNC, STALE_EPOCH to PULL."""
 
     queue: QueueKey
     epoch: int
@@ -291,13 +291,13 @@ class StaleReceived(Event):
 
 @dataclass(frozen=True, slots=True)
 class PullReceived(Event):
-    """An answer to PULL reached a client. Records are not decoded."""
+    """A response to PULL reached a client. Records are not decoded."""
 
     queue: QueueKey
     epoch: int | None
     code: int
     offset: int
-    """Asked for."""
+    """The offset of the request."""
     next_offset: int | None
     asked_t: float
     gap: tuple[int, int] | None = None
@@ -321,14 +321,14 @@ class FrameWritten(Event):
     queue: QueueKey
     bodies: tuple[bytes, ...]
     layout: tuple[int, int] | None
-    """(counter, writer) that a keyed send hashed over."""
+    """(counter, writer) of the layout that chose the queue of a keyed send."""
     producer: str | None
     sequence: tuple[int, int, int]
     """(partition, epoch, first sequence)."""
     request: int
     """Unique in the run; FrameAnswered names it."""
     durable: bool | None = None
-    """What it asked the broker to wait for; False: only until it is written."""
+    """Whether the broker was asked to wait for the disk; False: only until the frame is written; None: as the broker is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,15 +338,15 @@ class FrameAnswered(Event):
     queue: QueueKey
     code: int
     offset: int
-    """Of the first record; −1 where it was not stored now or the place is not known."""
+    """Of the first record; −1 if it was not stored now or its place is not known."""
     position: int
-    """Of the first record in the broker's log; −1 likewise."""
+    """The log offset of the first record; −1 in the same cases."""
     count: int
     request: int
     asked_t: float
 
 
-# --------------------------------------------------------- written by the tap: delayed sends, send backs, dead letters
+# --------------------------------------------------------- written by the recorder: delayed sends, send backs, dead letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +369,7 @@ class DelayedAnswered(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProgressAnswered(Event):
-    """The broker told a member of a concurrent group where to go on: QUERY_CONSUMER_OFFSET."""
+    """The broker responded to QUERY_CONSUMER_OFFSET of a member of a concurrent group."""
 
     queue: QueueKey
     generation: int
@@ -388,7 +388,7 @@ class SentBack(Event):
     broker: str
     position: int
     level: int
-    """0: by the number of its retries; < 0: dead-letter it now."""
+    """0: by the number of its retries; below 0: dead-letter it now."""
     retries_max: int | None
     request: int
 
@@ -425,28 +425,28 @@ class DeadLetterAnswered(Event):
     client: int
 
 
-# ------------------------------------------------------ written by the tap: resets, layouts, clients without a session
+# ------------------------------------------------------ written by the recorder: resets, layouts, clients without a session
 
 
 @dataclass(frozen=True, slots=True)
 class ResetSent(Event):
-    """RESET_OFFSETS was written: from now on it may come true, whether or not it is ever answered. ProgressReset is its answer."""
+    """RESET_OFFSETS was written: from now on it may be executed, whether or not its response arrives. ProgressReset is its response."""
 
     queue: QueueKey
     offset: int
     request: int
-    """Of the whole frame: all its queues, or none."""
+    """Of the whole frame: it resets all its queues, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutSent(Event):
-    """Somebody asked a broker for a layout."""
+    """A client sent a layout to a broker."""
 
     broker: str
     topic: str
     counter: int
     deleted: bool
-    """Without queues: the topic, its messages, progress and locks go."""
+    """The layout has no queues: the topic, its messages, progress and locks are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,7 +489,7 @@ class SendBegan(Event):
     topic: str = ""
     tags: str = ""
     delay_level: int = 0
-    """> 0: it waits at its broker. Answered as DelayedAcked, and in no order with others."""
+    """Above 0: it is stored for delayed delivery. Its result is DelayedAcked, and it has no order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,7 +498,7 @@ class SendAcked(Event):
     queue: QueueKey
     """Group empty."""
     offset: int
-    """−1: the broker answered DUPLICATE and does not know the place any more."""
+    """−1: the broker responded DUPLICATE and does not know the place any more."""
     status: str = "SEND_OK"
     written: bool = False
     """`require="written"`: a power cut may take it, whatever the broker's flush."""
@@ -513,7 +513,7 @@ class SendFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ServerFailed(Event):
-    """A nameserver or broker ends by itself: a service manager will start it again."""
+    """A nameserver or broker ends with an error of its own: a service manager will start it again."""
 
     exit_code: int
     error: str
@@ -528,17 +528,17 @@ class ConsumerStarted(Event):
     """(topic, tag expression: "*" or tags with ||)."""
     ordered: bool = True
     drain_ms: int = 30_000
-    """Limit of a call that runs when its queue is taken away."""
+    """The limit of a call that runs when its queue is revoked."""
     stop_ms: int = 8_000
     """The same when the consumer stops."""
     threaded: bool = False
-    """A plain listener: it starts in a thread, some time after the decision."""
+    """A plain listener: it starts in a thread, some time after it was scheduled."""
     attempts_max: int | None = None
-    """Failed calls of an ordered batch until it is dead-lettered; None: it never is."""
+    """The number of failed calls after which an ordered batch is dead-lettered; None if it never is."""
     where: str = "FIRST_OFFSET"
     """Start policy: "FIRST_OFFSET", "LAST_OFFSET", "TIMESTAMP"."""
     since_t: float = 0.0
-    """What TIMESTAMP's time means on the universe's clock."""
+    """The time of TIMESTAMP on the universe's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,7 +589,7 @@ class CallEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class QueueGapSeen(Event):
-    """A consumer was told that [first, end) was removed before its group consumed it."""
+    """A consumer was notified that [first, end) was removed before its group consumed it."""
 
     queue: QueueKey
     first: int
@@ -598,14 +598,14 @@ class QueueGapSeen(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProgressReset(Event):
-    """A broker answered that it had moved the group's progress by hand: its generation has risen."""
+    """A broker confirmed a reset of the group's progress: its generation has risen."""
 
     queue: QueueKey
     offset: int
     before: int = -1
-    """Where the group was; −1: it had no progress."""
+    """The group's progress before; −1 if it had none."""
     request: int = 0
-    """As ResetSent names it."""
+    """The request of ResetSent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -640,7 +640,7 @@ class SharedCallBegan(Event):
 
 @dataclass(frozen=True, slots=True)
 class SharedCallEnded(Event):
-    """`done`: so many of the given messages, from the first one on, the listener has handled. Its consumer may know better."""
+    """`done`: the number of the given messages, from the first one on, that the listener has handled."""
 
     queue: QueueKey
     call: int
@@ -650,11 +650,11 @@ class SharedCallEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class DelayedAcked(Event):
-    """A delayed send returned: the message waits at this broker for its time."""
+    """A delayed send returned: the message is stored at this broker until its time."""
 
     body: bytes
     queue: QueueKey
-    """Where it will go. Group empty."""
+    """The queue to which it will be delivered. Group empty."""
     status: str = "SEND_OK"
 
 
@@ -698,7 +698,7 @@ class ReaderStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class QueueGiven(Event):
-    """The reader was told that it has the queue, and where it begins."""
+    """The reader was notified of a queue that it got, and of its first offset there."""
 
     reader: int
     queue: QueueKey
@@ -708,7 +708,7 @@ class QueueGiven(Event):
 
 @dataclass(frozen=True, slots=True)
 class QueueTaken(Event):
-    """The reader was told that it has the queue no more."""
+    """The reader was notified that it has lost the queue."""
 
     reader: int
     queue: QueueKey
@@ -717,7 +717,7 @@ class QueueTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class QueueUnassigned(Event):
-    """The queue is not in assignment() any more: what was asked of it is forgotten."""
+    """The queue is not in assignment() any more: its seeks and pauses are forgotten."""
 
     reader: int
     queue: QueueKey
@@ -725,7 +725,7 @@ class QueueUnassigned(Event):
 
 @dataclass(frozen=True, slots=True)
 class Polled(Event):
-    """A poll returned messages, or an `async for` one."""
+    """A poll returned messages, or an `async for` returned one."""
 
     reader: int
     queue: QueueKey
@@ -733,12 +733,12 @@ class Polled(Event):
     messages: tuple[tuple[int, bytes], ...]
     """(queue offset, body), as given."""
     assigned: bool
-    """assignment() names the queue at this moment."""
+    """Whether assignment() names the queue at this moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoneSaid(Event):
-    """A reader with auto-commit is about to poll, or to go on in an `async for`, or commit() to be called: everything at hand is done."""
+    """The reader is about to poll or to continue an `async for` with auto-commit, or to call commit(): all messages at hand are done."""
 
     reader: int
     by: str
@@ -763,7 +763,7 @@ class CommitFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Sought(Event):
-    """A seek returned: the next poll of the queue gives what stands at `offset`, or, where the queue is not held, when it is."""
+    """A seek returned: the next poll of the queue begins at `offset`; if the queue is not held, the first poll after it is."""
 
     reader: int
     queue: QueueKey
@@ -796,7 +796,7 @@ class MemberStarted(Event):
     group: str
     ordered: bool
     each: bool
-    """`commit="each"` of an ordered listener: the next call of a queue waits until the file has the one before."""
+    """`commit="each"` of an ordered listener: the next call of a queue waits until the file has the progress of the one before."""
     stop_ms: int
     timeout_ms: int
     """A concurrent call that runs longer is dropped."""
@@ -820,7 +820,7 @@ class MemberStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemberAssigned(Event):
-    """The consumer told its user that it goes on in the queue at `offset`."""
+    """The consumer notified its user that it continues in the queue at `offset`."""
 
     queue: QueueKey
     epoch: int
@@ -834,7 +834,7 @@ class MemberCalled(Event):
 
     queue: QueueKey
     epoch: int
-    """The grant; 0: it is over, as the call's context says."""
+    """The epoch of the grant; 0 if the grant is over by the call's context."""
     messages: tuple[tuple[int, bytes], ...]
     """(queue offset, body), as given."""
     call: int
@@ -843,7 +843,7 @@ class MemberCalled(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemberReturned(Event):
-    """How the listener ended. Of a concurrent one any end but CANCELLED means that its messages don't come again."""
+    """The result of the listener. The messages of a concurrent one are not repeated unless it is CANCELLED."""
 
     queue: QueueKey
     call: int

@@ -1,11 +1,11 @@
-"""What happened in one run of a cluster: typed events in the order in which they happened. Pure: checkers read nothing else.
+"""The history of one run of a cluster: typed events in the order in which they happened. Pure: checkers read nothing else.
 
-    who writes what    wiretap.py   what was written, answered and received on the connections: grants, commits, STALE, proofs, sends
-                       universe     processes, faults, pauses, brokers that opened, the calm, the final reading of every log
-                       workload     sends and their results, calls of listeners, consumers' starts and stops, gaps that were told
+    wire_recorder.py   writes the requests, responses and arrivals on the connections: grants, commits, STALE, proofs, sends
+    universe, run      write processes, faults, pauses, brokers that opened, the calm, the final reading of every log
+    workload           writes sends and their results, calls of listeners, consumers' starts and stops, reported gaps
 
 `t` is global virtual time in seconds. `boot_ms` is the boot clock of the event's own machine, drift and all: rules about a deadline are
-checked on the clock by which the process has to keep them. Two events of equal `t` stand in the order in which they happened.
+checked on the clock by which the process has to keep them. Two events of equal `t` are in the order in which they happened.
 `machine` and `process` name the process where the event was seen: a …Sent or …Received event is the client's, an …Answered one the
 broker's.
 """
@@ -18,11 +18,11 @@ from typing import NamedTuple, TypeVar
 WORLD = 0
 """`process` of events that belong to no process."""
 SHOWN_BYTES = 80
-"""So much of a body is told to people."""
+"""The part of a body that is printed."""
 
 
 class QueueKey(NamedTuple):
-    """A queue as a group sees it; `group` is empty where the stored queue itself is meant."""
+    """A queue of a group; `group` is empty for the stored queue itself."""
 
     group: str
     broker: str
@@ -39,19 +39,19 @@ class QueueKey(NamedTuple):
 
 
 class Outcome(Enum):
-    """What a failed send left behind, as its producer was told."""
+    """The outcome of a failed send, as its producer got it."""
 
     NOT_STORED = "not stored"
     UNKNOWN = "unknown"
 
 
 class Answer(Enum):
-    """How a broker answered one item that named an epoch or an offset."""
+    """The response of a broker to one item with an epoch or an offset."""
 
     OK = "ok"
     STALE = "stale"
     NOT_YOURS = "not yours"
-    """LOCK: the offset was committed, and the queue is another's."""
+    """LOCK: the offset was committed, and the queue has another owner."""
     REFUSED = "refused"
     HELD = "held"
     WAIT = "wait"
@@ -61,16 +61,16 @@ class CallResult(Enum):
     """How a call of a listener ended. A call of a process that dies has no end: ProcessEnded closes it."""
 
     SUCCESS = "success"
-    """What the call was given may be committed."""
+    """The messages of the call may be committed."""
     COUNTED = "counted"
     """Manual commit: done, and committed by a later SUCCESS (COMMIT) only."""
     SUSPEND = "suspend"
     ROLLBACK = "rollback"
     ERROR = "error"
     CANCELLED = "cancelled"
-    """The consumer gave the call up: it ran past its drain limit."""
+    """The consumer cancelled the call: it ran past its drain limit."""
     DEFIED = "defied"
-    """The same, but the listener swallowed that and went on to a good end: it counts only where the release had not left yet."""
+    """The same, but the listener swallowed the cancellation and succeeded: it counts only if the release had not been sent yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class History:
         return self._by_type.get(kind, [])  # type: ignore[return-value]
 
     def lines(self, queue: QueueKey | None = None, *, since: float = 0.0, until: float = float("inf")) -> list[str]:
-        """One line an event, for people: what concerns `queue` (with or without its group) and everything that concerns no queue."""
+        """Return one line for each event of `queue` (with or without its group), and for each event of no queue."""
         shown = []
         for event in self.events:
             own = getattr(event, "queue", None)

@@ -1,4 +1,4 @@
-"""What the cluster's processes log, with virtual times: for the story of one universe, and to see which rare places were reached."""
+"""Records the log lines of the cluster's processes, with virtual times: to print one universe, and to count rare places."""
 
 import logging
 from collections import Counter
@@ -20,14 +20,14 @@ class Line(NamedTuple):
 
 
 class LogRecorder(logging.Handler):
-    """Counts the events that are logged; keeps the lines too where a story is wanted."""
+    """Counts the logged events; keeps the lines too if they are to be printed."""
 
     def __init__(self, place: Callable[[], tuple[float, str, int]], *, debug: bool) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
         """Event → how often."""
         self.facts: dict[str, Counter[str]] = {}
-        """Event → "fact=value" → how often, of facts that are true or false, of byte counts (0 or more) and of reasons."""
+        """Event → "fact=value" → how often, for booleans, byte counts (0 or more) and reasons."""
         self.lines: list[Line] = []
         self._place = place
         self._debug = debug
@@ -46,12 +46,12 @@ class LogRecorder(logging.Handler):
             self.lines.append(Line(t, machine or "world", process, f"{record.levelname.lower()} {record.getMessage()}"))
 
     def seen(self, event: str) -> None:
-        """Something that no process can log: the world itself saw it."""
+        """Count an event that no process can log."""
         self.counts[event] += 1
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """While it lasts this process's "lockstep" loggers tell nobody else."""
+        """Redirect this process's "lockstep" loggers to this handler."""
         root = logging.getLogger("lockstep")
         before = (list(root.handlers), root.level, root.propagate)
         root.handlers[:] = [self]

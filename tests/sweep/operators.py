@@ -1,4 +1,4 @@
-"""What people do to a cluster that works: a group is set back or forward, a topic is deleted and made anew. As the commands do it."""
+"""Operations on a running cluster, as the commands do them: reset a group, delete a topic and create it again, send strange layouts."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -26,15 +26,15 @@ from sweep.history import QueueKey
 from sweep.universe import Main, Universe
 
 OPERATOR = "10.0.3.2"
-"""Their machine."""
+"""The address of the machine for these programs."""
 RECREATE_TRY_S = 0.3
 TAKE_TRY_S = 0.2
 
 
 def reset_main(universe: Universe, group: str, topic: str, target: Target) -> Main:
-    """`lockstep group reset-offset`. Broker by broker, until one fails.
+    """`lockstep group reset-offset`. Resets broker by broker, until one fails.
 
-    `target`'s value: of an "offset" the share, in thousandths, of what each queue holds; of a "time" how many milliseconds ago.
+    `target`'s value: for "offset" the position in each queue's messages, in thousandths; for "time" how many milliseconds ago.
     """
 
     async def main(stop: asyncio.Event) -> int:
@@ -74,9 +74,9 @@ def _wanted(
 
 
 def reset_twice_main(universe: Universe, broker: str, group: str, topic: str, shares: Sequence[int]) -> Main:
-    """Resets at one broker, written one behind the other, so that it handles all of them in one turn of its loop.
+    """Send several resets at once to one broker, so that it handles all of them in one turn of its loop.
 
-    `shares`: of each of them in turn, in thousandths of what each queue holds.
+    `shares`: the position of each reset, in thousandths of each queue's messages.
     """
 
     async def main(stop: asyncio.Event) -> int:
@@ -102,7 +102,7 @@ def reset_twice_main(universe: Universe, broker: str, group: str, topic: str, sh
 
 
 def delete_main(universe: Universe, topic: str) -> Main:
-    """`lockstep topic delete`: every registered broker in the order of names; who does not answer learns it from the nameserver."""
+    """`lockstep topic delete`: every registered broker in the order of names; one that does not respond gets it from the nameserver."""
 
     async def main(stop: asyncio.Event) -> int:
         admin = AdminClient(Host.current(), universe.nameserver)
@@ -124,7 +124,7 @@ def delete_main(universe: Universe, topic: str) -> Main:
 
 
 def recreate_main(universe: Universe, topic: str, queues: int) -> Main:
-    """`lockstep topic create`, until it is there."""
+    """`lockstep topic create`, repeated until it succeeds."""
 
     async def main(stop: asyncio.Event) -> int:
         instance = Client(universe.nameserver, host=Host.current()).instance()
@@ -143,7 +143,7 @@ def recreate_main(universe: Universe, topic: str, queues: int) -> Main:
 
 
 def first_sends_main(universe: Universe, topic: str) -> Main:
-    """SEND_MESSAGE of a new topic to every broker at once, as RocketMQ's producers do where brokers create topics."""
+    """Send SEND_MESSAGE of a new topic to every broker at once, as RocketMQ's producers do if brokers create topics."""
 
     async def send(name: str, address: str) -> None:
         body = f"{topic} at {name}".encode()
@@ -164,7 +164,7 @@ def first_sends_main(universe: Universe, topic: str) -> Main:
 
 
 def strange_layouts_main(universe: Universe, name: str, topic: str) -> Main:
-    """Layouts with counters that would leave no room for the next one, to one broker: it refuses what it must, and registers on."""
+    """Send layouts with the highest counters to one broker: it must refuse those that leave no next counter, and stay registered."""
     entries = (LayoutEntry(name, 1, 1, 1),)
     steps = ((COUNTER_MAX - 1, entries), (COUNTER_MAX, ()), (1 << 20, entries), ((1 << 20) + 1, ()), (1, entries))
 
@@ -183,7 +183,7 @@ def strange_layouts_main(universe: Universe, name: str, topic: str) -> Main:
 
 
 def take_name_main(name: str, nameserver: str, seconds: float) -> Main:
-    """Registers a store of its own under a broker's name, again and again, and answers when the nameserver asks whether it is there."""
+    """Register another store under a broker's name, repeatedly, and respond when the nameserver checks that it lives."""
 
     def answer(command: Command, endpoint: Endpoint) -> None:
         if not command.is_oneway:

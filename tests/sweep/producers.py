@@ -1,4 +1,4 @@
-"""Producer processes: keyed sends, batches, unkeyed sends, many of them at once. No body is sent twice."""
+"""Producer processes: keyed sends, batches and unkeyed sends, many at the same time. No body is sent twice."""
 
 import asyncio
 from collections import Counter
@@ -16,9 +16,9 @@ from sweep.settings import TOPIC
 from sweep.universe import Main, Universe
 
 LEVELS = (1, 1, 2, 2, 3, 4)
-"""Of delayed sends: 1 s to 30 s."""
+"""Delay levels of delayed sends: 1 s to 30 s."""
 AWAITED_SHARE = 0.3
-"""How many sends their producer waits for before the next one."""
+"""The share of sends for which their producer waits before the next one."""
 
 
 class Sender:
@@ -80,7 +80,7 @@ class Sender:
             self._failed(message, error)
 
     async def _delayed(self, key: str | None) -> None:
-        """A keyed one has a queue of its own too, and no place in its key's order."""
+        """Send a delayed message. A keyed one has a queue by its key, and no place in its key's order."""
         level = self._extra.choice(LEVELS)
         message = self._message(key, TOPIC, level)
         try:

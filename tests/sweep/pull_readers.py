@@ -1,9 +1,8 @@
-"""A group of pull consumers: they poll or iterate, are slow, commit or leave it, seek, pause, close, return; by subscription or by hand."""
+"""A group of pull consumers: they poll or iterate, are slow, commit or not, seek, pause, close and return; with subscribe() or assign()."""
 
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
-from random import Random
 
 from lockstep.client import (
     ConsumerEvent,
@@ -22,7 +21,6 @@ from lockstep.client import (
 )
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Process
-from sweep.consumers import BEGIN_LOOK_S
 from sweep.events import (
     CommitFailed,
     Committed,
@@ -38,7 +36,7 @@ from sweep.events import (
     ReadingResumed,
     Sought,
 )
-from sweep.history import QueueKey
+from sweep.runner import Runner
 from sweep.settings import READERS, TOPIC
 from sweep.universe import Universe
 
@@ -53,23 +51,18 @@ SEEK_SHARE = 0.02
 PAUSE_SHARE = 0.02
 RESUME_SHARE = 0.1
 COMMIT_SHARE = 0.4
-"""How many turns of a reader without auto-commit end with commit(); of one with it some too."""
+"""The share of turns of a reader without auto-commit that end with commit(); with auto-commit a tenth of that."""
 SEEKS = ("back", "back", "back", "begin", "time", "forward", "end")
 LAST_TURN_S = 1.0
-"""How long a reader that is to stop is waited for; else it is stopped in the middle of whatever it does."""
+"""How long the turn of a reader that is to stop may last; then the reader is stopped in the middle of it."""
 
 
-class PullRunner:
-    """The group's readers in one process: one after the other."""
+class PullRunner(Runner[PullConsumer]):
+    """The group's readers in one process."""
 
-    def __init__(self, universe: Universe, process: Process, host: Host, stop: asyncio.Event, toggle: asyncio.Event) -> None:
-        self._universe = universe
-        self._process = process
-        self._host = host
-        self._stop = stop
-        self._toggle = toggle
-        self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/{READERS}")
-        self._manner = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/manner")
+    def __init__(self, universe: Universe, process: Process, group: str, host: Host, stop: asyncio.Event, toggle: asyncio.Event) -> None:
+        super().__init__(universe, process, group, host, stop, toggle)
+        self._manner = self._seeded("manner")
         self._place = universe.consumers.index(process.machine.name)
         self._reader = 0
         self._auto = True
@@ -78,23 +71,9 @@ class PullRunner:
         self._over = False
         self._paused: dict[MessageQueue, None] = {}
         self._mine: tuple[MessageQueue, ...] = ()
-        """By hand: what it was assigned last, also to the reader before."""
+        """With assign(): its last assignment, also of the reader before."""
         self._choose_s = 0.0
         """When it looks again which queues there are."""
-
-    async def run(self) -> None:
-        while not self._stop.is_set():
-            if READERS not in self._universe.begun:
-                await asyncio.sleep(BEGIN_LOOK_S)
-                continue
-            consumer = self._consumer()
-            if await self._start(consumer):
-                await self._until_told(consumer)
-            else:
-                await asyncio.sleep(0.5)
-            if self._toggle.is_set():
-                self._toggle.clear()
-                await asyncio.sleep(self._random.choice([0, 0, 0.01, 0.5, 3]))
 
     def _consumer(self) -> PullConsumer:
         setting, random, begin = self._universe.setting, self._random, self._universe.begun[READERS]
@@ -122,7 +101,7 @@ class PullRunner:
             universe = self._universe
             if queue in consumer.assignment():
                 universe.wrong("what was asked of a queue counts while it is assigned", f"{self._process}: {queue}")
-            universe.history.append(QueueUnassigned(*universe.place(self._process), reader, _key(queue)))
+            universe.history.append(QueueUnassigned(*universe.place(self._process), reader, self._key(queue)))
             forget(queue)
 
         consumer._polls.unassigned = unassigned  # type: ignore[method-assign]
@@ -143,7 +122,7 @@ class PullRunner:
             return False
         return True
 
-    async def _until_told(self, consumer: PullConsumer) -> None:
+    async def _consume(self, consumer: PullConsumer) -> None:
         universe = self._universe
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(self._read(consumer))
@@ -165,7 +144,7 @@ class PullRunner:
         universe = self._universe
         if universe.over:
             return
-        place, queue = universe.place(self._process), _key(event.queue)
+        place, queue = universe.place(self._process), self._key(event.queue)
         if isinstance(event, QueueAssigned):
             universe.history.append(QueueGiven(*place, self._reader, queue, event.generation or 0, event.offset))
         elif isinstance(event, QueueRevoked):
@@ -207,14 +186,14 @@ class PullRunner:
         return random.uniform(0.3, 2) if roll < setting.long_share + setting.slow_share else random.uniform(0.001, 0.02)
 
     async def _poll(self, consumer: PullConsumer) -> bool:
-        """Whether it gave something."""
+        """Poll once. Return whether there were messages."""
         self._goes_on()
         batch = await consumer.poll(self._random.choice(POLLS_MS))
         self._given(consumer, batch)
         return bool(batch)
 
     async def _iterate(self, consumer: PullConsumer) -> None:
-        """Some messages, or for some time; then its reader sees to other things. Only a stop ends the loop itself."""
+        """Iterate over some messages, or for some time. Only a stop ends the loop itself."""
         universe, left = self._universe, self._manner.choice(ITERATED)
         self._goes_on()
         with suppress(TimeoutError):
@@ -231,7 +210,7 @@ class PullRunner:
                 universe.reached("async for ended by a stop")
 
     def _goes_on(self) -> None:
-        """The next message is about to be asked for: with auto-commit those before are done."""
+        """Record that with auto-commit the messages before the next poll are done."""
         if self._auto:
             self._universe.history.append(DoneSaid(*self._universe.place(), self._reader, "poll"))
 
@@ -243,7 +222,7 @@ class PullRunner:
                 universe.wrong("a poll gives messages of one queue", f"{self._process}: {queues}")
             assigned = consumer.state is not ConsumerState.RUNNING or queues[0] in consumer.assignment()
             given = tuple((each.queue_offset, each.body) for each in batch)
-            universe.history.append(Polled(*universe.place(), self._reader, _key(queues[0]), given, assigned))
+            universe.history.append(Polled(*universe.place(), self._reader, self._key(queues[0]), given, assigned))
 
     async def _commit(self, consumer: PullConsumer) -> None:
         universe = self._universe
@@ -258,7 +237,7 @@ class PullRunner:
     # ------------------------------------------------------------------------------------------------- queues, seeks, pauses
 
     async def _choose(self, consumer: PullConsumer) -> None:
-        """By hand: this process' share of the queues there are; now and then one less, for a while."""
+        """With assign(): assign this process' share of the queues, sometimes without one of them for a while."""
         universe, random = self._universe, self._random
         if not universe.setting.by_hand or universe.loop.now < self._choose_s:
             return
@@ -272,10 +251,10 @@ class PullRunner:
         await consumer.assign(mine)
 
     def _forget(self, queues: list[MessageQueue]) -> None:
-        """They are not paused any more."""
+        """Record that queues are not paused any more."""
         for queue in queues:
             del self._paused[queue]
-            self._universe.history.append(ReadingResumed(*self._universe.place(), self._reader, _key(queue)))
+            self._universe.history.append(ReadingResumed(*self._universe.place(), self._reader, self._key(queue)))
 
     async def _fidget(self, consumer: PullConsumer) -> None:
         universe, random = self._universe, self._random
@@ -289,7 +268,7 @@ class PullRunner:
             queue = random.choice(queues)
             consumer.pause(queue)
             self._paused[queue] = None
-            universe.history.append(ReadingPaused(*universe.place(), self._reader, _key(queue)))
+            universe.history.append(ReadingPaused(*universe.place(), self._reader, self._key(queue)))
         if random.random() < SEEK_SHARE:
             await self._seek(consumer, random.choice(queues))
 
@@ -308,8 +287,4 @@ class PullRunner:
             await consumer.seek(queue, max(0, at - step) if how == "back" else at + step)
         offset = consumer.position(queue)
         assert offset is not None
-        self._universe.history.append(Sought(*self._universe.place(), self._reader, _key(queue), offset))
-
-
-def _key(queue: MessageQueue) -> QueueKey:
-    return QueueKey(READERS, queue.broker_name, queue.topic, queue.queue_id)
+        self._universe.history.append(Sought(*self._universe.place(), self._reader, self._key(queue), offset))

@@ -67,7 +67,7 @@ async def _read_layouts(universe: Universe) -> None:
 
 
 def _copies(universe: Universe) -> list[str]:
-    """Where the broker itself stores what groups could not handle."""
+    """Return the topics to which brokers copy messages that groups could not handle."""
     setting = universe.setting
     concurrent = [retry_topic(MAILING), dlq_topic(MAILING)] if setting.concurrent else []
     return concurrent + ([] if setting.attempts_max is None else [dlq_topic(group) for group in setting.groups])

@@ -1,4 +1,4 @@
-"""What a sweep reports: one Summary a universe, added up, as text and as JSON."""
+"""The report of a sweep: a Summary of each universe, added up, as text and as JSON."""
 
 from collections import Counter
 from dataclasses import dataclass, field, fields
@@ -10,7 +10,7 @@ from sweep.run import Outcome
 from sweep.worlds import WORLDS
 
 SHOWN_MAX = 5
-"""Violations of one seed that are printed."""
+"""The most violations of one seed that are printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def summary(outcome: Outcome, cpu_s: float) -> Summary:
 
 
 def crashed(seed: int, world: str, error: str) -> Summary:
-    """A universe that broke the simulator itself."""
+    """Return the summary of a universe in which the simulator itself failed."""
     return Summary(seed, world, 0.0, 0.0, (error,), Counter(), 0, Counter(), 0, 0, "")
 
 
@@ -84,7 +84,7 @@ class Total:
 
     @property
     def unreached(self) -> list[str]:
-        """Empty where there are too few seeds, or too few worlds, to tell."""
+        """The rare places that were never reached; empty if there are too few seeds, or too few worlds, to decide."""
         return unreached(self.reach) if self.seeds >= COUNTED_SEEDS_MIN and self.worlds.keys() == WORLDS.keys() else []
 
     @property

@@ -1,4 +1,4 @@
-"""Universes by their seeds: one, many on several cores, with a rule switched off, again with its story."""
+"""Runs universes by their seeds: one, many on several cores, with a rule switched off, or one again with all its events."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ from sweep.worlds import draw
 
 WORKERS = 2
 CLOCK = Clock()
-"""This machine's: how long a sweep may take, and what it took."""
+"""The clock of this machine, which limits and measures a sweep."""
 PROGRESS_S = 10.0
 
 
@@ -30,7 +30,7 @@ def _cpu_s() -> float:
 
 
 def run_one(seed: int, world: str | None, *, story: bool = False, trace: bool = False, storm_s: float | None = None) -> Outcome:
-    """One universe. The collector of cycles waits until it is over: that is a fifth of the time."""
+    """Run one universe. The garbage collector is disabled meanwhile, which saves a fifth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -42,7 +42,7 @@ def run_one(seed: int, world: str | None, *, story: bool = False, trace: bool = 
 
 
 def run_summary(seed: int, world: str | None, mutant: str | None = None) -> Summary:
-    """In a worker process."""
+    """Run one universe, in a worker process."""
     began = _cpu_s()
     with switched_off(mutant):
         outcome = run_one(seed, world)
@@ -50,7 +50,7 @@ def run_summary(seed: int, world: str | None, mutant: str | None = None) -> Summ
 
 
 def catch(name: str, seeds_max: int) -> tuple[str, Summary | None, int]:
-    """Runs seed after seed with that rule switched off until something is violated: (name, that universe, seeds tried)."""
+    """Run seed after seed with that rule switched off until a law is violated. Return (name, that universe, seeds tried)."""
     worlds = MUTANTS[name].worlds
     for tried in range(1, seeds_max + 1):
         try:
@@ -63,8 +63,8 @@ def catch(name: str, seeds_max: int) -> tuple[str, Summary | None, int]:
 
 
 def mutants(names: list[str], seeds_max: int, *, workers: int, tell: Callable[[str], None]) -> list[str]:
-    """A line for each rule that was switched off; the names of those whose absence nobody noticed. Those with an aimed test are named only:
-    tests/sim/test_mutants.py runs them.
+    """Print a line for each rule that was switched off. Return the names of those whose absence was not detected. Those with an aimed test
+    are only listed: tests/sim/test_mutants.py runs them.
     """
     lived = []
     aimed, swarmed = ([name for name in names if bool(MUTANTS[name].aimed) is one] for one in (True, False))
@@ -85,7 +85,7 @@ def mutants(names: list[str], seeds_max: int, *, workers: int, tell: Callable[[s
 
 
 def sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float | None, tell: Callable[[str], None]) -> Total:
-    """Runs all seeds, or as many as begin before `until` (seconds of the monotonic clock)."""
+    """Run all seeds, or as many as begin before `until` (seconds of the monotonic clock)."""
     total, told_at = Total(), now_s()
     running: set[Future[Summary]] = set()
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
@@ -109,7 +109,7 @@ def sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float
 
 
 def replay(seed: int, world: str | None, *, storm_s: float | None = None, verbose: bool, tell: Callable[[str], None]) -> bool:
-    """One universe again; with `verbose` its story. True: nothing was violated."""
+    """Run one universe again; with `verbose` print all its events. Return whether no law was violated."""
     began = _cpu_s()
     outcome = run_one(seed, world, story=verbose, trace=True, storm_s=storm_s)
     if verbose:
@@ -126,7 +126,7 @@ def replay(seed: int, world: str | None, *, storm_s: float | None = None, verbos
 
 
 def story(outcome: Outcome) -> Iterator[str]:
-    """Every event and every log line, in order of time."""
+    """Return every event and every log line, in order of time."""
     told_lines = [(event.t, 0, number, str(event)) for number, event in enumerate(outcome.history)]
     told_lines += [(line.t, 1, number, str(line)) for number, line in enumerate(outcome.log.lines)]
     told_lines += [(violation.t, 2, number, f"!!! {violation}") for number, violation in enumerate(outcome.violations)]

@@ -1,4 +1,4 @@
-"""The settings of one universe: what there is to choose, and how likely each choice is where its world does not say otherwise."""
+"""The settings of one universe, and the default choices from which worlds draw them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 TOPIC = "orders"
 RETURNS = "returns"
-"""The second topic, which is deleted and made anew."""
+"""The second topic, which is deleted and created again."""
 GROUP = "billing"
 CLASSIC = "oldtimers"
 """A group of classic clients only."""
@@ -22,7 +22,7 @@ READERS = "readers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One universe. Seconds are true ones."""
+    """The settings of one universe. Seconds are those of the universe's clock."""
 
     seed: int
     world: str
@@ -32,29 +32,29 @@ class Setting:
     faults_max: int | None = None
     storm_s: float = 60.0
     checked: tuple[str, ...] | None = None
-    """Families of laws that hold in this world; None: all."""
+    """The families of laws that are checked in this world; None for all."""
     brokers: int = 2
     nameservers: int = 1
     consumers: int = 3
     producers: int = 2
     queues: int = 4
-    """Of the topic, on each broker."""
+    """Queues of the topic on each broker."""
     creators: int = 1
-    """Who creates the topic, all at once, each with another number of queues."""
+    """How many processes create the topic at the same time, each with another number of queues."""
     auto_create: bool = False
     """Brokers create a topic with its first send."""
     topics_max: int = 16_384
-    """Topics of the cluster; brokers create no more."""
+    """The limit of topics in the cluster."""
     groups: tuple[str, ...] = (GROUP,)
     classic: int = 0
-    """Consumers without a session, in the last of the groups: in GROUP beside natives, in CLASSIC among themselves."""
+    """Consumers without a session, in the last of the groups: in GROUP together with native ones, in CLASSIC alone."""
     topics: tuple[str, ...] = (TOPIC,)
     late_groups: tuple[str, ...] = ()
-    """Those of them that begin within the storm, or at its end, at the end of each queue or at a time."""
+    """The groups that begin within the storm, or at its end: at the end of each queue, or at a time."""
     exile: bool = False
     """The first consumer can't reach the first broker, from the start to the calm."""
     drift: float = 0.02
-    """Clocks run up to so much fast or slow."""
+    """The maximum share by which clocks run fast or slow."""
 
     flush: str = "async"
     flush_interval_ms: int = 500
@@ -65,7 +65,7 @@ class Setting:
     log_bytes_max: int | None = None
     reserve_bytes: int = 0
     state_bytes: int | None = None
-    """The longest body of a state record; None: what fits a file of the log."""
+    """The longest body of a state record; None if it is limited by the file of the log."""
     tail_bytes: int = 64 << 10
     """Recent bytes of the log in memory, at most one segment."""
     queue_tail_bytes: int = 4 << 10
@@ -74,19 +74,19 @@ class Setting:
     cached_reads: bool = True
 
     send_every_s: float = 0.15
-    """Mean distance of one producer's sends."""
+    """The mean time between two sends of one producer."""
     keys: int = 20
     batch_share: float = 0.1
-    """How many of the sends are batches."""
+    """The share of sends that are batches."""
     unkeyed_share: float = 0.05
     in_flight_max: int = 10_000
-    """Of each producer: sends beyond it wait."""
+    """The limit of each producer; further sends wait."""
     written_share: float = 0.0
-    """How many sends ask for less than the broker's flush: `require="written"`."""
+    """The share of sends with `require="written"`, which is less than the broker's flush."""
     tag_b_share: float = 0.0
-    """How many messages have the tag B, which the subscription "A" leaves out."""
+    """The share of messages with the tag B, which the subscription "A" leaves out."""
     large_share: float = 0.0
-    """How many messages have a body of 4 KiB or more, which is compressed."""
+    """The share of messages with a body of 4 KiB or more, which is compressed."""
 
     batch_count: int = 3
     pull_bytes: int = 1 << 20
@@ -105,11 +105,11 @@ class Setting:
     """Calls that take 0.3 to 2 s."""
     fail_share: float = 0.03
     poison_share: float = 0.0
-    """How many messages of the storm every call fails on, also in the calm."""
+    """The share of the storm's messages on which every call fails, also in the calm."""
     attempts_max: int | None = None
-    """Of ordered groups: failed calls until a batch is dead-lettered, or blocks its queue; None: no limit."""
+    """In ordered groups, the failed calls after which a batch is dead-lettered, or blocks its queue; None if there is no limit."""
     exhausted: str = "dlq"
-    """What then: "dlq" or "block"."""
+    """What happens then: "dlq" or "block"."""
 
     concurrent: bool = False
     """The group MAILING consumes the topic too."""
@@ -119,11 +119,11 @@ class Setting:
     shared_fail_share: float = 0.1
     retries_max: int = 2
     call_timeout_ms: int = 900_000
-    """Of concurrent calls: what runs longer is sent back."""
+    """The limit of concurrent calls; a longer one is sent back."""
     delayed_share: float = 0.0
-    """How many sends have a delay level."""
+    """The share of sends with a delay level."""
     stubborn_share: float = 0.0
-    """Calls that swallow their cancellation and go on."""
+    """The share of calls that swallow their cancellation and continue."""
 
     broadcast: bool = False
     """The group NEWS has every message of the topic on every consumer machine."""
@@ -131,16 +131,16 @@ class Setting:
     news_threaded: bool = False
     news_where: str = "FIRST_OFFSET"
     news_timeout_ms: int = 900_000
-    """Of its concurrent calls: what runs longer is dropped."""
+    """The limit of its concurrent calls; a longer one is dropped."""
     readers: bool = False
     """The group READERS polls the topic too."""
     by_hand: bool = False
     """Its members assign queues to themselves, else they subscribe."""
     poll_count: int = 100
     reader_expression: str = "*"
-    """What they subscribe to, where they do."""
+    """Their subscription, if they subscribe."""
     iterators_share: float = 0.0
-    """How many of them read by `async for`, not by poll()."""
+    """The share of them that read by `async for`, not by poll()."""
 
     latency_s: float = 0.0005
     jitter_s: float = 0.002
@@ -148,7 +148,7 @@ class Setting:
     chop: float = 0.2
 
     def facts(self) -> str:
-        """One line for people: what is not as usual."""
+        """Return the settings that differ from the defaults, as one line."""
         usual = Setting(seed=0, world="", faults={})
         shown = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("seed", "world", "faults")}
         changed = [f"{name}={value}" for name, value in shown.items() if value != getattr(usual, name)]
@@ -157,7 +157,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """`faults` kind → weight; `settings` name → what may be drawn for it, beside and before the usual choices."""
+    """`faults` kind → weight; `settings`: name → the values to draw from, instead of the default choices."""
 
     faults: Mapping[str, int]
     settings: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -194,7 +194,7 @@ COMMON: Mapping[str, tuple[object, ...]] = {
     "late_chance": (0.0, 0.001, 0.01),
     "chop": (0.0, 0.2, 0.6),
 }
-"""What every world draws from, unless it says otherwise."""
+"""The choices of every world, unless it has its own."""
 
 CONCURRENT: Mapping[str, tuple[object, ...]] = {
     "concurrency": (2, 20),
@@ -208,9 +208,9 @@ CONCURRENT: Mapping[str, tuple[object, ...]] = {
     "exhausted": ("dlq", "dlq", "block"),
     "delayed_share": (0.05, 0.15),
 }
-"""What a universe with a concurrent group draws besides."""
+"""The further choices of a universe with a concurrent group."""
 CONCURRENT_SHARE = 0.3
-"""How many seeds of the swarm have one."""
+"""The share of the swarm's seeds that have one."""
 
 BROADCAST: Mapping[str, tuple[object, ...]] = {
     "news_ordered": (False, True),
@@ -218,9 +218,9 @@ BROADCAST: Mapping[str, tuple[object, ...]] = {
     "news_where": ("FIRST_OFFSET", "FIRST_OFFSET", "LAST_OFFSET"),
     "news_timeout_ms": (900_000, 900_000, 4_000),
 }
-"""What a universe with a broadcasting group draws besides."""
+"""The further choices of a universe with a broadcasting group."""
 BROADCAST_SHARE = 0.2
-"""How many seeds of the swarm have one."""
+"""The share of the swarm's seeds that have one."""
 
 READING: Mapping[str, tuple[object, ...]] = {
     "by_hand": (False, False, True),
@@ -228,6 +228,6 @@ READING: Mapping[str, tuple[object, ...]] = {
     "reader_expression": ("*", "*", "A", "B", "A || B"),
     "iterators_share": (0.0, 0.0, 0.4, 1.0),
 }
-"""What a universe with pull consumers draws besides."""
+"""The further choices of a universe with pull consumers."""
 READERS_SHARE = 0.2
-"""How many seeds of the swarm have some."""
+"""The share of the swarm's seeds that have some."""

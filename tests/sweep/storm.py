@@ -1,6 +1,6 @@
 """The storm: faults at random times, and the end of all of them.
 
-A fault does something now and undoes it some time later, unless the storm is over by then: its end undoes everything.
+A fault disturbs the cluster now and ends some time later, unless the storm is over by then: its end ends all faults.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,12 +12,12 @@ from sweep.history import Reached
 from sweep.universe import Universe
 
 RESTART_S = (0.5, 1.0, 3.0)
-"""How long a service manager waits before it starts what has failed."""
+"""How long a service manager waits before it starts a failed program."""
 STOPPED_CHECK_S = 1.0
 
 
 class Storm:
-    """Makes the faults of one universe, one after the other, and ends them all."""
+    """Injects the faults of one universe, one after the other, and ends them all."""
 
     def __init__(self, universe: Universe, kinds: "Mapping[str, Callable[[Storm], None]]") -> None:
         self.universe = universe
@@ -25,7 +25,7 @@ class Storm:
         self.random: Random = universe.random
         self.over = False
         self.rotten: dict[str, Callable[[], None]] = {}
-        """Broker's address → puts its log right again."""
+        """Broker's address → repairs its log."""
         self._impostors: list[Process] = []
 
     def run(self) -> None:
@@ -42,7 +42,7 @@ class Storm:
         universe.loop.run_until(end_s)
 
     def end(self) -> None:
-        """Undoes everything but what runs the wrong contract: that is asked to stop."""
+        """End all faults. Consumers with another subscription than the present one are asked to stop."""
         universe, network = self.universe, self.universe.loop.network
         self.over = True
         universe.history.watch = None
@@ -70,11 +70,11 @@ class Storm:
         self.universe.history.append(Fault(self.universe.loop.now, machine, 0, kind, target, str(facts)))
 
     def reached(self, name: str, facts: str) -> None:
-        """Something that is no fault: it disturbs nobody else."""
+        """Record an action that disturbs only its own target."""
         self.universe.history.append(Reached(self.universe.loop.now, "", 0, name, facts))
 
     def later(self, seconds: float, action: Callable[..., object], *args: object) -> None:
-        """Unless the storm is over by then."""
+        """Call `action` after `seconds`, unless the storm is over by then."""
 
         def act() -> None:
             if not self.over:
@@ -83,7 +83,7 @@ class Storm:
         self.universe.loop.at(self.universe.loop.now + seconds, act)
 
     def exited(self, address: str, code: int) -> None:
-        """A process ended by itself with this exit code: a service manager starts it again."""
+        """Start a program again that ended with this exit code, as a service manager does."""
         self.note("exited", address, f"code {code}")
         self.later(self.random.choice(RESTART_S), self.universe.start, address)
 
@@ -97,14 +97,14 @@ class Storm:
         return self.random.choice([*self.universe.consumers, *self.universe.classics])
 
     def broker(self) -> tuple[str, str]:
-        """(name, address)."""
+        """Return (name, address) of a random broker."""
         return self.random.choice(list(self.universe.brokers.items()))
 
     def client(self) -> str:
         return self.random.choice([*self.universe.consumers, *self.universe.classics, *self.universe.producers])
 
     def cut_off(self, one: str, other: str) -> None:
-        """Until the calm."""
+        """Partition two machines until the calm."""
         self.note("exile", one, other)
         self.universe.loop.network.partition([one], [other])
 

@@ -1,4 +1,4 @@
-"""What still has to come in the calm: sends, what waits for its time, what a group has not handled or polled."""
+"""Reports what is still pending in the calm: sends, delayed messages, messages that a group has not handled or polled."""
 
 from collections.abc import Iterable
 
@@ -10,11 +10,11 @@ from sweep.settings import MAILING, NEWS, READERS, TOPIC
 from sweep.universe import Universe
 
 SENDS_HEAL_S = 10.0
-"""A send that began so long after the calm is acknowledged."""
+"""A send that began this long after the calm is acknowledged."""
 
 
 def sends_ended(universe: Universe, calm_s: float) -> None:
-    """What was sent some time after the calm is acknowledged."""
+    """Check that messages sent some time after the calm are acknowledged."""
     history = universe.history
     begun = {event.body: event.t for event in history.of(SendBegan) if event.t > calm_s + SENDS_HEAL_S}
     for body in [acked.body for acked in history.of(SendAcked)] + [acked.body for acked in history.of(DelayedAcked)]:
@@ -25,7 +25,7 @@ def sends_ended(universe: Universe, calm_s: float) -> None:
 
 
 def behind(universe: Universe) -> list[str]:
-    """Queues that a group has not consumed to the end, and what waits: one line each; empty: nothing is to come any more."""
+    """Return one line for each queue that a group has not consumed to the end, and for delayed messages; empty if nothing is pending."""
     brokers, topics = universe.open_brokers(), universe.setting.topics
     found = [f"{name} is not open" for name in universe.brokers if name not in {broker.config.name for broker in brokers}]
     for broker in brokers:
@@ -55,7 +55,7 @@ def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str
 
 
 def _not_read(universe: Universe, broker: Broker) -> list[str]:
-    """Queues whose end is not in every member's file."""
+    """Return the queues whose end is not in every member's file."""
     name, store, found = broker.config.name, broker._store, []
     queues = broker.state.coordination.starts.own_queue_ids(TOPIC) if store is not None else ()
     ends = {queue_id: store.bounds(TOPIC, queue_id)[1] for queue_id in queues if store is not None}
