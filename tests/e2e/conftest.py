@@ -9,7 +9,7 @@ import pytest
 from support.cluster import MEASURED, Cluster, Report, running_cluster
 from support.effort import SLOW
 from support.fork_server import ForkServer, forking
-from support.hostile_world import World, undisturbed_world
+from support.hostile_world import World, hostile_world, undisturbed_world
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +32,19 @@ def _forking(fork_server: ForkServer | None) -> Iterator[None]:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with running_cluster(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("module")
+
+
+@pytest.fixture(scope="module")
+def world(folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A world for the module, with its SERVER_OPTIONS (of nameserver and broker) and BROKER_OPTIONS."""
+    options = (getattr(request.module, name, ()) for name in ("SERVER_OPTIONS", "BROKER_OPTIONS"))
+    with hostile_world(folder, *next(options), of_broker=next(options)) as made:
         yield made
 
 

@@ -200,7 +200,7 @@ FAILURES: list[tuple[Sequence[str], Sequence[str]]] = [
     (("group", "show", "nobody"), ("nobody", "lockstep group list")),
     (("tail", "nowhere"), ("nowhere", "lockstep topic create nowhere")),
     (("message", "show", "7F00000100002A9F0000000000FFFFFF"), ("was not found", "broker-a", "broker-b")),
-    (("message", "show", "7F00000100002A9F0000000000FFFFFF", "--broker", "nobody"), ("no broker 'nobody'", "broker-a, broker-b")),
+    (("message", "show", "7F00000100002A9F0000000000FFFFFF", "--broker", "nobody"), ("no broker is named 'nobody'", "broker-a, broker-b")),
 ]
 MISUSES: list[tuple[Sequence[str], Sequence[str]]] = [
     (("topic", "create", "a b"), ("topic 'a b'", "allowing only")),

@@ -5,7 +5,7 @@ The good pair lives through the whole file, and afterwards the broker starts aga
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX, LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, REQUEST_BYTES_MAX
 from support.background import Background, background
-from support.hostile_world import UNFORESEEN, World, hostile_world
+from support.hostile_world import UNFORESEEN, World
 from support.http import fetch, raw
 from support.native import native
 from support.peers import RawPeer
@@ -28,17 +28,7 @@ from support.processes import clean_environment, run_program
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("limits")
-
-
-@pytest.fixture(scope="module")
-def world(folder: Path) -> Iterator[World]:
-    with hostile_world(folder, "--admin-listen", "127.0.0.1:0") as made:
-        yield made
+SERVER_OPTIONS = ("--admin-listen", "127.0.0.1:0")
 
 
 # ------------------------------------------------------------------------------------------------------------------- bodies

@@ -3,8 +3,6 @@
 The good pair lives through the whole file, and afterwards the broker starts again on its store.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,24 +14,14 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from support.background import background
-from support.hostile_world import World, hostile_world
+from support.hostile_world import World
 from support.native import Native, native
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 MIB = 1 << 20
+SERVER_OPTIONS = ("--admin-listen", "127.0.0.1:0")
 PULLS = 2_000
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("loops")
-
-
-@pytest.fixture(scope="module")
-def world(folder: Path) -> Iterator[World]:
-    with hostile_world(folder, "--admin-listen", "127.0.0.1:0") as made:
-        yield made
 
 
 def hold(client: Native, count: int, body: bytes = b"", unknown: str = "") -> dict[str, Any]:

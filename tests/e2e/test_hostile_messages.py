@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.record import SYS_COMPRESSED
 from support.background import background
-from support.hostile_world import World, hostile_world, undisturbed_world
+from support.hostile_world import World, undisturbed_world
 from support.native import native
 
 pytestmark = pytest.mark.e2e
@@ -20,12 +20,6 @@ pytestmark = pytest.mark.e2e
 MIB = 1 << 20
 COUNT = 250
 BODY_BYTES = 4 * MIB
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with hostile_world(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,8 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.clients import DeleteGroupHeader
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.send import SendBackHeader
-from support.background import Background, background
-from support.hostile_world import World, hostile_world, undisturbed_world
-from support.http import fetch
+from support.background import background
+from support.hostile_world import World, hostile_world, metrics_of, undisturbed_world
 from support.native import Native, native
 
 pytestmark = pytest.mark.e2e
@@ -26,13 +25,6 @@ pytestmark = pytest.mark.e2e
 MIB = 1 << 20
 GROUPS_MAX, TOPICS_MAX, ASKED = 50, 10, 3_000
 LIMITS = ("--groups-max", str(GROUPS_MAX), "--topics-max", str(TOPICS_MAX))
-
-
-async def figures(broker: Background, *names: str) -> list[float]:
-    """Values of /metrics, all rows of each together."""
-    _, text = await fetch(broker.started("broker.started")["admin"], "/metrics")
-    rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
-    return [sum(float(value) for key, _, value in rows if key.startswith(name + "{")) for name in names]
 
 
 async def stored(client: Native, topic: str) -> int:
@@ -74,7 +66,9 @@ async def invented(world: World) -> None:
             assert len(refused) + sum(code == ResponseCode.SUCCESS for code, _ in answers) == ASKED
             assert len(refused) >= ASKED - GROUPS_MAX
             assert all(f"{GROUPS_MAX} are allowed (--groups-max)" in remark for remark in refused)
-    groups, topics, names = await figures(world.broker, "rocketmq_consumer_group_number", "rocketmq_topic_number", "lockstep_topic_names")
+    groups, topics, names = await metrics_of(
+        world.broker, "rocketmq_consumer_group_number", "rocketmq_topic_number", "lockstep_topic_names"
+    )
     assert groups == GROUPS_MAX
     assert 2 < topics <= 2 * GROUPS_MAX + 2
     assert names == topics
@@ -93,10 +87,10 @@ async def test_on_a_full_disk_messages_sent_back_create_and_write_nothing(tmp_pa
     reserve_mib = 3 * shutil.disk_usage(tmp_path).free // MIB
     with background(tmp_path, "full", *command, "--disk-reserve-mib", str(reserve_mib), ready="broker.started") as broker:
         async with native(broker.started("broker.started")["address"]) as client:
-            before = await figures(broker, "rocketmq_topic_number", "rocketmq_consumer_group_number", "rocketmq_storage_size")
+            before = await metrics_of(broker, "rocketmq_topic_number", "rocketmq_consumer_group_number", "rocketmq_storage_size")
             for level in (-1, 3):
                 assert {code for code, _ in await send_back(client, offset, 200, level)} == {ResponseCode.SERVICE_NOT_AVAILABLE}
-            after = await figures(broker, "rocketmq_topic_number", "rocketmq_consumer_group_number", "rocketmq_storage_size")
+            after = await metrics_of(broker, "rocketmq_topic_number", "rocketmq_consumer_group_number", "rocketmq_storage_size")
             assert after == before
             await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("here", "fuzz", 0, 1))
 
@@ -110,13 +104,13 @@ async def test_groups_that_strangers_set_up_take_every_place_until_an_operator_d
             bodies = [bytes(encode_body(GroupSettings(f"invented-{number}"))) for number in range(2 * GROUPS_MAX)]
             asked = [client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body) for body in bodies]
             assert [answer.code for answer in await asyncio.gather(*asked)].count(ResponseCode.SUCCESS) == GROUPS_MAX
-            assert await figures(broker, "lockstep_groups_configured") == [GROUPS_MAX]
+            assert await metrics_of(broker, "lockstep_groups_configured") == [GROUPS_MAX]
             deleted = [DeleteGroupHeader(f"invented-{number}", clean_offset=True) for number in range(2 * GROUPS_MAX)]
             answers = await asyncio.gather(*(client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, each) for each in deleted[1:]))
             assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
         broker.stop(signal.SIGKILL)
     with background(tmp_path, "again", *command, ready="broker.started") as again:
-        assert await figures(again, "lockstep_groups_configured", "rocketmq_consumer_group_number") == [1, 1]
+        assert await metrics_of(again, "lockstep_groups_configured", "rocketmq_consumer_group_number") == [1, 1]
         async with native(again.started("broker.started")["address"]) as client:
             await client.create("fuzz")
             await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("new", "fuzz", 0, 0))

@@ -6,7 +6,6 @@ The limits are set low, so that a test reaches them in seconds. The good pair li
 import asyncio
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,37 +16,20 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
-from support.background import Background, background
-from support.hostile_world import World, hostile_world
-from support.http import fetch
+from support.background import background
+from support.hostile_world import World, metrics_of
 from support.native import Member, Native, native
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 MIB = 1 << 20
+SERVER_OPTIONS = ("--admin-listen", "127.0.0.1:0")
 GROUPS_MAX, PROGRESS_MAX, HELD_MAX, HELD_PER_GROUP_MAX = 200, 500, 4_000, 100
-LIMITS = (
+BROKER_OPTIONS = (
     *("--groups-max", str(GROUPS_MAX), "--progress-max", str(PROGRESS_MAX)),
     *("--held-pulls-max", str(HELD_MAX), "--held-pulls-per-group-max", str(HELD_PER_GROUP_MAX)),
 )
 COMMITS_AT_ONCE = 500
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sums")
-
-
-@pytest.fixture(scope="module")
-def world(folder: Path) -> Iterator[World]:
-    with hostile_world(folder, "--admin-listen", "127.0.0.1:0", of_broker=LIMITS) as made:
-        yield made
-
-
-async def figure(broker: Background, name: str) -> float:
-    """One value of /metrics, all of its rows together."""
-    _, text = await fetch(broker.started("broker.started")["admin"], "/metrics")
-    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name + "{"))
 
 
 def held(group: str, queue_id: int = 1) -> PullHeader:
@@ -64,8 +46,8 @@ async def test_pulls_that_wait_have_a_sum_and_one_message_wakes_them_all(world: 
         early = asyncio.ensure_future(answered(answers, asked - HELD_MAX))
         await asyncio.wait_for(early, 60)
         assert {answer.result().code for answer in answers if answer.done()} == {ResponseCode.PULL_NOT_FOUND}
-        assert HELD_MAX - HELD_PER_GROUP_MAX <= await figure(world.broker, "lockstep_held_pulls") <= HELD_MAX + 10
-        assert await figure(world.broker, "lockstep_held_pulls_evicted_total") >= asked - HELD_MAX - 10
+        assert HELD_MAX - HELD_PER_GROUP_MAX <= (await metrics_of(world.broker, "lockstep_held_pulls"))[0] <= HELD_MAX + 10
+        assert (await metrics_of(world.broker, "lockstep_held_pulls_evicted_total"))[0] >= asked - HELD_MAX - 10
         await world.goes_on()
         assert world.broker.resident_bytes() - before < 64 * MIB
         assert (await strangers[0].send("fuzz", b"x", 1)).code == ResponseCode.SUCCESS
@@ -98,7 +80,7 @@ async def test_commits_for_invented_groups_have_a_sum(world: World) -> None:
                 refused = answer.remark or refused
         assert f"{GROUPS_MAX} are allowed (--groups-max): group invented-9999 is refused" in refused
         assert GROUPS_MAX - 10 <= taken <= GROUPS_MAX
-        assert await figure(world.broker, "rocketmq_consumer_group_number") == GROUPS_MAX
+        assert (await metrics_of(world.broker, "rocketmq_consumer_group_number"))[0] == GROUPS_MAX
         assert (await stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("invented-0"))).code == ResponseCode.SUCCESS
     assert world.broker.resident_bytes() - before < 16 * MIB
 
@@ -109,7 +91,7 @@ async def test_progress_of_one_group_in_thousands_of_queues_has_a_sum(world: Wor
         asked = [stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("invented-0", "wide", number, 0)) for number in range(2_000)]
         codes = [answer.code for answer in await asyncio.gather(*asked)]
         assert codes.count(ResponseCode.NO_PERMISSION) >= 2_000 - PROGRESS_MAX
-        assert await figure(world.broker, "lockstep_progress_entries") == PROGRESS_MAX
+        assert (await metrics_of(world.broker, "lockstep_progress_entries"))[0] == PROGRESS_MAX
         reset = ResetBody("invented-0", "wide", tuple(QueueOffset(number, 0) for number in range(2_000)))
         code, remark = await stranger.refused(RequestCode.RESET_OFFSETS, None, bytes(encode_body(reset)))
         assert (code, "--progress-max" in remark) == (ResponseCode.NO_PERMISSION, True)
@@ -117,12 +99,12 @@ async def test_progress_of_one_group_in_thousands_of_queues_has_a_sum(world: Wor
         await member.join()
         answer = await member.lock(0)  # a queue with progress: the start is that of the whole topic
         assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (LockVerdict.REFUSED, True)
-        assert await figure(world.broker, "lockstep_progress_entries") == PROGRESS_MAX
+        assert (await metrics_of(world.broker, "lockstep_progress_entries"))[0] == PROGRESS_MAX
 
 
 async def test_a_killed_broker_starts_with_the_groups_that_it_had_and_serves(tmp_path: Path) -> None:
     listen = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
-    command = ("-m", "lockstep.broker", *listen, "--store", str(tmp_path / "store"), *LIMITS)
+    command = ("-m", "lockstep.broker", *listen, "--store", str(tmp_path / "store"), *BROKER_OPTIONS)
     with background(tmp_path, "before", *command, ready="broker.started") as broker:
         async with native(broker.started("broker.started")["address"]) as stranger:
             await stranger.create("fuzz", 4)
@@ -130,7 +112,7 @@ async def test_a_killed_broker_starts_with_the_groups_that_it_had_and_serves(tmp
             assert [answer.code for answer in await asyncio.gather(*asked)].count(ResponseCode.SUCCESS) == GROUPS_MAX
         broker.stop(signal.SIGKILL)
     with background(tmp_path, "again", *command, ready="broker.started") as again:
-        assert await figure(again, "rocketmq_consumer_group_number") == GROUPS_MAX
+        assert (await metrics_of(again, "rocketmq_consumer_group_number"))[0] == GROUPS_MAX
         async with native(again.started("broker.started")["address"]) as client:
             assert (await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("one-more"))).code == ResponseCode.NO_PERMISSION
             assert (await client.send("fuzz", b"y", 0)).code == ResponseCode.SUCCESS

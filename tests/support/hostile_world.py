@@ -7,6 +7,7 @@ from pathlib import Path
 
 from support.background import Background, background
 from support.good_pair import KEYS
+from support.http import fetch
 from support.processes import clean_environment, run_program
 
 UNFORESEEN = (
@@ -66,6 +67,13 @@ class World:
     @property
     def servers(self) -> tuple[Background, Background]:
         return self.broker, self.nameserver
+
+
+async def metrics_of(broker: Background, *names: str) -> list[float]:
+    """Return metrics from a broker's admin port, each summed over its labels."""
+    _, text = await fetch(broker.started("broker.started")["admin"], "/metrics")
+    rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return [sum(float(value) for key, _, value in rows if key.startswith(name + "{")) for name in names]
 
 
 @contextmanager
