@@ -13,21 +13,8 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.record import split_records
 from lockstep.protocol.tags import tags_code
-
-
-class FakeClock:
-    """A clock that moves only when the test sets it."""
-
-    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
-        self.now_ms = now_ms
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
-
-    boot_ms = wall_ms = monotonic_ms
-
-    def monotonic_us(self) -> int:
-        return self.now_ms * 1_000
+from lockstep.runtime.clock import Clock
+from support.clocks import SetClock
 
 
 class FakeRandom:
@@ -43,7 +30,7 @@ class FakeRandom:
 
 @dataclass
 class FakeHost:
-    clock: FakeClock = field(default_factory=FakeClock)
+    clock: Clock = field(default_factory=SetClock)
     random: FakeRandom = field(default_factory=FakeRandom)
 
 

@@ -11,7 +11,8 @@ from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
-from support.store_kit import JumpingClock, SimFiles, confirmed, host_of, open_store
+from support.clocks import SetClock
+from support.store_kit import STARTED_MS, SimFiles, confirmed, host_of, open_store
 
 LEVELS = (100, 1_000, 60_000, 3_600_000)
 
@@ -20,7 +21,7 @@ class Machine:
     """Its wall clock is `clock.ahead_ms` of the boot clock."""
 
     def __init__(self) -> None:
-        self.clock = JumpingClock()
+        self.clock = SetClock(STARTED_MS)
         self.boots = 1
         self.files = SimFiles()
         self.host = host_of(self.files)

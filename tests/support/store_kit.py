@@ -13,6 +13,7 @@ from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import SimFiles
+from support.clocks import SetClock
 
 BORN_HOST = bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x90])
 IDENTITY = Identity("test", "broker-a")
@@ -22,34 +23,7 @@ NEVER = {"flush_interval_ms": 1_000_000}
 """Nothing is synced unless the test does it."""
 
 
-class StillClock:
-    """A clock that moves only when the test sets it."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
-
-    def monotonic_us(self) -> int:
-        return self.now_ms * 1000
-
-    def boot_ms(self) -> int:
-        return self.now_ms
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-
-class JumpingClock(StillClock):
-    """Its wall clock is `ahead_ms` of the others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ahead_ms = 0
-
-    def wall_ms(self) -> int:
-        return self.now_ms + self.ahead_ms
+STARTED_MS = 1_700_000_000_000
 
 
 class SeededRandom:
@@ -125,7 +99,7 @@ def config(**settings: Any) -> StoreConfig:
 
 
 def host_of(files: SimFiles) -> Host:
-    clock: Any = StillClock()
+    clock: Any = SetClock(STARTED_MS)
     return Host(clock, SeededRandom(7), files, LoopThreads(), lambda: "boot-1")
 
 

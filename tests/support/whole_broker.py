@@ -24,16 +24,16 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.protocol.sequence import FrameSequence, seal_frame
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
+from support.native import Native
 
 PRODUCER = "ab" * 16
 
@@ -69,18 +69,8 @@ async def dialled(broker: Broker) -> AsyncIterator["Client"]:
         await endpoint.wait_closed()
 
 
-class Client:
-    def __init__(self, endpoint: Endpoint, inbound: asyncio.Queue[Command]) -> None:
-        self.endpoint = endpoint
-        self.inbound = inbound
-
-    def ask(self, code: RequestCode, header: object = None, body: bytes = b"") -> "asyncio.Future[Command]":
-        return self.endpoint.request(code, None if header is None else to_plain(header), body, timeout_ms=10_000)
-
-    async def done(self, code: RequestCode, header: object = None, body: bytes = b"") -> Command:
-        answer = await self.ask(code, header, body)
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
-        return answer
+class Client(Native):
+    """Speaks about TOPIC and group g."""
 
     async def create(self, layout: TopicLayout = LAYOUT) -> TopicLayout:
         answer = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(layout.topic), encode_body(layout))
@@ -97,10 +87,6 @@ def frame(first: int, count: int, *, crc: int = 0, queue_id: int = 0, body: byte
     data, sealed = seal_frame(records, FrameSequence(PRODUCER, 0, 1, first, count, first == 0, 0), crc)
     header = SendRecordsHeader(TOPIC, queue_id, count, None, None, PRODUCER, 0, 1, first, first == 0, sealed.crc)
     return header, data, sealed.crc
-
-
-def bodies(answer: Command) -> list[bytes]:
-    return [RecordView(answer.body, start).body for start, _ in split_records(answer.body)]
 
 
 def place(answer: Command) -> SendRecordsReply:

@@ -35,12 +35,12 @@ from lockstep.protocol.queue import LayoutVersion
 from lockstep.protocol.record import RecordView, encode_record
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
+from support.native import bodies
 from support.until import until
 from support.whole_broker import (
     LAYOUT,
     TOPIC,
     Client,
-    bodies,
     dialled,
     frame,
     heartbeat,

@@ -32,12 +32,12 @@ from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import THREADS_MAX, Host
+from support.native import bodies
 from support.whole_broker import (
     LAYOUT,
     PRODUCER,
     TOPIC,
     Client,
-    bodies,
     dialled,
     frame,
     heartbeat,

@@ -10,7 +10,8 @@ from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFr
 from lockstep.protocol.bodies import FreeQueue, ListVersion, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
-from support.broker_fakes import FakeClock, FakeHost
+from support.broker_fakes import FakeHost
+from support.clocks import LoopClock
 from support.loops import FrozenLoop, LoopWatch
 
 
@@ -102,25 +103,13 @@ async def test_more_free_queues_than_a_frame_takes_are_told_in_several() -> None
 SLEPT_MS = 86_400_000
 
 
-class LoopClock(FakeClock):
-    """Goes with the loop; the machine was suspended for a day."""
-
-    def monotonic_ms(self) -> int:
-        return round(asyncio.get_running_loop().time() * 1_000)
-
-    wall_ms = monotonic_ms
-
-    def boot_ms(self) -> int:
-        return self.monotonic_ms() + SLEPT_MS
-
-
 @pytest.mark.frozen_clock
 async def test_leases_are_called_when_they_are_due(frozen: FrozenLoop) -> None:
     coordination = Coordination()
-    leases = LeaseTimer(FakeHost(LoopClock()), coordination)  # type: ignore[arg-type]
+    leases = LeaseTimer(FakeHost(LoopClock(slept_ms=SLEPT_MS)), coordination)  # type: ignore[arg-type]
     leases.start()
     began = coordination.ticks[0]
-    assert began == LoopClock().boot_ms(), "the machine's sleep counts"
+    assert began == LoopClock(slept_ms=SLEPT_MS).boot_ms(), "the machine's sleep counts"
     for due_in_ms in (1_000, 250, 1_000):
         coordination.due_in_ms = due_in_ms
         await frozen.advance(1)
@@ -132,7 +121,7 @@ async def test_leases_are_called_when_they_are_due(frozen: FrozenLoop) -> None:
 @pytest.mark.frozen_clock
 async def test_a_tick_that_fails_is_not_the_last_one(frozen: FrozenLoop, loop_watch: LoopWatch) -> None:
     coordination = Coordination()
-    leases = LeaseTimer(FakeHost(LoopClock()), coordination)  # type: ignore[arg-type]
+    leases = LeaseTimer(FakeHost(LoopClock(slept_ms=SLEPT_MS)), coordination)  # type: ignore[arg-type]
     leases.start()
     tick, coordination.tick = coordination.tick, fail  # type: ignore[method-assign]
     await frozen.advance(1)
@@ -174,7 +163,7 @@ class State:
 @pytest.mark.frozen_clock
 async def test_a_snapshot_is_written_when_due_and_finished_when_the_broker_stops(frozen: FrozenLoop) -> None:
     store = Store()
-    keeper = StoreMaintenance(FakeHost(LoopClock()), store, State())  # type: ignore[arg-type]
+    keeper = StoreMaintenance(FakeHost(LoopClock(slept_ms=SLEPT_MS)), store, State())  # type: ignore[arg-type]
     async with asyncio.TaskGroup() as group:
         group.create_task(keeper.keep_snapshots())
         await frozen.advance(5 * SNAPSHOT_CHECK_MS / 1_000)

@@ -21,8 +21,9 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import Host
 from lockstep.runtime.steady_clock import TRUST_MS
 from support.http import fetch
+from support.native import bodies
 from support.until import until
-from support.whole_broker import TOPIC, bodies, dialled, frame, heartbeat, join, kill, reconcile, running, settings, stored
+from support.whole_broker import TOPIC, dialled, frame, heartbeat, join, kill, reconcile, running, settings, stored
 
 YEAR_MS = 365 * 86_400_000
 

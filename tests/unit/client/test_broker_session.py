@@ -9,9 +9,10 @@ from lockstep.client import OrderlyContext
 from lockstep.protocol.bodies import LockItem
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.message import MessageExt
+from support.clocks import LoopClock
 from support.consumers import G, Handled, S, consuming
 from support.fake_broker import frozen_cluster
-from support.frozen import LoopClock, advance, settle
+from support.frozen import advance, settle
 from support.session_kit import EMPTY_SYNC, LOCK, SYNC
 
 pytestmark = pytest.mark.frozen_clock

@@ -10,6 +10,7 @@ from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.pending import QUEUE_WIDE
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.clock import Clock
+from support.clocks import SetClock
 from support.counting import Steps
 from support.loops import turns
 
@@ -17,19 +18,9 @@ QUEUE = MessageQueue("t", "a", 0)
 OTHER = MessageQueue("u", "a", 0)
 
 
-class HandClock(Clock):
-    """A clock that shows the time that the test sets."""
-
-    def __init__(self) -> None:
-        self.now_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
-
-
 def new_gate(count_max: int, clock: Clock | None = None) -> InFlightLimit:
     gate = InFlightLimit(count_max, 100)
-    gate.begin(Expiry(clock or HandClock()), Failures())
+    gate.begin(Expiry(clock or SetClock(0)), Failures())
     return gate
 
 
@@ -175,7 +166,7 @@ async def test_what_waits_behind_a_refused_waiter_of_several_keys_is_refused_too
 
 
 async def test_a_waiter_ends_at_its_deadline_with_what_waits_behind_it_for_the_same_key_and_frees_nobodys_place() -> None:
-    clock = HandClock()
+    clock = SetClock(0)
     gate = new_gate(1, clock)
     gate.add(1, 1)
     order: list[str] = []
@@ -200,7 +191,7 @@ async def test_a_waiter_ends_at_its_deadline_with_what_waits_behind_it_for_the_s
 
 
 async def test_thousands_that_expire_at_once_end_some_in_each_turn_in_the_order_of_their_deadlines() -> None:
-    clock = HandClock()
+    clock = SetClock(0)
     gate = new_gate(1, clock)
     gate.add(1, 1)
     count = 4 * EXPIRED_PER_TURN + 1

@@ -23,23 +23,12 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import call, connect
+from support.clocks import SetClock
 from support.until import until
 
 STORE = "5" * 32
 HOST = Host.real()
 ORDERS = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),))
-
-
-class SetClock(Clock):
-    """A clock that a test sets."""
-
-    __slots__ = ("now_ms",)
-
-    def __init__(self) -> None:
-        self.now_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
 
 
 @asynccontextmanager
@@ -203,7 +192,7 @@ async def test_a_taken_name_is_refused_and_the_connection_stays_open() -> None:
 
 
 async def test_a_connection_that_answers_no_challenge_is_asked_once_however_often_it_registers() -> None:
-    asked, clock = list[Command](), SetClock()
+    asked, clock = list[Command](), SetClock(0)
     async with nameserver(clock=clock) as served:
         incumbent = await connect(HOST, served.address, handler=lambda command, _: asked.append(command))
         other = await connect(HOST, served.address)
@@ -251,7 +240,7 @@ async def test_a_registration_that_makes_no_sense_is_refused_readably(wrong: dic
 
 
 async def test_a_silent_broker_is_unregistered_and_its_connection_closed() -> None:
-    clock = SetClock()
+    clock = SetClock(0)
     async with nameserver(clock=clock) as served:
         broker = await connect(HOST, served.address)
         await register(broker)

@@ -15,28 +15,16 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import RegisterBrokerHeader
-from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
+from support.clocks import LoopClock
 from support.loops import FrozenLoop, turns
 
 pytestmark = pytest.mark.frozen_clock
 
 HOST = Host.real()
 OURS, OTHER = "5" * 32, "6" * 32
-
-
-class LoopClock(Clock):
-    """The loop's clock."""
-
-    __slots__ = ("loop",)
-
-    def __init__(self, loop: FrozenLoop) -> None:
-        self.loop = loop
-
-    def monotonic_ms(self) -> int:
-        return round(self.loop.now * 1000)
 
 
 @dataclass

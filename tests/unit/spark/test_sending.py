@@ -20,8 +20,8 @@ from lockstep.protocol.sequence import FrameSequence  # noqa: E402
 from lockstep.runtime.host import Host  # noqa: E402
 from lockstep.spark.options import SinkOptions  # noqa: E402
 from lockstep.spark.sending import DeliberateError, Pace, Sent, Task, TaskSender, send_task, task_frames, total  # noqa: E402
+from support.clocks import LoopClock  # noqa: E402
 from support.fake_broker import FakeBroker, FakeCluster, Seen, fake_cluster, make_layout, refuse  # noqa: E402
-from support.frozen import LoopClock  # noqa: E402
 from support.loops import FrozenLoop  # noqa: E402
 
 JOB = GivenId("0123456789abcdef" * 2)

@@ -14,7 +14,8 @@ from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.runtime.files import File
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import JumpingClock, Recorded, append, confirmed, everything, host_of, kill, open_store, record
+from support.clocks import SetClock
+from support.store_kit import STARTED_MS, Recorded, append, confirmed, everything, host_of, kill, open_store, record
 
 SEGMENT = 16 << 10
 BOTH = pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
@@ -203,7 +204,7 @@ async def test_the_clock_is_set_without_a_file(monkeypatch: pytest.MonkeyPatch) 
     """The boot id is read from a file, at the start."""
     files = SimFiles()
     host = host_of(files)
-    clock = JumpingClock()
+    clock = SetClock(STARTED_MS)
     object.__setattr__(host, "clock", clock)
     store = await open_store(files, host=host)
     store.record_clock()

@@ -14,21 +14,22 @@ from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.runtime.host import Host
 from lockstep.runtime.steady_clock import TRUST_MS
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import JumpingClock, append, confirmed, host_of, open_store
+from support.clocks import SetClock
+from support.store_kit import STARTED_MS, append, confirmed, host_of, open_store
 
 HOUR_MS = 3_600_000
 BODY = b"x" * 900
 """Four records fill a segment of 4 KiB."""
 
 
-def machine(files: SimFiles) -> tuple[Host, JumpingClock]:
-    clock = JumpingClock()
+def machine(files: SimFiles) -> tuple[Host, SetClock]:
+    clock = SetClock(STARTED_MS)
     host = host_of(files)
     object.__setattr__(host, "clock", clock)
     return host, clock
 
 
-def lasts(store: Store, clock: JumpingClock) -> None:
+def lasts(store: Store, clock: SetClock) -> None:
     """The wall clock is as it is for so long that it is believed."""
     for _ in range(TRUST_MS // 1_000 + 1):
         store.follow_clock()
@@ -128,14 +129,14 @@ async def test_a_search_by_time_skips_nothing_that_was_stored_then_wherever_the_
     await store.close()
 
 
-async def restarted_ahead(files: SimFiles, host: Host, store: Store, clock: JumpingClock) -> Store:
+async def restarted_ahead(files: SimFiles, host: Host, store: Store, clock: SetClock) -> Store:
     """A start while the wall clock is an hour ahead believes it: there is nothing to compare it with."""
     await store.close()
     clock.ahead_ms = HOUR_MS
     return await open_store(files, host=host)
 
 
-async def aged(files: SimFiles, host: Host, clock: JumpingClock, **sizes: int) -> Store:
+async def aged(files: SimFiles, host: Host, clock: SetClock, **sizes: int) -> Store:
     store = await open_store(files, host=host, segment_bytes=4096, retention_ms=72 * HOUR_MS)
     for _ in range(3):
         for _ in range(4):
