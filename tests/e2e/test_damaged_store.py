@@ -328,7 +328,7 @@ async def test_the_log_of_another_broker_stops_the_start_and_is_left_as_it_is(tm
     for option in ((), ("--cut-corrupt",)):
         ended = run_program(*command(tmp_path / "s", *option))
         assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
-        assert "another broker's" in ended.stderr
+        assert "another broker" in ended.stderr
         assert [path.read_bytes() for path in damage.segments] == [path.read_bytes() for path in other.segments]
     shutil.rmtree(tmp_path / "s" / "commitlog")
     own.rename(tmp_path / "s" / "commitlog")
