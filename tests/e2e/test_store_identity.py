@@ -174,7 +174,7 @@ async def test_a_copy_of_the_last_state_is_refused_while_the_original_answers(tm
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         shutil.copytree(tmp_path / "one", tmp_path / "copy")
         copy = broker_ahead(tmp_path / "copy", routes)
-        with pytest.raises(RegistrationRefusedError, match="The one that is registered answers"):
+        with pytest.raises(RegistrationRefusedError, match="The registered one responds"):
             await copy.start()
         await copy.stop()
         assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
