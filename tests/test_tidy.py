@@ -328,7 +328,9 @@ def test_every_law_names_tests_and_every_rule_of_ordering_is_cited_once_as_a_hea
 
 
 def test_a_decision_record_has_decision_context_and_consequence() -> None:
-    for path in sorted((ROOT / "docs" / "adr").glob("*.md")):
+    paths = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [int(path.name[:4]) for path in paths] == list(range(1, len(paths) + 1)), "each decision has a number of its own"
+    for path in paths:
         text = path.read_text()
         assert re.match(rf"# {int(path.name[:4])}\. ", text), "its title begins with its number"
         for part in ("Decision", "Context", "Consequence"):
