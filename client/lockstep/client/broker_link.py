@@ -129,7 +129,7 @@ class BrokerLink:
         self.endpoint.oneway(code, None if header is None else to_plain(header), raw)
 
     async def beat(self) -> HeartbeatReply:
-        """Send HEART_BEAT now. Raise BrokerError if it is refused, TransportError if there is no response."""
+        """Send HEART_BEAT now. Raise BrokerError if it is refused, TransportError without a response."""
         endpoint = self.endpoint
         if endpoint is None or endpoint.closed:
             raise TransportError(f"broker {self.name} is not connected")

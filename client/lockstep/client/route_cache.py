@@ -33,7 +33,7 @@ class RouteCache:
         """By topic: a version that a broker has, and the time (ms) until which a nameserver is expected to have it."""
 
     def merge(self, route: TopicRoute) -> RouteChange:
-        """Adopt what is newer in `route`."""
+        """Adopt the newer parts of `route`."""
         return RouteChange(self.adopt(route.layout), self.merge_brokers(route.brokers))
 
     def adopt(self, layout: TopicLayout) -> bool:

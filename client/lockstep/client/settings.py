@@ -46,7 +46,7 @@ def check_settings(config: Any) -> None:
     """Check each field of a dataclass against its declared type and range.
 
     Raises:
-        ConfigError: It names the setting, its value and what is expected.
+        ConfigError: It names the setting, its value and the expected values.
     """
     for field in fields(config):
         annotation, value = field.type, getattr(config, field.name)

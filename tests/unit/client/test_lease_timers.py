@@ -157,7 +157,7 @@ def test_sync_leaves_100_ms_after_the_last_and_never_two_at_once() -> None:
 def test_a_release_does_not_wait_for_the_spacing_but_for_the_answer() -> None:
     schedule = SyncSchedule()
     schedule.sent(1_000)
-    schedule.hurry()
+    schedule.send_soon()
     assert schedule.due_ms() is None
     schedule.responded()
     assert due(schedule, 1_001)

@@ -98,7 +98,7 @@ class BaseConsumer(ABC):
         self._callbacks.append(callback)
         return callback
 
-    # ------------------------------------------------------------------------------------------- what each kind has of its own
+    # -------------------------------------------------------------------------------------------------- parts of each subclass
 
     @abstractmethod
     def _check_start(self) -> None:
@@ -114,7 +114,7 @@ class BaseConsumer(ABC):
 
     @abstractmethod
     async def _prepare(self, instance: Instance) -> None:
-        """Prepare what is needed before the group is joined."""
+        """Prepare the join of the group."""
 
     @abstractmethod
     def _contract(self) -> ConsumerGroup:

@@ -198,7 +198,7 @@ class LocalProgress:
                 handler.progress_confirmed()
 
     async def _to_its_end(self, call: Callable[..., T], *arguments: object) -> T | OSError | ConfigError:
-        """Run a call in a thread to its end, even if the caller is cancelled. Return what it returns or raises."""
+        """Run a call in a thread to its end, even if the caller is cancelled. Return its result or its error."""
         self._job = job = self._jobs.spawn(self._run(call, *arguments), "offsets file")
         await asyncio.wait([job])
         return job.result()  # type: ignore[no-any-return]

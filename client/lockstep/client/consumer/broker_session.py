@@ -2,8 +2,8 @@
 
 RocketMQ: RebalanceImpl.lockAll, RemoteBrokerOffsetStore. At any time at most one LOCK and one SYNC with items are in flight; an empty SYNC
 proves life at each interval. `_pump` is the only place that sends: it asks the timers (lease_timers.py) and the queues' machines
-(ownership.py) what is due, sends it and sets one timer for what is due next. Responses, triggers and changes of the link call it. Nothing
-here awaits.
+(ownership.py) for due requests, sends them and sets one timer for what is due next. Responses, triggers and changes of the link call it.
+Nothing here awaits.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from lockstep.runtime.log import get_logger
 log = get_logger("client.consumer")
 
 RESPONSE_TIMEOUT_MS = 30_000
-"""LOCK and SYNC with items wait for the broker's disk. If there is no response for this long the connection is closed; the next LOCK
+"""LOCK and SYNC with items wait for the broker's disk. Without a response for this long the connection is closed; the next LOCK
 returns the state."""
 RETIRING_LOOK_MS = 500
 """How often a session without a group checks whether its link is up again."""
@@ -121,7 +121,7 @@ class BrokerSession:
         self._changed[ownership] = None
         self._watch(ownership)
         if urgent:
-            self._sync.hurry()
+            self._sync.send_soon()
         if urgent or not timed:  # otherwise the timer is set to the next SYNC
             self.pump_soon()
 
@@ -241,7 +241,7 @@ class BrokerSession:
             if ownership.tick(now_ms):
                 handler.given_up()
                 self._changed[ownership] = None
-                self._sync.hurry()
+                self._sync.send_soon()
                 continue
             if ownership.cancel_at_ms is not None and now_ms >= ownership.cancel_at_ms:
                 ownership.cancel_at_ms = None
@@ -251,7 +251,7 @@ class BrokerSession:
         return next_ms
 
     def _send_due(self, now_ms: int) -> int:
-        """Send what is due. Return when to check again."""
+        """Send the due requests. Return when to check again."""
         lock_ms = self._lock.due_ms()
         if lock_ms is not None and lock_ms <= now_ms:
             self._send_lock(now_ms)
@@ -444,7 +444,7 @@ class BrokerSession:
                 sent.append(ownership.sync_sent(item))
         self._changed.clear()
         if not items:
-            self._sync.calm()
+            self._sync.cancel_send()
             return
         stamp = self.proof.sent(now_ms)
         self._sync.sent(now_ms)

@@ -306,7 +306,7 @@ class ConcurrentRunner:
         session.changed(ownership)
         if not self.grant.alive:
             session.trigger()
-            self.queue.look()
+            self.queue.forget_if_done()
 
     def traceback(self, error: BaseException | None) -> BaseException | None:
         """Return the error if its traceback is to be logged: for the first of its type under this grant."""

@@ -25,9 +25,9 @@ class HeldQueue(QueueHandler, Protocol):
         """End the grant, because the broker refused the request `by` as stale."""
 
     def fetch(self, grant: Grant, runner: Runner) -> None:
-        """Pull from the grant's next offset on, and drop what was pulled for it before."""
+        """Pull from the grant's next offset on, and drop messages that were pulled for it before."""
 
-    def look(self) -> None:
+    def forget_if_done(self) -> None:
         """Forget the queue if nothing is left to send, to receive or to wait for."""
 
     def subscription_lapsed(self) -> None:

@@ -30,7 +30,7 @@ class Consuming:
     messages: Sequence[MessageExt]
     context: Context
     result: object = None
-    """What the listener returned."""
+    """The listener's return value."""
     error: BaseException | None = None
     """The error that it raised; CancelledError if the call was cancelled."""
     memory: dict[object, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from lockstep.protocol.bodies import ListVersion, LockResult, StartPolicy
 
 
 class QueueHandler(Protocol):
-    """Handles what a session reports about one queue."""
+    """Handles the reports of a session about one queue."""
 
     @property
     def ownership(self) -> QueueOwnership: ...

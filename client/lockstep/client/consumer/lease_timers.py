@@ -167,7 +167,7 @@ class SyncSchedule:
     def cut(self) -> None:
         self.in_flight = False
 
-    def hurry(self) -> None:
+    def send_soon(self) -> None:
         """Send the next SYNC at once: for a release, or a commit that a runner waits for."""
         self._urgent = True
 
@@ -177,7 +177,7 @@ class SyncSchedule:
             return None
         return LONG_AGO_MS if self._urgent else self._last_ms + SYNC_SPACING_MS
 
-    def calm(self) -> None:
+    def cancel_send(self) -> None:
         """Cancel the request, because there is nothing to send."""
         self._urgent = False
 

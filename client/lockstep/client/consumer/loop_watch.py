@@ -13,7 +13,7 @@ BLOCKED_MS = 1_000
 
 
 class LoopWatch:
-    """Beats every 250 ms. If there was no beat for a second while a call was running, logs a warning with the listener's name.
+    """Beats every 250 ms. If no beat came for a second while a call was running, logs a warning with the listener's name.
 
     Runners call `call_ended`, because a call may end in the loop turn that it blocked, before the next beat.
     """

@@ -83,7 +83,7 @@ class OrderedRunner:
         self._ownership = queue.ownership
         self._session = queue.session
         self._blocked = False
-        """Attempts are exhausted: there is no call until `resume()` or the next grant."""
+        """Attempts are exhausted: the listener is not called until `resume()` or the next grant."""
         self._given_up = False
         """The running call has exceeded its drain limit, and this task was cancelled to end it."""
         self._warned = False
@@ -192,7 +192,7 @@ class OrderedRunner:
             ownership.call_ended(grant.token, 0, 0)
             log.warning("result.was_stale", listener=self._ctx.listener_name, epoch=grant.token, **self._place(batch))
             self._session.trigger()
-            self._queue.look()
+            self._queue.forget_if_done()
             return 0
         status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
         step = STEPS[context.auto_commit, status]

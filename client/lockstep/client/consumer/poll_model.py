@@ -166,7 +166,7 @@ class PollRunner:
             self._model.look(self)
             await self.grant.rest()
         self._model.ended(self)
-        self.queue.look()
+        self.queue.forget_if_done()
 
     def position_moved(self) -> None:
         self._model.moved(self)

@@ -6,7 +6,8 @@
          everything below is done or filtered                     everything below was seen
 
 One list in queue order with two marks: `first` (not committed) ≤ `next` (not taken). Filtered messages are not in the list; progress moves
-past them because `next_offset` is the end of what was seen. It needs neither a clock nor a lock, because it is used on the event loop only.
+past them because `next_offset` is the end of the seen offsets. It needs neither a clock nor a lock, because it is used on the event loop
+only.
 """
 
 from collections import deque
@@ -44,7 +45,7 @@ class ProcessQueue:
     def __init__(self, offset: int, attempts: int, limits: FlowLimits) -> None:
         self.commit_offset = offset
         """The next offset to consume, which SYNC commits: that of the first unfinished message if there is one, otherwise the end of
-        what was seen."""
+        the seen offsets."""
         self.next_offset = offset
         """The next offset to pull."""
         self.size_bytes = 0

@@ -120,7 +120,7 @@ class PullConsumer(BaseConsumer):
         assert self._membership is not None
         self._membership.rebalance()
         # A broker that is connected only now may refuse the group: then the consumer ends, and so does this wait.
-        await asyncio.wait([self._tasks.spawn(_met(instance, wanted), f"{self.group} assign")])
+        await asyncio.wait([self._tasks.spawn(_wait_for_brokers(instance, wanted), f"{self.group} assign")])
         self._running()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -445,7 +445,7 @@ def _all_of(queues: Iterable[MessageQueue]) -> dict[str, TagFilter]:
     return {queue.topic: TagFilter.parse("*") for queue in queues}
 
 
-async def _met(instance: Instance, queues: Iterable[MessageQueue]) -> None:
+async def _wait_for_brokers(instance: Instance, queues: Iterable[MessageQueue]) -> None:
     """Wait until every broker of these queues is connected, or a connect has failed."""
     for name in dict.fromkeys(queue.broker_name for queue in queues):
         link = instance.link(name)

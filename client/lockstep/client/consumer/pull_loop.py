@@ -123,7 +123,7 @@ def _read(held: HeldQueue, response: Command, reply: PullReply, offset: int) -> 
     if found and not (offset <= found[0].queue_offset <= found[-1].queue_offset < reply.next_begin_offset):
         span = f"{found[0].queue_offset} … {found[-1].queue_offset}"
         raise RemoteProtocolError(f"requested from {offset}, got offsets {span} and next {reply.next_begin_offset}")
-    tags = held.ctx.filters.get(held.queue.topic)  # None: the user had assigned the queue, and has removed it since
+    tags = held.ctx.filters.get(held.queue.topic)  # None if the user had assigned the queue, and has removed it since
     return found if tags is None or tags.all else [message for message in found if tags.matches_tag(message.tags)]
 
 

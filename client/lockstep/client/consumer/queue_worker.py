@@ -24,7 +24,7 @@ log = get_logger("client.consumer")
 
 
 class QueueWorker:
-    """Handles what a session reports about one queue of one consumer."""
+    """Handles the reports of a session about one queue of one consumer."""
 
     __slots__ = (
         "_gap_reported",
@@ -99,7 +99,7 @@ class QueueWorker:
         self.session.changed(self.ownership, urgent=True)
         if self.ownership.state is OwnershipState.DRAINING:
             log.info("queue.draining", group=self.ctx.group, queue=str(self.queue), **self.ownership.names, limit_ms=drain_ms)
-        self.look()
+        self.forget_if_done()
 
     def resume(self) -> None:
         """Continue after a pause. A blocked queue gets one more call."""
@@ -107,7 +107,7 @@ class QueueWorker:
             self._runner.resume()
             self.grant.wake()
 
-    def look(self) -> None:
+    def forget_if_done(self) -> None:
         """Forget the queue if nothing is left to send, to receive or to wait for."""
         if self.ownership.done:
             self.session.remove(self)
@@ -157,7 +157,7 @@ class QueueWorker:
         run.add_done_callback(self._run_ended)
 
     def fetch(self, grant: Grant, runner: Runner) -> None:
-        """Pull from the grant's next offset on, and drop what was pulled for it before."""
+        """Pull from the grant's next offset on, and drop messages that were pulled for it before."""
         if grant.pull_task is not None:
             grant.pull_task.cancel()
         grant.pull_task = self.ctx.tasks.spawn(pull(self, grant, runner), f"{self.ctx.group} {self.queue} pull")
@@ -177,7 +177,7 @@ class QueueWorker:
                 self.cancel_soon()
             log.info("queue.revoked", group=self.ctx.group, queue=str(self.queue), **self.ownership.names, fenced=fenced)
             self.ctx.report(QueueRevoked(self.queue, fenced, **self.ownership.names))
-        self.look()
+        self.forget_if_done()
 
     def given_up(self) -> None:
         self.cancel_soon()
@@ -193,7 +193,7 @@ class QueueWorker:
     def progress_confirmed(self) -> None:
         if self.grant is not None:
             self.grant.wake()
-        self.look()
+        self.forget_if_done()
 
     def start_policy(self, topic: str) -> StartPolicy:
         return self._group.start_policy(topic)

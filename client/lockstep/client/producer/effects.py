@@ -1,4 +1,4 @@
-"""What the machines of a producer request from their shell: values, in the order in which they are to be carried out. Pure."""
+"""The requests of a producer's machines to their shell: values, in the order in which they are to be carried out. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class Fail:
 
 @dataclass(slots=True)
 class Refuse:
-    """These sends can't be sent: a selector raised, their topic is gone, or a broker lacks a feature. `error` creates what each raises."""
+    """These sends can't be sent: a selector raised, their topic is gone, or a broker lacks a feature. `error` creates the error of each."""
 
     sends: list[PendingSend]
     error: Callable[[], Exception]

@@ -37,7 +37,7 @@ class InFlightFrame:
     begun_ms: int = 0
     """When it was written first."""
     due_ms: int = 0
-    """When it is written again if there is no response."""
+    """When it is written again without a response."""
     retry: bool = True
     """Whether it is to be written (again)."""
     error: Exception | None = None

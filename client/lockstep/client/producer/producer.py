@@ -183,7 +183,7 @@ class Producer:
             queue: The queue to send to (`SendResult.queue` of an earlier message).
             timeout_ms: The deadline in milliseconds, counted from this call. It includes every wait: for the topic's route, the in-flight
                 limit, the connection and the queue. Default: 3,000; 30,000 for a send that belongs to one queue.
-            require: "stored": what the broker's flush setting guarantees. "durable": the message is on disk, even if the flush is async
+            require: "stored": the guarantee of the broker's flush setting. "durable": the message is on disk, even if the flush is async
                 (the send then waits some ms for a sync, which all such sends share). "written": the broker's operating system has the
                 message, even if the flush is sync: a power failure may lose it, and its offset may then be given to another message.
                 RocketMQ: waitStoreMsgOK=false.
@@ -313,7 +313,7 @@ class Producer:
         This waits for a connection, and while the connection has too many unsent bytes. The arguments are those of `send`.
 
         Raises:
-            TransportError: There was no connection within 3 s.
+            TransportError: The broker was not connected within 3 s.
             LocalProtocolError: As in `send`.
         """
         if not self._hooks:

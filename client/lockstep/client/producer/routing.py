@@ -60,7 +60,7 @@ def queue_of_key(layout: TopicLayout, sharding_key: str) -> MessageQueue:
 
 
 def queue_of_selector(layout: TopicLayout, selector: Selector, message: Message) -> MessageQueue:
-    """Return the selector's queue, and raise what it raises. Raise LocalProtocolError if it returned something else than a queue of the
+    """Call the selector and return its queue. Raise LocalProtocolError if it returned something else than a queue of the
     layout."""
     queue = selector(layout.write_queues, message)
     if not isinstance(queue, MessageQueue) or queue not in layout.write_number_of:

@@ -335,7 +335,7 @@ def fail(pending: PendingSend, error: Exception) -> None:
 
 
 def send_error(pending: PendingSend, queue: MessageQueue, outcome: Outcome, cause: Exception | None, *, connected: bool) -> Exception:
-    """Return what the send raises: the broker's refusal if nothing else went wrong, otherwise an error that names the queue."""
+    """Return the error of the send: the broker's refusal if nothing else went wrong, otherwise an error that names the queue."""
     error: Exception
     if isinstance(cause, BrokerError) and outcome is Outcome.NOT_STORED and not (pending.keys and cause.retriable):
         error = broker_error(cause.wire_code, cause.remark)

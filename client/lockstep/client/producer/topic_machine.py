@@ -150,7 +150,7 @@ class TopicMachine:
 
     @property
     def deletion(self) -> TopicNotExistError | None:
-        """Return why nothing can be sent, or None: the topic was deleted, or has no writable queue any more."""
+        """Return why nothing can be sent, if so: the topic was deleted, or has no writable queue any more."""
         return None if self.layout.write_queues else _deleted(self.layout)
 
     # ----------------------------------------------------------------------------------------------------------------- sends
@@ -169,7 +169,7 @@ class TopicMachine:
                 machine.withdraw(part)
 
     def run(self, machine: QueueMachine, now_ms: int, connection: Connection | None) -> None:
-        """Do what is due in this queue, and write its next frame to the connection to its broker; None if it is not connected."""
+        """Run a due queue, and write its next frame to the connection to its broker; None if it is not connected."""
         machine.look(now_ms, connected=connection is not None)
         if machine.stalled or machine.counts_as_stalled:
             self._relieve(machine, now_ms)
@@ -193,12 +193,12 @@ class TopicMachine:
             self.effects.append(ExpectLayout(version))
 
     def refuse_all(self, error: Callable[[], LockstepError]) -> None:
-        """Fail what is pending because it can't be sent any more; `error` creates what each send raises."""
+        """Fail the pending sends because they can't be sent any more; `error` creates the error of each."""
         for machine in self._by_queue.values():
             self._refuse(machine.take_all(), error)
 
     def fail_all(self, error: Exception, now_ms: int) -> None:
-        """Fail what is pending and in flight, after the last write."""
+        """Fail all sends, pending and in flight, after the last write."""
         for machine in self._by_queue.values():
             machine.fail_all(error, now_ms)
 

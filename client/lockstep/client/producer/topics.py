@@ -84,7 +84,7 @@ class Topics:
                 self._end(name, self._closed_error())
 
     def fail_all(self) -> None:
-        """Fail what is in flight after the last write. Sends that wait at the in-flight limit fail when they are admitted."""
+        """Fail the sends in flight after the last write. Sends that wait at the in-flight limit fail when they are admitted."""
         self._shell.instance.unregister_producer(self._hooks)
         leaving, self._leaving = self._leaving, []
         for topic in leaving:
