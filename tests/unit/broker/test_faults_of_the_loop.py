@@ -164,7 +164,7 @@ async def test_effects_go_on_where_their_callback_fails(monkeypatch: pytest.Monk
         peer = "p"
         abort = closed.append
 
-    fails_once(EffectRunner, "_carry_out", monkeypatch)
+    fails_once(EffectRunner, "_run_steps", monkeypatch)
     EffectRunner(bench.c.state.pending, cast(Any, {7: Peer()}), cast(Any, None))
     bench.c.state.pending.close_connection(7, "its session is over")
     await until(lambda: closed == ["its session is over"])
