@@ -1,4 +1,4 @@
-"""Taking a frame in: check, patch and index its records in one pass.
+"""Append a frame: check, patch and index its records in one pass.
 
 A frame is `count` records of one queue in RocketMQ's stored layout (v1, IPv4), the broker's fields zero:
 
@@ -19,7 +19,7 @@ A frame is `count` records of one queue in RocketMQ's stored layout (v1, IPv4), 
     76   8     prepared offset            zero
     84   4+n   body                       1 byte to 4 MiB
          1+t   topic                      checked
-         2+p   properties                 UTF-8; names of the broker refused; room left for those of a copy
+         2+p   properties                 UTF-8; names of the broker refused; room reserved for those of a copy
 """
 
 from struct import Struct
@@ -39,16 +39,16 @@ MAGIC = 0xDAA320A7
 BODY_AT = 88
 HEAD = Struct(">iIiI4x16si8x24s12sI")
 PLACE = Struct(">qq")
-"""Queue offset, physical offset; at 20."""
+"""Queue offset and physical offset, at byte 20."""
 PLACE_AT = 20
 STAMP = Struct(">8sq8s")
-"""Born host, store time, store host; at 48."""
+"""Born host, store time and store host, at byte 48."""
 STAMP_AT = 48
 ENTRY = Struct(">qiq")
 """Consume-queue entry: physical offset, size, tag hash."""
 ENTRY_BYTES = 20
 POSITION = Struct(">q")
-"""The physical offset alone."""
+"""The physical offset only."""
 
 SYS_FLAGS_REFUSED = 0xFC
 """Transaction 0x0C, IPv6 hosts 0x30, inner batch 0xC0."""
@@ -64,12 +64,12 @@ _ZERO_12 = bytes(12)
 _ZERO_16 = bytes(16)
 _ZERO_24 = bytes(24)
 _TAG_COUNT_MAX = 4096
-"""Distinct tags remembered with their hash; beyond it the memory starts afresh."""
+"""Number of distinct tags that are cached with their hash. Above it the cache is emptied."""
 _tag_codes: dict[bytes, int] = {}
 
 
 class TopicField:
-    """How a topic stands in a record: its length byte and name, and the struct that reads it together with the properties' length."""
+    """A topic as a record stores it: length byte and name, and the struct that reads it together with the properties' length."""
 
     __slots__ = ("field", "size", "struct")
 
@@ -83,7 +83,7 @@ class TopicField:
 
 
 def tag_code(properties: bytes, at: int) -> int:
-    """Java's hash of the tag whose `TAGS` was found at `at`; 0 where it is the end of another name."""
+    """Return Java's hash of the tag whose `TAGS` was found at `at`, or 0 if that is the end of another name."""
     while at > 0 and properties[at - 1] != 2:
         at = properties.find(TAGS, at + 1)
     if at < 0:
@@ -99,7 +99,7 @@ def tag_code(properties: bytes, at: int) -> int:
 
 
 def due_of(topic: str, queue_id: int, store_ms: int) -> int | None:
-    """What an entry of a queue of delays holds instead of a tag hash: when its message is due. None: it is no such queue."""
+    """Return when a message of a delay queue is due, which its entry has instead of a tag hash. None for any other queue."""
     return store_ms + queue_delay_ms(queue_id) if topic == SCHEDULE_TOPIC else None
 
 
@@ -117,10 +117,10 @@ def take_frame(
     trusted: bool = False,
     sequenced: bool = False,
 ) -> bytearray:
-    """Appends the frame to `tail` with the broker's fields set; its consume-queue entries.
+    """Append the frame to `tail` with the broker's fields set. Return its consume-queue entries.
 
-    `position` is the log offset that `tail`'s end has. `sequenced`: the caller has checked the frame's `__LS_SEQ`. MessageIllegalError
-    names the record and the rule; `tail` is as it was before after any error.
+    `position` is the log offset of the end of `tail`. `sequenced`: the caller has checked the frame's `__LS_SEQ`. Raises
+    MessageIllegalError, which names the record and the rule. After any error `tail` is unchanged.
     """
     at = len(tail)
     tail += frame
@@ -152,11 +152,11 @@ def _patch(
     trusted: bool,
     entries: bytearray,
 ) -> list[bytes]:
-    """The hot loop; every record's properties."""
+    """Patch the records (the hot loop). Return every record's properties."""
     unpack, place, pack_entry = HEAD.unpack_from, PLACE.pack_into, ENTRY.pack_into
     unpack_topic, topic_field, behind_topic, codes = topic.struct.unpack_from, topic.field, topic.size + 2, _tag_codes
     end = len(frame)
-    # Slices of a view copy no large body, slices of bytes are cheaper for small ones.
+    # Slices of a view do not copy large bodies, slices of bytes are cheaper for small ones.
     source: bytes | memoryview = memoryview(frame) if end > 4096 * count else frame
     first, last, start, entry = queue_offset, queue_offset + count, 0, 0
     size_min = BODY_AT + behind_topic
@@ -212,13 +212,13 @@ def _patch(
 
 
 def check_properties(properties: list[bytes], *, trusted: bool = False, sequenced: bool = False) -> None:
-    """Refuses what is not UTF-8, the names that have no place in a batch, and `__LS_` anywhere but first in a sequenced frame.
+    """Refuse properties that are not UTF-8, names not allowed in a batch, and `__LS_` except first in a sequenced frame.
 
-    Recovery takes `__LS_SEQ` for true: one that nobody has checked, and whose CRC is wrong, would be a torn frame to it, the log's end.
+    Recovery trusts `__LS_SEQ`: an unchecked one with a wrong CRC would look like a torn frame, which is the end of the log.
     """
     joined = b"\x02" + b"\x02".join(properties)
     if b"\0" in joined:
-        # No CRC covers the properties: recovery knows a sector that never reached the disk by its zeros.
+        # No CRC covers the properties: recovery recognises a sector that never reached the disk by its zeros.
         number = next(i for i, text in enumerate(properties) if b"\0" in text)
         raise MessageIllegalError(f"record {number}: a byte 0 in the properties")
     if not joined.isascii():
@@ -243,11 +243,11 @@ def check_properties(properties: list[bytes], *, trusted: bool = False, sequence
         raise MessageIllegalError(
             "property __LS_SEQ belongs first into the first record of an idempotent frame, other names with __LS_ nowhere"
         )
-    # Recovery tells a whole frame from a torn one by this count: a wrong one must not get into the log.
+    # Recovery distinguishes a whole frame from a torn one by this count, so a wrong one must not get into the log.
     first = properties[0]
     counted = first[SEQUENCE_COUNT_AT : SEQUENCE_COUNT_AT + COUNT_DIGITS] == b"%06x" % len(properties)
     if counted and (len(first) == SEQUENCE_END or first[SEQUENCE_END : SEQUENCE_END + 1] == SEPARATOR):
-        return  # the other digits are those that the caller has checked
+        return  # the caller has checked the other digits
     try:
         sequence = find_sequence(first)
     except RemoteProtocolError as error:
@@ -256,7 +256,7 @@ def check_properties(properties: list[bytes], *, trusted: bool = False, sequence
 
 
 def _too_long(properties: bytes, trusted: bool) -> bool:
-    """A copy that the broker has made may fill the room that is kept for it."""
+    """Whether the properties are too long. A copy made by the broker may use the room that is reserved for it."""
     return len(properties) > PROPERTIES_BYTES_MAX or (not trusted and sent_bytes(properties) > SENT_PROPERTIES_BYTES_MAX)
 
 
@@ -266,7 +266,7 @@ def _name(token: bytes) -> str:
 
 
 def _reason(frame: bytes, start: int, number: int, count: int, topic: TopicField, queue_id: int, size_max: int) -> str:
-    """Why the record at `start` is refused: the first rule that it breaks."""
+    """Return why the record at `start` is refused: the first rule that it breaks."""
     end = len(frame)
     size, magic, crc, queue, zero16, sys_flag, zero24, zero12, body_bytes = HEAD.unpack_from(frame, start)
     size_min = BODY_AT + topic.size + 2

@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One place that is not what was written."""
+    """One place whose content is not what was written."""
 
     kind: str
     """"log", "messages", "entries", "snapshot" or "file"."""
@@ -37,7 +37,7 @@ class Problem:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What `check_store` found."""
+    """The findings of `check_store`."""
 
     path: str
     broker: str = ""
@@ -45,13 +45,13 @@ class CheckReport:
     log_end: int = 0
     """Where the good log ends."""
     synced: int = 0
-    """How far a sync is known to have covered the log."""
+    """Position up to which a sync is known to have covered the log."""
     record_count: int = 0
     damaged_bytes: int = 0
     lost_messages: int = 0
     wrong_entries: int = 0
     unsynced_tail_bytes: int = 0
-    """Behind the synced length: the next start cuts what is no record. That is no damage."""
+    """Bytes after the synced length. The next start cuts those that are not records. That is not damage."""
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, kind: str, where: str, what: str) -> None:
@@ -59,7 +59,7 @@ class CheckReport:
 
 
 async def check_store(files: Files, path: str, progress: Progress) -> CheckReport:
-    """Reads the whole store. ConfigError: no store is there; StoreInUseError while a broker has it open."""
+    """Read the whole store. Raise ConfigError if there is no store, StoreInUseError while a broker has it open."""
     directory = StoreDirectory(files, path)
     if not files.exists(directory.log):
         raise ConfigError(f"{path} is no store: it has no commitlog directory")
@@ -89,7 +89,7 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
 
 @contextmanager
 def _held(files: Files, directory: StoreDirectory) -> Iterator[None]:
-    """No broker opens the store meanwhile. Without a lock file it has never been open."""
+    """Keep brokers from opening the store meanwhile. A store without a lock file has never been open."""
     path = f"{directory.root}/lock"
     if not files.exists(path):
         yield
@@ -100,7 +100,7 @@ def _held(files: Files, directory: StoreDirectory) -> Iterator[None]:
         raise StoreInUseError(
             f"store {directory.root} is open in a broker: stop it first. While it runs it scrubs its log itself (--scrub-kib-per-s)"
         ) from error
-    except OSError:  # on a file system that is read-only no broker can open it either
+    except OSError:  # on a read-only file system no broker can open it either
         yield
         return
     try:
@@ -110,7 +110,7 @@ def _held(files: Files, directory: StoreDirectory) -> Iterator[None]:
 
 
 class _Check:
-    """One check; the ScrubReport of its scrub."""
+    """One check, and the ScrubReport of its scrub."""
 
     def __init__(self, files: Files, directory: StoreDirectory, identity: StoreIdentity, report: CheckReport, progress: Progress) -> None:
         self._files = files
@@ -121,11 +121,11 @@ class _Check:
         self._queue_files = QueueFiles(files, directory.queues, identity.queue_file_entries, 1)
         self._damage = DamageTable()
         self._bounds: dict[QueueKey, tuple[int, int]] = {}
-        """What the newest snapshot says of the queues' entries."""
+        """The entries of the queues according to the newest snapshot."""
         self._new_from_zero = False
-        """A queue that is not in `_bounds` began with offset 0."""
+        """Whether a queue that is not in `_bounds` began with offset 0."""
         self._damaged: list[DamagedRange] = []
-        """In order."""
+        """The damaged ranges, in order."""
         self._clean = not files.exists(f"{directory.root}/abort")
 
     async def run(self) -> None:
@@ -200,14 +200,14 @@ class _Check:
             report.unsynced_tail_bytes = log.files_end - scrub.end
 
     def _snapshots(self, log: CommitLog) -> Snapshot | None:
-        """Looks at every snapshot; the newest that the log bears out."""
+        """Check every snapshot. Return the newest one that agrees with the log."""
         newest: Snapshot | None = None
         snapshots = Snapshots(self._files, self._directory)
         for position in reversed(self._directory.snapshot_positions()):
             where = f"{self._directory.own}/snapshot-{position:020d}"
             snapshot = snapshots.load(position)
             if snapshot is None:
-                self._report.add("snapshot", where, "is damaged: a start reads an older one and the log behind it")
+                self._report.add("snapshot", where, "is damaged: a start reads an older one and the log after it")
                 continue
             evidence = snapshot_evidence(log, self._damage, snapshot)
             if evidence is SnapshotEvidence.FITS:
@@ -215,13 +215,13 @@ class _Check:
             elif position <= log.synced and evidence in (SnapshotEvidence.DAMAGED, SnapshotEvidence.CHANGED):
                 self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
                 self._damage.add_stretch(snapshot.last_record, position, "the record before a snapshot can't be read")
-                newest = newest or snapshot  # as a start with --cut-corrupt takes it
+                newest = newest or snapshot  # as a start with --cut-corrupt uses it
             elif position <= log.synced and not (evidence is SnapshotEvidence.PASSED and newest is not None):  # a start removes that
                 self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
         return newest
 
     def _pass_removed(self, log_start: int) -> None:
-        """Moves the lower bounds over what retention has removed since the snapshot."""
+        """Move the lower bounds past the messages that retention has removed since the snapshot."""
         for (topic, queue_id), (low, following) in self._bounds.items():
             low, _ = self._queue_files.search(f"{self._directory.queues}/{topic}/{queue_id}", low, following, log_start)
             self._bounds[topic, queue_id] = low, following
@@ -239,13 +239,13 @@ class _Check:
     def damaged(self, stretch: DamagedRange) -> None:
         insort(self._damaged, stretch, key=lambda each: each.begin)
         self._report.damaged_bytes += stretch.end - stretch.begin
-        behind = "a good record follows" if stretch.followed else "no good record was found behind it"
-        self._report.add("log", f"{stretch.begin} to {stretch.end}", f"{stretch.reason}; {behind}")
+        after = "a good record follows" if stretch.followed else "no good record was found after it"
+        self._report.add("log", f"{stretch.begin} to {stretch.end}", f"{stretch.reason}; {after}")
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
-        minimum, _ = self._bounds.get(key, (0, 0))  # messages of a topic that was deleted lie below it
+        minimum, _ = self._bounds.get(key, (0, 0))  # messages of a deleted topic are below it
         for low, high in self._damage.unknown(*key, max(first, minimum), end):
-            self._lost(key, low, high, f"their records are damaged, at or behind {position}")
+            self._lost(key, low, high, f"their records are damaged, at or after {position}")
 
     def _lost(self, key: QueueKey, first: int, end: int, why: str) -> None:
         self._report.lost_messages += end - first
@@ -257,7 +257,7 @@ class _Check:
         self._report.add("entries", where, f"{count} entries from there on do not name their records: a start or a read writes them again")
 
     def expected(self, key: QueueKey) -> tuple[int, int]:
-        """A snapshot made the entries durable up to its own; behind it only an ordered stop has written them all."""
+        """A snapshot made the entries durable up to its own. Later ones are all written only by an ordered stop."""
         low, high = self._bounds.get(key, (0, 0))
         return low, 1 << 62 if self._clean else high
 
@@ -274,7 +274,7 @@ class _Check:
         return 0 if self._new_from_zero else None
 
     async def end(self, key: QueueKey, seen: int) -> int:
-        """What the snapshot says, and behind that the entries that name a place which is damaged."""
+        """Return the end by the snapshot, and after it that of the entries with a damaged position."""
         end = max(seen, self._bounds.get(key, (0, 0))[1])
         while data := await self._entries(key, end, READ_COUNT):
             for position, size, _ in ENTRY.iter_unpack(data):

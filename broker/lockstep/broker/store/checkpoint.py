@@ -26,18 +26,16 @@ class Checkpointer:
         self.last_position = 0
         """Log offset of the newest snapshot."""
         self.running = False
-        """From the turn in which a snapshot takes the tables until it is written."""
+        """From the turn in which a snapshot copies the tables until it is written."""
 
     def due(self, log_end: int, now_ms: int) -> bool:
-        """Enough log since the last one, or enough time and any change."""
+        """Whether enough was logged since the last snapshot, or anything was and enough time has passed."""
         grown = log_end - self.last_position
         by_time = grown > 0 and now_ms - self._last_ms >= self._config.snapshot_interval_ms
         return not self.running and (grown >= self._config.snapshot_bytes or by_time)
 
     async def write(self, position: int, needs_from: int, store_ms: int, chunks: Sequence[bytes]) -> None:
-        """Makes the file of these chunks, the tables at `position`, the newest snapshot. What was written up to there is in the log's files
-        already.
-        """
+        """Make the file of these chunks, the tables at `position`, the newest snapshot. The log must be written up to there."""
         await self._queues.flush_gradually()
         await self._flusher.sync(record=True)
         await self.sync_queues(store_ms)
@@ -50,7 +48,7 @@ class Checkpointer:
         self._last_ms = self._host.clock.monotonic_ms()
 
     async def sync_queues(self, store_ms: int) -> None:
-        """Makes the consume queues durable as far as they are written, and says so to Apache."""
+        """Make the written part of the consume queues durable, and record that in Apache's checkpoint."""
         paths, directories = self._queues.files.take_unsynced()
         try:
             await self._host.threads.run(self._queues.files.sync, paths, directories)

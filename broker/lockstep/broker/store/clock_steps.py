@@ -1,10 +1,10 @@
-"""Steps of the clock that stamps records: when the record at a position was stored, by the clock as it is now.
+"""Steps of the clock that stamps records: when the record at a position was stored, by the current setting of the clock.
 
-A record of the same boot as a step is moved by the step: the boot clock knows how long ago it was stored. Of a later boot only the sum of
-its steps counts: it is added where it is forward; where it is back, only to stamps later than the clock showed after the last of them.
+A record of the same boot as a step is moved by the step: its age is known from the boot clock. For later boots only the sum of the steps of
+each boot counts: a sum forward is added, a sum back only to stamps later than the clock showed after the last step.
 
-The list has at most STEPS_MAX steps. Above that one step is removed: records are moved to later times by that, never to earlier ones, and
-the step is taken whose removal moves them least. A step forward is added to the one behind it, a step back to the one before it:
+The list has at most STEPS_MAX steps. Above that one step is removed. This moves records to later times, never to earlier ones, and the step
+is chosen whose removal moves them least. A step forward is merged into the one after it, a step back into the one before it:
 
     steps at 10, 20, 30:    +300 −400 +1000    stamps below 10 are moved by +900, below 20 by +600, below 30 by +1000
     without the first:           −100 +1000    stamps below 20 are moved by +900, below 30 by +1000
@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 STEPS_MAX = 256
-"""Steps that are known one by one."""
+"""Largest number of steps that are stored."""
 
 
 class ClockStep(NamedTuple):
@@ -28,15 +28,15 @@ class ClockStep(NamedTuple):
     by_ms: int
     after_ms: int
     since: int
-    """Records from here to `position` were stamped in the same boot: their age is exact. `position` when that is not known."""
+    """Records from here to `position` were stamped in the same boot, so their age is exact. `position` if that is not known."""
     late_ms: int = 0
-    """Where steps were removed between the step before and this one: records there count as stored too late by so much at most, and their
-    stamps fall by no more.
+    """If steps were removed between the previous step and this one: the upper limit by which records there count as stored too late, and by
+    which their stamps may fall.
     """
 
 
 class StampRange(NamedTuple):
-    """From the end of the stretch before to `end` stamps rise; where steps were removed they fall, by `fall_ms` at most."""
+    """From the end of the previous range to `end` stamps rise. If steps were removed there, they may fall by at most `fall_ms`."""
 
     end: int
     fall_ms: int
@@ -49,23 +49,23 @@ RISING = (StampRange(sys.maxsize, 0),)
 class _Boot(NamedTuple):
     since: int
     by_ms: int
-    """Sum of its steps."""
+    """The sum of its steps."""
     after_ms: int
-    """What the clock showed after the last of them."""
+    """The time that the clock showed after the last of them."""
 
 
 class ClockSteps:
-    """The steps of one log, in its order."""
+    """The steps of one log, in order."""
 
     __slots__ = ("_boots", "_fresh", "_places", "_positions", "kept")
 
     def __init__(self, steps: Iterable[ClockStep] = ()) -> None:
         self.kept: list[ClockStep] = []
         self._fresh = False
-        """The three below are those of `kept`."""
+        """Whether the three fields below belong to `kept`."""
         self._positions: list[int] = []
         self._places: list[tuple[int, int]] = []
-        """Of each step: (place of its boot among `_boots`, sum of it and those behind it in the same boot)."""
+        """For each step: (index of its boot in `_boots`, sum of it and the later ones of the same boot)."""
         self._boots: list[_Boot] = []
         for step in steps:
             self.add(step)
@@ -77,7 +77,7 @@ class ClockSteps:
         self._fresh = False
 
     def forget(self, start: int) -> None:
-        """No record is below `start`: steps up to there concern none."""
+        """Remove the steps up to `start`: no record is below it any more."""
         self.kept = [step for step in self.kept if step.position > start]
         self._fresh = False
 
@@ -98,7 +98,7 @@ class ClockSteps:
         return stamp_ms
 
     def stretches(self) -> list[StampRange]:
-        """They end where the clock was set back; the last one has no end."""
+        """Return the ranges. Each ends where the clock was set back; the last one has no end."""
         found: list[StampRange] = []
         fall_ms = 0
         for step in self.kept:
@@ -121,7 +121,7 @@ class ClockSteps:
         self._fresh = True
 
     def _remove_one(self) -> None:
-        """Never the newest: what is stored from now on is exact."""
+        """Remove a step, never the newest: new records are exact."""
         steps = self.kept
         self._look_up()
         best: tuple[int, int] | None = None
@@ -150,11 +150,11 @@ class ClockSteps:
         del steps[index]
 
     def _has_one_before(self, index: int) -> bool:
-        """Whether there is a step before this one in the same boot."""
+        """Whether there is an earlier step in the same boot."""
         return index > 0 and self.kept[index - 1].since == self.kept[index].since
 
     def _late_without(self, index: int) -> int | None:
-        """How much too late records around this step would count as stored without it; None where some would count as stored too early."""
+        """Return by how much records near this step would count as stored too late without it. None if some would count as too early."""
         step, following = self.kept[index], self.kept[index + 1]
         if step.by_ms < 0:
             return max(step.late_ms - step.by_ms, following.late_ms)

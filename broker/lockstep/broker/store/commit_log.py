@@ -3,12 +3,12 @@
     commitlog/00000000000000000000   the name is the log offset of the file's first byte, 20 digits
     commitlog/00000000001073741824   …
 
-Every file has its full apparent length from the start and is sparse. A record or frame never spans two: what does not fit with 8 bytes to
-spare goes into the next, and the rest of this one is a blank record (int32 rest, magic 0xCBD43194, nothing behind).
+Every file has its full apparent length from the start and is sparse. A record or frame never spans two files. If it does not fit with 8
+bytes to spare, it goes into the next file, and the rest of this one is a blank record (int32 rest, magic 0xCBD43194, no further bytes).
 
-Bytes appended wait in `tail`, the recent end of the log in memory, until `write` hands them to the file in one call.
+Appended bytes wait in `tail`, the recent end of the log in memory, until `write` passes them to the file in one call.
 
-The file of the next segment is open before it is needed, under another name: rolling needs no descriptor, which connections may have taken.
+The file of the next segment is opened in advance, under another name, so that rolling needs no descriptor: connections may have taken all.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,17 @@ BLANK = Struct(">iI")
 BLANK_BYTES = 8
 COPY_BYTES = 1 << 20
 NO_FILE = (*SHORTAGE, ENOSPC, EDQUOT)
-"""No file can be created now, for want of a descriptor, an inode, space or quota. What is open can be written."""
+"""No file can be created now, for lack of a descriptor, an inode, space or quota. Open files can still be written."""
 
 
 def _step(error: OSError) -> str:
     if error.errno in SHORTAGE:
         return "raise its limit of file descriptors (ulimit -n), or try again when connections have closed"
-    return "free some space or inodes (df -i), or raise the quota: sends resume by themselves"
+    return "free some space or inodes (df -i), or raise the quota: sends resume without a restart"
 
 
 def write_all(file: File, data: Buffer, offset: int) -> None:
-    """pwritev until all is written; a short write is followed by the error that caused it, or by the rest."""
+    """Call pwritev until all is written. After a short write the next call writes the rest or raises the error that caused it."""
     written = file.pwritev([data], offset)
     if written == len(data):
         return
@@ -50,7 +50,7 @@ def write_all(file: File, data: Buffer, offset: int) -> None:
 
 
 class AbsentFile:
-    """Stands for a log file that is missing: it reads as a file of no bytes."""
+    """Takes the place of a missing log file: it reads as a file of no bytes."""
 
     def size(self) -> int:
         return 0
@@ -85,20 +85,20 @@ class Segment:
         self.end = start + size
         self.file = file
         self.reader_count = 0
-        """Reads in a worker thread: retention waits for them."""
+        """Number of reads in worker threads. Retention waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """What makes the log durable up to `position`. `run` is for a worker thread."""
+    """The syncs that make the log durable up to `position`. `run` is for a worker thread."""
 
     position: int
     files: list[File]
     directory: Directory | None
-    """Names changed here. It is open: a sync must not fail, or wait, for want of a descriptor."""
+    """The directory, if names changed in it. It is kept open: a sync must not fail, or wait, for lack of a descriptor."""
 
     def run(self) -> None:
-        """Every sync once. An OSError is final: what the kernel could not write it has marked as written."""
+        """Do each sync once. An OSError is final: the kernel has marked pages that it could not write as written."""
         for file in self.files:
             file.sync()
         if self.directory is not None:
@@ -106,16 +106,16 @@ class SyncPlan:
 
 
 class CommitLog:
-    """Segments plus the bytes that are not in them yet. All positions are log offsets; start ≤ synced ≤ written ≤ end."""
+    """The segments, and the bytes that are not written to them yet. Positions are log offsets; start ≤ synced ≤ written ≤ end."""
 
     def __init__(
         self, files: Files, directory: str, segment_bytes: int, tail_bytes: int, presence: PathWatch, next_path: str | None = None
     ) -> None:
-        """`next_path`: where the file of the next segment waits; None for a log that is only read."""
+        """`next_path` is where the file of the next segment is created in advance. None for a log that is only read."""
         self._files = files
         self._next_path = next_path
         self._next: File | None = None
-        """Empty, and open at `_next_path`; None while it can't be created."""
+        """The empty file, open at `_next_path`. None while it can't be created."""
         self._next_identity: FileIdentity | None = None
         self._presence = presence
         """Watches the newest file."""
@@ -129,38 +129,38 @@ class CommitLog:
         self.synced = 0
         self._unsynced: list[Segment] = []
         self.lacking = False
-        """A file below the synced length is absent or short, and the start goes on without what it held."""
+        """Whether a file below the synced length is absent or short, and the start continues without its content."""
         self._open_directory: Directory | None = None
-        """None in a log that is only read."""
+        """The log's directory. None in a log that is only read."""
         self._names_changed = False
-        """Files were created since the directory was last synced."""
+        """Whether files were created since the directory was last synced."""
         self._stray: list[str] = []
-        """Files behind a gap above the synced length: `begin` removes them, once the start has found nothing wrong."""
+        """Files after a gap above the synced length. `begin` removes them, after the start has found nothing wrong."""
 
     @property
     def start(self) -> int:
-        """The oldest position that is still there."""
+        """The oldest position that still exists."""
         return self.segments[0].start if self.segments else 0
 
     @property
     def files_end(self) -> int:
-        """Where the newest file ends."""
+        """The end of the newest file."""
         return self.segments[-1].end if self.segments else 0
 
     @property
     def end(self) -> int:
-        """Where the next record goes."""
+        """The position of the next record."""
         return self.tail_start + len(self.tail)
 
     @property
     def frame_bytes_max(self) -> int:
-        """The longest run of bytes that fits one segment."""
+        """The longest run of bytes that fits into one segment."""
         return self._segment_bytes - BLANK_BYTES
 
     # -- opening ---------------------------------------------------------------------------------
 
     def load(self, survey: LogSurvey) -> None:
-        """Opens what the survey found. Nothing is changed: what is short or absent reads as zeros until `begin`."""
+        """Open the files that the survey found. Changes nothing: short or absent files read as zeros until `begin`."""
         for start in survey.starts:
             path = f"{self._directory}/{start:020d}"
             file: File = AbsentFile() if start in survey.absent else self._files.open(path)
@@ -170,10 +170,10 @@ class CommitLog:
         self.lacking = survey.lacking
 
     def begin(self, end: int, *, clean: bool, aside: str | None = None) -> None:
-        """Appending goes on at `end`: what lies behind it is made zero, later files go. Nothing counts as synced above `synced`.
+        """Continue appending at `end`: zero the bytes after it and remove later files. Nothing above `synced` is considered synced.
 
-        Durable at once unless `clean` says that nothing lies there: a record appended meanwhile must not be followed by stale ones.
-        `aside`: a directory into which the files go instead of being removed.
+        Durable at once, unless `clean` (nothing is there): a record that is appended meanwhile must not be followed by stale ones.
+        `aside` is a directory into which the files are moved instead of being removed.
         """
         for segment in [s for s in self.segments if s.start >= end and s.start > self.start]:
             self.segments.remove(segment)
@@ -186,7 +186,7 @@ class CommitLog:
             else:
                 self._files.rename(path, f"{aside}/{path.rpartition('/')[2]}")
         if self._stray and aside is not None:
-            self._files.sync_directory(aside)  # before the old names are gone for good
+            self._files.sync_directory(aside)  # before the old names are removed permanently
         completed = [segment for segment in self.segments if self._complete(segment)]
         if self.segments and end < self.segments[-1].end:
             last = self.segments[-1]
@@ -195,7 +195,7 @@ class CommitLog:
             if not clean:
                 last.file.sync()
         if self._stray or completed or not clean:
-            # The life before this one may have died between making a name and syncing it.
+            # The previous process may have died between creating a name and syncing it.
             self._files.sync_directory(self._directory)
         self._stray = []
         self.tail = bytearray()
@@ -207,7 +207,7 @@ class CommitLog:
         self.prepare()
 
     def _complete(self, segment: Segment) -> bool:
-        """Gives a file that is absent or short its full length, durably; what it lacked is zeros. False: it has that length."""
+        """Give an absent or short file its full length, durably, filled with zeros. Return False if it has that length."""
         if isinstance(segment.file, AbsentFile):
             segment.file = self._files.open(segment.path, create=True)
         if segment.file.size() >= self._segment_bytes:
@@ -217,10 +217,10 @@ class CommitLog:
         return True
 
     def rewrite(self, position: int, end: int) -> None:
-        """Writes [position, end) back over itself.
+        """Write the bytes of [position, end) to the same place again.
 
-        The life before may have died at a failed sync before it could say so: the kernel then has these pages, calls them clean, and would
-        never write them. Writing makes them dirty again.
+        The previous process may have died at a failed sync before it could record that. The kernel then has these pages, considers them
+        clean, and would never write them. Writing makes them dirty again.
         """
         for segment in self.segments:
             at, stop = max(position, segment.start), min(end, segment.end)
@@ -230,7 +230,7 @@ class CommitLog:
                 at += len(data)
 
     def copy(self, position: int, end: int, path: str) -> None:
-        """Copies [position, end) into a file of its own, durably."""
+        """Copy [position, end) into another file, durably."""
         file = self._files.open(path, create=True)
         try:
             for segment in self.segments:
@@ -247,7 +247,7 @@ class CommitLog:
         self._files.sync_directory(path.rpartition("/")[0])
 
     def replace_segments(self, position: int, end: int) -> None:
-        """Copies the files that hold [position, end) into new ones: after a failed sync, what is read may not be on the disk."""
+        """Copy the files that hold [position, end) into new ones. After a failed sync, bytes that can be read may not be on the disk."""
         for segment in self.segments:
             if segment.end <= position or segment.start >= end:
                 continue
@@ -272,14 +272,14 @@ class CommitLog:
     # -- appending -------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Opens the file of the next segment, unless it is open. Where that fails `reserve` tries again."""
+        """Open the file of the next segment, unless it is open. If that fails, `reserve` tries again."""
         try:
             self._open_next()
         except OSError:
             pass
 
     def _open_next(self) -> None:
-        """Also where another program has removed or replaced the file that was open: what is written to that one is lost."""
+        """Open the next file, also if another program has removed or replaced the open one: bytes written to that one would be lost."""
         if self._next_path is None:
             return
         if self._next is not None and self._files.identity(self._next_path) != self._next_identity:
@@ -292,10 +292,10 @@ class CommitLog:
             self._next_identity = self._files.identity(self._next_path)
 
     def reserve(self, size: int, *, leave: int = 0) -> int:
-        """The position at which `size` bytes may now be added to `tail`; rolls to the next segment where they do not fit.
+        """Return the position at which `size` bytes may now be added to `tail`. Roll to the next segment if they do not fit.
 
-        `leave`: bytes of the newest segment that are not for this while the file of the next one is not open.
-        Raises OSError, and NoNextFileError when that file can't be created now; nothing has changed then.
+        `leave` is the number of bytes of the newest segment that are reserved while the file of the next one is not open.
+        Raises OSError, and NoNextFileError if that file can't be created now; nothing has changed then.
         """
         room = self.segments[-1].end - self.end - BLANK_BYTES if self.segments else 0
         if size > room - (leave if self._next is None else 0):
@@ -329,9 +329,9 @@ class CommitLog:
         self.prepare()
 
     def _take_next(self, path: str) -> File:
-        """The file of the next segment, empty and under its name."""
+        """Return the file of the next segment, empty and under its final name."""
         if self._files.exists(path):
-            # Left by a power cut that forgot its removal: its bytes must not turn into records.
+            # A power cut undid its removal. Its bytes must not be read as records.
             self._files.unlink(path)
         file, self._next = self._next, None
         if file is not None and self._next_path is not None:
@@ -340,13 +340,13 @@ class CommitLog:
                 return file
             except OSError as error:
                 file.close()
-                # commitlog/ may be a file system of its own, or another program has just removed the file
+                # commitlog/ may be a separate file system, or another program has just removed the file
                 if error.errno not in (EXDEV, ENOENT):
                     raise
         return self._files.open(path, create=True)
 
     def write(self) -> bool:
-        """Hands everything appended to the file in one write; False where there was nothing."""
+        """Write everything that was appended, in one call. Return False if there was nothing."""
         end = self.end
         if self.written == end:
             return False
@@ -359,7 +359,7 @@ class CommitLog:
         return True
 
     def trim(self) -> None:
-        """Keeps the recent part of what is written in memory."""
+        """Keep the recent part of the written bytes in memory."""
         if len(self.tail) > self._tail_bytes + (self._tail_bytes >> 1):
             cut = min(len(self.tail) - self._tail_bytes, self.written - self.tail_start)
             del self.tail[:cut]
@@ -368,7 +368,7 @@ class CommitLog:
     # -- syncing ---------------------------------------------------------------------------------
 
     def sync_plan(self) -> "SyncPlan":
-        """What a sync has to cover now; `sync_done` follows when it has run."""
+        """Return what a sync must cover now. `sync_done` follows after it has run."""
         directory = self._open_directory if self._names_changed else None
         plan = SyncPlan(self.written, [segment.file for segment in self._unsynced], directory)
         self._unsynced = []
@@ -381,21 +381,21 @@ class CommitLog:
     # -- reading ---------------------------------------------------------------------------------
 
     def from_tail(self, position: int, count: int) -> bytes | None:
-        """Bytes that are still in memory."""
+        """Return bytes that are still in memory, or None."""
         at = position - self.tail_start
         if at < 0 or at + count > len(self.tail):
             return None
         return bytes(memoryview(self.tail)[at : at + count])
 
     def segment_of(self, position: int) -> Segment | None:
-        """The file that holds a position; None below the log's start and behind its files."""
+        """Return the file that holds a position, or None below the log's start and after its files."""
         if not self.segments:
             return None
         index = (position - self.segments[0].start) // self._segment_bytes
         return self.segments[index] if 0 <= index < len(self.segments) else None
 
     def cached(self, position: int, count: int) -> bytes | None:
-        """Bytes from memory or the page cache; None where reading might wait for the disk."""
+        """Return bytes from memory or the page cache, or None if reading might wait for the disk."""
         data = self.from_tail(position, count)
         if data is not None:
             return data
@@ -403,11 +403,11 @@ class CommitLog:
         return None if segment is None else segment.file.pread_cached(count, position - segment.start)
 
     def forget_oldest(self) -> Segment:
-        """The log now begins with the next segment; `remove` takes the file away."""
+        """Make the log begin with the next segment. `remove` removes the file."""
         return self.segments.pop(0)
 
     def remove(self, segments: Sequence[Segment]) -> None:
-        """Removes files, the oldest durably before the next: a power cut leaves no gap. For a worker thread."""
+        """Remove files, each durably before the next one, oldest first, so that a power cut leaves no gap. For a worker thread."""
         for segment in segments:
             segment.file.close()
             self._files.unlink(segment.path)

@@ -1,4 +1,4 @@
-"""What waits for the log: answers, readers' bounds, arrivals."""
+"""Callbacks that wait for the log: responses, readers' bounds, arrivals."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from lockstep.runtime.daemon import call_isolated
 
 Callback = Callable[[], None]
 CALLBACK_FAILED = "callback.failed"
-"""Logged where a callback raised: those that wait behind it are called all the same."""
+"""Logged if a callback raises. The callbacks after it are still called."""
 
 
 class _Turn:
-    """The appends of one loop turn. Confirmed once the log is, up to `position`."""
+    """The appends of one loop turn. It is confirmed when the log is confirmed up to `position`."""
 
     __slots__ = ("opened_us", "position", "queues", "waiters")
 
@@ -24,24 +24,24 @@ class _Turn:
 
 
 class CommitWaiters:
-    """Loop turns in log order. A turn is open while it appends, pending while the log is not confirmed up to its end, then gone."""
+    """Loop turns in log order. A turn is open while it appends, and pending until the log is confirmed up to its end."""
 
     def __init__(self) -> None:
         self.touched: dict[ConsumeQueue, None] = {}
-        """Queues that the open turn appended to, in order."""
+        """Queues to which the open turn appended, in order."""
         self._waiters: list[Callback] = []
         self._written: list[Callback] = []
         self._pending: deque[_Turn] = deque()
         self.waiting_count = 0
-        """Callbacks that have not been called yet."""
+        """Number of callbacks that have not been called yet."""
         self._closed = 0
         """Where the last closed turn ended."""
         self.on_arrival: Callable[[str, int], None] | None = None
         self.on_confirmed: Callable[[int], None] | None = None
-        """Called with `opened_us` of each turn that appended messages, once its answers have left."""
+        """Called with `opened_us` of each turn that appended messages, after its responses were sent."""
 
     def wait(self, callback: Callback, turn_is_open: bool) -> None:
-        """Calls back once everything appended so far is confirmed; at once where nothing is pending."""
+        """Call back when everything appended so far is confirmed, at once if nothing is pending."""
         if turn_is_open:
             self._waiters.append(callback)
         elif self._pending:
@@ -52,12 +52,12 @@ class CommitWaiters:
         self.waiting_count += 1
 
     def wait_written(self, callback: Callback) -> None:
-        """Calls back when the open turn is written."""
+        """Call back when the open turn is written."""
         self._written.append(callback)
         self.waiting_count += 1
 
     def close_turn(self, position: int, opened_us: int = 0) -> None:
-        """The open turn is written, up to `position`. It is pending also where nobody waits: a later answer may tell of what it changed."""
+        """Close the open turn, which is written up to `position`. It is pending even without waiters: later responses depend on it."""
         if self._written:
             written, self._written = self._written, []
             self.waiting_count -= len(written)
@@ -70,7 +70,7 @@ class CommitWaiters:
             self._waiters = []
 
     def confirm(self, position: int) -> None:
-        """The log is confirmed up to `position`: readers see more, then answers leave, then held pulls wake, once per queue."""
+        """Confirm the log up to `position`: move readers' bounds, then send responses, then wake held pulls, once per queue."""
         pending = self._pending
         confirmed: list[_Turn] = []
         while pending and pending[0].position <= position:
@@ -93,7 +93,7 @@ class CommitWaiters:
                 call_isolated("arrival.failed", self.on_arrival, queue.topic, queue.queue_id)
 
     def forget(self) -> None:
-        """The log failed: nothing that waits is answered any more."""
+        """Drop all callbacks, because the log failed: no response that waits is sent any more."""
         self._waiters = []
         self._written = []
         self._pending.clear()

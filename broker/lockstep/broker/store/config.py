@@ -1,4 +1,4 @@
-"""What a store may be told."""
+"""The settings of a store."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -11,21 +11,21 @@ GIB = 1024 * MIB
 
 
 class FlushMode(Enum):
-    """When an answer counts as confirmed."""
+    """When the response to a write is confirmed."""
 
     ASYNC = "async"
-    """Once the write returned: a killed process loses nothing, a power cut the last flush interval."""
+    """When the write has returned: a killed process loses nothing, a power cut loses the last flush interval."""
     SYNC = "sync"
-    """Once a shared fdatasync covered it."""
+    """When a shared fdatasync has covered it."""
 
 
 OPEN_FILES_MAX = 256
-"""Consume-queue files that a broker holds open at once, where the limit of file descriptors is not low."""
+"""Consume-queue files that a broker keeps open at once, if the limit of file descriptors is not low."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose store it is. Another cluster or name on the same directory is refused."""
+    """The cluster and broker that own the store. Others are refused on the same directory."""
 
     cluster: str
     broker_name: str
@@ -33,7 +33,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Limits and times of one store; the defaults are Apache's where Apache has the setting."""
+    """Limits and times of one store. The defaults are Apache's if Apache has the setting."""
 
     path: str
     flush: FlushMode = FlushMode.ASYNC
@@ -46,33 +46,33 @@ class StoreConfig:
     queue_file_entries: int = 300_000
     """Entries of a consume-queue file of a new store: 6,000,000 bytes (RocketMQ: mappedFileSizeConsumeQueue)."""
     record_bytes_max: int = 4 * MIB + 64 * KIB
-    """A whole record: body of 4 MiB, names and properties beside it."""
+    """Size of a whole record: a body of 4 MiB, plus names and properties."""
     state_bytes_max: int | None = None
-    """The longest body of a state record; the changes of a turn that need more are split. None: what fits a file of the log."""
+    """The longest body of a state record. The changes of a turn are split if they need more. None for the length that fits a log file."""
     tail_bytes: int = 8 * MIB
-    """Recent log bytes kept in memory for readers that keep up."""
+    """Recent log bytes kept in memory, for readers that keep up."""
     queue_tail_bytes: int = 4 * MIB
-    """Recent consume-queue entries kept in memory, all queues together (20 bytes each)."""
+    """Recent consume-queue entries kept in memory for all queues together, 20 bytes each."""
     open_file_count_max: int = OPEN_FILES_MAX
-    """Consume-queue files held open at once."""
+    """Consume-queue files kept open at once."""
     snapshot_bytes: int = 64 * MIB
-    """Log written since the last snapshot that makes the next one due."""
+    """Bytes of log written since the last snapshot after which the next one is due."""
     snapshot_interval_ms: int = 60_000
     """Time after which a snapshot is due if anything changed."""
     retention_ms: int = 72 * 3600 * 1000
-    """Age of the record that follows it beyond which a whole segment goes (RocketMQ: fileReservedTime)."""
+    """A segment is removed when the record that follows it is older than this (RocketMQ: fileReservedTime)."""
     disk_used_percent_max: int = 80
-    """Use of the file system above which the oldest segments go whatever their age; 100 turns it off."""
+    """Use of the file system above which the oldest segments are removed whatever their age. 100 disables this."""
     log_bytes_max: int | None = None
-    """Log kept at most, in whole segments; None leaves it to the disk."""
+    """Largest length of the log, in whole segments. None if only the disk limits it."""
     disk_reserve_bytes: int | None = None
-    """Free space below which sends are refused; None is min(256 MiB, 5 % of the file system)."""
+    """Free space below which sends are refused. None for min(256 MiB, 5 % of the file system)."""
     cut_corrupt: bool = False
     """Corruption below the synced length cuts the log there instead of stopping the start. Acknowledged messages are lost."""
     verify_reads: bool = True
-    """Check magic, place and body CRC of what is read back from files before it is served."""
+    """Check magic, position and body CRC of records that are read from files, before they are served."""
     scrub_bytes_per_s: int = 0
-    """How much of the log the background scrub reads in a second; 0 turns it off."""
+    """Bytes of the log that the background scrub reads per second. 0 disables it."""
     store_host: bytes = bytes(8)
     """IPv4 address and port written into records until `Store.store_host` is set: 4 bytes and int32."""
 

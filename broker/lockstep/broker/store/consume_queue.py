@@ -1,12 +1,12 @@
-"""Consume queues: where the messages of one queue lie in the log. RocketMQ: ConsumeQueue.
+"""Consume queues: the positions of a queue's messages in the log. RocketMQ: ConsumeQueue.
 
     consumequeue/TOPIC/QUEUE/00000000000000000000    6,000,000 bytes of 20-byte entries; the name is the offset of the first byte
         0   8   physical offset
         8   4   size
        12   8   tag hash (0 without a tag)
 
-Entry i of the queue stands at byte 20·i of the files laid end to end. Files are sparse and have their full apparent length. They are built
-from the log and built again where they are missing, so nothing waits for them: recent entries stand in memory and are written in bulk.
+Entry i of the queue is at byte 20·i of the concatenated files. Files are sparse and have their full apparent length. They are built from
+the log, and built again if they are missing, so nothing waits for them: recent entries are in memory and are written in bulk.
 """
 
 from collections.abc import Callable
@@ -20,21 +20,21 @@ from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.files import File, Files
 
 FLUSH_ENTRY_COUNT = 3_200
-"""Entries of one queue that wait in memory for a write: 64,000 bytes."""
+"""Number of entries of one queue that are kept in memory before a write: 64,000 bytes."""
 KEEP_ENTRY_COUNT_MIN = 64
 READ_COUNT = 3_200
-"""Entries that are read at once."""
+"""Number of entries of one read."""
 CHECKED_COUNT = 1_024
-"""Entries below a minimum that was found, which have to name places below the log's start: more than a page of a file has."""
+"""Number of entries below a new minimum that must have positions below the log's start: more than a page of a file has."""
 
 
 def names_place(position: int, size: int) -> bool:
-    """Whether an entry names a place in the log, or belongs to a lost message (damage.py), which keeps its place."""
+    """Whether an entry has a position in the log, or belongs to a lost message (damage.py), which keeps its entry."""
     return position >= 0 and (size > 0 or size == LOST_SIZE)
 
 
 class QueueFiles:
-    """The open files of all queues, the least recently used closed first."""
+    """The open files of all queues. The least recently used one is closed first."""
 
     def __init__(self, files: Files, directory: str, entry_count: int, open_count_max: int) -> None:
         self._files = files
@@ -45,18 +45,18 @@ class QueueFiles:
         self._directories: dict[str, None] = {}
         """Directories whose names changed since the last `take_unsynced`, in order."""
         self._known: set[str] = set()
-        """Files whose names were once in `_directories`; a start can't know what the life before it left."""
+        """Files whose directories were in `_directories` once. A start can't know what the previous process left unsynced."""
         self._unsynced: dict[str, None] = {}
         """Paths written since then."""
         self._held: list[Callable[[], None]] | None = None
-        """While a start reads the log: what it will cut and remove when it has found nothing wrong."""
+        """While a start reads the log: the cuts and removals to do once it has found nothing wrong."""
 
     def path(self, queue: "ConsumeQueue", at: int) -> str:
-        """The file that holds byte `at` of the queue."""
+        """Return the path of the file that holds byte `at` of the queue."""
         return f"{queue.directory}/{at - at % self.file_bytes:020d}"
 
     def file(self, path: str, *, create: bool) -> File:
-        """FileNotFoundError where it is missing and not to be created."""
+        """Return the open file. Raise FileNotFoundError if it is missing and `create` is false."""
         file = self._open.pop(path, None)
         while file is None:
             try:
@@ -64,7 +64,7 @@ class QueueFiles:
             except OSError as error:
                 if error.errno not in SHORTAGE or not self._open:
                     raise
-                self._open.pop(next(iter(self._open))).close()  # its descriptor will do
+                self._open.pop(next(iter(self._open))).close()  # frees a descriptor
         self._open[path] = file
         if len(self._open) > self._open_count_max:
             oldest = next(iter(self._open))
@@ -87,7 +87,7 @@ class QueueFiles:
         return file
 
     def write(self, queue: "ConsumeQueue", at: int, data: bytes | bytearray) -> None:
-        """Puts entries at byte `at` of the queue's files."""
+        """Write entries at byte `at` of the queue's files."""
         done = 0
         while done < len(data):
             path = self.path(queue, at + done)
@@ -107,30 +107,30 @@ class QueueFiles:
                 self._directories[name] = None
 
     def take_unsynced(self) -> tuple[list[str], list[str]]:
-        """Paths of files and of directories that a snapshot has to sync."""
+        """Return the paths of files and of directories that a snapshot has to sync."""
         taken = (list(self._unsynced), list(self._directories))
         self._unsynced = {}
         self._directories = {}
         return taken
 
     def put_back(self, paths: list[str], directories: list[str]) -> None:
-        """The sync of what `take_unsynced` returned has failed: the next one covers it. Files removed meanwhile are passed over then."""
+        """Let the next sync cover these paths: the sync after `take_unsynced` has failed. Files removed meanwhile are skipped then."""
         self._unsynced = dict.fromkeys(paths) | self._unsynced
         self._directories = dict.fromkeys(directories) | self._directories
 
     def sync(self, paths: list[str], directories: list[str]) -> None:
-        """Syncs with descriptors of its own: it runs in a worker thread. What was dropped meanwhile is passed over."""
+        """Sync with separate descriptors, because it runs in a worker thread. Files removed meanwhile are skipped."""
         self._files.sync_many(paths, directories)
 
     def entries(self, directory: str, index: int, count: int) -> bytes:
-        """Up to `count` entries from `index` on, as far as one file has them. Empty when it is missing. For a worker thread."""
+        """Return up to `count` entries from `index` on that one file holds. Empty if it is missing. For a worker thread."""
         at = index * ENTRY_BYTES
         within = at % self.file_bytes
         data = self.read(f"{directory}/{at - within:020d}", min(count * ENTRY_BYTES, self.file_bytes - within), within)
         return data[: len(data) - len(data) % ENTRY_BYTES]
 
     def names(self, queue: "ConsumeQueue") -> list[int]:
-        """First bytes of the queue's files, in order."""
+        """Return the first bytes of the queue's files, in order."""
         return self._first_bytes(queue.directory)
 
     def _first_bytes(self, directory: str) -> list[int]:
@@ -139,17 +139,17 @@ class QueueFiles:
         return [int(name) for name in self._files.listdir(directory) if is_log_name(name)]
 
     def hold(self) -> None:
-        """Until `release` nothing is cut or removed: a start that is refused leaves the files as they were."""
+        """Postpone cuts and removals until `release`, so that a start that fails leaves the files as they were."""
         self._held = []
 
     def release(self) -> None:
-        """Does what was held back, in order."""
+        """Do the postponed cuts and removals, in order."""
         held, self._held = self._held or [], None
         for change in held:
             change()
 
     def cut(self, queue: "ConsumeQueue", at: int) -> None:
-        """Makes everything from byte `at` on zero."""
+        """Zero everything from byte `at` on."""
         if self._held is not None:
             self._held.append(lambda: self.cut(queue, at))
             return
@@ -173,7 +173,7 @@ class QueueFiles:
         self._directories[path.rpartition("/")[0]] = None
 
     def remove_below(self, queue: "ConsumeQueue", at: int) -> None:
-        """Removes the files that lie wholly below byte `at`. Where no descriptor is free they stay until the next call."""
+        """Remove the files that are wholly below byte `at`. Without a free descriptor they remain until the next call."""
         if self._held is not None:
             self._held.append(lambda: self.remove_below(queue, at))
             return
@@ -188,7 +188,7 @@ class QueueFiles:
                 self.remove(f"{queue.directory}/{start:020d}")
 
     def read(self, path: str, size: int, within: int) -> bytes:
-        """Reads with a descriptor of its own: it runs in a worker thread. Empty where the file is missing."""
+        """Read with a separate descriptor, because it runs in a worker thread. Empty if the file is missing."""
         try:
             file = self._files.open(path)
         except FileNotFoundError:
@@ -199,14 +199,14 @@ class QueueFiles:
             file.close()
 
     def search(self, directory: str, low: int, high: int, log_start: int) -> tuple[int, int | None]:
-        """First index in [low, high) whose message lies at or above the log's start, and where; else (high, None). For a worker thread.
+        """Return the first index in [low, high) whose message is at or above the log's start, and its position. Else (high, None).
 
-        An entry that names no place (zeros, a negative number) does not count as removed: its message may be in the log. The position is
-        the log's start then, and a read of the entry repairs it (repair.py).
+        For a worker thread. An entry without a position (zeros, a negative number) is not considered removed: its message may be in the
+        log. The returned position is the log's start then, and reading the entry repairs it (repair.py).
         """
         first, end = low, high
         position: int | None = None
-        middle = low  # mostly nothing moved
+        middle = low  # usually nothing moved
         while low < high:
             index, found = self._next_place(directory, middle, high)
             if found is not None and found < log_start:
@@ -217,7 +217,7 @@ class QueueFiles:
             middle = (low + high) // 2
         if low == end:
             position = None
-        # Positions rise with the index: one of a removed message does not follow one that is still there.
+        # Positions rise with the index: the entry of a removed message never follows one that still exists.
         while low > first:
             begin = max(first, low - CHECKED_COUNT)
             entries = self._entries_between(directory, begin, low)
@@ -229,9 +229,9 @@ class QueueFiles:
         return low, position
 
     def _next_place(self, directory: str, index: int, high: int) -> tuple[int, int | None]:
-        """(index, log position) of the first entry in [index, high) that names a place; (high, None) when there is none.
+        """Return (index, log position) of the first entry in [index, high) that has a position, or (high, None) if there is none.
 
-        Where the file of `index` was removed with all before it: (last index of that file, -1).
+        If the file of `index` was removed with all before it, return (last index of that file, -1).
         """
         per_file = self.file_bytes // ENTRY_BYTES
         oldest: int | None = None
@@ -253,7 +253,7 @@ class QueueFiles:
         return high, None
 
     def _entries_between(self, directory: str, first: int, end: int) -> list[tuple[int, int, int]]:
-        """Entries [first, end), those of files that are missing as zeros."""
+        """Return the entries [first, end). Those of missing files are zeros."""
         found: list[tuple[int, int, int]] = []
         per_file = self.file_bytes // ENTRY_BYTES
         while first < end:
@@ -292,15 +292,15 @@ class ConsumeQueue:
         self.directory = directory
         self.topic_field = topic_field
         self.min = 0
-        """The first offset that is there."""
+        """The first existing offset."""
         self.min_position: int | None = None
-        """Where in the log it lies; None while there is none, or while a start has not looked yet."""
+        """Its position in the log. None while the queue is empty, or while a start has not determined it yet."""
         self.next = 0
-        """The offset that the next message gets."""
+        """The offset of the next message."""
         self.bytes_in = 0
-        """Of the records that were appended since the store was opened."""
+        """Bytes of the records that were appended since the store was opened."""
         self.visible = 0
-        """One behind the last confirmed message."""
+        """One more than the offset of the last confirmed message."""
         self.flushed = 0
         """Entries below it are in the files."""
         self._entries = bytearray()
@@ -308,41 +308,41 @@ class ConsumeQueue:
         """Offset of the first entry in memory."""
 
     def restore(self, minimum: int, following: int) -> None:
-        """What a snapshot says; entries below `following` are in the files."""
+        """Restore the offsets of a snapshot. Entries below `following` are in the files."""
         self.min = minimum
         self.next = self.visible = self.flushed = self._base = following
         self.min_position = None
         self._entries = bytearray()
 
     def add(self, entries: bytearray | bytes, count: int) -> None:
-        """Entries of the next `count` messages."""
+        """Add the entries of the next `count` messages."""
         if self.min == self.next:
             self.min_position = POSITION.unpack_from(entries)[0]
         self._entries += entries
         self.next += count
 
     def hide(self) -> None:
-        """Nothing below `next` is there any more: the topic was dropped. Its offsets never return."""
+        """Remove everything below `next`, because the topic was deleted. Its offsets are not used again."""
         self.min = self.visible = self.flushed = self._base = self.next
         self.min_position = None
         self._entries = bytearray()
 
     def flush(self, files: QueueFiles) -> None:
-        """Writes what only memory has."""
+        """Write the entries that only memory has."""
         if self.flushed < self.next:
             with memoryview(self._entries) as view, view[(self.flushed - self._base) * ENTRY_BYTES :] as data:
                 files.write(self, self.flushed * ENTRY_BYTES, bytes(data))
             self.flushed = self.next
 
     def rewrite(self, index: int, entries: bytes) -> None:
-        """Replaces those of the entries from `index` on that memory holds."""
+        """Replace the entries from `index` on, as far as memory holds them."""
         skip = max(0, self._base - index)
         data = entries[skip * ENTRY_BYTES :][: max(0, self.next - index - skip) * ENTRY_BYTES]
         at = (index + skip - self._base) * ENTRY_BYTES
         self._entries[at : at + len(data)] = data
 
     def trim(self, keep: int) -> None:
-        """Keeps about the last `keep` entries in memory, and all that the files lack."""
+        """Keep about the last `keep` entries in memory, and all that the files lack."""
         held = self.next - self._base
         if held > keep + (keep >> 1):
             cut = min(held - keep, self.flushed - self._base)
@@ -353,31 +353,31 @@ class ConsumeQueue:
         return index >= self._base
 
     def recent(self, index: int, count: int) -> bytes:
-        """`count` entries from `index` on, which memory holds."""
+        """Return `count` entries from `index` on, which memory holds."""
         at = (index - self._base) * ENTRY_BYTES
         return bytes(self._entries[at : at + count * ENTRY_BYTES])
 
     def place(self, files: QueueFiles, index: int, count: int) -> tuple[str, int, int]:
-        """(path, size, byte in the file) of up to `count` entries that memory no longer holds."""
+        """Return (path, size, byte in the file) of up to `count` entries that memory no longer holds."""
         at = index * ENTRY_BYTES
         within = at % files.file_bytes
         return files.path(self, at), min(min(count, self._base - index) * ENTRY_BYTES, files.file_bytes - within), within
 
     def memory_entry(self, index: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tag hash) of an entry that memory holds."""
+        """Return (physical offset, size, tag hash) of an entry that memory holds."""
         if not self._base <= index < self.next:
             return None
         return ENTRY.unpack_from(self._entries, (index - self._base) * ENTRY_BYTES)
 
     def find_min(self, files: QueueFiles, log_start: int) -> bool:
-        """Moves `min` to the first entry at or above the log's start; whether it moved. May wait for the disk."""
+        """Move `min` to the first entry at or above the log's start. Return whether it moved. May wait for the disk."""
         if self.min_position is not None and self.min_position >= log_start:
             return False
         found = files.search(self.directory, self.min, self.flushed, log_start)
         return self.settle_min(found, log_start)
 
     def settle_min(self, found: tuple[int, int | None], log_start: int) -> bool:
-        """Takes what `QueueFiles.search` found up to `flushed`, and goes on in memory."""
+        """Set `min` from the result of `QueueFiles.search` up to `flushed`, and continue in memory."""
         before = self.min
         index, position = found
         if position is None:

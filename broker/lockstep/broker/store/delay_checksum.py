@@ -1,14 +1,14 @@
-"""The checksum of a delayed message while it waits.
+"""The checksum of a delayed message until it is delivered.
 
-RocketMQ's layout has a CRC of the body alone. Of a message that waits the broker also reads back the properties, the store time and the
-head, and decides by them where and when it is delivered. So a record of the topic of delayed messages has a CRC-32 of all its bytes in a
-field that only transactions use:
+RocketMQ's layout has a CRC of the body only. The broker also reads back the properties, the store time and the head of a delayed message,
+and decides by them where and when to deliver it. So a record of the topic of delayed messages has a CRC-32 of all its bytes in a field that
+only transactions use:
 
     at  bytes
     76   4     SEAL_MARK
     80   4     CRC-32 of the record without bytes 76 to 84
 
-Records of earlier versions have zeros there, and are read without the check.
+Records of earlier versions have zeros there and are read without the check.
 """
 
 from struct import Struct
@@ -23,12 +23,12 @@ SCHEDULE = SCHEDULE_TOPIC.encode()
 
 
 def seal(data: bytearray, begin: int) -> None:
-    """Writes the checksum into the record that ends `data`, when all its other fields are set."""
+    """Write the checksum into the last record of `data`, whose other fields are all set."""
     SEAL.pack_into(data, begin + PREPARED_OFFSET_AT, SEAL_MARK, _crc(data, begin, len(data)))
 
 
 def seal_holds(data: bytes | bytearray | memoryview, begin: int, end: int, topic: bytes) -> bool:
-    """Whether the record [begin, end) is what was sealed, or is of a kind or version that has no checksum."""
+    """Whether the record [begin, end) has the right checksum, or is of a topic or version without one."""
     mark, crc = SEAL.unpack_from(data, begin + PREPARED_OFFSET_AT)
     if mark != SEAL_MARK and (topic != SCHEDULE or not (mark or crc)):
         return True

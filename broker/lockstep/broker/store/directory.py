@@ -1,22 +1,22 @@
 """The store's directory and its small files.
 
     lock                    fcntl lock on byte 0 (Java's record lock)
-    abort                   exists while the store is open or was not closed in order
+    abort                   exists while the store is open, or if it was not closed in order
     checkpoint              three int64: store times up to which log, queues and index are on disk (Apache's, 4096 bytes)
     commitlog/ consumequeue/ index/ config/
     lockstep/identity       {"format", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries", "log_start"}
-    lockstep/proof          32 random hex digits, sent to nameservers alone: a broker without them is not of this store
-    lockstep/term           "ACCEPTED LAST": the last term that a nameserver may have accepted, and the term of the last start. The log has
-                            the second too, unless damage there was cut
-    lockstep/boot           kernel boot id under which the store last served, a blank, the flush mode in which it did
-    lockstep/synced         how far fdatasync has covered the log, in two slots of 512 bytes written in turn:
+    lockstep/proof          32 random hex digits, sent to nameservers only: a broker without them is not of this store
+    lockstep/term           "ACCEPTED LAST": the last term that a nameserver may have accepted, and the term of the last start. The log also
+                            has the second one, unless damage there was cut
+    lockstep/boot           kernel boot id under which the store last served, a blank, and the flush mode
+    lockstep/synced         position up to which fdatasync has covered the log, in two slots of 512 bytes written in turn:
                             magic 8, number 8, log offset 8, CRC-32 of these 4; the valid slot with the higher number counts
-    lockstep/sync_failed    a sync failed in this boot: what is read may not be on the disk
+    lockstep/sync_failed    a sync failed in this boot: bytes that can be read may not be on the disk
     lockstep/snapshot-N     the tables at log offset N (snapshot.py)
-    lockstep/start          the log offset at which the log begins; written before retention removes what lies below
-    lockstep/next-log-file  empty, open while the store is: it becomes the next file of the log (commit_log.py)
-    lockstep/damage         what is known to be damaged (damage.py)
-    lockstep/set-aside-N/   what a start with --cut-corrupt took out of the store, and manifest.json
+    lockstep/start          the log offset at which the log begins; written before retention removes older segments
+    lockstep/next-log-file  empty, open while the store is; it becomes the next file of the log (commit_log.py)
+    lockstep/damage         the known damage (damage.py)
+    lockstep/set-aside-N/   files that a start with --cut-corrupt has taken out of the store, and manifest.json
 
 Small files are replaced by tmp, fsync, rename, fsync of the directory.
 """
@@ -61,7 +61,7 @@ _PROOF = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """What `lockstep/identity` says: fixed at the store's birth."""
+    """The content of `lockstep/identity`, which is fixed when the store is created."""
 
     cluster: str
     broker_name: str
@@ -69,11 +69,11 @@ class StoreIdentity:
     segment_bytes: int
     queue_file_entries: int
     log_start: int
-    """Where the log began then: above 0 in one that another program made. All state is behind it."""
+    """Where the log began then: above 0 if another program wrote the log. All state comes after it."""
 
 
 class StoreDirectory:
-    """Names, locks and replaces; knows nothing of records."""
+    """Creates, locks and replaces the files of a store. It does not read records."""
 
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
@@ -88,10 +88,10 @@ class StoreDirectory:
         self._slot_number = 0
         self.presence = PathWatch(files)
         self.slot_position = 0
-        """The log offset that the newest slot names."""
+        """The log offset in the newest slot."""
 
     def lock(self) -> None:
-        """Creates the directory when it is missing and takes the lock; StoreInUseError when another process has it."""
+        """Create the directory if it is missing, and take the lock. Raise StoreInUseError if another process has it."""
         files = self._files
         files.makedirs(self.root)
         try:
@@ -101,12 +101,12 @@ class StoreDirectory:
                 f"store {self.root} is open in another broker: stop that one, or give this one a directory of its own"
             ) from error
         self.presence.watch(f"{self.root}/lock")
-        # The life before this one may have died between making a name and syncing it.
+        # The previous process may have died between creating a name and syncing it.
         for above in directories_above(self.root):
             try:
                 files.sync_directory(above)
             except PermissionError:
-                pass  # a directory above the store that this user may pass but not read: it was made by someone else
+                pass  # a directory above the store that this user may traverse but not read: another user created it
         files.sync_directory(self.root)
 
     def unlock(self) -> None:
@@ -122,10 +122,10 @@ class StoreDirectory:
     def survey(
         self, wanted: Identity, config: StoreConfig, new_store_id: str, recorded_start: Callable[[], int | None]
     ) -> tuple[StoreIdentity, LogSurvey, bool]:
-        """Whose directory it is and what its log consists of; whether it has no identity yet. Changes nothing.
+        """Return the identity of the directory, the parts of its log, and whether the identity is new. Changes nothing.
 
-        `recorded_start` returns where the log begins, None when that is not known (snapshot.py).
-        IdentityError when it is another's; StoreCorruptError as survey.py says.
+        `recorded_start` returns where the log begins, or None if that is not known (snapshot.py).
+        Raises IdentityError if the store belongs to another broker, and StoreCorruptError as survey.py describes.
         """
         text = self.read(f"{self.own}/identity")
         found = log_files(self._files, self.log)
@@ -143,13 +143,13 @@ class StoreDirectory:
         return identity, self.survey_log(identity, found, start, cut_corrupt=config.cut_corrupt), text is None
 
     def survey_log(self, identity: StoreIdentity, found: list[LogFile], start: int | None, *, cut_corrupt: bool) -> LogSurvey:
-        """What the log consists of; StoreCorruptError as survey.py says."""
-        # Snapshots are written after syncs: without the record of those, the older one vouches for them.
+        """Return the parts of the log. Raises StoreCorruptError as survey.py describes."""
+        # Snapshots are written after syncs: if the record of syncs is missing, the older snapshot proves how far the log was synced.
         synced = max(self.read_synced()[1] or min(self.snapshot_positions(), default=0), identity.log_start)
         return survey_log(found, self.log, identity.segment_bytes, start=start, synced=synced, cut_corrupt=cut_corrupt)
 
     def _new_identity(self, wanted: Identity, config: StoreConfig, new_store_id: str, found: list[LogFile]) -> StoreIdentity:
-        """Of a new store, or of a log that another program made: it begins where its first file does, nothing below counts as lost."""
+        """Return a new identity. A log that another program wrote begins with its first file: nothing below that counts as lost."""
         own = self._files.listdir(self.own) if self._files.exists(self.own) else []
         left = [name for name in own if not name.endswith(".tmp")]
         if left and (found or self.snapshot_positions()):
@@ -165,13 +165,13 @@ class StoreDirectory:
         return StoreIdentity(wanted.cluster, wanted.broker_name, new_store_id, segment_bytes, entries, start)
 
     def snapshot_positions(self) -> list[int]:
-        """Positions that have a snapshot file, oldest first."""
+        """Return the positions of the snapshot files, oldest first."""
         names = self._files.listdir(self.own) if self._files.exists(self.own) else []
         tails = [name[len(SNAPSHOT_PREFIX) :] for name in names if name.startswith(SNAPSHOT_PREFIX)]
         return sorted(int(tail) for tail in tails if is_log_name(tail))
 
     def read_start(self) -> int | None:
-        """Where the log began when retention last ran; None: an older version, which did not record it."""
+        """Return where the log began when retention last ran. None if an older version did not record it."""
         text = self.read(f"{self.own}/start")
         if text is None:
             return None
@@ -182,7 +182,7 @@ class StoreDirectory:
         return int(text)
 
     def read_synced(self) -> tuple[int, int]:
-        """(number, log offset) of the newest slot; (0, 0) when there is none."""
+        """Return (number, log offset) of the newest slot, or (0, 0) if there is none."""
         data = self.read(f"{self.own}/synced") or b""
         newest = (0, 0)
         for at in (0, SLOT_BYTES):
@@ -196,7 +196,7 @@ class StoreDirectory:
     # -- changes ---------------------------------------------------------------------------------
 
     def establish(self, identity: StoreIdentity, *, fresh: bool) -> None:
-        """Makes what is missing of the directories, and the identity of a new store durable before anything else."""
+        """Create missing directories, and make the identity of a new store durable before anything else."""
         for name in ("commitlog", "consumequeue", "index", "config", "lockstep"):
             self._files.makedirs(f"{self.root}/{name}")
         self._files.sync_directory(self.root)
@@ -205,7 +205,7 @@ class StoreDirectory:
             self.replace(f"{self.own}/identity", json.dumps({"format": FORMAT, **_plain(identity)}, indent=1).encode())
 
     def proof(self, random: Random) -> str:
-        """The store's secret: made at its birth, or by the first start of a version that has proofs. Raises StoreCorruptError."""
+        """Return the store's secret, and create it if the store has none (new, or of an older version). Raises StoreCorruptError."""
         path = f"{self.own}/proof"
         text = self.read(path)
         if text is None:
@@ -217,14 +217,16 @@ class StoreDirectory:
         return found
 
     def save_start(self, position: int) -> None:
-        """Records where the log begins, before the files below it go: a first file that is missing is then known from one that went."""
+        """Record where the log begins, before retention removes older files: a later start can then tell a missing first file from a
+        removed one.
+        """
         self.replace(f"{self.own}/start", b"%d\n" % position)
 
     def save_damage(self, data: bytes) -> None:
         self.replace(self.damage_path, data)
 
     def set_aside(self) -> str:
-        """A new directory `lockstep/set-aside-N` for what a start takes out of the store."""
+        """Create and return a new directory `lockstep/set-aside-N`, for files that a start takes out of the store."""
         number = 1
         while self._files.exists(f"{self.own}/set-aside-{number}"):
             number += 1
@@ -234,7 +236,7 @@ class StoreDirectory:
         return path
 
     def begin(self) -> bool:
-        """Marks the store as open; whether it had been closed in order."""
+        """Mark the store as open. Return whether it had been closed in order."""
         path = f"{self.root}/abort"
         clean = not self._files.exists(path)
         if clean:
@@ -243,17 +245,17 @@ class StoreDirectory:
         return clean
 
     def finish(self) -> None:
-        """Marks the store as closed in order."""
+        """Mark the store as closed in order."""
         self._files.unlink(f"{self.root}/abort")
         self._files.sync_directory(self.root)
 
     def take_back(self) -> None:
-        """Undoes `begin` after a start that has failed. Where that fails the store counts as not closed in order, which is always right."""
+        """Undo `begin` after a failed start. If that fails, the store is considered not closed in order, which is always safe."""
         with suppress(OSError):
             self.finish()
 
     def checkpoint(self, store_ms: int) -> None:
-        """Apache's checkpoint: what was stored up to this time is on disk, in all three kinds of file."""
+        """Write Apache's checkpoint: messages stored up to this time are on disk, in all three kinds of file."""
         file = self._files.open(f"{self.root}/checkpoint", create=True)
         try:
             file.truncate(CHECKPOINT_BYTES)
@@ -265,7 +267,7 @@ class StoreDirectory:
     # -- term ------------------------------------------------------------------------------------
 
     def terms(self) -> tuple[int, int]:
-        """Returns the last term that a nameserver may have accepted and the term of the last start; zeros when they are not known."""
+        """Return the last term that a nameserver may have accepted, and the term of the last start. Zeros if they are not known."""
         parts = (self.read(f"{self.own}/term") or b"").split()
         if not 1 <= len(parts) <= 2 or not all(part.isdigit() for part in parts):
             return 0, 0
@@ -277,7 +279,7 @@ class StoreDirectory:
     # -- boot ------------------------------------------------------------------------------------
 
     def boot(self) -> tuple[str, str] | None:
-        """(boot id, flush mode) of the last time the store served; None for a new one."""
+        """Return (boot id, flush mode) of the last time the store served, or None for a new one."""
         text = self.read(f"{self.own}/boot")
         if text is None:
             return None
@@ -290,7 +292,7 @@ class StoreDirectory:
     # -- synced length ---------------------------------------------------------------------------
 
     def load_synced(self) -> int:
-        """How far a sync had covered the log for certain. Opens the slots for `save_synced`."""
+        """Return up to where a sync has certainly covered the log, and open the slots for `save_synced`."""
         if self._slots is not None:
             return self.slot_position
         path = f"{self.own}/synced"
@@ -305,7 +307,7 @@ class StoreDirectory:
         return self.slot_position
 
     def save_synced(self, position: int) -> None:
-        """Writes the other slot and syncs it. One caller at a time; may run in a worker thread."""
+        """Write the other slot and sync it. One caller at a time; may run in a worker thread."""
         assert self._slots is not None
         number = self._slot_number + 1
         data = SLOT.pack(SLOT_MAGIC, number, position, 0)[:24]
@@ -318,7 +320,7 @@ class StoreDirectory:
         return self._files.exists(f"{self.own}/sync_failed")
 
     def mark_sync_failed(self, failed: bool) -> None:
-        """Needs no sync: where the page cache is gone, so is the danger. An OSError changes nothing any more."""
+        """Record whether a sync has failed. Needs no sync: if the page cache is lost, so is the danger. An OSError is ignored."""
         path = f"{self.own}/sync_failed"
         if failed:
             try:
@@ -332,7 +334,7 @@ class StoreDirectory:
     # -- small files -----------------------------------------------------------------------------
 
     def read(self, path: str) -> bytes | None:
-        """A whole small file; None where there is none."""
+        """Return the content of a small file, or None if it does not exist."""
         try:
             file = self._files.open(path)
         except FileNotFoundError:
@@ -343,7 +345,7 @@ class StoreDirectory:
             file.close()
 
     def replace(self, path: str, *chunks: bytes) -> None:
-        """The file holds `chunks`, one behind the other, or what it held before, whatever happens; durable when this returns."""
+        """Replace the content of a file with the concatenated `chunks`, atomically. Durable on return."""
         temporary = path + ".tmp"
         if self._files.exists(temporary):
             self._files.unlink(temporary)
@@ -363,12 +365,12 @@ class StoreDirectory:
         return QueueFiles(self._files, self.queues, identity.queue_file_entries, open_count_max)
 
     def queue_directories(self) -> list[tuple[str, int]]:
-        """(topic, queue id) of every consume queue on disk."""
+        """Return (topic, queue id) of every consume queue on disk."""
         return queue_directories(self._files, self.queues)
 
 
 def directories_above(path: str) -> list[str]:
-    """The nearest first, up to "/" or, of a relative path, to "."."""
+    """Return the directories above a path, the nearest first, up to "/" or, for a relative path, to "."."""
     above = []
     while path not in ("/", "."):
         head, slash, _ = path.rstrip("/").rpartition("/")

@@ -8,14 +8,14 @@ from lockstep.runtime.files import DiskSpace, Files
 RESERVE_BYTES_MAX = 256 * MIB
 RESERVE_PERCENT = 5
 LOOK_BYTES_MAX = 16 * MIB
-"""Written between two looks at the file system, at most: others write to it too."""
+"""Largest number of bytes written between two looks at the file system: others write to it too."""
 LOOK_INTERVAL_MS = 1_000
 REFUSED_LOOK_INTERVAL_MS = 50
-"""How often a refused send looks again: this is how writes resume by themselves."""
+"""How often a refused send causes another look, so that sends resume without a restart."""
 
 
 class DiskWatch:
-    """Refuses sends when the file system runs full; state records go on into the reserve."""
+    """Refuses sends when the file system is nearly full. State records may still use the reserve."""
 
     def __init__(self, config: StoreConfig, files: Files) -> None:
         self._path = config.path
@@ -24,7 +24,7 @@ class DiskWatch:
         self._reserve_bytes = config.disk_reserve_bytes
         self._looked_ms = 0
         self.room = 0
-        """Bytes that may be appended before the next look."""
+        """Number of bytes that may be appended before the next look."""
         self._look(0)
 
     @property
@@ -39,12 +39,12 @@ class DiskWatch:
         self.room = min(LOOK_BYTES_MAX, self._space.free_bytes - self.reserve_bytes)
 
     def passed(self, now_ms: int) -> None:
-        """Looks again once the last look is old."""
+        """Look again if the last look is too old."""
         if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
             self._look(now_ms)
 
     def make_room(self, size: int, now_ms: int) -> None:
-        """The room is used up: looks again, and raises ServiceNotAvailableError where `size` bytes would go into the reserve."""
+        """Look again because the room is used up. Raise ServiceNotAvailableError if `size` bytes would go into the reserve."""
         refused = self.room < LOOK_BYTES_MAX and self._space.free_bytes - size < self.reserve_bytes
         if not refused or now_ms - self._looked_ms >= REFUSED_LOOK_INTERVAL_MS:
             self._look(now_ms)
@@ -57,7 +57,7 @@ class DiskWatch:
         self.room = max(self.room, size)
 
     def check_beginning(self, what: str, now_ms: int) -> None:
-        """ServiceNotAvailableError where less than half the reserve is free: the rest is for commits of what is there."""
+        """Raise ServiceNotAvailableError if less than half the reserve is free: the rest is for commits of existing groups."""
         half = self.reserve_bytes // 2
         if self._space.free_bytes - half >= LOOK_BYTES_MAX and now_ms - self._looked_ms < LOOK_INTERVAL_MS:
             return

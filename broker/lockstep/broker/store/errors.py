@@ -1,4 +1,4 @@
-"""Why a store can't be opened or used. Each error carries the exit code of the process that it ends."""
+"""Errors of a store that can't be opened or used. Each carries the exit code of the process that it ends."""
 
 from typing import ClassVar
 
@@ -6,19 +6,19 @@ from lockstep.protocol.errors import StoreError
 
 
 class StoreDiskError(StoreError):
-    """The disk refused: a failed write or sync is final, and the process ends before it gives another answer."""
+    """The disk failed. A failed write or sync is final, and the process exits before it sends another response."""
 
     exit_code: ClassVar[int] = 3
 
 
 class IdentityError(StoreError):
-    """The directory belongs to another cluster or broker, or has a format that this version does not know."""
+    """The directory belongs to another cluster or broker, or has an unknown format."""
 
     exit_code: ClassVar[int] = 4
 
 
 class StoreCorruptError(StoreError):
-    """Bytes that a sync had covered are not what was written. `position` is the log offset of the first bad record, −1 outside the log."""
+    """Synced bytes are not those that were written. `position` is the log offset of the first bad record, −1 outside the log."""
 
     exit_code: ClassVar[int] = 5
 
@@ -28,19 +28,19 @@ class StoreCorruptError(StoreError):
 
 
 class StoreInUseError(StoreError):
-    """Another process, or another store in this one, has the directory open."""
+    """Another process, or another store in this process, has the directory open."""
 
     exit_code: ClassVar[int] = 6
 
 
 class NoNextFileError(StoreDiskError):
-    """The next file of the log can't be created now, for want of a descriptor, an inode or quota. Nothing has changed."""
+    """The next file of the log can't be created now, for lack of a descriptor, an inode or quota. Nothing has changed."""
 
 
 def misplaced(error: OSError, root: str) -> StoreCorruptError | None:
-    """The error of a store in which a directory has the name of a file, or a file that of a directory; None for any other error.
+    """Return the error of a store in which a directory has the name of a file, or the reverse. None for any other error.
 
-    The disk has not failed then: another program, or a person, has put it there.
+    In that case the disk has not failed: another program, or a person, has put it there.
     """
     path = str(error.filename)
     if not isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError) or not path.startswith(f"{root}/"):

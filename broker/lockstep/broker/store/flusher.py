@@ -1,4 +1,4 @@
-"""When the log is synced: in the background every interval, or at once, one fdatasync for all who wait. RocketMQ: GroupCommitService."""
+"""Syncs the log: in the background every interval, or at once, one fdatasync for all waiters. RocketMQ: GroupCommitService."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host
 
 SLOT_INTERVAL_MS = 1_000
-"""How late the recorded synced length may be."""
+"""How late the recorded synced length may be, in ms."""
 
 
 class Flusher:
-    """One sync at a time, in a worker thread. A failed one is final: it is marked, told and never repeated."""
+    """Runs one sync at a time, in a worker thread. A failed one is final: it is marked, reported and never repeated."""
 
     def __init__(
         self,
@@ -44,18 +44,18 @@ class Flusher:
         self._stopping = False
         self._abandoned = False
         self._record = False
-        """Somebody wants the synced length recorded with the next sync."""
+        """Whether the next sync has to record the synced length."""
         self._ended = asyncio.Event()
         self._ended.set()
 
     def written(self, now: bool) -> None:
-        """Something was written; `now`: somebody waits for the sync."""
+        """Note that something was written. `now`: a caller waits for the sync."""
         self._wake.set()
         if now or self._log.written - self._log.synced >= self._config.flush_bytes:
             self._urgent.set()
 
     async def sync(self, *, record: bool = False) -> None:
-        """Returns when everything written is on the disk, and with `record` that fact too. StoreDiskError where that failed."""
+        """Wait until everything written is on the disk, and with `record` the synced length too. Raise StoreDiskError if that failed."""
         position = self._log.written
         if self._failed is not None:
             raise StoreDiskError(f"the log could not be synced: {self._failed}") from self._failed
@@ -68,13 +68,13 @@ class Flusher:
         await done
 
     def start(self, tasks: Tasks) -> None:
-        """Syncs until `stop` or `abandon`."""
+        """Sync until `stop` or `abandon`."""
         self._ended.clear()
         tasks.spawn(self._run(), "store.flush")
 
     async def _run(self) -> None:
         try:
-            # What was written while a sync ran is covered by another one, also when closing.
+            # Bytes written while a sync runs are covered by another one, also when closing.
             while not self._stopping or self._wake.is_set():
                 await self._due()
                 if self._abandoned:
@@ -96,7 +96,7 @@ class Flusher:
             self._ended.set()
 
     async def stop(self) -> None:
-        """A last sync, the synced length recorded with it, then no more. StoreDiskError where that failed."""
+        """Run a last sync, record the synced length with it, and stop. Raise StoreDiskError if that failed."""
         self._stopping = True
         self._wake.set()
         self._urgent.set()
@@ -105,17 +105,17 @@ class Flusher:
             raise StoreDiskError(f"the log could not be synced: {self._failed}") from self._failed
 
     def abandon(self) -> None:
-        """No other sync begins."""
+        """Begin no further sync."""
         self._stopping = self._abandoned = True
         self._wake.set()
         self._urgent.set()
 
     async def ended(self) -> None:
-        """Returns when no sync runs any more."""
+        """Wait until no sync runs."""
         await self._ended.wait()
 
     async def _due(self) -> None:
-        """Waits until a sync is due, the recorded synced length is too old, or the files have to be looked for again."""
+        """Wait until a sync is due, the recorded synced length is too old, or the watched files have to be checked."""
         behind = self._directory.slot_position < self._log.synced
         rest_ms = min(CHECK_MS, max(0, self._slot_due())) if behind else CHECK_MS
         try:
@@ -147,17 +147,17 @@ class Flusher:
                 done.set_result(None)
 
     def _sync_files(self, plan: SyncPlan, save: bool) -> None:
-        """In a worker thread."""
+        """Sync, in a worker thread."""
         try:
             plan.run()
-            # A sync of files that were removed succeeds as well, and confirms nothing.
+            # A sync of files that were removed also succeeds, and confirms nothing.
             self._directory.presence.check()
             if save and plan.position > self._directory.slot_position:
                 self._directory.save_synced(plan.position)
         except OSError as error:
             self._directory.presence.check()
             if error.errno in SHORTAGE:
-                raise  # no page was lost, and the mark needs a descriptor, too
+                raise  # no page was lost, and the mark needs a descriptor too
             self._directory.mark_sync_failed(True)
             raise
 
@@ -167,7 +167,7 @@ class Flusher:
         self._on_failed(error)
 
     def _release(self, error: BaseException) -> None:
-        """Nobody waits for a sync that will not come."""
+        """Fail all waiters of a sync that will not come."""
         for _, done in self._waiters:
             if not done.done():
                 done.set_exception(error)

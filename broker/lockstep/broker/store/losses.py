@@ -1,8 +1,8 @@
-"""What a start has lost below its snapshot.
+"""The messages that a start has lost below its snapshot.
 
-A start reads the log from its newest snapshot on. When it finds that something below is damaged (a log file is absent or short, a queue
-disagrees with the log, the record before the snapshot can't be read) it first compares everything below the snapshot with the queues, as a
-scrub does. So it knows the messages that are lost, by queue and offset, before it changes a file; without --cut-corrupt it is refused then.
+A start reads the log from its newest snapshot on. If it finds damage below (a log file is absent or short, a queue disagrees with the log,
+or the record before the snapshot can't be read), it first compares everything below the snapshot with the queues, as a scrub does. So it
+knows the lost messages by queue and offset before it changes a file. Without --cut-corrupt the start then fails.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ def message_count(lost: Iterable[LostRow]) -> int:
 
 
 class Losses:
-    """The ScrubReport of that comparison. Puts what it finds into the table of damage."""
+    """The ScrubReport of that comparison. Adds its findings to the table of damage."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class Losses:
         known: Mapping[int, int],
         sure: bool,
     ) -> None:
-        """`following`: the next offsets at the snapshot, of the queues that have messages below it. `wrong`: queues whose entries can't be
-        used. `known`: stretches whose lost messages are on record. `sure`: retention has removed nothing since the snapshot, so that each
-        queue begins where the snapshot says.
+        """`following`: next offsets at the snapshot, of queues with messages below it. `wrong`: queues with unusable entries. `known`:
+        damaged ranges whose lost messages are recorded. `sure`: retention has removed nothing since the snapshot, so each queue begins
+        where the snapshot has it.
         """
         self._queues = queues
         self._following = following
@@ -55,12 +55,12 @@ class Losses:
 
     def damaged(self, stretch: DamagedRange) -> None:
         if self._known.get(stretch.begin) != stretch.end:
-            self._unsure.clear()  # what is missing may have been there
+            self._unsure.clear()  # the missing messages may have been there
         self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
         if key not in self._following:
-            return  # the topic was deleted, or what names this queue is damaged
+            return  # the topic was deleted, or the record that names this queue is damaged
         first = max(first, self._queues.obtain(*key).min)
         for low, high in self._damage.unknown(*key, first, end):
             self._damage.add_lost(*key, low, high)

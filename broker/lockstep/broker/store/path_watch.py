@@ -1,34 +1,34 @@
-"""Whether the files that a running store has open are still those that its paths name.
+"""Checks that the open files of a running store are still those that their paths name.
 
-A descriptor stays good after its file was removed or moved away: writes and syncs go on to succeed, and what they stored is gone with the
-process. So the store compares the identity (device, inode) that each watched path had when its file was opened with the one that it has
-now, before a sync is confirmed and every CHECK_MS.
+A descriptor remains valid after its file was removed or moved: writes and syncs still succeed, but the data is lost when the process ends.
+So the store compares the identity (device, inode) of each watched path at the time of opening with the current one, before a sync is
+confirmed and every CHECK_MS.
 """
 
 from lockstep.broker.store.errors import StoreDiskError
 from lockstep.runtime.files import FileIdentity, Files
 
 CHECK_MS = 500
-"""Longest time between two checks of a store that is idle."""
+"""Longest time between two checks of an idle store."""
 
 
 class PathWatch:
-    """Remembers the identity of each watched path."""
+    """Stores the identity of each watched path."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._watched: dict[str, FileIdentity | None] = {}
 
     def watch(self, path: str) -> None:
-        """The file at `path` has just been opened, created or renamed."""
+        """Watch a path whose file was just opened, created or renamed."""
         self._watched[path] = self._files.identity(path)
 
     def forget(self, path: str) -> None:
-        """The file is no longer needed."""
+        """Stop watching a path."""
         self._watched.pop(path, None)
 
     def check(self) -> None:
-        """Raises StoreDiskError when a watched path names another file, or none. May run in a worker thread."""
+        """Raise StoreDiskError if a watched path names another file or none. May run in a worker thread."""
         for path, known in list(self._watched.items()):
             found = self._files.identity(path)
             if found != known:

@@ -1,4 +1,4 @@
-"""Finding single records: by time, by place."""
+"""Find single records by time or by log offset."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -17,11 +17,11 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Slices
 
 READS_PER_SLICE = 100
-"""Of a search, in one turn of the loop: about a millisecond."""
+"""Reads of a search in one turn of the loop: about a millisecond."""
 
 
 class Query:
-    """Reads that may wait for the disk; they do so in a worker thread."""
+    """Reads that may wait for the disk, in a worker thread."""
 
     def __init__(self, log: CommitLog, queues: QueueTable, damage: DamageTable, host: Host, record_bytes_max: int) -> None:
         self._log = log
@@ -31,11 +31,12 @@ class Query:
         self._record_bytes_max = record_bytes_max
 
     async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, stretches: Sequence[StampRange] = RISING) -> int:
-        """RocketMQ: getOffsetInQueueByTime, which answers the nearest message on either side; here the first one that is not older.
+        """Return the offset of the first message that is not older than the time.
 
-        The first stretch with a stamp of the time or later at its end holds the answer. Where its stamps may fall by a little, all messages
-        from the answer on have a stamp that is earlier than the time by no more: the first of those is answered, or one before it. A lost
-        message counts as stored when the next one was that is left, or as late enough when the stretch has none behind it.
+        RocketMQ (getOffsetInQueueByTime) returns the nearest message instead. The result is in the first range of stamps that ends with the
+        time or later. Within a range stamps may fall by a little; then all messages from the result on have a stamp that is at most that
+        much earlier than the time, and the result is the first of those or one before it. A lost message counts as stored at the time of
+        the next existing one, or as late enough if its range has none after it.
         """
         if queue is None:
             return 0
@@ -63,9 +64,9 @@ class Query:
         return max(high, queue.min)
 
     async def record_at(self, position: int, confirmed: int) -> bytes | None:
-        """The whole record at a log offset; None unless a good record of a queue begins there.
+        """Return the whole record at a log offset, or None if no good record of a queue begins there.
 
-        The offset is the asker's: it may lie within a body, whose bytes then say what its sender wanted them to say.
+        The offset comes from the client. It may be inside a body, whose bytes are then what their sender wanted them to be.
         """
         if not 0 <= position <= confirmed - RECORD_BYTES_MIN:
             return None
@@ -85,7 +86,7 @@ class Query:
         return None if record.topic == STATE_TOPIC else data
 
     async def _store_ms(self, queue: ConsumeQueue, index: int) -> int | None:
-        """Store time of one message; None where it is gone."""
+        """Return the store time of one message, or None if it does not exist any more."""
         entry = await self._entry(queue, index)
         if entry is None or entry[1] < RECORD_BYTES_MIN:
             return None
@@ -93,7 +94,7 @@ class Query:
         return None if stamp is None or len(stamp) != 8 else int(INT64.unpack(stamp)[0])
 
     async def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tag hash) of one message; None where it is gone."""
+        """Return (physical offset, size, tag hash) of one message, or None if it does not exist any more."""
         entry = queue.memory_entry(index)
         if entry is not None:
             return entry
@@ -104,7 +105,7 @@ class Query:
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
     async def _bytes(self, position: int, count: int) -> bytes | None:
-        """Bytes of the log; None where no file holds them."""
+        """Return bytes of the log, or None if no file has them."""
         data = self._log.from_tail(position, count)
         if data is not None:
             return data
@@ -117,7 +118,7 @@ class Query:
 
 
 async def _first(low: int, high: int, holds: Callable[[int], Awaitable[bool]]) -> int:
-    """The first index in [low, high) for which `holds`, which holds for all behind it; `high` where there is none."""
+    """Return the first index in [low, high) for which `holds`, or `high`. If it holds for an index, it holds for all later ones."""
     while low < high:
         middle = (low + high) // 2
         if await holds(middle):

@@ -11,15 +11,16 @@ from lockstep.runtime.metrics import Slices
 QueueKey = tuple[str, int]
 
 FLUSH_QUEUES_PER_SLICE = 4
-"""Files written in one loop turn for a snapshot: a millisecond or two where each has to be created first."""
+"""Files written in one loop turn for a snapshot: a millisecond or two if each has to be created first."""
 FLUSH_QUEUES_PER_TURN = 16
-"""Files written in one loop turn where many queues wait: 0.2 ms, 10 ms where each has to be created first."""
+"""Files written in one loop turn if many queues wait: 0.2 ms, or 10 ms if each has to be created first."""
 
 
 class QueueTable:
-    """(topic, queue id) → ConsumeQueue. Entries wait in memory until a queue has many, all together too many, or a snapshot wants them.
+    """A table of (topic, queue id) → ConsumeQueue.
 
-    With thousands of queues to write, nothing writes them all in one turn of a loop that serves.
+    Entries are kept in memory until a queue has many, all together have too many, or a snapshot is due. With thousands of queues to write,
+    they are never all written in one turn of a loop that serves requests.
     """
 
     def __init__(self, files: QueueFiles, tail_bytes: int) -> None:
@@ -31,7 +32,7 @@ class QueueTable:
         self._dirty: OrderedDict[ConsumeQueue, None] = OrderedDict()
         """Queues with entries that only memory has, the longest waiting first."""
         self._waiting = 0
-        """Those entries."""
+        """Number of those entries."""
         self.get = self._queues.get
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -44,7 +45,7 @@ class QueueTable:
         return field
 
     def fresh(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """A queue that the table does not know yet; `adopt` makes it known."""
+        """Return a new queue, which `adopt` adds to the table."""
         return ConsumeQueue(topic, queue_id, f"{self.files.directory}/{topic}/{queue_id}", self.topic_field(topic))
 
     def adopt(self, queue: ConsumeQueue) -> None:
@@ -63,34 +64,34 @@ class QueueTable:
         return list(self._of_topic.get(topic, ()))
 
     def added(self, queue: ConsumeQueue, count: int) -> None:
-        """Entries came to a queue."""
+        """Note that entries were added to a queue."""
         self._dirty[queue] = None
         self._waiting += count
 
     def flush_full(self, queue: ConsumeQueue) -> None:
-        """Writes a queue's entries once they are many."""
+        """Write a queue's entries if there are many."""
         if queue.next - queue.flushed >= FLUSH_ENTRY_COUNT:
             self._flush(queue)
 
     @property
     def waiting_count(self) -> int:
-        """Entries that only memory has."""
+        """The number of entries that only memory has."""
         return self._waiting
 
     def flush_some(self) -> None:
-        """While all entries together are too many, writes those of the queues that have waited longest. Call it once a turn."""
+        """Write entries of the queues that have waited longest while all together are too many. Call it once per turn."""
         for _ in range(FLUSH_QUEUES_PER_TURN):
             if self._waiting <= self._tail_entry_count:
                 return
             self._flush(next(iter(self._dirty)))
 
     def flush_all(self) -> None:
-        """Writes every entry that only memory has, at once."""
+        """Write every entry that only memory has, at once."""
         for queue in list(self._dirty):
             self._flush(queue)
 
     async def flush_gradually(self) -> None:
-        """Writes every entry that only memory has now, some queues a turn."""
+        """Write every entry that only memory has now, a few queues per turn."""
         slices = Slices(FLUSH_QUEUES_PER_SLICE)
         for queue in list(self._dirty):
             self._flush(queue)
@@ -104,12 +105,12 @@ class QueueTable:
         queue.trim(max(KEEP_ENTRY_COUNT_MIN, self._tail_entry_count // max(1, len(self._queues))))
 
     def plain(self) -> SnapshotRows:
-        """What a snapshot holds of the queues."""
+        """Return the rows of the queues for a snapshot."""
         rows = [(queue.topic, queue.queue_id, queue.min, queue.next) for queue in self._queues.values()]
         return SnapshotRows(len(rows), lambda: rows)
 
     def drop_topic(self, topic: str) -> None:
-        """Hides what a topic has; its queue offsets go on, so that one offset never names two messages."""
+        """Hide the messages of a topic. Its queue offsets continue, so that one offset never names two messages."""
         for queue in self.of_topic(topic):
             self._dirty.pop(queue, None)
             self._waiting -= queue.next - queue.flushed

@@ -1,11 +1,11 @@
 """Reading messages of one queue. RocketMQ: DefaultMessageStore.getMessage.
 
-The steps of a read stand in one generator that asks for bytes. Asked without waiting, it stops where they are in neither memory nor page
-cache; asked again with waiting, a worker thread fetches them. Records that lie side by side in the log go out as one piece.
+The steps of a read are one generator that requests bytes. A read without waiting stops if they are in neither memory nor page cache; a read
+with waiting has a worker thread fetch them. Adjacent records of the log are returned as one piece.
 
-What comes from a file is checked: each entry names a record of this topic, queue and offset, whose CRC holds. What stands before the first
-that does not is answered; when nothing does, `MismatchError` names it, and repair.py finds out whether the entry or the record is wrong.
-Entries of lost messages (damage.py) are answered as LOST.
+Bytes that come from a file are checked: each entry must name a record of this topic, queue and offset with a correct CRC. The messages
+before the first one that fails are returned. If there are none, `MismatchError` names the entry, and repair.py finds out whether the entry
+or the record is wrong. Entries of lost messages (damage.py) give the status LOST.
 """
 
 import sys
@@ -27,22 +27,22 @@ from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN,
 from lockstep.runtime.host import Host
 
 SCAN_ENTRY_COUNT_MIN = 800
-"""Entries that a filtered read looks at before it answers that nothing matched (RocketMQ: 16,000 bytes)."""
+"""Number of entries that a filtered read scans before it returns that nothing matched (RocketMQ: 16,000 bytes)."""
 GAP_BYTES_MAX = 16 * 1024
-"""Records that lie nearer than this are fetched from the file with one read."""
+"""Records with a smaller gap between them are fetched from the file with one read."""
 FETCH_BYTES_MAX = 1 << 20
 STORED_BYTES_MAX = 32 << 20
-"""An entry with a larger size is damaged: no record is as long."""
+"""An entry with a larger size is damaged: no record is that long."""
 CHECKED = Struct(">IIIi4xqqI44xI")
-"""Of a record: size, magic, body CRC, queue id, queue offset, physical offset, system flag, body length."""
+"""Fields of a record: size, magic, body CRC, queue id, queue offset, physical offset, system flag, body length."""
 _SWAP = sys.byteorder == "little"
 
 Run = tuple[int, int]
-"""(log position, bytes) of records that lie side by side."""
+"""(log position, number of bytes) of adjacent records."""
 
 
 class QueueBytes:
-    """Asks for consume-queue entries that memory no longer holds."""
+    """Requests consume-queue entries that memory no longer holds."""
 
     __slots__ = ("_files", "path", "size", "within")
 
@@ -63,7 +63,7 @@ class QueueBytes:
 
 
 class LogBytes:
-    """Asks for bytes of a log file."""
+    """Requests bytes of a log file."""
 
     __slots__ = ("_at", "_count", "_segment")
 
@@ -76,7 +76,7 @@ class LogBytes:
         return self._segment.file.pread_cached(self._count, self._at)
 
     async def wait(self, host: Host) -> bytes:
-        """Retention leaves the file alone meanwhile."""
+        """Read in a worker thread. Retention does not remove the file meanwhile."""
         self._segment.reader_count += 1
         try:
             return await host.threads.run(self._segment.file.pread, self._count, self._at)
@@ -85,7 +85,7 @@ class LogBytes:
 
 
 class MismatchError(Exception):
-    """The entry at `offset` and the record that it names do not fit."""
+    """The entry at `offset` and the record that it names do not match."""
 
     def __init__(self, queue: ConsumeQueue, offset: int, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -170,7 +170,7 @@ class Reader:
     def _parts(
         self, queue: ConsumeQueue, offset: int, entries: bytes, runs: list[Run], indexes: "list[int] | range", *, trusted: bool
     ) -> "Generator[QueueBytes | LogBytes, bytes, list[bytes] | None]":
-        """The bytes of the runs, which are the entries at `indexes`; None when retention has just removed them.
+        """Return the bytes of the runs, which are the entries at `indexes`. None if retention has just removed them.
 
         `trusted`: the entries were in memory.
         """
@@ -199,7 +199,7 @@ class Reader:
         return parts
 
     def _fetches(self, runs: list[Run]) -> list[tuple[int, int, list[Run]]]:
-        """(position, bytes, runs within): what to read at once."""
+        """Return (position, number of bytes, runs within) of each read."""
         tail_start = self._log.tail_start
         fetches: list[tuple[int, int, list[Run]]] = []
         for run in runs:
@@ -217,7 +217,7 @@ class Reader:
 
 
 def _advance(steps: Steps, data: bytes | None) -> QueueBytes | LogBytes | ReadResult:
-    """Send the bytes that `steps` asked for; return what it asks for next, or its result."""
+    """Send the bytes that `steps` requested. Return its next request, or its result."""
     try:
         return next(steps) if data is None else steps.send(data)
     except StopIteration as stop:
@@ -226,23 +226,23 @@ def _advance(steps: Steps, data: bytes | None) -> QueueBytes | LogBytes | ReadRe
 
 
 class Check:
-    """Compares what one read took from files with the entries that name it, in their order."""
+    """Compares the bytes that one read took from files with the entries that name them, in order."""
 
     __slots__ = ("_count", "_indexes", "_offset", "_ordinal", "_places", "_queue")
 
     def __init__(self, queue: ConsumeQueue, offset: int, entries: bytes, indexes: "list[int] | range") -> None:
         self._queue = queue
         self._offset = offset
-        """Of the first entry."""
+        """Offset of the first entry."""
         self._places = [(position, size) for position, size, _ in ENTRY.iter_unpack(entries)]
         self._indexes = indexes
-        """Of the entries that were chosen."""
+        """Indexes of the chosen entries."""
         self._count = len(indexes)
         self._ordinal = 0
-        """Which of them comes next."""
+        """Which of them is next."""
 
     def run(self, data: bytes, position: int) -> None:
-        """`data` was read at `position`. MismatchError names the first entry that does not name its record."""
+        """Check `data`, which was read at `position`. Raise MismatchError for the first entry that does not match its record."""
         self._find(position)
         unpack, places, indexes, view = CHECKED.unpack_from, self._places, self._indexes, memoryview(data)
         queue_id, name, offset, last = self._queue.queue_id, self._queue.topic_field.field, self._offset, len(data) - RECORD_BYTES_MIN
@@ -281,7 +281,7 @@ class Check:
             raise self._mismatch(position + at, reason)
 
     def outside(self, position: int, segment_end: int | None) -> MismatchError:
-        """The run at `position` does not end within the segment, or no segment holds it: the first entry of which that is true."""
+        """Return the error of the first entry of the run at `position` that is not inside a segment."""
         self._find(position)
         while segment_end is not None and self._ordinal < self._count - 1:
             if sum(self._places[self._indexes[self._ordinal]]) > segment_end:
@@ -290,7 +290,7 @@ class Check:
         return self._mismatch(position, "the entry points outside of the log")
 
     def _find(self, position: int) -> None:
-        """The entry that names `position` comes next: those before it were in memory."""
+        """Continue with the entry that names `position`: those before it were in memory."""
         for ordinal in range(self._ordinal, self._count):
             if self._places[self._indexes[ordinal]][0] == position:
                 self._ordinal = ordinal
@@ -302,13 +302,13 @@ class Check:
 
 
 def matching(entries: bytes, hashes: frozenset[int], count: int) -> list[int]:
-    """The first `count` entries whose tag hash is among `hashes`."""
+    """Return the indexes of the first `count` entries whose tag hash is among `hashes`."""
     found = (index for index, tag in enumerate(_words(entries)[4::5]) if tag in hashes)
     return list(islice(found, count))
 
 
 def outside_bounds(queue: ConsumeQueue | None, offset: int) -> ReadResult | None:
-    """The answer where the offset is not among what readers may see."""
+    """Return the result for an offset outside the visible range, or None if it is inside."""
     if queue is None:
         return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
     low, high = queue.min, queue.visible
@@ -324,7 +324,7 @@ def outside_bounds(queue: ConsumeQueue | None, offset: int) -> ReadResult | None
 
 
 def present_count(entries: bytes) -> int:
-    """How many entries from the first on may name a record. Between minimum and end all do, but for lost ones (damage.py)."""
+    """Return how many entries from the first on may name a record. From minimum to end all do, except lost ones (damage.py)."""
     words = _words(entries)
     places, sizes = words[0::5], words[2::5]
     if not sizes:
@@ -336,13 +336,13 @@ def present_count(entries: bytes) -> int:
 
 
 def lost_count(entries: bytes) -> int:
-    """How many entries from the first on are those of lost messages."""
+    """Return how many entries from the first on belong to lost messages."""
     sizes = _words(entries)[2::5]
     return next((index for index, size in enumerate(sizes) if size != LOST_SIZE), len(sizes))
 
 
 def _words(entries: bytes) -> "array[int]":
-    """Five int32 an entry: position high and low, size, tag hash high and low."""
+    """Return five int32 for each entry: position high and low, size, tag hash high and low."""
     words = array("i", entries)
     if _SWAP:
         words.byteswap()
@@ -350,8 +350,8 @@ def _words(entries: bytes) -> "array[int]":
 
 
 def choose(entries: bytes, max_count: int, max_bytes: int, hashes: frozenset[int] | None) -> tuple[list[Run], int, int]:
-    """(runs, messages taken, entries scanned). The first message always fits."""
-    # The tag hash is an int32 with its sign carried on: its low word says it all.
+    """Return (runs, number of messages, number of scanned entries). The first message always fits."""
+    # The tag hash is a sign-extended int32, so its low word is enough.
     words = _words(entries)
     sizes = words[2::5]
     if hashes is not None:
@@ -386,7 +386,7 @@ def _choose_matching(
 
 
 def _join(entries: bytes, sizes: "array[int]", indexes: "list[int] | range") -> list[Run]:
-    """Runs of the entries at `indexes`, those side by side made one."""
+    """Return the runs of the entries at `indexes`. Adjacent records are one run."""
     runs: list[Run] = []
     start = end = -1
     unpack = POSITION.unpack_from

@@ -1,7 +1,7 @@
-"""Writing consume-queue entries again from the log: of queues whose files are missing or disagree with it.
+"""Write consume-queue entries again from the log, if the files of a queue are missing or disagree with it.
 
-A start does so for whole queues; a running store for the entries between two that are right (repair.py). What the log no longer has of the
-range is written as lost (damage.py).
+A start does so for whole queues, a running store for the entries between two correct ones (repair.py). Messages of the range that the log
+no longer has are written as lost (damage.py).
 """
 
 from dataclasses import dataclass, field
@@ -13,22 +13,22 @@ from lockstep.broker.store.scan import DamagedRange, StoredRecord
 from lockstep.protocol.sequence import FrameSequence
 
 WRITE_BYTES = 64_000
-"""Entries of one queue that are written at once."""
+"""Bytes of entries of one queue that are written at once."""
 WAITING_BYTES_MAX = 64 << 20
-"""Entries of all queues that wait to be written."""
+"""Bytes of entries of all queues that may wait to be written."""
 FILL_COUNT_MAX = 3_200
-"""Entries of lost messages made at once."""
+"""Number of entries of lost messages that are made at once."""
 
 
 def entry_of(record: StoredRecord) -> bytes:
-    """The record's consume-queue entry."""
+    """Return the record's consume-queue entry."""
     due_ms = due_of(record.topic, record.queue_id, record.store_ms)
     return ENTRY.pack(record.position, record.size, record.tag if due_ms is None else due_ms)
 
 
 @dataclass(slots=True)
 class _Range:
-    """Entries [next, end) of one queue are still to come."""
+    """The entries [next, end) of one queue that are still missing."""
 
     queue: ConsumeQueue
     next: int
@@ -36,30 +36,32 @@ class _Range:
     waiting: bytearray = field(default_factory=bytearray)
     """Entries up to `next` that are not written yet."""
     fills: bool = False
-    """What is missing next gets entries of lost messages. Otherwise retention has removed it."""
+    """Whether the next missing ones get entries of lost messages. Otherwise retention has removed them."""
 
 
 class EntryRebuild:
-    """A ScanSink that fills ranges of queues, and moves the minimum of a queue whose first entries are gone with the log's beginning."""
+    """A ScanSink that fills ranges of queues. Raises the minimum of a queue whose first entries were removed with old segments."""
 
     def __init__(self, files: QueueFiles, *, whole: bool) -> None:
         self._files = files
         self._next: dict[tuple[str, int], int] | None = {} if whole else None
-        """Of a scan from the log's beginning: queue → next offset. A scan of a part does not know what comes first."""
+        """Queue → next offset, for a scan from the log's beginning. A scan of a part can't know which offset comes first."""
         self._ranges: dict[tuple[str, int], _Range] = {}
         self._waiting_bytes = 0
-        """Of all ranges."""
+        """Bytes of all ranges."""
         self._lost_at: int | None = None
-        """Where the last stretch began."""
+        """Where the last damaged range began."""
         self.stretches: list[DamagedRange] = []
         self.lost: list[tuple[str, int, int, int]] = []
         """(topic, queue id, first, end) of entries that the log no longer has."""
         self.count = 0
-        """Entries written that name a record."""
+        """Number of written entries that name a record."""
 
     def add(self, queue: ConsumeQueue, first: int, end: int, *, keeps_first: bool = False) -> None:
-        """Entries [first, end) are to be written. `keeps_first`: the queue goes on to begin where it does, and what the log does not have
-        is lost; otherwise what is missing before its first record was removed by retention.
+        """Add the entries [first, end) to be written.
+
+        With `keeps_first` the queue's beginning does not change, and messages that the log does not have are lost. Otherwise retention has
+        removed those before its first record.
         """
         self._ranges[queue.topic, queue.queue_id] = _Range(queue, first, end, fills=keeps_first)
 
@@ -93,7 +95,7 @@ class EntryRebuild:
         return True
 
     def finish(self, position: int) -> None:
-        """The scan has ended at `position`: what has not come by now is lost."""
+        """Note that the scan has ended at `position`: entries that are still missing are lost."""
         for wanted in self._ranges.values():
             if wanted.next < wanted.end:
                 self._lose(wanted, wanted.end, position)
@@ -121,7 +123,7 @@ class EntryRebuild:
 
     def _write(self, wanted: _Range) -> None:
         first = wanted.next - len(wanted.waiting) // ENTRY_BYTES
-        skip = max(0, wanted.queue.min - first)  # retention has passed it meanwhile
+        skip = max(0, wanted.queue.min - first)  # retention has removed them meanwhile
         if len(wanted.waiting) > skip * ENTRY_BYTES:
             data = bytes(wanted.waiting[skip * ENTRY_BYTES :])
             self._files.write(wanted.queue, (first + skip) * ENTRY_BYTES, data)

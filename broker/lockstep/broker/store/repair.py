@@ -1,8 +1,8 @@
-"""What a running store does when an entry of a consume queue and the record that it names do not fit.
+"""Repairs of a running store, when an entry of a consume queue and the record that it names do not match.
 
-The log decides: the stretch between the nearest entries on either side that do fit is read again, in worker threads and short turns, and
-the entries between them are written from it. An entry that pointed elsewhere is right again; one whose record is damaged becomes that of a
-lost message (damage.py), and whoever reads there is told of the gap. Reads of that place are answered SYSTEM_BUSY meanwhile.
+The log decides: the part of it between the nearest matching entries on either side is read again, in worker threads and short turns, and
+the entries in between are written from it. A wrong entry is corrected. An entry whose record is damaged becomes that of a lost message
+(damage.py), and readers report the gap. Meanwhile reads of that offset get the response SYSTEM_BUSY.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from lockstep.runtime.request import RetryLaterError
 log = get_logger("broker")
 
 WINDOW_BYTES = 64 << 10
-"""Of the log, handled in one turn of the loop: a millisecond or two."""
+"""Bytes of the log that are handled in one turn of the loop: a millisecond or two."""
 NEIGHBOURS_MAX = 1_024
-"""Entries on either side that are looked at one by one."""
+"""Number of entries on either side that are checked one by one."""
 RUNNING_MAX = 2
-"""Repairs at a time: they read the disk that everybody reads."""
+"""Number of repairs that run at a time: they use the same disk as all requests."""
 REPAIRS_MAX = 64
-"""Repairs that run or wait for their turn."""
+"""Number of repairs that run or wait."""
 RETRY_MS = 200
 
 
 def threaded(host: Host) -> ReadAt:
-    """Reads in a worker thread; retention leaves the file alone meanwhile."""
+    """Return a function that reads in a worker thread. Retention does not remove the file meanwhile."""
 
     async def read(segment: Segment, count: int, at: int) -> bytes:
         segment.reader_count += 1
@@ -54,7 +54,7 @@ async def next_turn(_position: int) -> None:
 
 
 class QueueRepairs:
-    """At most one repair of a queue at a time, RUNNING_MAX of all."""
+    """Runs at most one repair of a queue at a time, and RUNNING_MAX of all."""
 
     def __init__(
         self, log: CommitLog, queues: QueueTable, damage: DamageTable, directory: StoreDirectory, host: Host, tasks: Tasks
@@ -68,17 +68,20 @@ class QueueRepairs:
         self._read = threaded(host)
         self._running: dict[ConsumeQueue, None] = {}
         self._tried: dict[ConsumeQueue, int] = {}
-        """Queue → an offset that did not fit after its repair: one that is found there again is given up."""
+        """Queue → an offset that did not match after its repair. If it is found again, it is given up."""
         self._slots = asyncio.Semaphore(RUNNING_MAX)
         self._saving = asyncio.Lock()
         self.idle = asyncio.Event()
-        """Set while no repair runs."""
+        """Set while no repair is running."""
         self.idle.set()
         self.repaired_count = 0
-        """Entries that pointed elsewhere, since the store was opened."""
+        """Number of entries that named another record, since the store was opened."""
 
     def begin(self, mismatch: MismatchError) -> RetryLaterError:
-        """Repairs the place, unless that is under way or REPAIRS_MAX repairs are: it is found again then. What its reader is answered."""
+        """Start a repair, unless one of the queue is running or there are REPAIRS_MAX of all. Return the error for the reader.
+
+        A mismatch without a repair is found again by the next read.
+        """
         queue = mismatch.queue
         if queue not in self._running and len(self._running) < REPAIRS_MAX:
             self._running[queue] = None
@@ -93,7 +96,7 @@ class QueueRepairs:
         try:
             async with self._slots:
                 if await self._agrees(queue, offset) is not None:
-                    return  # found before another repair of the same place
+                    return  # detected before another repair of the same offset
                 await self._repair(queue, offset, given_up=self._tried.get(queue) == offset)
                 if await self._settled(queue, offset):
                     self._tried.pop(queue, None)
@@ -107,7 +110,7 @@ class QueueRepairs:
                 **facts,
                 offset=offset,
                 error=str(error),
-                then="it is tried again when the place is read",
+                then="it is tried again when the offset is read",
             )
         finally:
             self._running.pop(queue, None)
@@ -115,7 +118,7 @@ class QueueRepairs:
                 self.idle.set()
 
     async def _repair(self, queue: ConsumeQueue, offset: int, *, given_up: bool) -> None:
-        """Writes the entries around `offset` again. `given_up`: that did not help, so the message at `offset` is lost."""
+        """Write the entries around `offset` again. `given_up`: that did not help, so the message at `offset` is lost."""
         first, position = (offset, self._log.start) if given_up else await self._below(queue, offset)
         end, limit = (offset + 1, self._log.start) if given_up else await self._above(queue, offset)
         sink = EntryRebuild(self._queues.files, whole=False)
@@ -132,13 +135,13 @@ class QueueRepairs:
         facts = {"topic": queue.topic, "queue_id": queue.queue_id, "first": first, "end": end, "lost_messages": lost}
         if sink.lost:
             places = [f"{stretch.begin}: {stretch.reason}" for stretch in sink.stretches[:4]]
-            log.error("store.damaged", **facts, positions=places, then="consumers are told of the gap (QueueGap)")
+            log.error("store.damaged", **facts, positions=places, then="consumers receive QueueGap")
         else:
             log_limited(log, "warning", "queue.repaired", **facts)
         await self.save()
 
     async def save(self) -> None:
-        """Makes the table of damage durable when it has changed. A disk that refuses is logged: the next call tries again."""
+        """Make the table of damage durable if it has changed. A failure is logged, and the next call tries again."""
         async with self._saving:
             if not self._damage.changed:
                 return
@@ -150,7 +153,7 @@ class QueueRepairs:
                 log_limited(log, "error", "damage.unsaved", **facts, then="it is written again in 10 s")
 
     async def _below(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
-        """(first entry to write, log position to read from): behind the nearest entry below that names its record."""
+        """Return (first entry to write, log position to read from): after the nearest entry below that matches its record."""
         for index in range(offset - 1, max(queue.min, offset - NEIGHBOURS_MAX) - 1, -1):
             behind = await self._agrees(queue, index)
             if behind is not None:
@@ -158,7 +161,7 @@ class QueueRepairs:
         return queue.min, self._log.start
 
     async def _above(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
-        """(end of the entries to write, log position to read up to): behind the nearest entry above that names its record.
+        """Return (end of the entries to write, log position to read up to): after the nearest entry above that matches its record.
 
         Beyond NEIGHBOURS_MAX every step is twice as long as the one before.
         """
@@ -173,14 +176,14 @@ class QueueRepairs:
         return queue.visible, self._log.written
 
     async def _settled(self, queue: ConsumeQueue, index: int) -> bool:
-        """Whether entry `index` fits its record now, belongs to a lost message, or is below the queue's minimum."""
+        """Whether entry `index` matches its record now, belongs to a lost message, or is below the queue's minimum."""
         if index < queue.min:
             return True
         entry = await self._entry(queue, index)
         return entry[1] == LOST_SIZE or await self._record_end(queue, index, entry) is not None
 
     async def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int, int]:
-        """(log position, size, tag hash) of entry `index`; zeros when the file does not have it."""
+        """Return (log position, size, tag hash) of entry `index`, or zeros if the file does not have it."""
         entry = queue.memory_entry(index)
         if entry is None:
             data = await self._host.threads.run(self._queues.files.entries, queue.directory, index, 1)
@@ -188,11 +191,11 @@ class QueueRepairs:
         return entry
 
     async def _agrees(self, queue: ConsumeQueue, index: int) -> int | None:
-        """Returns where the record ends that entry `index` names, None when they do not fit."""
+        """Return the end of the record that entry `index` names, or None if they do not match."""
         return await self._record_end(queue, index, await self._entry(queue, index))
 
     async def _record_end(self, queue: ConsumeQueue, index: int, entry: tuple[int, int, int]) -> int | None:
-        """As `_agrees`, of an entry that has been read."""
+        """As `_agrees`, for an entry that has been read."""
         position, size, _ = entry
         segment = self._log.segment_of(position)
         if size < RECORD_BYTES_MIN or segment is None or position + size > segment.end:

@@ -1,4 +1,4 @@
-"""What the store answers."""
+"""Results of the store's methods."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -6,13 +6,13 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a frame went. Records are contiguous: the i-th has queue_offset + i."""
+    """Where a frame was stored. Records are contiguous: the i-th has offset queue_offset + i."""
 
     queue_offset: int
     physical_offset: int
     """Log offset of the first record."""
     store_timestamp: int
-    """Milliseconds of wall time, never lower than an earlier record's."""
+    """Milliseconds of wall time, never lower than that of an earlier record."""
 
 
 class ReadStatus(Enum):
@@ -20,49 +20,49 @@ class ReadStatus(Enum):
 
     FOUND = "found"
     NO_MATCHED = "no matched message"
-    """Entries were scanned, none passed the filter; `next_offset` is behind them."""
+    """Entries were scanned and none passed the filter. `next_offset` is after them."""
     OFFSET_AT_END = "offset overflow one"
     OFFSET_TOO_SMALL = "offset too small"
     OFFSET_TOO_LARGE = "offset overflow badly"
     EMPTY = "no message in queue"
-    """The queue exists and never had a message."""
+    """The queue exists but never had a message."""
     NO_QUEUE = "no matched logic queue"
     LOST = "messages lost to damage"
-    """The messages from the offset on are damaged in the log; `next_offset` is behind them."""
+    """The messages from the offset on are damaged in the log. `next_offset` is after them."""
 
 
 @dataclass(slots=True)
 class ReadResult:
-    """The answer to one read. `parts` laid end to end are `count` whole records as stored."""
+    """The result of one read. The concatenated `parts` are `count` whole records as stored."""
 
     status: ReadStatus
     next_offset: int
     min_offset: int
     max_offset: int
-    """One behind the last message that readers may see."""
+    """One more than the offset of the last visible message."""
     parts: list[bytes] = field(default_factory=list)
     count: int = 0
     body_bytes: int = 0
-    """Bytes of all parts."""
+    """Number of bytes of all parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a start found."""
+    """The findings of a start."""
 
     from_position: int
-    """Log offset from which records were read again: that of the snapshot used."""
+    """Log offset from which records were read again: that of the snapshot."""
     end: int
-    """Where the log goes on."""
+    """Where the log continues."""
     cut_bytes: int
-    """Bytes of an unfinished tail that were made zero, counted to the last one that was not zero already."""
+    """Bytes of an unfinished tail that were zeroed, up to the last one that was not zero."""
     clean: bool
-    """The store had been closed in order."""
+    """Whether the store had been closed in order."""
     lost_synced: bool = False
-    """Damage below the synced length was passed over or cut (`cut_corrupt`): state may be lost, and after a cut offsets that readers have
-    seen will name other messages."""
+    """Whether damage below the synced length was skipped or cut (`cut_corrupt`). State may be lost, and after a cut other messages will get
+    offsets that readers have seen."""
     lost_messages: int = 0
-    """Queue offsets found to be lost by this start; consumers are told of each (QueueGap)."""
+    """Number of queue offsets that this start found to be lost. Consumers receive a QueueGap for each range."""
 
 
 @dataclass(frozen=True, slots=True)

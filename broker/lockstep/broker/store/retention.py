@@ -1,9 +1,9 @@
-"""Which segments may go. RocketMQ: CleanCommitLogService, CleanConsumeQueueService.
+"""Remove old segments. RocketMQ: CleanCommitLogService, CleanConsumeQueueService.
 
-A whole segment goes when its first record and the one that follows it are older than the retention time, when the log is longer than its
-limit, or when the file system is fuller than its limit: the oldest first, never the newest, never one that is being read, and never what
+A whole segment is removed if its first record and the one that follows it are older than the retention time, if the log is longer than its
+limit, or if the file system is fuller than its limit: the oldest first, never the newest, never one that is being read, and never one that
 the older kept snapshot needs.
-Consumers are not asked: the caller moves their progress to the new minimum and tells them what they lost.
+It does not matter whether groups have consumed the messages: the caller moves their progress to the new minimum and reports the gap.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Retention:
         self._directory = directory
 
     async def run(self, now_ms: int, stamps: StoreClock) -> list[Moved]:
-        """One round; the queues whose minimum moved."""
+        """Run one round. Return the queues whose minimum moved."""
         needed = self._snapshots.needs_from
         if needed is None or len(self._log.segments) < 2:
             return []
@@ -54,9 +54,9 @@ class Retention:
         going = self._free(expired)
         if not going:
             return []
-        # First the minimums, which may lie above the log's start: a reader of what is there no longer is answered where the queue begins.
+        # First the minimums, which may be above the log's start, so that readers of removed messages are sent to the queue's new beginning.
         moved, complete = await self._move_minimums(going[-1].end)
-        # Between the question and here a reader may have come.
+        # A reader may have started since the segments were chosen.
         going = self._free(going) if complete else []
         if not going:
             return self._rows(moved)
@@ -67,7 +67,7 @@ class Retention:
         slices = Slices(FLUSH_QUEUES_PER_SLICE)
         for queue in moved:
             await slices.step()
-            # The entry before stays: it shows the next start that those before it were removed, not lost.
+            # The entry before it remains: it tells the next start that earlier messages were removed, not lost.
             self._queues.files.remove_below(queue, (queue.min - 1) * ENTRY_BYTES)
         facts = {"files": len(going), "bytes": going[-1].end - going[0].start, "queues": len(moved)}
         if excess > 0:
@@ -81,7 +81,7 @@ class Retention:
         return [(queue.topic, queue.queue_id, queue.min) for queue in moved]
 
     def _free(self, segments: list[Segment]) -> list[Segment]:
-        """Those of `segments` that nobody reads, as far as they are the oldest without a gap."""
+        """Return those of `segments` without readers, up to the first one that has one."""
         found: list[Segment] = []
         for segment, oldest in zip(segments, self._log.segments, strict=False):
             if segment is not oldest or segment.reader_count:
@@ -102,7 +102,7 @@ class Retention:
         return expired
 
     def _excess(self) -> tuple[int, str]:
-        """How many bytes of log have to go whatever their age, and why."""
+        """Return how many bytes of log must be removed whatever their age, and why."""
         config, log_bytes = self._config, self._log.end - self._log.start
         excess = [(0, "")]
         if config.log_bytes_max is not None:
@@ -115,10 +115,10 @@ class Retention:
         return max(excess)
 
     async def _newest_ms(self, segment: Segment, now_ms: int, stamps: StoreClock) -> int:
-        """Store time of the record that follows the segment: its own are not newer. Without one, the segment is the newest.
+        """Return the store time of the record that follows the segment: those of its own records are not later. The newest has none.
 
-        Its own first record counts too: the following one may be stamped by a clock that was behind. The later one counts of a stamp and of
-        what StoreClock.true_ms makes of it, unless the stamp is in the future: then a clock gave it that was ahead.
+        Its own first record counts too, because the following one may have been stamped by a clock that was behind. The later one of a
+        stamp and of its StoreClock.true_ms counts, unless the stamp is in the future: then it came from a clock that was ahead.
         """
         newest_ms = 0
         each: Segment | None = segment
@@ -143,9 +143,9 @@ class Retention:
         return stamp_ms
 
     async def _move_minimums(self, start: int) -> tuple[list[ConsumeQueue], bool]:
-        """(queues whose minimum moved to the first message at or above `start`, whether every queue was looked at).
+        """Return (queues whose minimum moved to the first message at or above `start`, whether every queue was checked).
 
-        Waits up to a minute for each descriptor that it needs. When there is none the rest is left to the next round.
+        Waits up to a minute for each descriptor that it needs. Without one, the rest is left to the next round.
         """
         moved: list[ConsumeQueue] = []
         for queue in list(self._queues):
@@ -160,7 +160,7 @@ class Retention:
         return moved, True
 
     async def _search(self, queue: ConsumeQueue, start: int) -> tuple[int, int | None] | None:
-        """As `QueueFiles.search`; None when no descriptor was free for a minute."""
+        """As `QueueFiles.search`. Return None if no descriptor was free for a minute."""
         for left in range(WAIT_COUNT, -1, -1):
             try:
                 return await self._host.threads.run(self._queues.files.search, queue.directory, queue.min, queue.flushed, start)

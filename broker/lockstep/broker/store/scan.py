@@ -1,14 +1,14 @@
-"""Reading the log record by record, trusting nothing. The start, the repair of a consume queue, the background scrub and
-`lockstep store check` all use this scan; nothing here changes a file.
+"""Read the log record by record, and check everything. The start, the repair of a consume queue, the background scrub and
+`lockstep store check` all use this scan. It changes no file.
 
-Where the bytes are no good record the scan looks for the next position at which one certainly begins (`LogScan._next_good`):
+If the bytes are not a good record, the scan looks for the next position at which one certainly begins (`LogScan._next_good`):
 
-1. behind the record that is bad, when its own head still names its place and length, and the lengths of its fields agree with that;
-2. at the next bytes that are a whole good record of this very position with a queue offset that can follow, and with another record, a
-   blank or the end of the log behind it;
+1. after the bad record, if its own head still has its position and length and the lengths of its fields agree with that;
+2. at the next bytes that are a whole good record of this position with a possible queue offset, and that are followed by another record, a
+   blank or the end of the log;
 3. at the beginning of a later segment: a record never spans two.
 
-What lies between is a `DamagedRange`. Its bytes stay where they are.
+The bytes in between are a `DamagedRange`. They are not changed.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -41,9 +41,9 @@ from lockstep.protocol.record import (
 from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, crc_digits_at, find_sequence, frame_crc
 
 WINDOW_BYTES = 1 << 20
-"""Read at once. A record that is longer is read whole."""
+"""Number of bytes of one read. A longer record is read whole."""
 Breathe = Callable[[int], Awaitable[None]]
-"""Called with the log offset that a long reading has come to; other tasks run meanwhile."""
+"""Called with the log offset that a long read has reached, so that other tasks can run."""
 ReadAt = Callable[[Segment, int, int], Awaitable[bytes]]
 """(segment, count, byte in the file) → bytes."""
 PREPARED = 0x4
@@ -54,25 +54,25 @@ BLANK_MAGIC_BYTES = BLANK_MAGIC.to_bytes(4, "big")
 
 
 async def read_here(segment: Segment, count: int, at: int) -> bytes:
-    """Reads in the loop: for a start, when nothing is served yet."""
+    """Read in the loop. For a start, when nothing is served yet."""
     return segment.file.pread(count, at)
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
-    """Bytes [begin, end) of the log that hold no good record."""
+    """Bytes [begin, end) of the log that contain no good record."""
 
     begin: int
     end: int
     reason: str
     followed: bool = True
-    """A good record, or the end of the log, follows at `end`. False: nothing good was found behind `begin`."""
+    """Whether a good record, or the end of the log, follows at `end`. False if nothing good was found after `begin`."""
     known: bool = False
-    """It is on record in `lockstep/damage`."""
+    """Whether it is recorded in `lockstep/damage`."""
 
     @property
     def records_max(self) -> int:
-        """How many records may have been there."""
+        """Return the highest number of records that the range can have contained."""
         return (self.end - self.begin) // RECORD_BYTES_MIN
 
 
@@ -88,36 +88,36 @@ class StoredRecord:
     tag: int
     store_ms: int
     queued: bool
-    """It has a place in its queue (a prepared or rolled-back transaction message of Apache's has none)."""
+    """Whether it has a position in its queue. Prepared and rolled-back transaction messages of Apache's brokers have none."""
     sequence: FrameSequence | None
     body: bytes | None
-    """Of state records."""
+    """The body of a state record, else None."""
 
 
 class ScanSink(Protocol):
-    """Takes what a scan found good, in log order; the records of an idempotent frame only once the whole frame is good."""
+    """Receives the good records in log order. The records of an idempotent frame come only when the whole frame is good."""
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
-        """The queue offset that the next record must have; None when any will do. Behind a stretch a higher one may follow."""
+        """Return the queue offset that the next record must have, or None if any will do. After damage a higher one may follow."""
         ...
 
     def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
-        """The running CRC that this frame of a scope not met yet goes on from; None when it is not known."""
+        """Return the running CRC that this frame of a new scope continues from, or None if it is not known."""
         ...
 
     def record(self, record: StoredRecord) -> None: ...
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
-        """A whole idempotent frame, after its records."""
+        """Receive a whole idempotent frame, after its records."""
         ...
 
     def damaged(self, stretch: DamagedRange) -> bool:
-        """Whether the scan goes on behind the stretch. For a known one the answer does not count."""
+        """Return whether the scan continues after the range. The result is ignored for a known range."""
         ...
 
 
 class _OpenFrame:
-    """An idempotent frame whose records are still coming."""
+    """An idempotent frame of which more records follow."""
 
     __slots__ = ("data", "first", "records", "sequence")
 
@@ -129,19 +129,19 @@ class _OpenFrame:
 
 
 class BadRecordError(Exception):
-    """Why the bytes at a position are no record."""
+    """The bytes at a position are not a good record. The text says why."""
 
 
 class BadFrameError(BadRecordError):
-    """The records are good and their idempotent frame is not: all of it is damaged."""
+    """The records are good but their idempotent frame is not: all of it is damaged."""
 
 
 class LogScan:
-    """Reads from a position to `limit`, to the log's end, or to the first bytes that are no good record.
+    """Reads from a position to `limit`, to the end of the log, or to the first bytes that are not a good record.
 
-    Below `solid` everything must be records: zeros there are damage, and the sink says whether the scan goes on behind it. At or above,
-    the first bytes that are no good record end the log. With a `limit`, `solid` is the limit.
-    After `run`: `end` is where the good log ends, `reason` why ("" for zeros, the end of the files or the limit).
+    Below `solid` everything must be records: zeros there are damage, and the sink decides whether the scan continues after it. From `solid`
+    on, the first bytes that are not a good record end the log. With a `limit`, `solid` is the limit.
+    After `run`, `end` is the end of the good log, and `reason` says why it ends ("" for zeros, the end of the files or the limit).
     """
 
     def __init__(
@@ -159,20 +159,21 @@ class LogScan:
         uncut: int = 0,
         on_overtaken: Callable[[], None] = lambda: None,
     ) -> None:
-        """`uncut`: nothing below is cut, because a snapshot of this position counts. With a `limit` it is the limit.
+        """`uncut`: nothing below is cut, because a snapshot of this position is valid. With a `limit` it is the limit.
 
-        `on_overtaken` is called when retention has removed the records that were to be read next: the scan goes on after them."""
+        `on_overtaken` is called when retention has removed the records that were to be read next. The scan continues after them.
+        """
         self._log = log
         self._sink = sink
         self._limit = limit
         self._solid = solid if limit is None else limit
         self._uncut = uncut if limit is None else limit
         self._known = known or {}
-        """Begin → end of stretches that are on record."""
+        """Begin → end of the recorded ranges."""
         self._read = read
         self._window_bytes = window_bytes
         self._frames = frames
-        """False: a part of the log is read, which may begin or end within an idempotent frame. Each record counts alone."""
+        """False if a part of the log is read, which may begin or end within an idempotent frame: each record is checked alone."""
         self._window = b""
         self._window_start = position
         self._frame: _OpenFrame | None = None
@@ -181,20 +182,20 @@ class LogScan:
         self._topics: dict[bytes, str] = {}
         self._on_overtaken = on_overtaken
         self._missing_max = 0
-        """How many records the stretches so far may have held."""
+        """Highest number of records that the ranges so far can have contained."""
         self.end = position
         self.reason = ""
         self.last_record = -1
 
     async def run(self, breathe: Breathe) -> None:
-        """`breathe(position)` is awaited after each window."""
+        """Run the scan. Await `breathe(position)` after each window."""
         position, breath_at = self.end, self.end + self._window_bytes
         while self._limit is None or position < self._limit:
             segment = self._log.segment_of(position)
             if segment is None:
                 if position >= self._log.start:
                     break
-                position = self._log.start  # retention has removed what was to be read
+                position = self._log.start  # retention has removed the next records
                 self._frame = None
                 self._on_overtaken()
                 continue
@@ -224,7 +225,7 @@ class LogScan:
             await self._damage(bad, position, breathe)
 
     async def _next(self, segment: Segment, position: int) -> int:
-        """Takes the record or blank at `position`; its length, 0 where the log ends."""
+        """Handle the record or blank at `position`. Return its length, 0 at the end of the log."""
         left = segment.end - position
         head = await self._bytes(segment, position, min(BLANK_BYTES, left))
         size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == BLANK_BYTES else (0, 0)
@@ -321,10 +322,10 @@ class LogScan:
                 f"{what} after {len(frame.records)} of the {frame.sequence.count} records of the frame at {frame.first.position}"
             )
 
-    # -- behind damage ---------------------------------------------------------------------------
+    # -- after damage ----------------------------------------------------------------------------
 
     async def _damage(self, bad: BadRecordError, position: int, breathe: Breathe) -> int | None:
-        """Where the scan goes on behind the bad bytes at `position`; None: it ends here."""
+        """Return where the scan continues after the bad bytes at `position`, or None if it ends here."""
         frame, begin, behind = self._frame, position, None
         if frame is not None and isinstance(bad, BadFrameError):
             begin = frame.first.position
@@ -344,14 +345,14 @@ class LogScan:
             self._frame = None
         if behind is not None or uncut:
             return self._skip(stretch)
-        # The log will be cut here: an idempotent frame is whole or not there.
+        # The log will be cut here: an idempotent frame is kept whole or not at all.
         self._frame = None
         self.end = begin if frame is None else frame.first.position
         self.reason = str(bad)
         return None
 
     def _skip(self, stretch: DamagedRange) -> int:
-        """Goes on behind the stretch. The records of an open frame that were read are good."""
+        """Continue after the range. The records of an open frame that were read are good."""
         self._keep_open_frame()
         if stretch.known:
             self._sink.damaged(stretch)
@@ -369,7 +370,7 @@ class LogScan:
         self.last_record = frame.records[-1].position
 
     async def _next_good(self, position: int, breathe: Breathe) -> int | None:
-        """The next position behind `position` at which a good record, a blank or the end of the log begins for certain."""
+        """Return the next position after `position` at which a good record, a blank or the end of the log certainly begins."""
         named, certain = await self._named_end(position)
         if certain:
             return named
@@ -386,9 +387,9 @@ class LogScan:
         return named
 
     async def _named_end(self, position: int) -> tuple[int | None, bool]:
-        """Where the bad record at `position` ends by its own size, None when nothing good may begin there; whether that is certain.
+        """Return where the bad record at `position` ends by its own size, None if nothing good may begin there, and whether it is certain.
 
-        It is when the lengths of its fields make the same size. Otherwise the size may be what is damaged, and reach over good records.
+        It is certain if the lengths of its fields add up to the size. Otherwise the size may be damaged, and extend over good records.
         """
         segment = self._log.segment_of(position)
         if segment is None:
@@ -410,7 +411,7 @@ class LogScan:
         return position + size, len(data) == size
 
     async def _find(self, segment: Segment, at: int, breathe: Breathe) -> int | None:
-        """The first position from `at` on in this segment at which a record or blank certainly begins."""
+        """Return the first position in this segment, from `at` on, at which a record or blank certainly begins."""
         end = segment.end if self._limit is None else min(segment.end, self._limit)
         while at + BLANK_BYTES <= end:
             wanted = min(self._window_bytes, end - at)
@@ -426,7 +427,7 @@ class LogScan:
         return None
 
     async def _starts(self, segment: Segment, position: int) -> bool:
-        """A whole good record that can follow begins here, with something good behind it; or a blank that fills the segment."""
+        """Whether a whole good record with a possible offset begins here, followed by something good, or a blank that fills the segment."""
         left = segment.end - position
         head = await self._bytes(segment, position, min(BLANK_BYTES, left))
         if len(head) < BLANK_BYTES:
@@ -445,7 +446,7 @@ class LogScan:
         return await self._resumes(position + size)
 
     async def _resumes(self, position: int) -> bool:
-        """A record or blank may well begin here, or the log ends here: the second witness, beside the record before it."""
+        """Whether a record or blank may begin here, or the log ends here. This confirms the record before it."""
         segment = self._log.segment_of(position)
         if segment is None or position == self._limit:
             return True
@@ -462,14 +463,16 @@ class LogScan:
 
 
 def _next_magic(data: bytes, start: int) -> int:
-    """Where the magic of a record or of a blank stands next; −1 when there is none."""
+    """Return the next position of a record's or blank's magic, or −1."""
     places = [place for place in (data.find(MAGIC_BYTES, start), data.find(BLANK_MAGIC_BYTES, start)) if place >= 0]
     return min(places, default=-1)
 
 
 def _check_size(head: bytes, position: int, size: int) -> None:
-    """Raises BadRecordError when the record at `position` can't have `size` bytes by the other fields of its head: it is read at once, and
-    a damaged size may be that of the file."""
+    """Raise BadRecordError if the other fields of the head rule out that the record at `position` has `size` bytes.
+
+    The record is read at once, and a damaged size may be as large as the file.
+    """
     if len(head) < BODY_AT:
         raise BadRecordError(f"{len(head)} of its {size} bytes are there")
     physical, body_bytes = INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0], INT32.unpack_from(head, BODY_LENGTH_AT)[0]
@@ -479,8 +482,10 @@ def _check_size(head: bytes, position: int, size: int) -> None:
 
 
 def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredRecord:
-    """Checks the whole record `data` that stands at `position`; BadRecordError says what is wrong. `topics` remembers names that are
-    good."""
+    """Check and return the whole record `data` at `position`. Raise BadRecordError, which says what is wrong.
+
+    `topics` caches topic names that are valid.
+    """
     if len(data) < RECORD_BYTES_MIN:
         raise BadRecordError(f"{len(data)} bytes, a record has at least {RECORD_BYTES_MIN}")
     size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_ms, _, _, prepared, body_bytes = HEAD.unpack_from(data)
@@ -525,8 +530,10 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
 
 
 def good_properties(data: bytes, begin: int, end: int) -> bool:
-    """Whether [begin, end) may be the properties of a record, whose length stands before `begin`. No CRC covers them: zeros are known as a
-    sector that never reached the disk, and what is not UTF-8 was never taken in."""
+    """Whether [begin, end) can be the properties of a record, whose length is stored before `begin`.
+
+    No CRC covers them. A byte 0 means a sector that never reached the disk; properties that are not UTF-8 are never accepted from a client.
+    """
     if begin + (data[begin - 2] << 8 | data[begin - 1]) != end:
         return False
     if begin == end:

@@ -1,7 +1,7 @@
-"""Comparing a whole log with itself and with the consume queues: the part that `lockstep store check` and the background scrub share.
+"""Compare a whole log with itself and with the consume queues. `lockstep store check` and the background scrub share this part.
 
-Every record is read with the scan of scan.py; behind each window the entries that its records must have are compared with the files of the
-queues. Nothing is changed here: what is found is handed on.
+Every record is read with the scan of scan.py. After each window, the entries of its records are compared with the files of the queues.
+Nothing is changed here: findings go to a ScrubReport.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -18,30 +18,30 @@ from lockstep.runtime.metrics import Slices
 
 QueueKey = tuple[str, int]
 ReadEntries = Callable[[QueueKey, int, int], Awaitable[bytes]]
-"""(queue, first index, count) → entries as far as the file that holds the first one has them."""
+"""(queue, first index, count) → entries, as far as the file that holds the first one has them."""
 
 
 class ScrubReport(Protocol):
-    """Takes what a scrub finds."""
+    """Receives the findings of a scrub."""
 
     def damaged(self, stretch: DamagedRange) -> None:
-        """Bytes that hold no good record. Known ones too."""
+        """Receive bytes without a good record, also known ones."""
         ...
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
-        """No record with these queue offsets was found, and there must be one."""
+        """Receive queue offsets that must have a record, but none was found."""
         ...
 
     def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
-        """Entries that do not name the records with these offsets."""
+        """Receive entries that do not name the records with these offsets."""
         ...
 
     def expected(self, key: QueueKey) -> tuple[int, int]:
-        """[low, high) of the entries that the queue's files must have."""
+        """Return [low, high) of the entries that the queue's files must have."""
         ...
 
     def queues(self) -> Iterable[QueueKey]:
-        """The queues that are known to have, or to have had, messages."""
+        """Return the queues that are known to have, or to have had, messages."""
         ...
 
     def knows(self, key: QueueKey) -> bool:
@@ -49,17 +49,17 @@ class ScrubReport(Protocol):
         ...
 
     def first(self, key: QueueKey) -> int | None:
-        """The first offset of which there must be a record; None where it is that of the first record that is found."""
+        """Return the first offset that must have a record, or None if that is the first record found."""
         ...
 
     async def end(self, key: QueueKey, seen: int) -> int:
-        """The offset behind the last message that must lie in what was read. All records below `seen` were met, or told as lost."""
+        """Return the end of the messages that must be in the part read. All records below `seen` were found, or reported as lost."""
         ...
 
 
 @dataclass(slots=True)
 class _Run:
-    """Entries that the files must have side by side."""
+    """Adjacent entries that the files must have."""
 
     key: QueueKey
     first: int
@@ -67,7 +67,7 @@ class _Run:
 
 
 class Scrub:
-    """One pass over [start, limit) of a log; the ScanSink of its scan. `run` once."""
+    """One pass over [start, limit) of a log, and the ScanSink of its scan. Call `run` once."""
 
     def __init__(self, log: CommitLog, report: ScrubReport, read_entries: ReadEntries, known: Mapping[int, int]) -> None:
         self._log = log
@@ -76,15 +76,15 @@ class Scrub:
         self._known = known
         self._next: dict[QueueKey, int] = {}
         self._runs: list[_Run] = []
-        """Since the last comparison."""
+        """Entries since the last comparison."""
         self._open: dict[QueueKey, _Run] = {}
-        """The last of them of each queue."""
+        """The last run of each queue."""
         self._unproved: dict[QueueKey, StoredRecord] = {}
-        """The first record of a queue, when its offset is not the one with which the queue begins. No CRC covers the offset: the next
-        record of the queue shows whether it is right. Without that one flipped bit would make damage of all records behind it.
+        """The first record of a queue, if its offset is not the one with which the queue begins. No CRC covers the offset, so the next
+        record of the queue must confirm it. Otherwise one flipped bit would make all following records damage.
         """
         self._missing_max = 0
-        """How many records the stretches so far may have held."""
+        """Highest number of records that the ranges so far can have contained."""
         self._lost_at = 0
         self.record_count = 0
         self.end = 0
@@ -101,7 +101,7 @@ class Scrub:
         window_bytes: int,
         uncut: int = 0,
     ) -> None:
-        """`breathe(position)` is awaited after each window. For the others see LogScan."""
+        """Run the scan. Await `breathe(position)` after each window. LogScan describes the other arguments."""
         known = self._known
         scan = LogScan(
             self._log,
@@ -126,7 +126,7 @@ class Scrub:
         await self._look_behind()
 
     async def _look_behind(self) -> None:
-        """Reports the messages that are missing behind the last record of each queue, and those of queues without any record."""
+        """Report the messages that are missing after the last record of each queue, and those of queues without any record."""
         slices = Slices()
         for key, record in self._unproved.items():
             await slices.step()
@@ -134,7 +134,7 @@ class Scrub:
             if first is None or record.body is not None or offset < max(first + self._missing_max + 1, await self._report.end(key, first)):
                 self._count(record)
             else:
-                self._misplaced(record, f"the queue begins with {first} and has no record behind this one")
+                self._misplaced(record, f"the queue begins with {first} and has no record after this one")
         for key in list(self._report.queues()):
             await slices.step()
             seen = self._next.get(key, self._report.first(key))
@@ -142,7 +142,7 @@ class Scrub:
                 self._report.lost(key, seen, end, self._lost_at)
 
     def _overtaken(self) -> None:
-        """Forgets which offset comes next in each queue: retention has removed records that this pass has not read."""
+        """Forget the next offset of each queue: retention has removed records that this pass has not read."""
         self._next.clear()
         self._open.clear()
         self._unproved.clear()
@@ -171,7 +171,7 @@ class Scrub:
     # -- the scan's sink -------------------------------------------------------------------------
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
-        """Of the first record of an unknown queue too: its topic or queue id may be what is damaged."""
+        """Return the next offset, also for the first record of an unknown queue: its topic or queue id may be damaged."""
         key = topic, queue_id
         if key in self._unproved:
             return None
@@ -200,7 +200,7 @@ class Scrub:
             self._count(record)
 
     def _count(self, record: StoredRecord) -> None:
-        """The record is what was written: its entry has to name it."""
+        """Count a good record: its entry has to name it."""
         key, offset = (record.topic, record.queue_id), record.queue_offset
         if record.body is not None:
             self._next[key] = offset + 1
@@ -221,7 +221,7 @@ class Scrub:
         pass
 
     def _misplaced(self, record: StoredRecord, why: str) -> None:
-        """The record's queue offset is damaged."""
+        """Report that the record's queue offset is damaged."""
         reason = f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, and {why}"
         self.damaged(DamagedRange(record.position, record.position + record.size, reason))
 

@@ -1,4 +1,4 @@
-"""The scrub of a running store: it finds damage before a consumer does, slowly, and hands it to the repairs."""
+"""The scrub of a running store: it finds damage slowly, before a consumer does, and starts the repairs."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -17,15 +17,15 @@ from lockstep.runtime.log import get_logger
 log = get_logger("broker")
 
 WINDOW_BYTES = 64 << 10
-"""Handled in one turn of the loop: a millisecond or two."""
+"""Bytes that are handled in one turn of the loop: a millisecond or two."""
 
 
 class _StoppedError(Exception):
-    """The broker stops: the pass ends where it is."""
+    """The broker stops, so the pass ends early."""
 
 
 class Scrubber:
-    """One pass at a time. Reads at most `bytes_per_s`, in worker threads."""
+    """Runs one pass at a time. Reads at most `bytes_per_s`, in worker threads."""
 
     def __init__(
         self, log: CommitLog, queues: QueueTable, damage: DamageTable, repairs: QueueRepairs, host: Host, bytes_per_s: int
@@ -38,26 +38,27 @@ class Scrubber:
         self._bytes_per_s = bytes_per_s
         self._threaded = threaded(host)
         self._found: dict[int, DamagedRange] = {}
-        """Damage that this pass has found so far."""
+        """The damage that this pass has found so far."""
         self.found: dict[int, DamagedRange] = {}
-        """Damage of the log that is not on record in `lockstep/damage`, by position."""
+        """Position → damage of the log that is not recorded in `lockstep/damage`."""
         self._pending: list[MismatchError] = []
-        """To be repaired before the scan goes on."""
+        """Mismatches to be repaired before the scan continues."""
         self._end = 0
         """Log position at which this pass ends."""
         self.pass_count = 0
         self.position = 0
-        """How far the running pass has come."""
+        """The position that the running pass has reached."""
 
     @property
     def damaged_bytes(self) -> int:
-        """Bytes of the log that are known to hold no good record: those on record, and what the passes have found."""
+        """Return the number of log bytes without good records: the recorded ranges and those that the passes have found."""
         start = self._log.start
         return self._damage.byte_count + sum(found.end - found.begin for found in self.found.values() if found.end > start)
 
     async def run(self, stopping: Callable[[], bool]) -> None:
-        """One pass over what is on the disk now, handing what is damaged to the repairs. Ends early when `stopping()`. A read that fails
-        ends it, and is logged.
+        """Run one pass over the data that is on the disk now, and start repairs. End early if `stopping()`.
+
+        A failed read ends the pass and is logged.
         """
         if not self._bytes_per_s:
             return
@@ -68,7 +69,7 @@ class Scrubber:
             self.position = position
             pending, self._pending = self._pending, []
             for mismatch in pending:
-                await self._repairs.idle.wait()  # a repair that is refused would not be found again before the next pass
+                await self._repairs.idle.wait()  # a refused repair would not be found again before the next pass
                 self._repairs.begin(mismatch)
                 await self._repairs.idle.wait()
             if stopping():
@@ -81,7 +82,7 @@ class Scrubber:
         except _StoppedError:
             return
         except OSError as error:
-            log.error("scrub.failed", position=self.position, error=str(error), then="the next pass begins anew")
+            log.error("scrub.failed", position=self.position, error=str(error), then="the next pass starts from the beginning")
             return
         self.found = self._found
         self.pass_count += 1
@@ -138,7 +139,7 @@ class Scrubber:
         return 0 if queue is None else queue.min
 
     async def end(self, key: QueueKey, seen: int) -> int:
-        """One behind the next message that is not on record as lost, unless its entry says that it came while the pass was running."""
+        """Return the end of the messages that must exist: after those recorded as lost, except messages that came while the pass ran."""
         queue = self._queues.get(key)
         if queue is None or seen >= queue.visible:
             return seen

@@ -7,8 +7,8 @@
        20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain, clock,
                 the first 88 bytes of that record (null: none), where the log began]
 
-`queues` is a list of [topic, queue id, minimum, next offset], `clock` what stamps.py keeps (older snapshots lack it). A snapshot counts
-only where the log still ends a record exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
+`queues` is a list of [topic, queue id, minimum, next offset], `clock` the state of store_clock.py (older snapshots lack it). A snapshot is
+valid only if a record of the log still ends exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,34 +29,33 @@ MAGIC = b"LSSNAP01"
 HEAD = Struct(">8sIQ")
 KEPT_COUNT = 2
 PARTS_PER_SLICE = 250
-"""Rows that are made and packed in one turn of the loop: about a millisecond."""
+"""Number of rows that are made and packed in one turn of the loop: about a millisecond."""
 PART_BYTES = 128
-"""A part counts as one more for each of these bytes."""
+"""A part counts as one more row for each of these bytes."""
 CHUNK_BYTES = 256 << 10
-"""Parts are joined when they have so many bytes."""
+"""Parts are joined when they have this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one file says."""
+    """The content of one file."""
 
     position: int
     last_record: int
-    """Log offset of the last record before `position`; −1 where the log was empty."""
+    """Log offset of the last record before `position`. −1 if the log was empty."""
     store_ms: int
     state_next: int
     queues: list[tuple[str, int, int, int]]
     plain: object
     clock: object
-    """For `stamps`."""
+    """The state of store_clock.py."""
     last_head: bytes | None = None
-    """The last record's first 88 bytes; None in a snapshot of an older version."""
+    """The last record's first 88 bytes. None in a snapshot of an older version."""
     log_start: int | None = None
-    """Where the log began: no queue had an entry at or above its minimum that names a place below. None in a snapshot of an older
-    version."""
+    """Where the log began: no queue had an entry at or above its minimum with a lower position. None in a snapshot of an older version."""
 
     def stamps(self) -> StoreClock:
-        """The stamps up to here."""
+        """Return the clock of the stamps up to here."""
         return stamps_of(self.store_ms, self.clock)
 
     @property
@@ -76,7 +75,7 @@ def encode_parts(
     last_head: bytes | None = None,
     log_start: int | None = None,
 ) -> Iterator[bytes]:
-    """The payload in many small parts: one for each row of each Rows."""
+    """Yield the payload in many small parts, one for each row of SnapshotRows."""
     packer = msgpack.Packer()
     values = position, last_record, store_ms, state_next, queues, plain, clock, last_head, log_start
     yield packer.pack_array_header(len(values))
@@ -98,7 +97,7 @@ def _packed(packer: Any, value: object) -> Iterator[bytes]:
 
 
 class _Payload:
-    """Collects the payload's parts in chunks, and their CRC as they are made: no step takes longer than one chunk needs."""
+    """Collects the payload's parts in chunks, and updates their CRC with each part: no step takes longer than one chunk needs."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -121,13 +120,13 @@ class _Payload:
         self._parts, self._parts_bytes = [], 0
 
     def seal(self) -> list[bytes]:
-        """The file in chunks, its head first."""
+        """Return the file in chunks, its head first."""
         self._join()
         return [HEAD.pack(MAGIC, self._crc, self._size), *self._chunks]
 
 
 async def gathered(parts: Iterable[bytes]) -> list[bytes]:
-    """The file in chunks, made of the payload's parts in slices of a turn of the loop: the larger parts count for more."""
+    """Return the file in chunks, made of the payload's parts in several turns of the loop. Larger parts count for more."""
     slices, payload = Slices(PARTS_PER_SLICE), _Payload()
     for part in parts:
         payload.add(part)
@@ -136,7 +135,7 @@ async def gathered(parts: Iterable[bytes]) -> list[bytes]:
 
 
 def encode(*values: Any) -> bytes:
-    """The file's bytes, of the values of `encode_parts`, at once."""
+    """Return the file's bytes, made at once from the arguments of `encode_parts`."""
     payload = _Payload()
     for part in encode_parts(*values):
         payload.add(part)
@@ -144,7 +143,7 @@ def encode(*values: Any) -> bytes:
 
 
 def decode(data: bytes) -> Snapshot | None:
-    """None where the bytes are not those of a whole snapshot."""
+    """Return the snapshot, or None if the bytes are not a whole one."""
     if len(data) < HEAD.size:
         return None
     magic, crc, size = HEAD.unpack_from(data)
@@ -154,7 +153,7 @@ def decode(data: bytes) -> Snapshot | None:
     try:
         position, last_record, store_ms, state_next, queues, plain, *behind = msgpack.unpackb(payload, raw=False, strict_map_key=False)
         clock = behind[0] if behind else []
-        stamps_of(0, clock)  # raises where it can't be read
+        stamps_of(0, clock)  # raises if it can't be read
         rows = [_queue_row(*queue) for queue in queues]
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgpack.UnpackException):
         return None
@@ -166,7 +165,7 @@ def decode(data: bytes) -> Snapshot | None:
 
 
 def _queue_row(topic: object, queue_id: object, low: object, following: object) -> tuple[str, int, int, int]:
-    """One row of `queues`. Raises TypeError when a value has another type."""
+    """Return one row of `queues`. Raises TypeError if a value has another type."""
     if isinstance(topic, str) and isinstance(queue_id, int) and isinstance(low, int) and isinstance(following, int):
         return topic, queue_id, low, following
     raise TypeError("a queue of a snapshot is [text, number, number, number]")
@@ -179,9 +178,9 @@ class Snapshots:
         self._files = files
         self._directory = directory
         self.kept: list[tuple[int, int]] = []
-        """(position, oldest log offset needed) of the snapshots on disk that count, oldest first."""
+        """(position, oldest log offset needed) of the valid snapshots on disk, oldest first."""
         self._left: dict[int, int] = {}
-        """Position → oldest log offset needed of files that may be on the disk and do not count: not whole yet, or to be removed."""
+        """Position → oldest log offset needed, for files that may be on the disk but are not valid: incomplete, or to be removed."""
 
     def load(self, position: int) -> Snapshot | None:
         data = self._directory.read(self._path(position))
@@ -189,15 +188,15 @@ class Snapshots:
         return snapshot if snapshot is not None and snapshot.position == position else None
 
     def begin(self, position: int, needs_from: int) -> None:
-        """A snapshot is about to be written: whatever becomes of that, its file may be there from now on."""
+        """Note that a snapshot will be written: whether or not that succeeds, its file may exist from now on."""
         self._left[position] = needs_from
 
     def write(self, position: int, chunks: Sequence[bytes]) -> None:
-        """Makes a snapshot durable. For a worker thread."""
+        """Make a snapshot durable. For a worker thread."""
         self._directory.replace(self._path(position), *chunks)
 
     def remove(self, positions: list[int], aside: str | None = None) -> None:
-        """`aside`: a directory into which the files go instead."""
+        """Remove snapshots. `aside` is a directory into which the files are moved instead."""
         for position in positions:
             path = self._path(position)
             if not self._files.exists(path):
@@ -207,12 +206,12 @@ class Snapshots:
             else:
                 self._files.rename(path, f"{aside}/{path.rpartition('/')[2]}")
         if positions and aside is not None:
-            self._files.sync_directory(aside)  # before the old names are gone for good
+            self._files.sync_directory(aside)  # before the old names are removed permanently
         if positions:
             self._files.sync_directory(self._directory.own)
 
     def keep(self, position: int, needs_from: int) -> list[int]:
-        """Counts a durable snapshot in; the positions whose files are to be removed. Until `removed` they may be there after a crash."""
+        """Add a durable snapshot. Return the positions of the files to remove. Until `removed` they may exist after a crash."""
         self.kept = sorted({*[kept for kept in self.kept if kept[0] != position], (position, needs_from)})
         self._left |= dict(self.kept[:-KEPT_COUNT])
         self.kept = self.kept[-KEPT_COUNT:]
@@ -220,15 +219,15 @@ class Snapshots:
         return list(self._left)
 
     def removed(self, positions: list[int]) -> None:
-        """`remove` has returned: what these snapshots needed may go."""
+        """Note that `remove` has returned: the log that these snapshots needed may be removed."""
         for position in positions:
             self._left.pop(position, None)
 
     @property
     def needs_from(self) -> int | None:
-        """The oldest log offset that a snapshot on the disk needs; None where none counts.
+        """The oldest log offset that a snapshot on the disk needs. None if there is no valid one.
 
-        A file that does not count any more is in it until it is removed: the start after a crash must not find it without its log.
+        A file that is no longer valid is included until it is removed: the start after a crash must not find it without its log.
         """
         return min(needed for _, needed in [*self.kept, *self._left.items()]) if self.kept else None
 
@@ -237,9 +236,9 @@ class Snapshots:
 
 
 def recorded_start(files: Files, directory: StoreDirectory) -> int | None:
-    """Where the log begins: the file `lockstep/start`, or without it what the newest whole snapshot says. None when neither is known.
+    """Return where the log begins: from the file `lockstep/start`, else from the newest whole snapshot. None if neither is known.
 
-    Raises StoreCorruptError when the file is damaged.
+    Raises StoreCorruptError if the file is damaged.
     """
     start = directory.read_start()
     if start is not None:

@@ -1,11 +1,11 @@
-"""Store times: the stamp of the next record, and what the stamps of older records mean after the clock was set.
+"""Store times: the stamp of the next record, and the meaning of older stamps after the clock was set.
 
-Store times go on with the boot clock, but for steps to the wall clock (runtime/steady_clock.py): then the clock is set, forward or back.
-How long ago a record was stored is counted by the boot clock, so that each step is known:
+Store times follow the boot clock, except for steps to the wall clock (runtime/steady_clock.py), when the clock is set forward or back. The
+age of a record is counted by the boot clock, so each step is known:
 
-- A *clock record* is written into the log at each start and at each step, before any record that is stamped by the clock as it is then.
-  It holds the boot id, the boot clock, the time here, and by how much the clock was set.
-- A record with a lower stamp than the one before it is a step as well: in logs of older versions, which have no clock records.
+- A *clock record* is written into the log at each start and at each step, before any record with a stamp of the new setting. It has the
+  boot id, the boot clock, the time here, and by how much the clock was set.
+- A record with a lower stamp than the one before it is also a step. This happens in logs of older versions, which have no clock records.
 
     clock record = body of a state record: msgpack ["clock", boot id, boot clock in ms, time here in ms, set by so many ms]
 """
@@ -23,7 +23,7 @@ from lockstep.runtime.steady_clock import SteadyClock
 
 KIND = "clock"
 PREFIX = b"\x95\xa5clock"
-"""How the body of a clock record begins."""
+"""The first bytes of a clock record's body."""
 
 
 class ClockReading(NamedTuple):
@@ -39,28 +39,28 @@ class ClockReading(NamedTuple):
 class StoreClock:
     """The newest stamp and the steps of one log.
 
-    Recovery calls `seen` and `read` for each record, then `start`; a running store calls `now_ms`, and `follow` every second.
+    Recovery calls `seen` and `read` for each record, then `start`. A running store calls `now_ms`, and `follow` every second.
     """
 
     def __init__(self, newest_ms: int = 0, steps: Iterable[ClockStep] = (), reading: ClockReading | None = None) -> None:
         self.newest_ms = newest_ms
         self.set_count = 0
-        """How many clock records say that the clock was set, of those that were read or written here."""
+        """Number of clock records, read or written here, by which the clock was set."""
         self._steps = ClockSteps(steps)
         self._reading = reading
-        """The newest one that is in the log or in the snapshot."""
+        """The newest reading in the log or in the snapshot."""
         self._steady: SteadyClock | None = None
 
     # -- reading the log -------------------------------------------------------------------------
 
     def seen(self, position: int, stamp_ms: int) -> None:
-        """The next record of the log has this stamp."""
+        """Note the stamp of the next record of the log."""
         if stamp_ms < self.newest_ms:
             self._steps.add(ClockStep(position, stamp_ms - self.newest_ms, stamp_ms, position))
         self.newest_ms = stamp_ms
 
     def read(self, position: int, body: bytes) -> bool:
-        """Whether `body` is that of a clock record, which is taken in then. StoreError when it can't be read."""
+        """Read `body` if it is that of a clock record, and return whether it is. Raise StoreError if it can't be read."""
         if not body.startswith(PREFIX):
             return False
         try:
@@ -75,9 +75,9 @@ class StoreClock:
     # -- running ---------------------------------------------------------------------------------
 
     def start(self, clock: Clock, boot_id: str) -> int:
-        """The log is read: stamps go on from its newest reading, by the boot clock. Returns by how many ms the clock was set beside that.
+        """Continue from the newest reading of the log, by the boot clock. Return by how many ms the clock was set in addition.
 
-        That is not 0 only where a record of the same boot has a later stamp than the clock shows now: stamps go on from that one.
+        That is 0, unless a record of the same boot has a later stamp than the clock now: stamps continue from that one.
         """
         reading, boot_ms = self._reading, clock.boot_ms()
         if reading is not None and (reading.boot_id != boot_id or reading.boot_ms > boot_ms):
@@ -86,23 +86,23 @@ class StoreClock:
         return 0 if reading is None else max(0, self.newest_ms - (reading.now_ms + boot_ms - reading.boot_ms))
 
     def now_ms(self) -> int:
-        """The stamp of a record that is written now. Not less than the one before, but after `follow`."""
+        """Return the stamp of a record that is written now. It never falls, except after `follow`."""
         assert self._steady is not None, "the store has recovered"
         return self._steady.now_ms()
 
     def follow(self) -> int:
-        """Sets the clock where the wall clock is elsewhere. Returns by how many ms; a clock record has to follow then."""
+        """Set the clock if the wall clock differs. Return by how many ms; if not 0, a clock record must be written."""
         assert self._steady is not None, "the store has recovered"
         return self._steady.follow()
 
     def record(self, boot_id: str, by_ms: int) -> tuple[bytes, int, int]:
-        """(body of a clock record, boot clock, time): then `recorded` with its position."""
+        """Return (body of a clock record, boot clock, time). Call `recorded` with its position afterwards."""
         assert self._steady is not None, "the store has recovered"
         boot_ms, now_ms = self._steady.reading()
         return msgpack.packb([KIND, boot_id, boot_ms, now_ms, by_ms]), boot_ms, now_ms
 
     def recorded(self, position: int, boot_id: str, boot_ms: int, now_ms: int, by_ms: int) -> None:
-        """A clock record is at `position` of the log."""
+        """Note that a clock record is at `position` of the log."""
         known = self._reading
         since = known.since if known is not None and known.boot_id == boot_id else position
         if by_ms:
@@ -116,29 +116,29 @@ class StoreClock:
 
     @property
     def steps(self) -> list[ClockStep]:
-        """In the order of the log; not for changing."""
+        """Return the steps in the order of the log. Do not change the list."""
         return self._steps.kept
 
     def true_ms(self, position: int, stamp_ms: int) -> int:
-        """When the record at `position` was stored, by the clock as it is set now; or later where that is not known.
+        """Return when the record at `position` was stored, by the current setting of the clock, or a later time if that is not known.
 
-        Records of an earlier boot may have been stamped by a clock that was right. They count as stored later where the clock has been set
-        forward since. Where it has been set back, only those with a later stamp than the clock then showed count as stored earlier.
+        Records of an earlier boot may have been stamped by a correct clock. They count as stored later if the clock has been set forward
+        since. If it has been set back, only those with a later stamp than the clock then showed count as stored earlier.
         """
         return self._steps.true_ms(position, stamp_ms)
 
     def stretches(self) -> list[StampRange]:
-        """In which stamps rise."""
+        """Return the ranges of the log in which stamps rise."""
         return self._steps.stretches()
 
     def forget(self, start: int) -> None:
-        """The log begins at `start`: steps before it concern no record."""
+        """Remove the steps before `start`, where the log begins now: no record is left before them."""
         self._steps.forget(start)
 
     # -- the snapshot ----------------------------------------------------------------------------
 
     def plain(self) -> dict[str, object]:
-        """For a snapshot of now."""
+        """Return the clock's state for a snapshot."""
         reading = self._reading
         if reading is not None and self._steady is not None:
             boot_ms, now_ms = self._steady.reading()
@@ -148,7 +148,7 @@ class StoreClock:
 
 
 def stamps_of(newest_ms: int, plain: object) -> StoreClock:
-    """From `plain` of a snapshot. Raises ValueError and TypeError where it is no such value.
+    """Return the clock that `plain` of a snapshot describes. Raise ValueError or TypeError if it is not valid.
 
     Older snapshots have a list of [position, stamp before, stamp after] of each step back.
     """

@@ -1,17 +1,17 @@
-"""The read-only look at a directory that comes before a start changes anything in it.
+"""The read-only check of a directory before a start changes anything in it.
 
-`survey` reads names, lengths and small files. It returns what a start may rely on, or raises with the exact place:
+`survey` reads names, lengths and small files. It returns what a start may rely on, or raises an error with the exact position:
 
-| what it finds                                                  | then                                                            |
+| finding                                                        | result                                                          |
 |----------------------------------------------------------------|-----------------------------------------------------------------|
-| no identity, and files of `lockstep/` that come after one      | StoreCorruptError: the identity is missing                           |
-| no identity, log files of one length that follow one another   | `adopted`: their length is the store's; the log is read to its  |
+| no identity, and files of `lockstep/` that are written later   | StoreCorruptError: the identity is missing                      |
+| no identity, consecutive log files of one length               | `adopted`: their length is the store's. The log is read to its  |
 |                                                                | end before anything is written (store.py)                       |
-| no identity, any other log files                               | StoreCorruptError                                                    |
-| a directory with the name of a log file                        | StoreCorruptError                                                    |
-| a log file that is longer than the store's length, or whose    | StoreCorruptError, also with --cut-corrupt: these are not this       |
-| name is no multiple of it                                      | store's files                                                   |
-| the first or a middle log file is missing, or one is short,    | StoreCorruptError; with --cut-corrupt what is missing reads as       |
+| no identity, any other log files                               | StoreCorruptError                                               |
+| a directory with the name of a log file                        | StoreCorruptError                                               |
+| a log file that is longer than the store's length, or whose    | StoreCorruptError, also with --cut-corrupt: the files are not   |
+| name is not a multiple of it                                   | this store's                                                    |
+| the first or a middle log file is missing, or one is short,    | StoreCorruptError. With --cut-corrupt the missing part reads as |
 | below the synced length                                        | zeros, which the scan finds                                     |
 | the same above the synced length                               | an unfinished tail                                              |
 """
@@ -33,17 +33,17 @@ SEGMENT_BYTES_MIN = 4096
 
 @dataclass(frozen=True, slots=True)
 class LogSurvey:
-    """The log's files."""
+    """The files of a log."""
 
     starts: tuple[int, ...]
     """First positions of the files that make up the log, one segment length apart."""
     stray: tuple[int, ...]
-    """Files behind a gap above the synced length: left by a power cut, they go."""
+    """Files after a gap above the synced length, left by a power cut. They will be removed."""
     absent: frozenset[int]
     """Those of `starts` that have no file."""
     synced: int
     lacking: bool = False
-    """A file is absent, or is too short, below the synced length: what it held is lost."""
+    """Whether a file is absent, or too short, below the synced length, so that its content is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def is_log_name(name: str) -> bool:
 
 
 def log_files(files: Files, directory: str) -> list[LogFile]:
-    """The files of a commit log in order; other names are left alone. StoreCorruptError when one of them is a directory."""
+    """Return the files of a commit log in order. Other names are ignored. Raise StoreCorruptError if one of the files is a directory."""
     if not files.exists(directory):
         return []
     found = []
@@ -80,7 +80,7 @@ def log_files(files: Files, directory: str) -> list[LogFile]:
 
 
 def adopted_segment_bytes(found: list[LogFile], directory: str) -> int:
-    """The length of the log files of a directory without an identity. StoreCorruptError when they do not make one log."""
+    """Return the length of the log files of a directory without an identity. Raise StoreCorruptError if they do not form one log."""
     size = found[0].size
     for number, file in enumerate(found):
         path = f"{directory}/{file.start:020d}"
@@ -101,7 +101,7 @@ def adopted_segment_bytes(found: list[LogFile], directory: str) -> int:
 
 
 def adopted_queue_entries(files: Files, directory: str, default: int) -> int:
-    """Entries of a consume-queue file of a directory without an identity: those of the first that is found."""
+    """Return the number of entries of a consume-queue file of a directory without an identity: that of the first file found."""
     if not files.exists(directory):
         return default
     for topic, queue_id in queue_directories(files, directory):
@@ -117,7 +117,7 @@ def adopted_queue_entries(files: Files, directory: str, default: int) -> int:
 
 
 def queue_directories(files: Files, directory: str) -> list[tuple[str, int]]:
-    """(topic, queue id) of every consume queue on the disk. What has no such name is left alone, and so is a file among the topics."""
+    """Return (topic, queue id) of every consume queue on the disk. Other names are ignored, and so are files among the topics."""
     found = []
     for topic in files.listdir(directory):
         try:
@@ -138,9 +138,9 @@ def survey_log(
     synced: int,
     cut_corrupt: bool,
 ) -> LogSurvey:
-    """Returns what the log consists of. With `cut_corrupt` a missing file is among `starts` and `absent`, and reads as zeros.
+    """Return the parts of the log. With `cut_corrupt` a missing file is among `starts` and `absent`, and reads as zeros.
 
-    `start`: where the log began when retention last ran; None: not recorded.
+    `start` is where the log began when retention last ran, or None if that was not recorded.
     """
     path: Callable[[int], str] = lambda at: f"{directory}/{at:020d}"  # noqa: E731
     for file in found:
@@ -180,7 +180,7 @@ def survey_log(
 
 
 def _first(found: list[LogFile], path: Callable[[int], str], start: int | None, synced: int, cut_corrupt: bool) -> int | None:
-    """The position at which the log begins; None: no file of it is there."""
+    """Return the position at which the log begins, or None if it has no file."""
     if not found:
         return None
     first = found[0].start
@@ -188,7 +188,7 @@ def _first(found: list[LogFile], path: Callable[[int], str], start: int | None, 
     if first <= expected:
         return first
     if synced <= expected:
-        return None  # a power cut kept a later name and lost the first: nothing that was synced is missing
+        return None  # a power cut kept a later name and lost the first: nothing synced is missing
     if cut_corrupt:
         return expected
     raise _missing(path(expected), expected, f"the log begins at {first}, expected {expected}, and was synced up to {synced}")
