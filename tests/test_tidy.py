@@ -160,7 +160,7 @@ def test_every_task_has_an_owner() -> None:
                 assert owner in {"group", "tasks"}, f"{place(path)}:{node.lineno} starts a task that nobody owns"
 
 
-def test_broad_except_stands_only_where_everything_ends() -> None:
+def test_broad_except_is_used_only_where_everything_ends() -> None:
     for path in sources():
         if path.name in {"daemon.py", "turn.py"}:
             continue

@@ -51,7 +51,7 @@ async def test_sends_wait_for_a_stopped_broker_in_bounded_memory_and_end_well(cl
     assert sum(queue["max_offset"] for queue in shown["queues"]) == finished["acknowledged"], "each is stored once"
 
 
-async def test_a_listener_that_stands_still_holds_no_more_than_each_threshold(cluster: Cluster) -> None:
+async def test_a_listener_that_blocks_holds_no_more_than_each_threshold(cluster: Cluster) -> None:
     """Three groups, each with the one threshold that it will meet. Nothing but every hundredth message matches the third's tags."""
     await cluster.servers(queues=1, brokers=["broker-a"])
     await cluster.producer("producer", "--keys", "100", "--pause-ms", "5", "--padding", "1000", "--even-every", "100")

@@ -156,7 +156,7 @@ async def test_a_heartbeat_without_a_session_is_a_member_until_its_connection_cl
         assert (code, remark) == (ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {a.group}")
 
 
-async def test_members_are_told_when_the_list_changes(served: Served) -> None:
+async def test_members_are_notified_when_the_list_changes(served: Served) -> None:
     async with clients(served, "a@1", "b@1") as (a, b):
         while (await a.client.inbound.get()).fields["consumerGroup"] != a.group:
             pass
@@ -195,7 +195,7 @@ async def test_a_lock_outlives_its_connection_and_the_client_takes_it_up_on_the_
         assert await b.lock(0) == [0]
 
 
-async def test_nobody_checks_that_who_locks_is_a_member(served: Served) -> None:
+async def test_it_is_not_checked_that_a_client_that_locks_is_a_member(served: Served) -> None:
     async with clients(served, "a@1") as (a,):
         stranger = Classic(a.client, "stranger", "unheard-of", a.topic)
         assert await stranger.lock(0) == [0]
@@ -420,7 +420,7 @@ async def test_a_message_is_found_by_its_place_and_only_there(served: Served) ->
             assert (code, str(elsewhere) in remark) == (ResponseCode.SYSTEM_ERROR, True)
 
 
-async def test_the_brokers_own_records_are_nobodys_to_see(served: Served) -> None:
+async def test_the_brokers_own_records_are_hidden(served: Served) -> None:
     """The log's first record is the term's."""
     async with native(served.address) as client:
         code, _ = await client.refused(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(0))

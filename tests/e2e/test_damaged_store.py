@@ -179,7 +179,7 @@ async def test_a_synced_tail_that_is_gone_stops_the_start(tmp_path: Path) -> Non
     await goes_on(tmp_path / "s", life, "--cut-corrupt")
 
 
-async def test_damage_below_the_snapshot_is_told_as_a_gap_and_everything_else_is_served(tmp_path: Path) -> None:
+async def test_damage_below_the_snapshot_is_reported_as_a_gap_and_everything_else_is_served(tmp_path: Path) -> None:
     """A flipped bit and 4 KiB of zeros in a part of the log that no start reads."""
     life, damage = await lived(tmp_path / "s", 150, killed=False)
     damage.flip(life.frames[4] + 300)

@@ -155,7 +155,7 @@ async def test_claimed_lengths_take_no_memory(target: tuple[Background, str]) ->
         assert server.resident_bytes() - before < 16 * MIB
 
 
-async def test_a_byte_now_and_then_keeps_nobody_waiting(world: World, target: tuple[Background, str]) -> None:
+async def test_a_byte_now_and_then_keeps_no_client_waiting(world: World, target: tuple[Background, str]) -> None:
     """As long as a frame is complete within its 30 s."""
     _, address = target
     frame = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=5, fields=to_plain(QueueHeader("fuzz", 0))))
@@ -377,7 +377,7 @@ async def test_bodies_of_0_bytes_and_of_5_mib_are_refused_readably_on_a_connecti
         assert (await client.send("fuzz", b"still there")).code == ResponseCode.SUCCESS
 
 
-async def test_the_brokers_own_topic_is_nobodys_business(world: World) -> None:
+async def test_the_brokers_own_topic_is_hidden(world: World) -> None:
     async with native(world.broker_address) as client:
         name = "LOCKSTEP_SYS_STATE"
         record = encode_record(name.encode(), 0, b"x", b"", born_ms=1)
@@ -407,7 +407,7 @@ async def test_a_layout_of_a_billion_queues_is_left_out_of_a_registration(world:
 
 
 @pytest.mark.parametrize("empty", [b"\x80", b"\x90"], ids=["maps", "lists"])
-async def test_a_body_of_nothing_but_empty_ones_is_refused_and_holds_nobody_up(target: tuple[Background, str], empty: bytes) -> None:
+async def test_a_body_of_nothing_but_empty_ones_is_refused_and_holds_no_client_up(target: tuple[Background, str], empty: bytes) -> None:
     """16 MiB that would be 1 GiB as objects, and seconds without service for others: the good pair would lose its connections."""
     server, address = target
     code = RequestCode.SYNC if server.find("broker.started") else RequestCode.REGISTER_BROKER

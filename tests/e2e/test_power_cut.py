@@ -51,7 +51,7 @@ async def freed(client: Native) -> None:
                 return
 
 
-async def test_after_a_power_cut_under_async_flush_grants_end_generations_rise_and_nobody_is_granted_for_the_grace() -> None:
+async def test_after_a_power_cut_under_async_flush_grants_end_generations_rise_and_no_member_is_granted_for_the_grace() -> None:
     machine = Machine()
     billing = await first_life(machine)
     await machine.crash(None, power=True)

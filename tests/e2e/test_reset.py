@@ -76,7 +76,7 @@ async def test_a_stopped_group_starts_where_it_was_put(cluster: Cluster) -> None
     assert [deed.offset for deed in cluster.deeds() if deed.consumer == "consumer-3"] == [40, 41, 42]
 
 
-async def test_what_can_not_be_set_is_said_and_nothing_is_changed(cluster: Cluster) -> None:
+async def test_an_impossible_setting_is_reported_and_nothing_is_changed(cluster: Cluster) -> None:
     await cluster.servers(queues=1, brokers=("broker-a", "broker-b"))
     await cluster.consumer("consumer-1")
     await cluster.until_held(2, "consumer-1")

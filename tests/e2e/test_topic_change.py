@@ -51,7 +51,7 @@ async def busy(cluster: Cluster) -> None:
     await cluster.until_handled(200)
 
 
-async def test_a_topic_deleted_under_load_is_gone_for_everybody_and_comes_back_empty(cluster: Cluster) -> None:
+async def test_a_topic_deleted_under_load_is_gone_for_all_clients_and_comes_back_empty(cluster: Cluster) -> None:
     """Producers get TOPIC_NOT_EXIST, consumers drop its queues and live on; created again, it continues with new epochs."""
     await busy(cluster)
     await readers(cluster)

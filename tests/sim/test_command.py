@@ -30,7 +30,7 @@ def test_one_universe_again_tells_its_figures_its_digest_and_with_v_its_story(ca
     assert len(story) > 10 * len(plain)
 
 
-def test_a_violation_is_told_and_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_violation_is_reported_and_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     with switched_off("every_start_has_the_same_term"):
         assert main(["--seed", "1", "--world", "broker", *SHORT, "-v"]) == 1
     told = capsys.readouterr().out
@@ -63,7 +63,7 @@ def test_rules_are_switched_off_by_name(capsys: pytest.CaptureFixture[str]) -> N
     assert "\n1 of 1 noticed\n1 more have a test that aims at them" in told
 
 
-def test_a_rule_whose_absence_nobody_notices_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rule_whose_absence_is_not_noticed_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mutants", "boot_id_is_ignored", "--seeds-max", "0", "--workers", "1"]) == 1
     told = capsys.readouterr().out
     assert "NOBODY" in told

@@ -14,7 +14,7 @@ def test_nothing_is_violated_in(world: str) -> None:
     assert [str(violation) for violation in outcome.violations] == [], f"scripts/sweep --world {world} --seed 1 --storm {STORM_S} -v"
 
 
-def test_a_violation_is_told_with_the_seed_that_replays_it() -> None:
+def test_a_violation_is_reported_with_the_seed_that_replays_it() -> None:
     from sweep.report import Total, told
 
     total = Total()

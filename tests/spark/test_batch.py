@@ -39,7 +39,7 @@ def test_rows_come_back_as_they_went_in(table: Table) -> None:
     assert back == {(key, value, tag, tuple(headers)) for key, value, tag, headers in rows}
 
 
-def test_keyed_rows_stand_in_order_in_the_queue_that_the_sdk_chooses(table: Table) -> None:
+def test_keyed_rows_are_in_order_in_the_queue_that_the_sdk_chooses(table: Table) -> None:
     df = numbered(table.spark, 600).repartition(3)  # shuffled
     table.write(keyed(df, 4, "key", "id").drop("id"))
     orders = defaultdict(list)
@@ -57,7 +57,7 @@ def test_rows_that_are_alike_in_their_order_are_sorted_by_key(table: Table) -> N
         assert [(row.version, row.key) for row in task] == sorted({(row.version, row.key) for row in task})
 
 
-def test_a_task_that_fails_after_many_frames_is_tried_again_and_nothing_stands_twice(table: Table, tmp_path: Path) -> None:
+def test_a_task_that_fails_after_many_frames_is_tried_again_and_nothing_occurs_twice(table: Table, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     df = keyed(numbered(table.spark, 2_000, keys=50), 4, "key", "id", tasks=2).drop("id")
     table.write(df, failTask="1:500", frameRecords="10", reportFile=str(report))

@@ -34,7 +34,7 @@ def failing(error: Exception) -> Callable[[], int]:
         (verify_job.main, ["--manifest", "m", "--allow-duplicates", "-1"]),
     ],
 )
-def test_flags_that_can_not_be_read_are_told_in_one_line_and_are_no_verdict(
+def test_flags_that_can_not_be_read_are_reported_in_one_line_and_are_no_verdict(
     main: Callable[[list[str]], int], more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -72,7 +72,7 @@ def test_without_a_java_that_spark_runs_on_nothing_begins(
     assert said in found
 
 
-def test_what_the_jvm_raised_is_told_in_one_line_and_is_no_verdict(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_jvm_raised_is_reported_in_one_line_and_is_no_verdict(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Py4JJavaError) as failed:
         spark._jvm.java.io.File("/no-such-folder/file").createNewFile()
     assert run(failing(failed.value)) == 3
@@ -83,7 +83,7 @@ def test_what_the_jvm_raised_is_told_in_one_line_and_is_no_verdict(spark: Any, c
 
 
 @pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "Connection refused")])
-def test_a_jvm_that_is_gone_is_told_in_one_line_and_is_no_verdict(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_jvm_that_is_gone_is_reported_in_one_line_and_is_no_verdict(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(failing(error)) == 3
     said = capsys.readouterr().err
     assert said.startswith("failed: Spark's JVM ended, or answers no more")
@@ -91,7 +91,7 @@ def test_a_jvm_that_is_gone_is_told_in_one_line_and_is_no_verdict(error: Excepti
     assert said.count("\n") == 1
 
 
-def test_what_nobody_has_foreseen_is_no_verdict_and_is_told_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_is_no_verdict_and_is_reported_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(failing(ZeroDivisionError("division by zero"))) == 3, "1 would say that rows are lost"
     said = capsys.readouterr().err
     assert said.startswith("Traceback")
@@ -113,7 +113,7 @@ sys.exit(run(job))
 
 
 @pytest.mark.parametrize(("to", "code"), [("stdout", 3), ("stderr", 0)])
-def test_a_pipe_that_nobody_reads_is_no_lost_jvm_and_no_verdict(to: str, code: int) -> None:
+def test_a_pipe_that_is_never_read_is_no_lost_jvm_and_no_verdict(to: str, code: int) -> None:
     """Reading fails the job for results; other output may be ignored."""
     program = [sys.executable, "-c", UNREAD.format(to=to)]
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # as it is for most

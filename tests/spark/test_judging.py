@@ -98,13 +98,15 @@ def test_corrupt_rows_are_not_lost_besides(landed: tuple[Any, Manifest]) -> None
 
 
 @pytest.mark.parametrize("seq", [None, 1 << 40])
-def test_a_corrupt_row_that_says_what_nobody_sent_is_corrupt_and_its_own_is_lost(landed: tuple[Any, Manifest], seq: int | None) -> None:
+def test_a_corrupt_row_with_a_value_that_was_never_sent_is_corrupt_and_its_own_is_lost(
+    landed: tuple[Any, Manifest], seq: int | None
+) -> None:
     said = F.when(is_(3, 10), F.lit(seq)).otherwise(F.col("seq")).cast("bigint")
     changed = {"crc_matches": F.col("crc_matches") & ~is_(3, 10), "seq": said}
     assert counts(judged(landed, lambda rows: rows.withColumns(changed))) == {"lost": 1, "corrupt": 1}
 
 
-def test_rows_of_others_are_counted_apart_and_rows_that_nobody_sent_are_told(landed: tuple[Any, Manifest]) -> None:
+def test_rows_of_others_are_counted_apart_and_rows_that_were_never_sent_are_reported(landed: tuple[Any, Manifest]) -> None:
     foreign = lambda rows: rows.where(is_(3, 10)).withColumn("run_id", F.lit("ffffffffffffffff"))  # noqa: E731
     assert counts(judged(landed, lambda rows: rows.unionByName(foreign(rows)))) == {"foreign": 1}
     beyond = lambda rows: rows.where(is_(3, 49)).withColumns({"seq": F.lit(50).cast("bigint"), "offset": F.col("offset") + 100_000})  # noqa: E731
@@ -123,7 +125,7 @@ def test_latencies_are_counted_where_they_are(spark: Any) -> None:
     assert bins == [(1.0, 1), (3.2, 2), (5.6, 2), (10.0, 5), (17.8, 7), (31.6, 14), (56.2, 25), (100.0, 44)]
 
 
-def test_offsets_that_nothing_was_read_of_are_told_as_gaps(landed: tuple[Any, Manifest]) -> None:
+def test_offsets_that_nothing_was_read_of_are_reported_as_gaps(landed: tuple[Any, Manifest]) -> None:
     rows, manifest = landed
     spark = rows.sparkSession
     ends = {row.queue: row.end for row in rows.groupBy("queue").agg((F.max("offset") + 1).alias("end")).collect()}

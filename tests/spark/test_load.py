@@ -106,7 +106,7 @@ def test_what_can_not_be_loaded_is_told_before_spark_starts(
     assert said in capsys.readouterr().err
 
 
-def test_a_manifest_that_was_cut_is_told(spark_cluster: SparkCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manifest_that_was_cut_is_reported(spark_cluster: SparkCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "manifest.json").write_text('{"version": 1,')
     assert load_job.main(["--nameserver", spark_cluster.nameserver, "--topic", "load", "--out", str(tmp_path)]) == 3
     assert "is no JSON" in capsys.readouterr().err

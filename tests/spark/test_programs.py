@@ -73,7 +73,7 @@ def test_what_spark_submit_is_told_goes_before_what_a_job_would_set(tmp_path: Pa
         assert f"told: {found}\n" in done.stdout, done.stdout + done.stderr[-2_000:]
 
 
-def test_a_jvm_that_is_killed_is_told_in_one_line() -> None:
+def test_a_jvm_that_is_killed_is_reported_in_one_line() -> None:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 3

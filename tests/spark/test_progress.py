@@ -89,7 +89,7 @@ def test_a_line_a_second_tells_what_is_accepted_and_how_fast(monkeypatch: pytest
     assert host.now_ms == -1, "the connection is closed"
 
 
-def test_what_stood_there_when_a_run_is_resumed_is_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_rows_of_a_resumed_run_do_not_count_for_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     host = InThisThread()
     scripted(monkeypatch, host, [500, 700])
     assert words(watched(monkeypatch, host, 1)) == ["700 of 1,000 accepted 200/s"]

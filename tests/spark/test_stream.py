@@ -353,7 +353,7 @@ def test_a_queue_that_is_gone_is_loss(table: Table, reader: Any) -> None:
         reader.latestOffset(gone, ReadAllAvailable())
 
 
-def test_a_topic_that_begins_anew_is_loss(table: Table, reader: Any) -> None:
+def test_a_topic_that_begins_again_is_loss(table: Table, reader: Any) -> None:
     with pytest.raises(DataLostError, match=r"stands at 9, and the queue ends at 0.*failOnDataLoss=false"):
         reader.latestOffset(at(table, 9, 0, 0, 0), ReadAllAvailable())
 

@@ -20,7 +20,7 @@ from support.spark_jobs import CLEAN, MANIFEST, load, verdict, verify
 from support.spark_table import Table
 
 
-def test_a_manifest_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manifest_that_is_none_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = MANIFEST
     text = json.dumps(manifest.plain())
     for given, said in (
@@ -59,7 +59,7 @@ def row_bytes(spark: Any, manifest: Manifest, row: int) -> bytes:
     return bytes(found.value)
 
 
-def test_faults_that_stand_in_the_topic_end_the_program_with_their_exit_codes(table: Table, tmp_path: Path) -> None:
+def test_faults_that_are_in_the_topic_end_the_program_with_their_exit_codes(table: Table, tmp_path: Path) -> None:
     """102 rows of 10 keys are expected, and row 100 (key 0) comes with a flipped bit, row 101 (key 1) never; then a row twice."""
     assert load(table, tmp_path, "--rows", "100", "--keys", "10", "--size", "60") == 0
     path = tmp_path / "manifest.json"

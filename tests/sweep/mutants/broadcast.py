@@ -173,7 +173,7 @@ def went_back_is_not_noticed(patch: Patches) -> None:
     patch.set(LocalSession, "went_back", lambda self, party, first, end: None)
 
 
-@mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_a_member_that_began_a_queue_anew_has_done_so_after_a_crash_too")
+@mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_a_member_that_began_a_queue_again_has_done_so_after_a_crash_too")
 def going_back_is_not_awaited(patch: Patches) -> None:
     """Where a member begins a queue anew is in its file before the first message is handled."""
     patch.set(LocalProgress, "restart_at", lambda self, own, offset: self._set(own.queue, SavedProgress(offset, 0)))

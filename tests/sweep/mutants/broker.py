@@ -71,7 +71,7 @@ def no_grace_after_a_start(patch: Patches) -> None:
 @mutant(
     "pause",
     "broker",
-    aimed="tests/unit/broker/test_membership_sessions.py::test_a_broker_that_stood_still_ends_nobody_for_being_silent_meanwhile",
+    aimed="tests/unit/broker/test_membership_sessions.py::test_a_broker_that_was_suspended_ends_no_member_for_being_silent_meanwhile",
 )
 def standstill_counts_as_silence(patch: Patches) -> None:
     """Time in which the broker itself stood still is no silence of its clients."""
@@ -137,7 +137,9 @@ def anybody_may_lock(patch: Patches) -> None:
 
 
 @mutant(
-    "net", "pause", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_nobody_superseded_commits_releases_pulls_and_renews"
+    "net",
+    "pause",
+    aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_was_not_superseded_commits_releases_pulls_and_renews",
 )
 def freed_epochs_never_come_back(patch: Patches) -> None:
     """A freed epoch is good until a higher one exists: its own session holds the queue again by naming it."""
@@ -341,7 +343,7 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
     patch.set(Coordination, "enter_term", forgetful)
 
 
-@mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_a_gap_that_grows_is_told_again")
+@mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_a_gap_that_grows_is_reported_again")
 def retention_asks_nobody(patch: Patches) -> None:
     """Groups that had not read what retention removes are moved, and told."""
     patch.set(Coordination, "skip_removed", lambda self, minimums: iter(()))

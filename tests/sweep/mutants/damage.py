@@ -39,7 +39,7 @@ def removed_files_are_synced_as_if_they_were_there(patch: Patches) -> None:
     patch.set(PathWatch, "check", lambda self: None)
 
 
-@mutant("rot", aimed=f"{TESTS}/test_damage_laws.py::test_what_is_damaged_is_refused_or_told_and_nothing_else_is_lost")
+@mutant("rot", aimed=f"{TESTS}/test_damage_laws.py::test_what_is_damaged_is_refused_or_reported_and_nothing_else_is_lost")
 def queue_files_are_cut_before_the_log_was_read(patch: Patches) -> None:
     """A start that is refused has changed no file."""
     patch.set(QueueFiles, "hold", lambda self: None)

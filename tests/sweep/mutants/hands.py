@@ -132,7 +132,9 @@ def an_added_queue_begins_at_its_end(patch: Patches) -> None:
     patch.set(LockSync, "_prepare_grant", at_end)
 
 
-@mutant("delete", aimed="tests/unit/broker/test_topic_table.py::test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew")
+@mutant(
+    "delete", aimed="tests/unit/broker/test_topic_table.py::test_who_missed_a_deletion_finds_it_in_the_layout_that_created_the_topic_again"
+)
 def a_missed_deletion_stays_missed(patch: Patches) -> None:
     """A broker that hears only of the layout that made a topic anew drops what it has of the one that was deleted."""
     patch.set(TopicTable, "_put_created_again", TopicTable._put)

@@ -193,7 +193,7 @@ def a_challenge_ends_before_answers_are_read(patch: Patches) -> None:
     patch.set(nameserver_processor, "READ_TURNS", 0)
 
 
-@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_brokers_are_not_silent_while_the_nameserver_stands_still")
+@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_brokers_are_not_silent_while_the_nameserver_is_suspended")
 def standstills_of_nameservers_count_as_silence(patch: Patches) -> None:
     """Time in which a nameserver stood still is no silence of brokers."""
     patch.set(RouteTable, "exclude_pause", lambda self, pause_ms, now_ms: None)

@@ -47,7 +47,7 @@ def held_pulls_are_not_told(patch: Patches) -> None:
     patch.set(PendingEffects, "end_held_pulls", lambda self, key, epoch: None)
 
 
-@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_when_the_hold_ends_everybody_is_told_what_is_free")
+@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_when_the_hold_ends_every_member_is_notified_of_free_queues")
 def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
     """When the hold after an assumed loss ends, whom each free queue belongs to is told."""
     patch.set(PendingEffects, "notify_group_free", lambda self, group: None)
@@ -79,7 +79,7 @@ def every_start_has_the_same_term(patch: Patches) -> None:
     patch.set(FencingCounter, "start_term", first)
 
 
-@mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_nobody_superseded_commits_releases_pulls_and_renews")
+@mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_was_not_superseded_commits_releases_pulls_and_renews")
 def a_freed_epoch_commits_nothing(patch: Patches) -> None:
     """Finished work counts as long as nobody was granted the queue since, whether or not it is held."""
     patch.set(Lock, "accepts_epoch", lambda self, session, epoch: self.held and self.session == session and self.epoch == epoch)

@@ -107,7 +107,7 @@ def a_connection_has_any_number_of_members(patch: Patches) -> None:
     patch.set(Membership, "_check_connection_room", lambda self, connection, name, client_id, offered: 0)
 
 
-@mutant("swarm", aimed=f"{MEMBERS}::test_versions_of_topics_that_nobody_subscribes_to_are_forgotten")
+@mutant("swarm", aimed=f"{MEMBERS}::test_versions_of_topics_without_a_subscriber_are_forgotten")
 def versions_of_topics_are_kept(patch: Patches) -> None:
     """A group forgets the versions of topics to which none of its members subscribes."""
     patch.set(Group, "prune_sub_versions", lambda self: None)

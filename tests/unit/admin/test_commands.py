@@ -133,11 +133,11 @@ def test_a_value_that_can_not_be_is_exit_2_with_one_line(lockstep: Any, argument
     assert_failed(lockstep(*arguments), words, code=2)
 
 
-def test_an_address_that_is_none_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_address_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert_failed(Run(capsys, "cluster", "--nameserver", "nowhere"), "nowhere", "HOST:PORT", code=2)
 
 
-def test_a_brokers_address_in_place_of_a_nameservers_is_said_so(cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_brokers_address_in_place_of_a_nameservers_is_reported(cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     address = cluster.brokers["broker-a"].address
     assert_failed(Run(capsys, "topic", "list", "--nameserver", address), address, "is it a nameserver's address")
 
@@ -215,7 +215,7 @@ def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, 
     assert "did not answer" not in run.err
 
 
-def test_of_a_deletion_that_nobody_took_the_next_step_is_said(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_after_a_deletion_that_no_broker_took_the_next_step_is_reported(lockstep: Any, cluster: ThreadedCluster) -> None:
     for broker in cluster.brokers.values():
         broker.refusal = TopicNotExistError("no topic orders")
     run = lockstep("topic", "delete", "orders")
@@ -293,7 +293,7 @@ def test_group_show_shows_the_queues_of_a_broker_that_does_not_answer_as_such(lo
     assert list(shown["failed"]) == ["broker-b"]
 
 
-def test_a_group_without_members_is_said_so_once(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_a_group_without_members_is_reported_once(lockstep: Any, cluster: ThreadedCluster) -> None:
     for broker in cluster.brokers.values():
         broker.groups["billing"] = GroupStatus("billing", ListVersion(1, 1), None, (), (queue(0, owner=None),))
     table = lockstep("group", "show", "billing")
@@ -302,7 +302,7 @@ def test_a_group_without_members_is_said_so_once(lockstep: Any, cluster: Threade
     assert table.out.count("members") == 1
 
 
-def test_a_group_that_nobody_knows_is_said_so(lockstep: Any) -> None:
+def test_an_unknown_group_is_reported(lockstep: Any) -> None:
     assert_failed(lockstep("group", "show", "nothing"), "nothing", "lockstep group list")
 
 
@@ -366,7 +366,7 @@ def test_tail_says_how_several_tags_are_written(lockstep: Any, cluster: Threaded
     assert "lockstep: --tag: 'a, b' is matched as one tag; write several tags as 'a || b'\n" in run.err
 
 
-def test_a_message_that_is_nowhere_is_said_so(lockstep: Any) -> None:
+def test_a_missing_message_is_reported(lockstep: Any) -> None:
     assert_failed(lockstep("message", "show", offset_message_id(STORE_HOST, 1)), "not found", "broker-a", "broker-b")
 
 

@@ -37,7 +37,7 @@ def test_two_swapped_lines_are_found_wherever_they_stand(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", range(ORDERS * STEPS))
-def test_a_missing_line_is_found_wherever_it_stood(index: int) -> None:
+def test_a_missing_line_is_found_wherever_it_was(index: int) -> None:
     deeds = clean()
     del deeds[index]
     assert faults(deeds)

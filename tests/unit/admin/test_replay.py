@@ -154,6 +154,6 @@ async def test_without_a_key_a_letter_that_remains_holds_up_those_of_its_queue(w
     assert (len(outcome.skipped), made.sent) == (2, [2, 3])
 
 
-def test_letters_of_one_reason_are_told_together() -> None:
+def test_letters_of_one_reason_are_reported_together() -> None:
     left = [SkippedMessage(str(number), "gone", "no topic") for number in range(4)] + [SkippedMessage("9", "other", "no topic")]
     assert summarize_skipped(left) == "4 of gone (0, 1, 2, …): no topic; 1 of other (9): no topic"

@@ -50,7 +50,7 @@ async def arrived(client: Client, topic: str, count: int) -> None:
     await client.done(RequestCode.PULL_MESSAGE, header)
 
 
-async def test_a_negative_level_is_a_dead_letter_and_an_offset_without_a_message_is_told(tmp_path: Path) -> None:
+async def test_a_negative_level_is_a_dead_letter_and_an_offset_without_a_message_is_reported(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         offset = await sent_message(client)
@@ -79,7 +79,7 @@ async def test_a_dead_letter_that_is_given_up_again_keeps_its_attempts_and_its_r
         assert (others.reconsume_times, decode_properties(others.properties)["__LS_REASON"]) == (2, "given up")
 
 
-async def test_a_send_back_that_names_another_message_than_stands_there_is_refused(tmp_path: Path) -> None:
+async def test_a_send_back_that_names_another_message_than_is_there_is_refused(tmp_path: Path) -> None:
     """Its consumer was given a message that a power cut took, and another one got its place."""
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()

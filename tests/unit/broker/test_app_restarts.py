@@ -153,7 +153,7 @@ async def test_only_an_unclean_stop_and_another_boot_under_async_flush_count_as_
         await again.stop()
 
 
-async def test_a_start_that_is_given_up_before_its_term_stands_does_not_count_as_a_clean_stop(tmp_path: Path) -> None:
+async def test_a_start_that_is_given_up_before_its_term_is_stored_does_not_count_as_a_clean_stop(tmp_path: Path) -> None:
     """Else the start that follows would forget the crash that came before."""
     broker = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "first"))
     await broker.start()
@@ -217,7 +217,7 @@ def test_no_sync_of_the_log_waits_for_a_thread() -> None:
     assert others < THREADS_MAX
 
 
-async def test_a_stamp_that_nobody_has_checked_does_not_get_into_the_log(tmp_path: Path) -> None:
+async def test_a_stamp_that_was_never_checked_does_not_get_into_the_log(tmp_path: Path) -> None:
     """Recovery would take its CRC for that of a torn frame, and lose everything acknowledged after it."""
     broker = Broker(settings(tmp_path), Host.real())
     await broker.start()

@@ -89,7 +89,7 @@ def test_two_members_get_a_queue_only_where_the_list_says_so() -> None:
     assert verdicts == [(LockVerdict.OK, LockVerdict.NOT_YOURS), (LockVerdict.NOT_YOURS, LockVerdict.OK)]
 
 
-def test_commits_go_upward_under_the_generation_and_nobody_holds_a_lock() -> None:
+def test_commits_go_upward_under_the_generation_without_a_lock() -> None:
     bench = Bench()
     a = member(bench)
     answer = granted(a, 0)

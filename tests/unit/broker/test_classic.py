@@ -48,7 +48,7 @@ def test_a_lock_not_renewed_for_60_s_is_taken_over(after: int, taken: list[int])
 
 
 @pytest.mark.parametrize(("after", "taken"), [(LEASE, []), (LEASE + 1, [0])])
-def test_a_renewal_begins_the_60_s_anew(after: int, taken: list[int]) -> None:
+def test_a_renewal_begins_the_60_s_again(after: int, taken: list[int]) -> None:
     bench = Bench()
     a, b = two(bench)
     a.lock(0)
@@ -58,7 +58,7 @@ def test_a_renewal_begins_the_60_s_anew(after: int, taken: list[int]) -> None:
     assert b.lock(0) == taken
 
 
-def test_a_client_whose_lease_is_over_gets_its_queue_back_if_nobody_took_it() -> None:
+def test_a_client_whose_lease_is_over_gets_its_queue_back_if_it_is_free() -> None:
     bench = Bench()
     a, _ = two(bench)
     a.lock(0)
@@ -100,7 +100,7 @@ def test_a_lock_outlives_the_connection_and_the_membership_of_its_client() -> No
     assert b.lock(0) == [0]
 
 
-def test_nobody_checks_that_a_classic_client_is_a_member() -> None:
+def test_it_is_not_checked_that_a_classic_client_is_a_member() -> None:
     bench = Bench()
     assert ClassicClient(bench, "stranger").lock(0, group="unheard-of") == [0]
 
@@ -220,7 +220,7 @@ def setting(made: Setting) -> tuple[Bench, ClassicClient]:
 
 
 @pytest.mark.parametrize(("made", "commits"), [(nobody, True), (myself, True), (another, False), (a_session, False)])
-def test_a_pull_is_always_served_and_its_commit_bit_counts_unless_somebody_else_holds_the_queue(made: Setting, commits: bool) -> None:
+def test_a_pull_is_always_served_and_its_commit_bit_counts_unless_another_client_holds_the_queue(made: Setting, commits: bool) -> None:
     bench, me = setting(made)
     check = bench.c.pulls.check(me.connection, (GROUP, TOPIC, 0), None)
     assert check is not None
@@ -259,7 +259,7 @@ def test_unlock_frees_only_the_callers_own(made: Setting, owner: str | None) -> 
     assert bench.owner(0) == owner
 
 
-def test_a_connection_without_a_heartbeat_is_somebody_else() -> None:
+def test_a_connection_without_a_heartbeat_is_another_client() -> None:
     bench, me = setting(myself)
     me.connection = bench.new_connection()
     with pytest.raises(NoPermissionError):

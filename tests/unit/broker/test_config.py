@@ -51,7 +51,7 @@ async def test_what_is_told_counts_else_what_is_bound() -> None:
 
 
 @pytest.mark.parametrize("nameservers", [(), ("127.0.0.1:9876",)])
-async def test_nobody_is_told_to_dial_a_wildcard(nameservers: tuple[str, ...]) -> None:
+async def test_no_client_is_asked_to_dial_a_wildcard(nameservers: tuple[str, ...]) -> None:
     assert await advertise({"internal": "0.0.0.0:40001"}, {}, nameservers) == {"internal": "127.0.0.1:40001"}
 
 

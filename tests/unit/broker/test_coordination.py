@@ -158,7 +158,7 @@ def replay_generation(bench: Bench, queue_id: int) -> int:
 
 
 @pytest.mark.parametrize(("after", "verdict"), [(GRACE - 1, WAIT), (GRACE, OK)])
-def test_nobody_is_granted_a_queue_for_the_grace(after: int, verdict: LockVerdict) -> None:
+def test_no_member_is_granted_a_queue_for_the_grace(after: int, verdict: LockVerdict) -> None:
     bench, a, _ = crashed()
     a.connect()
     bench.advance(after)
@@ -167,7 +167,7 @@ def test_nobody_is_granted_a_queue_for_the_grace(after: int, verdict: LockVerdic
     assert ClassicClient(bench, "c").lock(3) == ([] if verdict is WAIT else [3])
 
 
-def test_when_the_hold_ends_everybody_is_told_what_is_free() -> None:
+def test_when_the_hold_ends_every_member_is_notified_of_free_queues() -> None:
     bench, a, b = crashed()
     a.connect()
     b.connect()
@@ -177,7 +177,7 @@ def test_when_the_hold_ends_everybody_is_told_what_is_free() -> None:
     assert not bench.c.state.grants_suspended
 
 
-def test_nobody_is_told_of_free_queues_within_the_hold() -> None:
+def test_no_member_is_notified_of_free_queues_within_the_hold() -> None:
     bench, a, _ = crashed()
     a.connect()
     Client(bench, "c").connect()
@@ -378,7 +378,7 @@ def test_the_contract_of_one_that_left_and_drains_goes_with_its_last_topic() -> 
     assert bench.c.status.groups() == ()
 
 
-def test_a_topic_created_again_begins_anew_under_a_higher_epoch_and_generation() -> None:
+def test_a_topic_created_again_begins_again_under_a_higher_epoch_and_generation() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()

@@ -111,7 +111,7 @@ async def test_what_the_disk_does_not_read_is_read_again_and_the_other_delays_go
     assert desk.arrived() == [b"y", b"x"]
 
 
-async def test_what_stands_before_the_message_that_the_disk_does_not_read_goes_on_and_that_is_told_once(
+async def test_messages_before_an_unreadable_one_are_delivered_and_that_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     desk = Desk()
@@ -168,7 +168,7 @@ def layout(counter: int, *entries: tuple[int, int]) -> TopicLayout:
 
 
 @pytest.mark.parametrize("copy", [False, True])
-async def test_a_topic_made_anew_gets_nothing_that_waited_for_the_one_before(copy: bool) -> None:
+async def test_a_topic_created_again_gets_nothing_that_waited_for_the_one_before(copy: bool) -> None:
     desk = Desk()
     if copy:
         record = RecordView(encode_record(b"orders", 2, b"old", b"", born_ms=1))
@@ -338,7 +338,7 @@ async def running(desk: Desk) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def test_nobody_is_woken_while_nothing_waits() -> None:
+async def test_no_waiter_is_woken_while_nothing_waits() -> None:
     desk = Desk()
     async with running(desk):
         await asyncio.sleep(0)

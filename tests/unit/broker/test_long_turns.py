@@ -128,7 +128,7 @@ def test_a_slice_counts_each_connection_that_is_told() -> None:
     assert pushes == [2] * 20
 
 
-def test_a_queue_that_is_granted_between_two_slices_is_told_to_nobody() -> None:
+def test_a_queue_that_is_granted_between_two_slices_is_reported_to_no_member() -> None:
     bench = Bench(layout(queues=10))
     a = Client(bench, "a")
     a.connect()

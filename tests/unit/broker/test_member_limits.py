@@ -160,7 +160,7 @@ def test_nothing_is_counted_when_all_have_left() -> None:
     assert (on.c.state.groups.member_count, on.c.state.groups.subscription_bytes, len(table)) == (0, 0, 0)
 
 
-def test_versions_of_topics_that_nobody_subscribes_to_are_forgotten() -> None:
+def test_versions_of_topics_without_a_subscriber_are_forgotten() -> None:
     on = bench()
     member, stays = ClassicClient(on, "m"), ClassicClient(on, "stays", ConsumerGroup("g", (Subscription("kept", sub_version=7),)))
     stays.connect()
@@ -175,7 +175,7 @@ def test_versions_of_topics_that_nobody_subscribes_to_are_forgotten() -> None:
     assert group.sub_versions["kept"] == 7
 
 
-def test_a_copy_is_kept_as_long_as_somebody_uses_it() -> None:
+def test_a_copy_is_kept_as_long_as_it_is_used() -> None:
     table = SubscriptionTable()
     one, same = ((Subscription("t", "a"),) for _ in range(2))
     first = table.acquire(one)

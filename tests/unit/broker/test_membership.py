@@ -29,7 +29,7 @@ def test_every_change_of_a_list_raises_its_version_and_tells_every_member() -> N
     assert seen == sorted(set(seen), key=lambda version: (version.term, version.counter))
 
 
-def test_a_heartbeat_that_changes_nothing_tells_nobody() -> None:
+def test_a_heartbeat_that_changes_nothing_notifies_no_member() -> None:
     bench = Bench()
     a = Client(bench, "a")
     first = a.connect()
@@ -81,7 +81,7 @@ def test_a_heartbeat_that_no_longer_names_a_group_leaves_it() -> None:
     assert bench.owner(0) == "a"
 
 
-def test_leaving_twice_or_for_somebody_else_changes_nothing() -> None:
+def test_leaving_twice_or_for_another_client_changes_nothing() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
@@ -117,7 +117,7 @@ def test_a_classic_member_leaves_with_its_connection() -> None:
 
 
 @pytest.mark.parametrize(("after", "member"), [(120_000 - 1, True), (120_000, True), (120_000 + 1, False)])
-def test_a_classic_member_may_be_silent_for_120_s_and_the_others_are_told(after: int, member: bool) -> None:
+def test_a_classic_member_may_be_silent_for_120_s_and_the_others_are_notified(after: int, member: bool) -> None:
     bench = Bench()
     a, b = ClassicClient(bench, "a"), ClassicClient(bench, "b")
     a.connect()

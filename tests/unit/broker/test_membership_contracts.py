@@ -66,7 +66,7 @@ def test_stop_change_start_just_works() -> None:
     assert b.connect() is not None
 
 
-def test_a_contract_stands_while_one_that_left_still_drains_and_its_result_counts() -> None:
+def test_a_contract_holds_while_one_that_left_still_drains_and_its_result_counts() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
     a.connect()

@@ -146,7 +146,7 @@ def test_anything_that_is_heard_keeps_a_session_alive() -> None:
     assert bench.lists() == ("a",)
 
 
-def test_a_broker_that_stood_still_ends_nobody_for_being_silent_meanwhile() -> None:
+def test_a_broker_that_was_suspended_ends_no_member_for_being_silent_meanwhile() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()

@@ -249,7 +249,7 @@ async def test_a_registrar_whose_tasks_are_cancelled_leaves_nothing_behind() -> 
         await until(lambda: served.table.registered() == ())
 
 
-async def test_a_nameserver_that_is_down_keeps_nobody_from_serving() -> None:
+async def test_a_nameserver_that_is_down_keeps_no_broker_from_serving() -> None:
     down = await unused_address()
     async with nameserver() as served, running(Broker([down, served.address])) as broker:
         await broker.registration.wait_until_accepted()
@@ -276,7 +276,7 @@ async def test_without_any_nameserver_a_broker_stands_alone() -> None:
         await broker.registration.wait_until_accepted()
 
 
-async def test_a_change_is_told_at_once() -> None:
+async def test_a_change_is_reported_at_once() -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
         await broker.registration.wait_until_accepted()
         broker.table.adopt(layout("bills"))

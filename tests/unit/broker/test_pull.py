@@ -210,7 +210,7 @@ async def test_a_pull_is_held_for_its_time_and_answered_with_the_offset_reached(
     assert (answer.code, place(answer)) == (ResponseCode.PULL_NOT_FOUND, (2, 0, 2))
 
 
-async def test_one_timer_stands_at_the_earliest_deadline() -> None:
+async def test_one_timer_is_set_to_the_earliest_deadline() -> None:
     broker = Broker()
     for number, timeout_ms in enumerate([9_000, 5_000, 7_000]):
         broker.pull(queue_id=number, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=timeout_ms)
@@ -223,7 +223,7 @@ async def test_one_timer_stands_at_the_earliest_deadline() -> None:
     broker.pulls.stop()
 
 
-async def test_a_stop_answers_everyone_and_holds_nobody() -> None:
+async def test_a_stop_responds_to_every_request_and_holds_no_client() -> None:
     broker = Broker()
     broker.pull(**LONG)
     broker.pull(queue_id=1, **LONG)
@@ -271,7 +271,7 @@ async def test_a_stale_epoch_is_refused_and_a_held_one_is_told_when_it_rises() -
     assert broker.pulls.held_count == 1
 
 
-async def test_a_gap_is_told_at_once_even_where_there_is_nothing_to_read() -> None:
+async def test_a_gap_is_reported_at_once_even_where_there_is_nothing_to_read() -> None:
     broker = Broker()
     broker.coordination.checks[5] = PullCheck(gap=(3, 9))
     broker.pull(epoch=5, **LONG)
@@ -324,7 +324,7 @@ async def test_what_is_only_on_the_disk_is_read_beside_the_loop() -> None:
     assert len(broker.tasks) == 0
 
 
-async def test_a_disk_that_fails_a_read_is_told_and_ends_nothing() -> None:
+async def test_a_disk_that_fails_a_read_is_reported_and_ends_nothing() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"old"])
 
@@ -369,7 +369,7 @@ async def test_those_that_catch_up_at_once_are_served_in_shares(monkeypatch: pyt
     assert [answer.opaque for answer in broker.endpoint.take()] == list(range(1, 11))
 
 
-async def test_a_stop_answers_everybody_whatever_a_turns_share_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_responds_to_every_request_whatever_a_turns_share_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "TURN_BYTES_MAX", 250)
     broker = Broker()
     broker.store.append("t", 0, [b"x" * 100])

@@ -83,7 +83,7 @@ def test_answers_come_in_the_order_of_the_items() -> None:
         (LockItem("broadcast", TOPIC, 0), "not an ordered group"),
     ],
 )
-def test_what_nobody_may_lock_is_refused_by_reason(item: LockItem, word: str) -> None:
+def test_a_queue_that_can_not_be_locked_is_refused_with_the_reason(item: LockItem, word: str) -> None:
     bench = Bench()
     a = Client(bench, "a", ordered(), ordered("concurrent", ordered=False), ordered("broadcast", message_model=MessageModel.BROADCASTING))
     a.connect()
@@ -120,7 +120,7 @@ def test_what_the_list_does_not_name_is_freed_and_told_to_whom_it_belongs() -> N
     assert bench.pushed() == {b.connection: [1]}
 
 
-def test_a_grant_whose_answer_was_lost_is_acquired_anew() -> None:
+def test_a_grant_whose_answer_was_lost_is_acquired_again() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -194,7 +194,7 @@ def test_finished_work_in_a_lock_is_committed_with_the_renewal_and_without_it() 
     assert bench.progress(0) == (9, 2)
 
 
-def test_a_freed_epoch_that_nobody_superseded_commits_releases_pulls_and_renews() -> None:
+def test_a_freed_epoch_that_was_not_superseded_commits_releases_pulls_and_renews() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -272,7 +272,7 @@ def test_a_free_queue_is_pushed_when_the_list_changes() -> None:
     assert bench.pushed() == {a.connection: [3], b.connection: [1], c.connection: [2]}
 
 
-def test_a_queue_that_was_granted_again_before_effects_are_drained_is_pushed_to_nobody() -> None:
+def test_a_queue_that_was_granted_again_before_effects_are_drained_is_pushed_to_no_member() -> None:
     bench = Bench()
     a, b = pair(bench)
     a.lock(0)
@@ -283,7 +283,7 @@ def test_a_queue_that_was_granted_again_before_effects_are_drained_is_pushed_to_
 
 
 @pytest.mark.parametrize("how", ["strategy", "classic"])
-def test_where_rocketmqs_rule_is_in_force_everybody_is_told_and_nothing_is_not_yours(how: str) -> None:
+def test_where_rocketmqs_rule_is_in_force_every_member_is_notified_and_nothing_is_not_yours(how: str) -> None:
     bench = Bench()
     group = ordered(allocate="average") if how == "strategy" else ordered()
     a, b = Client(bench, "a", group), Client(bench, "b", group)
@@ -300,7 +300,7 @@ def test_where_rocketmqs_rule_is_in_force_everybody_is_told_and_nothing_is_not_y
     assert bench.notified() == ({GROUP: (3,)} if how == "classic" else {})
 
 
-def test_nobody_is_told_of_a_concurrent_groups_queues() -> None:
+def test_no_member_is_notified_of_a_concurrent_groups_queues() -> None:
     bench = Bench()
     a = Client(bench, "a", ordered(ordered=False))
     a.connect()

@@ -96,7 +96,7 @@ def gap(answer: object) -> tuple[int | None, int | None]:
     return answer.gap_first, answer.gap_end  # type: ignore[attr-defined]
 
 
-def test_retention_moves_a_group_up_and_the_gap_is_told_once_a_connection_until_a_commit_passes_it() -> None:
+def test_retention_moves_a_group_up_and_the_gap_is_reported_once_a_connection_until_a_commit_passes_it() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -152,7 +152,7 @@ def test_a_start_moves_the_groups_that_the_last_life_had_not_moved_yet() -> None
     assert (answers[0].verdict, answers[0].offset, gap(answers[0]), gap(answers[1])) == (OK, 20, (5, 20), (None, None))
 
 
-def test_a_gap_that_grows_is_told_again() -> None:
+def test_a_gap_that_grows_is_reported_again() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()

@@ -127,7 +127,7 @@ def test_an_ordered_groups_queue_is_never_committed_without_the_epoch() -> None:
         a.commit(0, None, release=True)
 
 
-def test_a_queue_that_somebody_has_locked_is_not_committed_under_its_generation() -> None:
+def test_a_queue_that_another_client_has_locked_is_not_committed_under_its_generation() -> None:
     bench = Bench()
     a, classic = Client(bench, "a", ordered(ordered=False)), ClassicClient(bench, "c")
     a.connect()

@@ -52,7 +52,7 @@ def test_the_member_whose_queue_was_reset_is_told_to_lock_it_again() -> None:
     assert bench.pushed() == {a.connection: [0]}
 
 
-def test_nobody_else_gets_the_queue_before_its_holder_has_heard_of_the_reset() -> None:
+def test_no_other_member_gets_the_queue_before_its_holder_has_heard_of_the_reset() -> None:
     """It may be draining, for another to whom the list gives the queue by now: that one would work beside a listener that can't know."""
     bench = Bench()
     a = holder(bench, 0, 1)
@@ -68,7 +68,7 @@ def test_nobody_else_gets_the_queue_before_its_holder_has_heard_of_the_reset() -
 
 
 @pytest.mark.parametrize("restarts", ["before the LOCK", "behind the LOCK", "twice", "from a snapshot"])
-def test_a_restart_of_the_broker_gives_a_reset_queue_to_nobody_before_its_holder_has_heard(restarts: str) -> None:
+def test_a_restart_of_the_broker_gives_a_reset_queue_to_no_member_before_its_holder_has_heard(restarts: str) -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
     b = Client(bench, "b")
@@ -98,7 +98,7 @@ def test_a_restart_of_the_broker_gives_a_reset_queue_to_nobody_before_its_holder
     assert b.verdicts(1) == {1: LockVerdict.OK}
 
 
-def test_a_stale_that_was_lost_with_its_connection_gives_a_reset_queue_to_nobody() -> None:
+def test_a_stale_that_was_lost_with_its_connection_gives_a_reset_queue_to_no_member() -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
     b = Client(bench, "b")
@@ -139,7 +139,7 @@ def test_a_queue_that_is_not_named_keeps_its_grant_and_its_place() -> None:
     assert a.commit(1, 8) is LockVerdict.OK
 
 
-def test_attempts_begin_anew() -> None:
+def test_attempts_begin_again() -> None:
     bench = Bench()
     a = holder(bench, 0)
     a.commit(0, 5, attempts=3)

@@ -135,7 +135,7 @@ def test_after_a_start_nobody_is_over_before_the_longest_grace_that_was_told(tab
     assert table.due_ms(silent) == 2_600 + GRACE
 
 
-def test_a_removed_session_is_nobodys(table: SessionTable) -> None:
+def test_a_removed_session_has_no_client(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1)
     table.remove(session)
     assert len(table) == 0

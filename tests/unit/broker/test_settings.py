@@ -137,7 +137,7 @@ def with_version(group: ConsumerGroup, sub_version: int) -> ConsumerGroup:
 
 
 @pytest.mark.parametrize(("version", "decides"), [(4, "tagB"), (5, "tagB"), (6, "tagA")])
-def test_classically_a_member_decides_anew_with_a_version_above_all_others(version: int, decides: str) -> None:
+def test_classically_a_member_decides_again_with_a_version_above_all_others(version: int, decides: str) -> None:
     """RocketMQ: messageQueueChanged raises subVersion, and the next heartbeat overwrites the broker's subscription."""
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)

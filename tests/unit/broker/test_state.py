@@ -110,7 +110,7 @@ def tables(life: Life) -> dict[str, Any]:
     return {**life.state.take_snapshot(), "bounds": [life.store.bounds(TOPIC, queue_id) for queue_id in range(3)]}
 
 
-async def test_what_is_sent_again_to_a_topic_made_anew_is_no_repeat() -> None:
+async def test_what_is_sent_again_to_a_topic_created_again_is_no_repeat() -> None:
     """For the producer that was given this id, which stays the same, the response named an offset that can't be read."""
     files = SimFiles()
     life = await started(files)

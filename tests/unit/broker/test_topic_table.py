@@ -74,7 +74,7 @@ def test_every_change_is_journaled_once_and_told_once() -> None:
     assert (told, len(journal)) == (["t", "t"], 2)
 
 
-def test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew() -> None:
+def test_who_missed_a_deletion_finds_it_in_the_layout_that_created_the_topic_again() -> None:
     told: list[bool] = []
     journal = Journal(lambda: None)
     topics = TopicTable(LayoutTable(), journal, "broker-a", lambda topic: told.append(topics.find_layout(topic) is None))
@@ -135,7 +135,7 @@ def test_is_rebuilt_equal_from_the_log_and_from_a_snapshot() -> None:
     assert replayed.layouts.all() == restored.layouts.all() == topics.layouts.all()
 
 
-def test_a_missing_topic_is_told_with_the_next_step() -> None:
+def test_a_missing_topic_is_reported_with_the_next_step() -> None:
     with pytest.raises(TopicNotExistError, match="lockstep topic create nowhere"):
         table().require_layout("nowhere")
 
@@ -208,7 +208,7 @@ def test_an_invalid_layout_is_left_out_and_the_others_are_taken() -> None:
     assert topics.require_layout("u") == layout(1, topic="u")
 
 
-def test_a_deleted_topic_is_made_anew_by_a_classic_tool() -> None:
+def test_a_deleted_topic_is_created_again_by_a_classic_tool() -> None:
     topics = table()
     topics.adopt([DELETED])
     assert topics.create_own("t", 4, 4) == layout(6, 9)

@@ -190,7 +190,7 @@ def test_a_broker_that_lost_a_part_of_its_log_gives_everything_that_is_there() -
     simulate(main)
 
 
-def test_a_member_that_began_a_queue_anew_has_done_so_after_a_crash_too() -> None:
+def test_a_member_that_began_a_queue_again_has_done_so_after_a_crash_too() -> None:
     """The member is killed after it went back and before its file was written; then the queue grows beyond its earlier offset."""
 
     async def main() -> None:

@@ -70,7 +70,7 @@ def test_a_new_member_begins_where_its_policy_says(where: ConsumeFromWhere, expe
     simulate(main)
 
 
-def test_a_topic_that_is_made_anew_is_consumed_from_its_beginning_whatever_the_policy_says() -> None:
+def test_a_topic_that_is_created_again_is_consumed_from_its_beginning_whatever_the_policy_says() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             await w.send(*bodies(0, 5))
@@ -276,7 +276,7 @@ def test_a_concurrent_call_that_runs_too_long_holds_progress_up_no_more() -> Non
     simulate(main)
 
 
-def test_a_call_that_outlasts_its_limit_is_told_and_then_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_that_outlasts_its_limit_is_reported_and_then_left_behind(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             told: list[float] = []

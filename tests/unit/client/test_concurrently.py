@@ -288,7 +288,7 @@ def test_so_many_calls_at_a_time_and_no_more_over_all_queues() -> None:
     simulate(main)
 
 
-def test_a_call_that_runs_too_long_is_told_and_its_messages_come_again() -> None:
+def test_a_call_that_runs_too_long_is_reported_and_its_messages_come_again() -> None:
     async def main() -> None:
         async with world() as w:
             told: list[bool] = []
@@ -542,7 +542,7 @@ def test_a_stop_waits_for_the_running_call_and_its_message_is_done() -> None:
     simulate(main)
 
 
-def test_a_pause_calls_nobody_and_resume_goes_on() -> None:
+def test_a_pause_calls_no_listener_and_resume_goes_on() -> None:
     async def main() -> None:
         async with world() as w, w.consumer() as consumer:
             consumer.pause()
@@ -571,7 +571,7 @@ def test_an_ordered_member_is_refused_in_a_concurrent_group() -> None:
     simulate(main)
 
 
-def test_bad_input_is_told_at_once() -> None:
+def test_bad_input_is_reported_at_once() -> None:
     consumer = PushConsumer("g" * 121, nameserver="127.0.0.1:1")
     with pytest.raises(LocalProtocolError, match="at most 120"):
         consumer.concurrently(lambda messages, context: None)

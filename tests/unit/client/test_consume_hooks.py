@@ -69,7 +69,7 @@ def consumed(listener: Any, hooks: Sequence[Any], bodies: Sequence[bytes], *, co
     simulate(main)
 
 
-def test_hooks_stand_around_each_call_in_its_own_context_whatever_becomes_of_it() -> None:
+def test_hooks_surround_each_call_in_its_own_context_whatever_becomes_of_it() -> None:
     seen: list[Any] = []
     spans: list[str] = []
     results: list[Any] = [ConsumeOrderlyStatus.SUCCESS, ValueError("no"), ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, None]

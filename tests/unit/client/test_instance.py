@@ -184,7 +184,7 @@ async def test_a_nameserver_that_is_gone_or_knows_no_broker_is_left_for_the_next
             await instance.close()
 
 
-async def test_existing_routes_stand_while_no_nameserver_answers() -> None:
+async def test_existing_routes_remain_while_no_nameserver_answers() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         layout = await instance.watch.route("t")
         await cluster.stop()
@@ -219,7 +219,7 @@ async def test_a_refused_connection_asks_for_the_route_again_and_the_new_address
         assert link.view.term == 2
 
 
-async def test_a_higher_layout_is_told_to_consumers_and_its_brokers_are_linked() -> None:
+async def test_a_higher_layout_is_reported_to_consumers_and_its_brokers_are_linked() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         cluster.put(make_layout("t", "a"))
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:

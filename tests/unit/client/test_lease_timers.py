@@ -23,7 +23,7 @@ def test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered() -
     assert proof.deadline_ms == 12_700
 
 
-def test_on_a_new_connection_the_old_proof_stands_until_its_first_lock() -> None:
+def test_on_a_new_connection_the_old_proof_holds_until_its_first_lock() -> None:
     proof = connected()
     proof.responded(proof.sent(10_000, lock=True))
     proof.cut()
@@ -35,7 +35,7 @@ def test_on_a_new_connection_the_old_proof_stands_until_its_first_lock() -> None
 
 
 @pytest.mark.parametrize(("grace_ms", "deadline_ms"), [(10_000, 12_500), (3_000, 12_500), (1_000, 10_500)])
-def test_an_old_proof_is_not_prolonged_by_a_broker_that_was_started_anew_with_a_longer_grace(grace_ms: int, deadline_ms: int) -> None:
+def test_an_old_proof_is_not_prolonged_by_a_broker_that_was_started_again_with_a_longer_grace(grace_ms: int, deadline_ms: int) -> None:
     proof = connected()
     proof.responded(proof.sent(10_000, lock=True))
     proof.cut()

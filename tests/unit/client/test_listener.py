@@ -85,7 +85,7 @@ def test_a_listener_that_returns_nothing_has_succeeded() -> None:
     assert read_concurrent_result(None) == (ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None)
 
 
-def test_a_coroutine_that_nobody_awaited_is_a_wrong_value_and_leaves_no_warning() -> None:
+def test_a_coroutine_that_is_never_awaited_is_a_wrong_value_and_leaves_no_warning() -> None:
     async def inner() -> None: ...
 
     status, why = read_result(inner())

@@ -116,7 +116,7 @@ async def test_the_last_write_waits_for_the_one_before_and_has_everything(at_s: 
     assert bench.stored() == 2
 
 
-async def test_a_disk_that_is_full_is_told_once_and_tried_again_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disk_that_is_full_is_reported_once_and_tried_again_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with Bench() as bench:
         bench.files.faults.append(Fault("write", error=errno.ENOSPC, count=5))

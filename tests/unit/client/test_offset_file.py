@@ -76,7 +76,7 @@ def test_a_directory_that_can_not_be_written_is_named(tmp_path: Path) -> None:
         opened(Host.real().files, str(tmp_path / "file"))
 
 
-def test_a_full_disk_is_told_at_the_start() -> None:
+def test_a_full_disk_is_reported_at_the_start() -> None:
     files = SimFiles("full")
     files.faults.append(Fault("write", error=errno.ENOSPC))
     with pytest.raises(ConfigError, match="can't be used"):

@@ -98,7 +98,7 @@ def test_a_queue_that_comes_back_before_its_release_was_sent_goes_on_with_its_ep
 
 
 @pytest.mark.parametrize("state", [OwnershipState.RELEASED, OwnershipState.UNSURE])
-def test_a_queue_whose_release_was_sent_is_acquired_anew_only_after_the_answer(state: OwnershipState) -> None:
+def test_a_queue_whose_release_was_sent_is_acquired_again_only_after_the_answer(state: OwnershipState) -> None:
     own = in_state(state)
     own.want()
     assert own.state is state
@@ -191,7 +191,7 @@ def test_results_are_named_by_lock_and_committed_by_sync_once() -> None:
     assert own.settled_offset == 110
 
 
-def test_failed_calls_are_told_though_the_offset_stands() -> None:
+def test_failed_calls_are_reported_though_the_offset_stays() -> None:
     own = running()
     own.call_ended(7, 100, 1)
     item, _ = sync(own)

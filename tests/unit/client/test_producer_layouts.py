@@ -323,7 +323,7 @@ async def test_a_broker_that_lacks_what_sends_need_is_named_and_nothing_is_writt
         assert cluster.brokers["b"].sends == []
 
 
-async def test_a_broker_that_comes_back_older_or_newer_is_judged_anew() -> None:
+async def test_a_broker_that_comes_back_older_or_newer_is_judged_again() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         broker = cluster.brokers["a"]
         async with Producer("g", nameserver=cluster.nameserver) as producer:

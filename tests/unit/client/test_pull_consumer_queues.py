@@ -216,7 +216,7 @@ async def test_subscribe_and_assign_do_not_mix() -> None:
         consumer.subscribe(TOPIC)
 
 
-def test_while_it_runs_wrong_use_is_told() -> None:
+def test_while_it_runs_wrong_use_is_reported() -> None:
     async def main() -> None:
         async with world() as w:
             other = MessageQueue(TOPIC, "broker-a", 1)

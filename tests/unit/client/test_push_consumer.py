@@ -118,7 +118,7 @@ async def test_only_matching_tags_are_handed_over_and_progress_moves_over_the_re
 # ------------------------------------------------------------------------------------------------------------------------ gaps, flow, pause
 
 
-async def test_gaps_are_told_and_jumped() -> None:
+async def test_gaps_are_reported_and_jumped() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"%d" % i for i in range(5)])
@@ -135,7 +135,7 @@ async def test_gaps_are_told_and_jumped() -> None:
         assert a.committed(G, "orders", 0) == 5
 
 
-async def test_no_more_than_the_threshold_is_held_while_the_listener_stands_still() -> None:
+async def test_no_more_than_the_threshold_is_held_while_the_listener_blocks() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()

@@ -74,7 +74,7 @@ async def test_a_listener_that_exits_ends_the_consumer_without_waiting_for_the_s
     assert "call.given_up" not in caplog.text
 
 
-async def test_a_failure_is_told_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_reported_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
     async with frozen_cluster() as cluster:
         handled = Handled()
         handled.answers = [ValueError("no"), ValueError("still no"), KeyError("another"), S.SUCCESS, ValueError("the next message")]

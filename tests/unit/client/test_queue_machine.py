@@ -263,7 +263,7 @@ def test_what_was_sent_over_an_older_layout_is_picked_again_ahead_of_what_waits(
     assert written[0].frame.fields["queueId"] == queue_of_key(topic.machine.layout, "k").queue_id
 
 
-def test_a_layout_that_nobody_has_any_more_is_not_waited_for_without_end() -> None:
+def test_a_layout_that_no_server_has_any_more_is_not_waited_for_without_end() -> None:
     topic = Topic.of("a")
     topic.send("1", "k", ms=30_000)
     topic.answer(write_of(topic.run()), C.LAYOUT_STALE, "older")

@@ -35,7 +35,7 @@ def test_sharing_ends_the_wait() -> None:
 
 
 @given(st.lists(st.integers(0, 3_000), max_size=60))
-def test_nobody_waits_for_longer_than_the_limit(steps_ms: list[int]) -> None:
+def test_no_caller_waits_for_longer_than_the_limit(steps_ms: list[int]) -> None:
     arrivals, now_ms, waiting_since_ms = RebalanceDelay(), 0, None
     for step_ms in steps_ms:
         now_ms += step_ms

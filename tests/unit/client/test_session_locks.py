@@ -109,7 +109,7 @@ async def test_a_trigger_during_a_lock_sends_one_more_after_the_answer() -> None
             assert len(a.lock_items()) == 3
 
 
-async def test_a_queue_that_somebody_holds_is_acquired_when_it_is_free() -> None:
+async def test_a_queue_that_another_client_holds_is_acquired_when_it_is_free() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0"])
@@ -122,7 +122,7 @@ async def test_a_queue_that_somebody_holds_is_acquired_when_it_is_free() -> None
             assert handled.calls[0][2].fence.epoch == 5
 
 
-async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_it_anew() -> None:
+async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_it_again() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
@@ -210,7 +210,7 @@ async def test_a_plain_listener_that_outlives_its_epoch_keeps_the_queue_unlocked
             assert started == [1, 3]
 
 
-async def test_a_refused_commit_drops_the_queue_and_acquires_it_anew() -> None:
+async def test_a_refused_commit_drops_the_queue_and_acquires_it_again() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled):

@@ -89,7 +89,7 @@ async def test_a_draining_queue_that_comes_back_goes_on_with_its_epoch() -> None
             assert not [item for item in a.sync_items() if item.release]
 
 
-async def test_a_release_on_the_way_is_awaited_before_the_queue_is_acquired_anew() -> None:
+async def test_a_release_on_the_way_is_awaited_before_the_queue_is_acquired_again() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         async with consuming(cluster, Handled()):
@@ -210,7 +210,7 @@ async def test_not_yours_by_an_unchanged_list_asks_for_it_all_the_same() -> None
             assert len(a.received(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) == 1
 
 
-async def test_a_gap_that_a_renewal_tells_is_told_once() -> None:
+async def test_a_gap_that_a_renewal_tells_is_reported_once() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
 
@@ -269,7 +269,7 @@ async def test_a_listener_that_blocks_the_loop_is_named(before_s: float, caplog:
     assert "blocking" in told[0]
 
 
-async def test_rocketmqs_strategies_deal_anew_when_the_broker_whose_list_they_take_is_back() -> None:
+async def test_rocketmqs_strategies_deal_again_when_the_broker_whose_list_they_take_is_back() -> None:
     """Its list is unchanged: only the connection shows that it counts again (long 960232)."""
     async with frozen_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]

@@ -74,7 +74,7 @@ def test_past_the_drain_limit_what_is_finished_is_committed_all_the_same() -> No
     assert own.sync_item() == item(7)
 
 
-def test_a_stale_generation_ends_it_and_it_is_asked_for_anew() -> None:
+def test_a_stale_generation_ends_it_and_it_is_asked_for_again() -> None:
     own = granted()
     own.progressed(GENERATION, 9)
     sent = own.sync_sent(item(9))

@@ -28,7 +28,7 @@ def test_it_has_the_same_settings() -> None:
     assert parameters(Producer) == {name: found for name, found in asynchronous.items() if name not in ("client", "host", "given_id")}
 
 
-def test_what_is_wrong_with_a_setting_is_said_when_it_is_made() -> None:
+def test_a_wrong_setting_is_reported_when_it_is_made() -> None:
     with pytest.raises(ConfigError, match="send_timeout_ms"):
         Producer("shop", send_timeout_ms=0)
     with pytest.raises(ConfigError, match="nameserver address"):

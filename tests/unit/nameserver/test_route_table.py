@@ -245,7 +245,7 @@ def test_a_challenge_is_decided_by_what_was_read_and_not_by_the_time_that_has_pa
 
 
 @pytest.mark.parametrize("heard_ms", [0, 7_000])
-def test_time_in_which_the_nameserver_stood_still_is_no_silence_of_a_broker(heard_ms: int) -> None:
+def test_time_in_which_the_nameserver_was_suspended_is_no_silence_of_a_broker(heard_ms: int) -> None:
     table, pause_ms = RouteTable(), 10 * SILENCE_MS
     table.register(said(), 1, heard_ms)
     table.exclude_pause(pause_ms, 7_000 + pause_ms)

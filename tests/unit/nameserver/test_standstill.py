@@ -119,7 +119,7 @@ async def test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts(f
     await stop(nodes)
 
 
-async def test_brokers_are_not_silent_while_the_nameserver_stands_still(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_brokers_are_not_silent_while_the_nameserver_is_suspended(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     scans: list[int] = []
     expire = RouteProcessor.expire
 

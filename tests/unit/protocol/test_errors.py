@@ -42,7 +42,7 @@ def test_one_class_a_code() -> None:
     assert BY_CODE[ResponseCode.SYSTEM_ERROR] is BrokerSystemError
 
 
-def test_a_code_nobody_knows_keeps_its_number() -> None:
+def test_an_unknown_code_keeps_its_number() -> None:
     error = broker_error(4711, "what")
     assert type(error) is BrokerError
     assert error.wire_code == 4711

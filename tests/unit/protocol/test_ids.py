@@ -83,7 +83,7 @@ def test_a_prefix_has_ten_bytes(length: int) -> None:
         UniqueKeys(bytes(length))
 
 
-def test_no_key_repeats_while_the_clock_stands_still_or_falls() -> None:
+def test_no_key_repeats_while_the_clock_stops_or_falls() -> None:
     keys = UniqueKeys(PREFIX)
     made = [keys.next(NOVEMBER_2023_MS) for _ in range(70_000)]
     made += [keys.next(NOVEMBER_2023_MS - 5) for _ in range(70_000)]

@@ -150,7 +150,7 @@ def test_a_message_becomes_apaches_record() -> None:
     assert encode_message(message, 3, UNIQUE, 1700000000000) == fresh
 
 
-def test_properties_stand_in_one_order() -> None:
+def test_properties_are_in_one_order() -> None:
     message = Message("t", b"x", tags="a", keys="k", properties={"b": "1", "a": "2"}, sharding_key="1001")
     data = encode_message(message, 0, UNIQUE, 0, {"__LS_X": "y"})
     assert RecordView(data).properties == (

@@ -74,7 +74,7 @@ def test_a_broker_may_be_named_with_its_room_and_a_cluster_not() -> None:
 
 
 @pytest.mark.parametrize("topic", [*sorted(SYSTEM_TOPICS), "rmq_sys_x", "LOCKSTEP_SYS_OTHER"])
-def test_system_topics_are_nobodys_to_create(topic: str) -> None:
+def test_system_topics_can_not_be_created(topic: str) -> None:
     assert is_system_topic(topic)
     check_topic(topic)
 
@@ -85,7 +85,7 @@ def test_other_topics_are_free(topic: str) -> None:
     assert is_sendable_topic(topic)
 
 
-def test_nobody_may_send_to_the_brokers_own_topics() -> None:
+def test_no_client_may_send_to_the_brokers_own_topics() -> None:
     assert not is_sendable_topic(STATE_TOPIC)
     assert not is_sendable_topic("SCHEDULE_TOPIC_XXXX")
     assert is_sendable_topic("BenchmarkTest")

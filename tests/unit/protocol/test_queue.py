@@ -20,7 +20,7 @@ def q(broker: str, queue_id: int) -> MessageQueue:
     return MessageQueue("orders", broker, queue_id)
 
 
-def test_queues_stand_in_the_layouts_order_and_ids_go_on_through_a_brokers_entries() -> None:
+def test_queues_are_in_the_layouts_order_and_ids_go_on_through_a_brokers_entries() -> None:
     assert GROWN.read_queues == (q("a", 0), q("a", 1), q("b", 0), q("b", 1), q("a", 2), q("b", 2))
     assert GROWN.write_queues == (q("a", 0), q("a", 1), q("b", 0), q("a", 2), q("b", 2))
 
@@ -76,7 +76,7 @@ ENTRIES = st.lists(st.builds(LayoutEntry, st.sampled_from("abc"), st.integers(0,
 
 
 @given(ENTRIES)
-def test_no_queue_stands_twice_and_counts_agree(entries: tuple[LayoutEntry, ...]) -> None:
+def test_no_queue_occurs_twice_and_counts_agree(entries: tuple[LayoutEntry, ...]) -> None:
     layout = TopicLayout("t", LayoutVersion(1, 1), entries)
     assert len(set(layout.read_queues)) == len(layout.read_queues) == sum(map(layout.read_count, "abc"))
     assert len(set(layout.write_queues)) == len(layout.write_queues) == sum(map(layout.write_count, "abc"))

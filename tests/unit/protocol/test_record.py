@@ -171,7 +171,7 @@ def test_lengths_that_do_not_agree_are_refused(at: int, form: str, value: int) -
         RecordView(broken)
 
 
-def test_a_flipped_bit_is_refused_or_seen_or_stands_in_a_plain_field() -> None:
+def test_a_flipped_bit_is_refused_or_seen_or_is_in_a_plain_field() -> None:
     """No flip gives another error, and none in body, CRC or a length goes unnoticed."""
     plain = set(range(record.QUEUE_ID_AT, record.BODY_LENGTH_AT)) | set(range(94, 103)) | set(range(105, 167))
     for position in range(len(APACHE)):

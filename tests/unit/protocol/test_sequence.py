@@ -40,7 +40,7 @@ def records(count: int, properties: bytes = b"TAGS\x01a") -> list[bytes]:
     return [encode_record(b"orders", 3, b"event %d" % i, properties, born_ms=1700000000000 + i) for i in range(count)]
 
 
-def test_the_digits_stand_at_fixed_places() -> None:
+def test_the_digits_are_at_fixed_places() -> None:
     assert ONE.encode() == DIGITS
     assert len(DIGITS) == SEQUENCE_DIGITS == 87
     assert FrameSequence.parse(DIGITS) == FrameSequence.parse(DIGITS.encode()) == FrameSequence.parse(memoryview(DIGITS.encode())) == ONE

@@ -32,7 +32,7 @@ def test_everything_passes_without_an_expression(expression: str | None) -> None
 
 
 @pytest.mark.parametrize("expression", ["a||b", " a || b ", "b || a || a", "||a||  ||b||"])
-def test_tags_stand_between_bars(expression: str) -> None:
+def test_tags_are_between_bars(expression: str) -> None:
     two = TagFilter.parse(expression)
     assert two == TagFilter(False, frozenset({"a", "b"}), frozenset({97, 98}))
     assert two.matches_tag("a")

@@ -54,7 +54,7 @@ def toml(tmp_path: Path) -> Path:
     return path
 
 
-def test_defaults_stand_where_nobody_says_otherwise() -> None:
+def test_defaults_hold_without_a_setting() -> None:
     config, origins = loaded()
     assert config == Config()
     assert set(origins.values()) == {"default"}
@@ -208,7 +208,7 @@ def test_what_is_no_listener_is_refused(text: str) -> None:
         parse_listen_address(text)
 
 
-def test_a_listener_name_stands_once() -> None:
+def test_a_listener_name_occurs_once() -> None:
     assert parse_listeners(["h:1", "external=h:2"]) == {"internal": ("h", 1), "external": ("h", 2)}
     with pytest.raises(ConfigError, match="'internal' occurs twice"):
         parse_listeners(["h:1", "internal=h:2"])

@@ -229,7 +229,7 @@ async def fail(error: Exception) -> None:
     raise error
 
 
-async def test_the_first_failure_is_told_and_every_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_first_failure_is_reported_and_every_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     told: list[BaseException] = []
     tasks = Tasks(told.append)
     first, second = ValueError("first"), ValueError("second")

@@ -238,7 +238,7 @@ async def test_a_refusal_that_quotes_too_much_is_still_an_answer() -> None:
     assert answer.remark == "x" * 4_095 + "…"
 
 
-async def test_only_an_error_that_nobody_meant_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_an_unexpected_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     for error in (errors.StaleEpochError("x"), RemoteProtocolError("x"), ZeroDivisionError("x")):
         bench.processor.error = error

@@ -87,7 +87,7 @@ async def test_outstanding_requests_are_bounded() -> None:
     assert all(isinstance(future.exception(), TransportError) for future in futures)
 
 
-async def test_after_this_process_stood_still_answers_are_read_before_requests_time_out(frozen: FrozenLoop) -> None:
+async def test_after_this_process_was_suspended_answers_are_read_before_requests_time_out(frozen: FrozenLoop) -> None:
     endpoint, _ = record(None, late_ms=100)
     answered = endpoint.request(1, timeout_ms=3000)
     silent = endpoint.request(1, timeout_ms=3000)
@@ -142,7 +142,7 @@ async def test_a_whole_frame_is_no_part_of_one(frozen: FrozenLoop) -> None:
     endpoint.abort("")
 
 
-async def test_the_time_of_a_frame_stands_still_while_this_end_does_not_read(frozen: FrozenLoop) -> None:
+async def test_the_time_of_a_frame_stops_while_this_end_does_not_read(frozen: FrozenLoop) -> None:
     def answer(command: Command, endpoint: Endpoint) -> None:
         endpoint.send(command.reply(body=bytes(1000)))
 

@@ -138,7 +138,7 @@ async def test_a_refused_call_names_the_address() -> None:
 
 @pytest.mark.both_loops
 @pytest.mark.parametrize("name", ["a..b", "h" * 64])
-async def test_a_name_that_no_host_can_have_is_refused_like_one_that_nobody_has(name: str) -> None:
+async def test_an_impossible_host_name_is_refused_like_an_unknown_one(name: str) -> None:
     with pytest.raises(TransportError, match=f"{name}:1: "):
         await call(Host.real(), f"{name}:1", ASK, timeout_ms=5000)
 
@@ -208,7 +208,7 @@ async def test_refusals_back_off_up_to_a_second_and_tell_each_time(links: Callab
     assert BACKOFF_MAX_MS <= 1000
 
 
-async def test_the_back_off_begins_anew_after_a_stable_connection(links: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_back_off_begins_again_after_a_stable_connection(links: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "STABLE_MS", 0)
     dead = await closed_port()
     async with serving(echo) as server:

@@ -105,7 +105,7 @@ def test_a_library_leaves_it_to_the_application(caplog: pytest.LogCaptureFixture
     assert record.getMessage() == "route.changed topic=orders queues=8"
 
 
-def test_what_nobody_listens_to_costs_no_rendering() -> None:
+def test_an_unheard_event_costs_no_rendering() -> None:
     class Loud:
         def __str__(self) -> str:
             raise AssertionError("rendered")

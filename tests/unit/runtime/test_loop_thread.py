@@ -145,7 +145,7 @@ def test_ctrl_c_cancels_the_call_and_is_raised_at_once() -> None:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_child_begins_anew_and_leaves_the_parents_alone(closed: bool) -> None:
+def test_a_child_begins_again_and_leaves_the_parents_alone(closed: bool) -> None:
     service = Service()
     with running(service) as thread:
         thread.call(lambda service: service.double(1))
@@ -193,6 +193,6 @@ print(thread.call(doubled), flush=True)
 """
 
 
-def test_the_end_of_the_program_ends_what_nobody_closed() -> None:
+def test_the_end_of_the_program_ends_whatever_is_still_open() -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", AT_EXIT], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("14\nended\n", "", 0)

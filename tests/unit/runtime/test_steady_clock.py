@@ -62,7 +62,7 @@ def test_a_jump_that_lasts_is_followed(jump_ms: int) -> None:
     assert watch(hands, clock, 1) == hands.wall_ms()
 
 
-def test_time_in_which_the_process_stood_still_is_no_time_that_was_looked_at() -> None:
+def test_time_in_which_the_process_was_suspended_is_no_time_that_was_looked_at() -> None:
     hands, clock = steady()
     hands.ahead += HOUR_MS
     clock.now_ms()

@@ -150,7 +150,7 @@ def test_keys_of_a_slice_are_its_own() -> None:
         )
     )
 )
-def test_a_key_is_found_wherever_it_stands_and_nowhere_else(properties: list[bytes]) -> None:
+def test_a_key_is_found_wherever_it_is_and_nowhere_else(properties: list[bytes]) -> None:
     data = b"".join(encode_record(b"t", 0, b"body", each, born_ms=5) for each in properties)
     assert [row["key"] for row in rows(data, columns="key")] == [property_of(each, b"__SHARDINGKEY\x01") for each in properties]
 

@@ -106,7 +106,7 @@ def test_what_spark_hands_on_of_its_own_is_left_alone() -> None:
     assert SinkOptions.parse({**WRITE, "checkpointLocation": "/tmp/c", "failTask": "2:100"}).fail_task == (2, 100)
 
 
-def test_every_option_stands_in_the_guide() -> None:
+def test_every_option_is_in_the_guide() -> None:
     told = set(re.findall(r"`(\w+)`", (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()))
     assert SOURCE.keys() | SINK.keys() | COLUMN_TYPES.keys() <= told
 

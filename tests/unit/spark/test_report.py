@@ -36,7 +36,7 @@ def findings(seconds: int = 3, **more: Any) -> Any:
     )
 
 
-def test_a_pause_stands_at_zero() -> None:
+def test_a_pause_remains_zero() -> None:
     assert with_pauses([(0, 9), (1, 8), (5, 7), (7, 6)]) == [(0, 9), (1, 8), (2, 0), (4, 0), (5, 7), (6, 0), (6, 0), (7, 6)]
     assert with_pauses([]) == []
 
@@ -78,7 +78,7 @@ def test_repeats_in_another_queue_have_a_row_and_are_no_fault_besides() -> None:
     assert '<tr><td class="n">2</td><td>of the repeats in another queue than the first</td></tr>' in text
 
 
-def test_each_violation_is_told_with_its_queue_and_offset() -> None:
+def test_each_violation_is_reported_with_its_queue_and_offset() -> None:
     places = [(1, 7_000), (None, None), (5, 3)]
     violations = [{"kind": "corrupt", "what": "x", "queue": queue, "offset": offset} for queue, offset in places]
     text = page(verdict(clean=False, corrupt=3), findings(violations=violations))

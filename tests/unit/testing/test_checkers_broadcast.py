@@ -94,7 +94,7 @@ def test_but_not_what_came_behind_or_when_a_pull_has_told() -> None:
     assert told.broken(check) == ["B2"]
 
 
-def test_who_died_when_it_was_told_has_not_heard_it_unless_it_began_anew() -> None:
+def test_who_died_when_it_was_told_has_not_heard_it_unless_it_began_again() -> None:
     told = cut(story().ended(b"m0", b"m1").called(2, 3, 0).pulled(2, 0, 5)).pulled(12, 5, 0, moved=True).killed(12.5)
     assert told.broken(check) == []
     assert told.assigned(12.1, 0, grant=2).broken(check) == ["B2"]

@@ -39,7 +39,7 @@ def test_the_deadline_is_on_the_older_clients_own_clock(t: float, laws: list[str
     assert two(t).add(ClockSet, 0.998, ("C1", 0), boot_ms=998.0, rate=0.893).broken(check) == laws
 
 
-def test_a_call_that_ended_or_whose_process_is_dead_is_in_nobodys_way() -> None:
+def test_a_call_that_ended_or_whose_process_is_dead_blocks_no_member() -> None:
     dead = Story().granted(1, 1).call(2, None, 1, 0).add(ProcessEnded, 2.2, C1, how="kill")
     assert dead.granted(2.5, 2, C2).call(2.6, None, 2, 0, where=C2).broken(check) == []
 
@@ -146,7 +146,7 @@ def test_what_is_granted_to_another_before_its_thread_begins_it_can_not_know(t: 
     assert story.call(t, t, 1, 0).broken(check) == laws
 
 
-def test_a_thread_that_stood_still_was_decided_before() -> None:
+def test_a_thread_that_was_suspended_was_decided_before() -> None:
     story = Story().add(ConsumerStarted, 0.5, C1, threaded=True).granted(1, 1).add(PauseBegan, 3.4, C1).add(PauseEnded, 9, C1)
     assert story.call(9.005, 9.005, 1, 0).broken(check) == []
     assert story.call(9.02, 9.02, 1, 0).broken(check) == ["O3"]

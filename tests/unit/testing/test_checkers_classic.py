@@ -33,7 +33,7 @@ def test_a_lock_is_taken_over_when_its_sixty_seconds_are_over_and_not_before(t: 
     assert lock(Story(), 2).add(GrantAnswered, t, B, **grant).broken(check) == laws
 
 
-def test_each_renewal_begins_them_anew() -> None:
+def test_each_renewal_begins_them_again() -> None:
     assert lock(lock(lock(Story(), 2), 40), 70, "c2").broken(check) == ["classic"]
     assert lock(lock(lock(Story(), 2), 40), 100.1, "c2").broken(check) == []
 
@@ -46,7 +46,7 @@ def test_who_unlocks_may_be_followed_at_once() -> None:
     assert other.broken(check) == ["classic"], "what another unlocks has no effect"
 
 
-def test_after_the_answer_to_an_unlock_it_is_free_until_somebody_locks_it() -> None:
+def test_after_the_answer_to_an_unlock_it_is_free_until_it_is_locked() -> None:
     story = lock(Story(), 2).add(ClassicUnlockSent, 4, ("C1", 11), client_id="c1")
     story.add(ClassicUnlocked, 4.001, B, client_id="c1", asked_t=4)
     assert lock(lock(story, 5, "c2"), 6).broken(check) == ["classic"]

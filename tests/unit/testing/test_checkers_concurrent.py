@@ -51,7 +51,7 @@ def test_what_was_done_in_an_older_generation_does_not_count() -> None:
     assert told.shared(3.1, 3.2, 1).moved(4, 2, generation=2).broken(check) == ["C1"]
 
 
-def test_a_call_of_a_queue_that_nobody_gave_is_found() -> None:
+def test_a_call_of_a_queue_that_was_never_granted_is_found() -> None:
     assert SharedStory().joined().shared(2, 2.5, 0).broken(check) == ["C1"]
 
 

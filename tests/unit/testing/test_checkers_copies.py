@@ -59,7 +59,7 @@ def test_a_listener_may_give_a_message_up_at_once() -> None:
     assert told.copy(b"m0", 1, queue=RETRY, offset=1).broken(check) == ["C2"]
 
 
-def test_a_copy_that_nobody_asked_for_is_found() -> None:
+def test_a_copy_that_was_never_requested_is_found() -> None:
     assert story().copy(b"m7", 1, queue=RETRY).broken(check) == ["C2"]
     assert story(failed=False).shared(2, 3, 0).copy(b"m0", 1, queue=RETRY).broken(check) == ["C2"]
 

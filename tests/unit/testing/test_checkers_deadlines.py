@@ -21,7 +21,7 @@ def test_a_stored_one_ends_by_its_deadline_too() -> None:
     assert Story().add(SendBegan, 1, P, key=None).add(SendAcked, 9, P).broken(check) == ["R9"]
 
 
-def test_the_send_of_a_process_that_stood_still_ends_late() -> None:
+def test_the_send_of_a_process_that_was_suspended_ends_late() -> None:
     assert Story().add(SendBegan, 1, P, key=None).add(PauseBegan, 2, P).add(PauseEnded, 8, P).add(SendAcked, 9, P).broken(check) == []
 
 

@@ -21,14 +21,14 @@ def test_what_was_stored_before_a_deletion_may_be_gone(counter: int, topic: str,
     assert deleted(story, 2, counter, topic).broken(log.check) == laws
 
 
-def test_what_was_stored_over_the_layout_that_made_it_anew_stays() -> None:
+def test_what_was_stored_over_the_layout_that_created_it_again_stays() -> None:
     story = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2).sent(3, b"m1", 1, layout=(3, 7))
     assert story.read(9, b"m1", first=1).broken(log.check) == []
     lost = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2).sent(3, b"m1", 1, layout=(3, 7)).read(9, first=1)
     assert lost.broken(log.check) == ["R1"]
 
 
-def test_a_topic_made_anew_has_nothing_of_before() -> None:
+def test_a_topic_created_again_has_nothing_of_before() -> None:
     story = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2).sent(3, b"m1", 1, layout=(3, 7))
     assert story.read(9, b"m0", b"m1").broken(log.check) == ["O8"]
     alone = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2)
@@ -40,7 +40,7 @@ def moved(generation: int, *, delete_t: float | None) -> Story:
     return story if delete_t is None else deleted(story, delete_t)
 
 
-def test_progress_begins_anew_with_the_topic_and_under_a_new_generation() -> None:
+def test_progress_begins_again_with_the_topic_and_under_a_new_generation() -> None:
     assert moved(2, delete_t=2.5).broken(progress.check) == []
     assert moved(2, delete_t=None).broken(progress.check) == ["O6"]
     assert moved(1, delete_t=2.5).broken(progress.check) == ["O1"]

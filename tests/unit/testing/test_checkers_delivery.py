@@ -110,7 +110,7 @@ def test_a_queue_that_is_not_accepted_to_its_end_is_found() -> None:
     assert recovery_s(stuck.history()) is None
 
 
-def test_a_queue_that_nobody_was_granted_is_found() -> None:
+def test_a_queue_that_was_never_granted_is_found() -> None:
     told = Story().add(ConsumerStarted, 0.5, C1).add(Calm, 5, ("", 0)).sent(1, b"m0", 0).read(500, b"m0")
     assert told.broken(check) == ["R5"]
     (found,) = check(told.history())

@@ -63,7 +63,7 @@ def test_a_second_letter_is_found_unless_progress_had_to_stay() -> None:
     assert twice(advance=False).broken(check) == []
 
 
-def test_a_letter_of_a_message_that_nobody_gave_up_is_found() -> None:
+def test_a_letter_of_a_message_that_was_never_given_up_is_found() -> None:
     assert story().letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD).copy(b"m7", 1, queue=BILLING_DEAD, offset=1).broken(check) == ["C2"]
 
 
@@ -79,7 +79,7 @@ def test_what_was_answered_is_in_the_dead_letter_queue_unless_a_power_cut_took_i
 
 
 @pytest.mark.parametrize(("offset", "generation", "laws"), [(0, 1, ["C2"]), (1, 1, []), (0, 2, [])])
-def test_nobody_begins_in_front_of_a_dead_letter_in_its_generation(offset: int, generation: int, laws: list[str]) -> None:
+def test_no_consumer_begins_in_front_of_a_dead_letter_in_its_generation(offset: int, generation: int, laws: list[str]) -> None:
     told = story().letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD)
     assert told.granted(9, 2, C2, offset=offset, generation=generation).broken(check) == laws
 

@@ -73,7 +73,7 @@ def test_under_sync_flush_or_after_a_kill_nothing_is_lost() -> None:
     assert killed.broken(check) == ["R1"]
 
 
-def test_time_in_which_the_process_stood_still_does_not_count() -> None:
+def test_time_in_which_the_process_was_suspended_does_not_count() -> None:
     story = Story().sent(5, b"m0", 0).add(PauseBegan, 5.5, B).add(PauseEnded, 9.5, B)
     assert cut(story).read(19).broken(check) == []
 

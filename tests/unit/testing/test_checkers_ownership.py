@@ -29,7 +29,7 @@ def moved(t: float) -> Story:
 
 
 @pytest.mark.parametrize(("t", "laws"), [(3.497, ["R3"]), (3.498, []), (3.499, [])])
-def test_nobody_is_granted_a_queue_while_its_holders_proof_is_good(t: float, laws: list[str]) -> None:
+def test_no_member_is_granted_a_queue_while_its_holders_proof_is_good(t: float, laws: list[str]) -> None:
     assert moved(t).broken(check) == laws
 
 
@@ -71,7 +71,7 @@ def test_after_a_start_a_holder_has_the_grace_from_the_open_port_to_come_back(t:
     assert restarted(4.0, how="power").granted(t, 2, C2).broken(check) == [], "the broker may have lost the grant"
 
 
-def test_a_session_may_acquire_its_own_queue_anew() -> None:
+def test_a_session_may_acquire_its_own_queue_again() -> None:
     assert Story().granted(1, 1).granted(2, 2).broken(check) == []
 
 

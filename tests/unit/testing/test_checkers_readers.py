@@ -183,7 +183,7 @@ def test_when_commit_returns_the_broker_has_what_was_at_hand() -> None:
     assert story().polled(2, 0, 1).done(3).moved(3.5, 2).polled(3.6, 2).returned(4).broken(check) == [], "which came later"
 
 
-def test_who_begins_anew_behind_it_has_it() -> None:
+def test_who_begins_again_behind_it_has_it() -> None:
     assert story().polled(2, 0, 1).done(3).taken(3.2).given(3.5, 4, generation=2).returned(4).broken(check) == []
     assert story().polled(2, 0, 1).done(3).taken(3.2).given(3.5, 1, generation=2).returned(4).broken(check) == ["P1"]
 
@@ -293,7 +293,7 @@ def test_what_lies_before_the_groups_begin_and_what_was_not_acknowledged_is_not_
     assert told.polled(3.5, 2).done(3.6).broken(check) == []
 
 
-def test_what_retention_removed_was_polled_or_told() -> None:
+def test_what_retention_removed_was_polled_or_reported() -> None:
     def rest(expression: str = "*") -> ReaderStory:
         """m0 and m1 are removed at the end, m1 has the tag B."""
         told = ReaderStory().reader(expression=expression).given(1).polled(2, 0).done(2.5).pulled(2.8, 1, 2, (1, 2)).moved(3, 2)
@@ -320,7 +320,7 @@ def test_the_end_is_that_of_the_last_generation() -> None:
     assert told.polled(6, 0, 1).done(6.1).moved(7, 2, 2).broken(check) == []
 
 
-def test_a_queue_that_nobody_was_given_is_found() -> None:
+def test_a_queue_that_was_never_granted_is_found() -> None:
     told = ReaderStory().reader()
     told.sent(1, b"m0", 0).add(Calm, 5, ("", 0)).read(500, b"m0", queue=LOG)
     assert told.broken(check) == ["O5", "R5"]

@@ -35,7 +35,7 @@ def test_a_keyed_send_is_stored_once_wherever() -> None:
     assert Story().sent(1, b"m0", 0).read(9, b"m0").read(9, b"m0", queue=OTHER).broken(check) == ["R9"]
 
 
-def test_an_unkeyed_send_may_stand_once_for_each_time_that_its_queue_was_given_up() -> None:
+def test_an_unkeyed_send_may_be_stored_once_for_each_time_that_its_queue_was_given_up() -> None:
     def story(*epochs: int) -> Story:
         told = Story().sent(1, b"m0", 0, key=None)
         for number, producer_epoch in enumerate(epochs, 50):

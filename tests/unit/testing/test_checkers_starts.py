@@ -71,7 +71,7 @@ def test_an_added_queue_may_begin_at_0_whatever_the_policy() -> None:
     assert begins("LAST_OFFSET", 3).add(LayoutSent, 0.9, ("A", 31), counter=2, deleted=False).broken(check) == ["O5"]
 
 
-def test_an_unkeyed_message_that_stands_in_two_queues_was_there_when_it_came_to_each() -> None:
+def test_an_unkeyed_message_that_is_in_two_queues_was_there_when_it_came_to_each() -> None:
     other = LOG._replace(queue=1)
     story = Story().add(ConsumerStarted, 0.5, C1, where="LAST_OFFSET").sent(1, b"m0", 0, key=None, queue=other)
     story.granted(2.5, 1, offset=0).sent(3, b"m0", 0, key=None).read(9, b"m0").read(9, b"m0", queue=other)

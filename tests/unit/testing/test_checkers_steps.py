@@ -130,7 +130,7 @@ def test_what_a_listener_did_against_its_cancellation_may_not_be_committed() -> 
 
 
 @pytest.mark.parametrize(("answered", "by", "laws"), [(False, "LOCK", []), (False, "SYNC", ["O5"]), (True, "LOCK", ["O5"])])
-def test_a_release_that_was_lost_with_its_connection_is_told_anew_with_what_was_done(answered: bool, by: str, laws: list[str]) -> None:
+def test_a_release_that_was_lost_with_its_connection_is_told_again_with_what_was_done(answered: bool, by: str, laws: list[str]) -> None:
     told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED)
     if answered:
         told.committed(2.9, 1, None, released=True)

@@ -57,7 +57,7 @@ async def send(cluster: TestCluster, *bodies: bytes) -> None:
 # ------------------------------------------------------------------------------------------------------------------ programs
 
 
-async def test_a_killed_program_does_nothing_more_and_a_restarted_one_begins_anew(lockstep_cluster: TestCluster) -> None:
+async def test_a_killed_program_does_nothing_more_and_a_restarted_one_begins_again(lockstep_cluster: TestCluster) -> None:
     cluster, story = lockstep_cluster, list[str]()
     await cluster.start("worker", waiting(story))
     await cluster.advance(seconds=2.5)
@@ -83,7 +83,7 @@ async def test_a_stopped_program_ends_in_order(lockstep_cluster: TestCluster) ->
     assert story == ["tick", "end", "end"], "a running one is stopped in order first"
 
 
-async def test_a_paused_program_stands_still_while_time_goes_on(lockstep_cluster: TestCluster) -> None:
+async def test_a_paused_program_is_suspended_while_time_goes_on(lockstep_cluster: TestCluster) -> None:
     cluster, story = lockstep_cluster, list[str]()
     await cluster.start("worker", waiting(story))
     began = cluster.now
@@ -338,7 +338,7 @@ async def test_until_waits_for_a_condition_and_says_which_did_not_come(lockstep_
         await cluster.until(lambda: False, "pigs fly", timeout=5)
 
 
-async def test_a_test_that_hangs_is_told_where() -> None:
+async def test_the_place_of_a_test_that_hangs_is_reported() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1):
             await asyncio.get_running_loop().create_future()

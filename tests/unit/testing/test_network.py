@@ -240,7 +240,7 @@ def test_bytes_that_never_get_through_are_given_up(sim: SimLoop, lasts_s: float,
         assert pair.client.ends == 0
 
 
-def test_patience_begins_anew_with_each_block(sim: SimLoop) -> None:
+def test_patience_begins_again_with_each_block(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.network.block(CLIENT, SERVER)
     pair.client_writes(b"x")
@@ -376,7 +376,7 @@ def test_a_paused_process_takes_bytes_and_connections_and_handles_them_later(sim
 # ------------------------------------------------------------------------------------------------------------------ dialling
 
 
-def test_a_port_where_nobody_listens_refuses_at_once(sim: SimLoop) -> None:
+def test_a_port_without_a_listener_refuses_at_once(sim: SimLoop) -> None:
     sim.machine(SERVER)
     outcome = dial(sim)
     sim.run_until(1)

@@ -136,7 +136,7 @@ def test_a_failure_tells_its_seed_what_happened_and_the_command_that_does_it_aga
     assert outcomes(again) == ["FAILED test_it.py::test_unlucky[b]"], again
 
 
-def test_what_is_missing_or_meant_otherwise_is_said(tmp_path: Path) -> None:
+def test_wrong_use_of_the_plugin_is_reported(tmp_path: Path) -> None:
     test = """
         def test_synchronous(lockstep_clock):
             pass

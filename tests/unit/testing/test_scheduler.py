@@ -115,7 +115,7 @@ def test_run_until_does_not_go_back(sim: SimLoop) -> None:
         sim.run_until(4)
 
 
-def test_a_paused_process_stands_still_and_goes_on_where_it_was(sim: SimLoop) -> None:
+def test_a_paused_process_is_suspended_and_goes_on_where_it_was(sim: SimLoop) -> None:
     machine = sim.machine("10.0.0.11")
     seen: list[float] = []
 
@@ -175,7 +175,7 @@ def test_a_universe_in_which_nothing_can_happen_any_more_says_who_waits(sim: Sim
     assert "in wait" in text
 
 
-def test_a_wait_that_outlasts_the_limit_is_told(sim: SimLoop) -> None:
+def test_a_wait_that_outlasts_the_limit_is_reported(sim: SimLoop) -> None:
     async def ticking() -> None:
         while True:  # noqa: ASYNC110
             await asyncio.sleep(1)
@@ -187,7 +187,7 @@ def test_a_wait_that_outlasts_the_limit_is_told(sim: SimLoop) -> None:
     assert 59 <= sim.now <= 60
 
 
-def test_a_loop_that_never_waits_is_told(sim: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_never_waits_is_reported(sim: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "TURNS_MAX", 1000)
 
     async def spin() -> None:

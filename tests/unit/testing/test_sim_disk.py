@@ -137,7 +137,7 @@ def test_what_is_in_use_is_what_the_files_hold_without_the_zeros_at_their_ends(w
 
 
 @pytest.mark.parametrize(("writes", "holed"), [(1, False), (64, True)])
-def test_a_power_cut_tells_where_a_whole_write_stands_behind_a_lost_one(writes: int, holed: bool) -> None:
+def test_a_power_cut_tells_where_a_whole_write_follows_a_lost_one(writes: int, holed: bool) -> None:
     """With 64 writes of one sector each, kept at random, that is almost certain; a single write has no earlier one."""
     disk = SimFiles(7)
     file = disk.open("/file", create=True)

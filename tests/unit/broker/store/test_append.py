@@ -187,7 +187,7 @@ async def test_who_waits_for_the_operating_system_is_called_at_the_end_of_the_tu
     store.writer.flusher.abandon()
 
 
-async def test_a_failed_sync_calls_nobody_who_waits_for_the_disk() -> None:
+async def test_a_failed_sync_calls_no_waiter_for_the_disk() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=ASYNC, flush_interval_ms=3_600_000)
@@ -335,7 +335,7 @@ async def test_what_no_segment_can_hold_is_refused() -> None:
     await store.close()
 
 
-async def test_nobody_sends_to_the_state_topic_or_a_negative_queue() -> None:
+async def test_no_client_may_send_to_the_state_topic_or_a_negative_queue() -> None:
     store = await open_store(SimFiles())
     with pytest.raises(MessageIllegalError, match="nobody may send to queue 0 of LOCKSTEP_SYS_STATE"):
         append(store, b"x", topic="LOCKSTEP_SYS_STATE")

@@ -172,7 +172,7 @@ async def check(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
 
 
 @pytest.mark.parametrize("seed", seeds(100, 400))
-async def test_what_is_damaged_is_refused_or_told_and_nothing_else_is_lost(seed: int) -> None:
+async def test_what_is_damaged_is_refused_or_reported_and_nothing_else_is_lost(seed: int) -> None:
     random = Random(seed)
     made = await stored(random)
     what = "; ".join(harm(random, made.files) for _ in range(random.choice((1, 1, 2))))
