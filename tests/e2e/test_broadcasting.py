@@ -128,8 +128,8 @@ async def test_group_show_says_what_is_true_of_a_broadcasting_group(cluster: Clu
         await Member(cluster, name, "--ordered").start()
     await send(cluster, ["a"])
     shown = await cluster.command("group", "show", "prices")
-    assert "group prices: broadcasting, ordered, members: 2; each consumes every queue" in shown
-    assert "no broker knows it" in shown
+    assert "group prices: broadcasting, ordered, members: 2; each consumes all queues" in shown
+    assert "no broker knows the lag" in shown
     told = await cluster.group("prices")
     assert (told["broadcasting"], told["lag"]) == (True, None)
     refused = await cluster.command("group", "reset-offset", "prices", "--to", "beginning", code=1)
