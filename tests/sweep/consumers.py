@@ -127,8 +127,8 @@ class GroupRunner(Runner[PushConsumer]):
     def _facts(self) -> dict[str, Any]:
         """Return the further facts of ConsumerStarted."""
         setting = self._universe.setting
-        letters = setting.attempts_max if setting.exhausted == "dlq" else None
-        return {"threaded": setting.threaded, "attempts_max": letters}
+        attempts_max = setting.attempts_max if setting.exhausted == "dlq" else None
+        return {"threaded": setting.threaded, "attempts_max": attempts_max}
 
     async def _consume(self, consumer: PushConsumer) -> None:
         async with asyncio.TaskGroup() as group:
@@ -192,8 +192,8 @@ class GroupRunner(Runner[PushConsumer]):
     def _poisoned(self, messages: Sequence[MessageExt]) -> bool:
         """Return whether a message makes every call fail: until the calm only, if attempts have no end or block the queue."""
         setting, poison = self._universe.setting, self._universe.poison
-        letters = setting.attempts_max is not None and setting.exhausted == "dlq"
-        return bool(poison) and (letters or not self._universe.calm) and any(message.body in poison for message in messages)
+        dead_lettered = setting.attempts_max is not None and setting.exhausted == "dlq"
+        return bool(poison) and (dead_lettered or not self._universe.calm) and any(message.body in poison for message in messages)
 
     def _began(self, messages: Sequence[MessageExt], context: OrderlyContext) -> CallBegan:
         universe = self._universe

@@ -82,6 +82,12 @@ class Storm:
 
         self.universe.loop.at(self.universe.loop.now + seconds, act)
 
+    def take_down(self, address: str, back_s: float, *, power: bool = False) -> None:
+        """Kill a machine's processes, or cut its power, and start its program again after `back_s`."""
+        self.note("power" if power else "kill", address)
+        self.universe.kill(address, power=power)
+        self.later(back_s, self.universe.start, address)
+
     def exited(self, address: str, code: int) -> None:
         """Start a program again that ended with this exit code, as a service manager does."""
         self.note("exited", address, f"code {code}")

@@ -1,4 +1,4 @@
-"""What must always hold, asked of one history: the laws of docs/invariants.md. Each check is a pure function.
+"""The checkers of one history, by the laws of docs/invariants.md. Each check is a pure function.
 
 | law | module | law | module |
 |---|---|---|---|
@@ -9,17 +9,17 @@
 | O5 nothing is skipped | steps, delivery, starts | R5 liveness after the calm | delivery |
 | O6 nothing acknowledged is forgotten | progress | R6 the same over a start | progress |
 | O7 how fast a queue moves | handover | R7 what was delivered stays | log |
-| O8 one message a place, for ever | log | R9 what a send's end said is true | sends |
-| C1 concurrent progress | concurrent | C2 tries, dead letters | copies, letters |
+| O8 one message at each place, permanently | log | R9 the result of a send is true | sends |
+| C1 concurrent progress | concurrent | C2 tries, dead letters | copies, dead_letters |
 | D1 delays | delays | R5 of concurrent groups | concurrent |
 | B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
 | P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
-| L1 clients without a session | classic | R8 what rots is refused | rot |
-| a server lives | services | T1 what is stored is in the layout | layouts |
+| L1 clients without a session | classic | R8 a damaged log is refused | rot |
+| a server ends only for a reason | services | T1 every stored message is in the layout | layouts |
 | R9 a send ends by its deadline | deadlines | T2 topics have a limit | layouts |
 
-R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is no law of
-one history: tests/sim/test_limits.py.
+R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is not a law
+of one history: tests/sim/test_limits.py.
 """
 
 from collections.abc import Callable
@@ -30,6 +30,7 @@ from sweep.checkers import (
     classic,
     concurrent,
     copies,
+    dead_letters,
     deadlines,
     delays,
     delivery,
@@ -37,7 +38,6 @@ from sweep.checkers import (
     handover,
     keys,
     layouts,
-    letters,
     log,
     ownership,
     progress,
@@ -72,7 +72,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "handover": handover.check,
     "concurrent": concurrent.check,
     "copies": copies.check,
-    "letters": letters.check,
+    "dead_letters": dead_letters.check,
     "delays": delays.check,
     "broadcast": broadcast.check,
     "readers": readers.check,
@@ -81,5 +81,5 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
 
 
 def check(history: History) -> list[Violation]:
-    """Every violation of every law, in order of time."""
+    """Return all violations of all laws, in order of time."""
     return sorted((one for family in CHECKERS.values() for one in family(history)), key=lambda one: (one.t, one.law, one.text))

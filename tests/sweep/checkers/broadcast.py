@@ -1,14 +1,14 @@
 """B1–B4 and R5 of broadcasting groups: each consumer machine is a member, whose progress is in a file on its disk.
 
     B1  the group locks, commits, asks for and sends back nothing at a broker
-    B2  whatever is in the logs at the end, at or behind where the member first began, was handled on each machine: a crash loses nothing
-    B3  what comes again on a machine: nothing after a stop in order; after a crash what was handled since the file last had to be written
-        (a second and the write), with commit="each" the running call; without end while its disk fails. A file is never shared by two
+    B2  every message of the final logs from the member's first offset on was handled on each machine: a crash loses nothing
+    B3  repeats on a machine: none after a stop in order; after a crash the messages handled since the file last had to be written
+        (a second and the write), with commit="each" the running call; any number while its disk fails. A file is never shared by two
     B4  within one grant an ordered listener is given offset after offset, a concurrent one each message once; it drops what it fails
 
-A message is handled for an ordered listener when a call of it ended well, for a concurrent one when its call ended, well or not. Under
-async flush a power cut of a broker gives offsets to other messages: a member that stood behind them may leave these out, unless a pull told
-it so, and then everything comes again.
+An ordered listener has handled a message when a call of it succeeded, a concurrent one when its call ended, with success or not. Under
+async flush a power cut of a broker gives offsets to other messages: a member that was past them may leave these out, unless a pull reported
+it, and then all messages are repeated.
 """
 
 from sweep.checkers.delivery import RECOVERY_S
@@ -38,10 +38,10 @@ from sweep.events import (
 from sweep.history import CallResult, Event, History, QueueKey
 
 DROPPED_SHARE = 0.95
-"""Of a concurrent call's time limit: from then on its messages may be dropped, whether or not it ends."""
+"""The share of a concurrent call's time limit after which its messages may be dropped, whether or not it ends."""
 
 HEEDED_S = 1.0
-"""A member that was told that its queue ends before its offset has begun it anew by then."""
+"""The time within which a member begins a queue again after it was notified that the queue ends before its offset."""
 
 
 def check(history: History) -> list[Violation]:
@@ -103,7 +103,7 @@ class _Steps:
         given = self.given.setdefault(grant, set())
         expected = self.next.get(grant)
         if expected is None:
-            self._bad(event, f"{what}: nobody told that the queue is its own")
+            self._bad(event, f"{what}: the queue was not assigned to it")
         elif event.queue.group not in self.ordered:
             again = [offset for offset, _ in event.messages if offset in given]
             if again:
@@ -146,7 +146,7 @@ class _End:
         self.handled = self._handled()
 
     def _handled(self) -> dict[tuple[Place, int, bytes], float]:
-        """When each message was handled first on a machine."""
+        """Return when each message was handled first on each machine."""
         found: dict[tuple[Place, int, bytes], float] = {}
         calls: dict[int, MemberCalled] = {}
         for event in self.history:
@@ -164,7 +164,7 @@ class _End:
         return found
 
     def _too_long(self, call: MemberCalled, t: float) -> bool:
-        """It has run for so long that what it was given may have been dropped."""
+        """Return whether a call has run so long that its messages may have been dropped."""
         group = self.groups[call.queue.group]
         return not group.ordered and (t - call.t) * 1000 > DROPPED_SHARE * group.timeout_ms
 
@@ -200,7 +200,7 @@ class _End:
         return found
 
     def _begun_wrong(self, place: Place, begin: MemberAssigned, stored: list[Stored], excuses: "_Excuses") -> list[Violation]:
-        """B2: FIRST_OFFSET begins at the first message, LAST_OFFSET between what was there before the member and what was sent behind."""
+        """B2: FIRST_OFFSET begins at the first message, LAST_OFFSET after the messages before the member and before those sent after it."""
         if excuses.lossy_t(begin.queue.broker) >= begin.t:
             return []  # the offset may have been another message's
         first = self.groups[place[1].group].where == "FIRST_OFFSET"
@@ -238,7 +238,7 @@ class _End:
 
 
 class _Excuses:
-    """What a lossy power cut of a broker may have hidden from a member."""
+    """The messages that a lossy power cut of a broker may have hidden from a member."""
 
     def __init__(self, history: History) -> None:
         brokers = Brokers(history)
@@ -263,7 +263,7 @@ class _Excuses:
         return max(self._cuts.get(broker, ()), default=-1.0)
 
     def unseen(self, place: Place, offset: int) -> bool:
-        """The member stood behind this offset when its broker lost messages, and no pull told it so afterwards."""
+        """Return whether the member was past this offset when its broker lost messages, and no pull reported it afterwards."""
         seen, cuts = 0, iter(self._cuts.get(place[1].broker, ()))
         cut, hidden = next(cuts, None), 0
         for pull in sorted(self._pulls.get(place, ()), key=lambda pull: pull.asked_t):
@@ -276,6 +276,6 @@ class _Excuses:
         return offset < (hidden if cut is None else max(hidden, seen))
 
     def _heeded(self, pull: PullReceived) -> bool:
-        """The member began the queue anew, or had the time to."""
+        """Return whether the member began the queue again, or had the time to."""
         begun = self._assigned.get((pull.process, pull.queue), 0.0) > pull.t
         return begun or not any(pull.t <= t < pull.t + HEEDED_S for t in self._ends.get(pull.process, ()))

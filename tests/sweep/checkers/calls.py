@@ -1,14 +1,14 @@
-"""O3 and R4b: when a listener may be called, and when two calls may overlap.
+"""O3 and R4b: the times at which a listener may be called, and at which two calls may overlap.
 
     a  no call of a newer epoch starts before the last call of the older one ended, its client's deadline (proven + grace − 500 ms, or the
-       drain limit) passed, or its client was told that the epoch is over
+       drain limit) passed, or its client was notified that the epoch is over
     b  no call of an epoch starts after a newer one was granted
-    c  no call starts before life was proven, nor at the deadline or later
+    c  no call starts before a proof of life, nor at the deadline or later
     d  a queue is released with an offset only when its call has ended, without one only past the drain limit
     e  a queue whose listener still runs in a process is not locked again by it, and has one call at a time
 
-Calls in threads tell of themselves some time after they were decided: b and c are asked of the time when that must have been, a of the
-end of their calls alone.
+Calls in threads are recorded some time after they were scheduled: b and c are checked at the earliest time of that, a only at the end of
+their calls.
 """
 
 from dataclasses import dataclass
@@ -34,14 +34,14 @@ from sweep.events import (
 from sweep.history import History, QueueKey
 
 DRIFT = 0.05
-"""A machine's clock is at most so fast."""
+"""The fastest rate of a machine's clock."""
 THREAD_S = 0.01
-"""A thread has begun so long after it was decided, the standstills of its process not counted."""
+"""The longest time from the scheduling of a thread to its start, pauses of its process not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two calls of one queue at the same time, the older one's client excused (R4b): counted and published."""
+    """Two calls of one queue at the same time, which R4b allows: counted and published."""
 
     t: float
     queue: QueueKey
@@ -55,7 +55,7 @@ def check(history: History) -> list[Violation]:
 
 
 def overlaps(history: History) -> list[Overlap]:
-    """Every overlap that the page allows."""
+    """Return all overlaps that R4b allows."""
     return _Calls(history).run()[1]
 
 
@@ -75,7 +75,7 @@ class _Calls:
         self.consumers: dict[tuple[int, str], ConsumerStarted] = {}
         self.stopping: dict[tuple[int, str], float] = {}
         self.paused: dict[int, tuple[float, float]] = {}
-        """Process → its last standstill."""
+        """Process → its last pause."""
         self.found: list[Violation] = []
         self.excused: list[Overlap] = []
 
@@ -110,7 +110,7 @@ class _Calls:
                 self.consumers[event.process, event.group] = event
                 self.stopping.pop((event.process, event.group), None)
             elif isinstance(event, ConsumerStopBegan | LeaveSent):
-                # A consumer that dies leaves by itself.
+                # A consumer that fails leaves the group itself.
                 self.stopping.setdefault((event.process, event.group), event.t)
         return self.found, self.excused
 
@@ -121,7 +121,7 @@ class _Calls:
 
     def _began(self, call: CallBegan) -> None:
         if not call.epoch:
-            return  # a classic client's: what holds for it, classic.py asks
+            return  # a classic client's, which classic.py checks
         calls = self.running.setdefault(call.queue, {})
         self._may_start(call, self._decided_before_s(call))
         for other in calls.values():
@@ -133,7 +133,7 @@ class _Calls:
         return consumer is not None and consumer.threaded
 
     def _decided_before_s(self, call: CallBegan) -> float:
-        """How long before it told of itself it may have been decided."""
+        """Return how long before its record a call may have been scheduled."""
         if not self._threaded(call):
             return 0.0
         began, ended = self.paused.get(call.process, (-inf, -inf))
@@ -213,7 +213,7 @@ class _Calls:
             self.given_up.setdefault((event.queue, event.epoch), event.t)
 
     def _limit_ms(self, call: CallBegan) -> int:
-        """It began before its queue was taken away, so it has run for the limit at least."""
+        """Return whether it began before its queue was revoked, so that it has run for the limit at least."""
         consumer = self.consumers.get((call.process, call.queue.group))
         if consumer is None:
             return 0
@@ -227,7 +227,7 @@ class _Calls:
                     if call.process == event.process:
                         self._bad(event.t, f"{queue} was locked again by {who(event.machine, event.process)} while {_name(call)} ran")
             else:
-                self.given_up.pop((queue, epoch), None)  # its release was lost: the call may yet count
+                self.given_up.pop((queue, epoch), None)  # its release was lost: the call may still count
 
 
 def _name(call: CallBegan) -> str:

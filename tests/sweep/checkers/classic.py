@@ -1,10 +1,11 @@
-"""RocketMQ's locks, of clients without a session (ordering.md 12), by what the broker answered.
+"""RocketMQ's locks of clients without a session (ordering.md 12), by the responses of the broker.
 
-    a  nobody is granted a queue while a classic client holds it: 60 s of the broker's time from its last LOCK_BATCH_MQ, unless it unlocked
-    b  its holder renews it within these 60 s; and when they are over, who asks gets it, if nobody else has it
-    c  UPDATE_CONSUMER_OFFSET of anybody else is not applied while it is held
+    a  no other client is granted a queue while a classic client holds it: 60 s of the broker's time from its last LOCK_BATCH_MQ, or until
+       it unlocks
+    b  its holder renews it within these 60 s; after that the next client that requests it gets it, if it has no other holder
+    c  UPDATE_CONSUMER_OFFSET of other clients is not applied while it is held
 
-A lossy power cut may take locks back, so the broker's queues are left out from there until their next grant.
+A lossy power cut may remove locks, so the broker's queues are not checked from then until their next grant.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from sweep.history import Answer, History, QueueKey
 
 LEASE_MS = 60_000
 LAPSED_MS = 62_500
-"""Lease, a tick of the broker, and how long the answer may have been under way."""
+"""The lease, a tick of the broker, and the longest transit of a response."""
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class _Leases:
             self._bad(event.t, text)
 
     def _one_life(self, lease: _Lease, event: ClassicLocked) -> bool:
-        """A start begins every lease anew."""
+        """Begin all leases again after a start."""
         return lease.locked.process == event.process
 
     def _granted(self, queue: QueueKey, t: float, whom: str, machine: str) -> None:

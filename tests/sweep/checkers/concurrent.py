@@ -1,7 +1,7 @@
-"""C1 and R5 of concurrent groups: progress never passes what is unfinished, nothing is forgotten, everything is handled in the end.
+"""C1 and R5 of concurrent groups: progress never passes an unfinished message, no message is forgotten, all are handled in the end.
 
-A message is finished for its consumer when a call has handled it, or when the broker has answered that it took it back. Handled in the end
-means: some call has done it, or it lies in the group's dead-letter topic.
+A message is finished for its consumer when a call has handled it, or when the broker has confirmed that it took it back. Handled in the end
+means that a call has handled it, or that it is in the group's dead-letter topic.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from functools import partial
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.account import Account
 from sweep.checkers.facts import Brokers, RisingMax
-from sweep.checkers.given import Letters
+from sweep.checkers.given import StoredCopies
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, who
 from sweep.events import (
@@ -90,7 +90,7 @@ class _Finished:
     def _began(self, event: SharedCallBegan) -> None:
         run = self.runs.get((event.process, event.queue))
         if run is None:
-            text = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}: nobody told it where to begin"
+            text = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}: no broker had given it a first offset"
             self.found.append(Violation("C1", event.t, text))
             return
         self.calls[event.call] = (event, run)
@@ -108,7 +108,7 @@ class _Finished:
 
 
 def _generations(history: History) -> list[Violation]:
-    """C1, of pull consumers too: within a generation progress never falls, generations never fall, and one that is over commits nothing."""
+    """C1, also of pull consumers: progress never falls within a generation, generations never fall, and an ended one commits nothing."""
     found = []
     offsets: dict[tuple[QueueKey, int], RisingMax] = {}
     numbers: dict[QueueKey, RisingMax] = {}
@@ -130,7 +130,7 @@ def _generations(history: History) -> list[Violation]:
 
 
 def _named(history: History) -> Iterator[ProgressAnswered | CommitAnswered]:
-    """What brokers said of a generation that is in force."""
+    """The responses of brokers about a generation that is in force."""
     for event in history:
         if isinstance(event, CommitAnswered) and (event.answer is not Answer.OK or event.generation is None or event.offset is None):
             continue
@@ -139,7 +139,7 @@ def _named(history: History) -> Iterator[ProgressAnswered | CommitAnswered]:
 
 
 def _resets(history: History) -> list[Violation]:
-    """C1: a generation that was known before a reset was asked for is over when that is answered. A lossy power cut may take it back."""
+    """C1: a generation from before a reset is over when the reset is confirmed, unless a lossy power cut removes the reset."""
     found, brokers = [], Brokers(history)
     cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
     numbers: dict[QueueKey, RisingMax] = {}
@@ -166,14 +166,14 @@ def _resets(history: History) -> list[Violation]:
 
 
 def _handled(history: History) -> list[Violation]:
-    """R5: whatever is in the logs at the end was handled by each concurrent group, or lies in its dead-letter topic."""
+    """R5: every message of the final logs was handled by each concurrent group, or is in its dead-letter topic."""
     if not history.of(Calm) or not history.of(Stored):
         return []
     groups = {consumer.group: consumer.expressions[0][0] for consumer in history.of(ConsumerStarted) if not consumer.ordered}
     begins: dict[QueueKey, int] = {}
     for answer in history.of(ProgressAnswered):
         begins[answer.queue] = min(answer.offset, begins.get(answer.queue, answer.offset))
-    done, letters = _done(history), Letters(history)
+    done, stored_copies = _done(history), StoredCopies(history)
     passes = Passes(history, Messages(history))
     found = []
     for group, topic in groups.items():
@@ -183,8 +183,8 @@ def _handled(history: History) -> list[Violation]:
                 continue
             if passes.skipped(queue, stored.offset):
                 continue
-            if (group, stored.body) not in done and stored.body not in letters.dead_bodies.get(group, ()):
-                text = f"{queue} offset {stored.offset}, {stored.body!r:.60}: no call has handled it, and it is no dead letter"
+            if (group, stored.body) not in done and stored.body not in stored_copies.dead_bodies.get(group, ()):
+                text = f"{queue} offset {stored.offset}, {stored.body!r:.60}: no call has handled it, and it is not a dead letter"
                 found.append(Violation("R5", stored.t, text))
     return found
 

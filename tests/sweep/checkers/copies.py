@@ -1,8 +1,8 @@
-"""C2 and R9 of concurrent groups: a message sent back comes again one try further, or is a dead letter when its tries are used up.
+"""C2 and R9 of concurrent groups: a message sent back is delivered again as its next try, or is a dead letter when its tries are used up.
 
-a  a copy has one try more than the message that was sent back, and somebody sent that back
-b  no more tries than the group allows; `%DLQ%` holds only what had no try left or was given up by its listener
-c  as many copies as were asked for at most: a send back whose answer was lost is repeated, so there may be two, and they are counted.
+a  a copy has one try more than the message of which it is a copy, and that message was sent back
+b  there are no more tries than the group allows; `%DLQ%` has only messages without a try left, or that their listener dead-lettered
+c  there are at most as many copies as requests: a send back whose response was lost is repeated, and such copies are counted.
    A retry waits as any delayed message does, and the write that ends the waiting may be cut in two by a crash
 d  an ordered batch is dead-lettered when it has failed so often as its group allows, each message once, and progress is behind it
 """
@@ -10,7 +10,7 @@ d  an ordered batch is dead-lettered when it has failed so often as its group al
 from lockstep.protocol.delays import RETRIES_MAX
 from lockstep.protocol.names import RETRY_PREFIX
 from sweep.checkers.facts import Brokers
-from sweep.checkers.given import Letters, SentBacks, Try
+from sweep.checkers.given import SentBacks, StoredCopies, Try
 from sweep.checkers.violation import Violation, who
 from sweep.events import ConsumerStarted, CopyStored, SentBack, SharedCallBegan
 from sweep.history import History
@@ -24,8 +24,8 @@ def check(history: History) -> list[Violation]:
 
 def possible_duplicates(history: History) -> int:
     """Copies beyond the first of one message at one try: allowed, and published."""
-    letters = Letters(history)
-    return sum(len(copies) - 1 for found in (letters.retries, letters.dead) for copies in found.values())
+    stored_copies = StoredCopies(history)
+    return sum(len(copies) - 1 for found in (stored_copies.retries, stored_copies.dead) for copies in found.values())
 
 
 def _limit(sent: SentBack) -> int:
@@ -33,7 +33,7 @@ def _limit(sent: SentBack) -> int:
 
 
 def _tries(history: History) -> list[Violation]:
-    """a, b: what listeners are given."""
+    """a, b: the messages that listeners are given."""
     found = []
     given: dict[tuple[int, str, int], tuple[bytes, int]] = {}
     sent: set[Try] = set()
@@ -49,7 +49,7 @@ def _tries(history: History) -> list[Violation]:
                 if again != (each.retries > 0):
                     found.append(Violation("C2", event.t, f"{what}: it was read from {event.queue.topic}"))
                 elif again and (group, broker, each.body, each.retries - 1) not in sent:
-                    found.append(Violation("C2", event.t, f"{what}: nobody had sent back the one before"))
+                    found.append(Violation("C2", event.t, f"{what}: the one before had not been sent back"))
                 elif again and each.retries > limits[group]:
                     found.append(Violation("C2", event.t, f"{what}: the group allows {limits[group]} retries"))
         elif isinstance(event, SentBack):
@@ -61,14 +61,14 @@ def _tries(history: History) -> list[Violation]:
 
 
 def _concurrent(history: History) -> list[Violation]:
-    """a, b, c: what the final reading found of concurrent groups."""
+    """a, b, c: the copies of concurrent groups in the final reading."""
     groups = {consumer.group: None for consumer in history.of(ConsumerStarted) if not consumer.ordered}
-    backs, letters, brokers = SentBacks(history), Letters(history), Brokers(history)
+    backs, stored_copies, brokers = SentBacks(history), StoredCopies(history), Brokers(history)
     found = [
         Violation("C2", sent.t, f"{who(sent.machine, sent.process)} sent {sent.broker}:{sent.position} back and was never given it")
         for sent in backs.unknown
     ]
-    for kind, copies in (("retry", letters.retries), ("dead letter", letters.dead)):
+    for kind, copies in (("retry", stored_copies.retries), ("dead letter", stored_copies.dead)):
         for (group, broker, body, retries), stored in copies.items():
             if group not in groups:
                 continue
@@ -76,7 +76,7 @@ def _concurrent(history: History) -> list[Violation]:
             where = f"{kind} {stored[0].queue} offset {stored[0].offset}: {body!r:.60} at its try {retries + 1}"
             right = [sent for sent in asked if (sent.level < 0 or retries > _limit(sent)) == (kind == "dead letter")]
             if not asked:
-                found.append(Violation("C2", stored[0].t, f"{where}: nobody had sent back the one before"))
+                found.append(Violation("C2", stored[0].t, f"{where}: the one before had not been sent back"))
             elif not right:
                 text = f"{where}: it was sent back at {asked[0].t:.3f} with level {asked[0].level}, of {_limit(asked[0])} retries"
                 found.append(Violation("C2", stored[0].t, text))

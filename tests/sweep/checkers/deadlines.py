@@ -1,4 +1,4 @@
-"""R9: a send ends by its deadline, which counts from the call, whatever it waits for."""
+"""R9: a send ends by its deadline, which counts from the call, in whatever state it is pending."""
 
 from sweep.checkers.violation import Violation, who
 from sweep.events import DelayedAcked, PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
@@ -7,7 +7,7 @@ from sweep.history import History
 UNKEYED_S, KEYED_S = 3.0, 30.0
 """ProducerConfig's deadlines."""
 LATE_S = 1.0
-"""A timer that fires late waits once more for what lies unread in the sockets."""
+"""The time for which a late timer waits again for unread bytes of its sockets."""
 DRIFT = 0.05
 """Of the producer's clock, at most."""
 
@@ -15,7 +15,7 @@ DRIFT = 0.05
 def check(history: History) -> list[Violation]:
     began: dict[bytes, SendBegan] = {}
     stood_still: dict[tuple[str, int], list[float]] = {}
-    """Process → when it was paused, and when it went on again: such a send ends late."""
+    """Process → when it was paused and resumed: such a send ends late."""
     found = []
     for event in history:
         if isinstance(event, PauseBegan | PauseEnded):

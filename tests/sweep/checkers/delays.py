@@ -1,8 +1,8 @@
-"""D1: what waits is never early, never late, never lost, and no oftener there than it was written.
+"""D1: a delayed message is never early, late or lost, and delivered at most as often as it was written.
 
 A message is due when its level's delay has passed since it was stored, by the boot clock of its broker's machine, however the wall clock
-is set meanwhile. Only a start after a power cut believes the wall clock. A delayed send has no sequence: repeated after a lost answer it is
-there twice, and a crash may cut the write in two that ends the waiting: both are allowed, counted and bounded.
+is set meanwhile. Only a start after a power cut uses the wall clock. A delayed send has no sequence: repeated after a lost response it is
+stored twice, and a crash may interrupt the write that delivers it: both are allowed, counted and bounded.
 """
 
 from lockstep.protocol.codes import ResponseCode
@@ -15,15 +15,15 @@ from sweep.events import CallBegan, DelayedAcked, DelayedAnswered, DelayedWritte
 from sweep.history import Event, History, QueueKey
 
 LATE_S = 20.0
-"""So much later than it is due a message is in its queue, the time not counted in which its broker did not run: its disk may be slow."""
+"""The longest time from due to delivered, in the running time of its broker: its disk may be slow."""
 DRIFT = 0.025
 """By how much the boot clocks of a universe differ from true time, at most: Setting.drift, with room."""
 START_S = 30.0
-"""A broker takes at most so long from the reading of its log to its open port."""
+"""The longest time of a broker from the reading of its log to its open port."""
 MS = 0.002
 """Clocks count whole milliseconds."""
 STEP_S = 0.3
-"""Store times may differ from the wall clock by so much, and nothing but the wall clock counts over a boot."""
+"""The largest difference of store times from the wall clock, which alone counts over a boot."""
 
 
 def check(history: History) -> list[Violation]:
@@ -75,7 +75,7 @@ def _early(history: History) -> list[Violation]:
 
 
 def _late(history: History) -> list[Violation]:
-    """But where the machine was off and its wall clock was wrong for long before, or when it was on again.
+    """Return whether a message was late, unless the machine was off and its wall clock was wrong for long before, or afterwards.
 
     A send that is written again may be stored at its last writing only: it is late where it is so for the last one that can have stored it.
     """
@@ -128,7 +128,7 @@ def _retries_early(history: History) -> list[Violation]:
 
 
 class _Ages:
-    """How much time has passed at a broker: by its boot clock, which may drift; over a boot of its machine by true time."""
+    """The time that has passed at a broker: by its boot clock, which may drift; over a boot of its machine by true time."""
 
     def __init__(self, history: History) -> None:
         self.walls, self.brokers = Walls(history), Brokers(history)
@@ -161,7 +161,7 @@ def _machine(brokers: Brokers, broker: str) -> str:
 
 
 def _lost(history: History) -> list[Violation]:
-    """What was acknowledged is in the final log, unless a power cut under async flush may have taken every answer that said so."""
+    """Acknowledged messages are in the final log, unless a power cut under async flush may have removed every acknowledged write."""
     if not history.of(Stored):
         return []
     messages, brokers = Messages(history), Brokers(history)

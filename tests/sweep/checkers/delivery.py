@@ -1,7 +1,7 @@
-"""O5 and R5, at the end: every acknowledged message that survived was done by every group, and in how much time after the calm.
+"""O5 and R5, at the end: every acknowledged message that survived was handled by every group, within a time after the calm.
 
-Only asked of a run that had a calm and a final reading. Done = a call that ended well was given this very message (its place and its body);
-accepted = the group's committed offset has passed it.
+Checked only in a run with a calm and a final reading. Handled: a call that succeeded was given this message (its place and its body).
+Accepted: the group's committed offset has passed it.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def check(history: History) -> list[Violation]:
 def _told_of_removed(
     history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]], begins: dict[QueueKey, int]
 ) -> list[Violation]:
-    """O5: what retention removed before a group had it was told to the group as a gap."""
+    """O5: the group was notified of messages that retention removed before it had them as a gap."""
     gaps: dict[QueueKey, list[QueueGapSeen]] = {}
     for gap in history.of(QueueGapSeen):
         gaps.setdefault(gap.queue, []).append(gap)
@@ -82,7 +82,7 @@ def removed(history: History, messages: Messages) -> Iterator[SendAcked]:
 
 
 def recovery_s(history: History) -> float | None:
-    """Seconds from the calm to the last queue's end being accepted; None: there was no calm, or it never was."""
+    """Return the seconds from the calm until every queue's end is accepted; None if there was no calm, or it never is."""
     calms, messages, reached = history.of(Calm), Messages(history), _reached(history)
     if not calms:
         return None
@@ -133,7 +133,7 @@ def _by_queue(messages: Messages, topic: str) -> dict[QueueKey, list[Stored]]:
 
 
 def _reached(history: History) -> dict[QueueKey, list[tuple[float, int]]]:
-    """(time, accepted offset) of each queue in its last generation, as grants and answered commits tell."""
+    """Return (time, accepted offset) of each queue in its last generation, by grants and confirmed commits."""
     last: dict[QueueKey, int] = {}
     generations: dict[tuple[QueueKey, int], int] = {}
     for grant in history.of(GrantAnswered):

@@ -1,4 +1,4 @@
-"""What several checkers derive from a history in the same way: clocks, lives of brokers, what a power cut may take, who holds an epoch."""
+"""Facts that several checkers derive from a history: clocks, runs of brokers, what a power cut may remove, holders of epochs."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from sweep.events import (
 from sweep.history import Event, History, QueueKey
 
 MARGIN_MS = 500
-"""ordering.md 1.4: past proven + grace − 500 ms the client starts no new batch."""
+"""ordering.md 1.4: after proven + grace − 500 ms the client starts no new batch."""
 SYNC_S = 1.0
-"""How long one fdatasync may take where no disk fault was made."""
+"""The longest time of an fdatasync without a disk fault."""
 SLOW_S = 14.0
-"""A disk that was made slow is itself again, and the last operation that it held up has ended."""
+"""The time after which a slow disk is fast again, and its last delayed operation has ended."""
 ENDING_S = 10.0
-"""A broker whose disk has failed gives no answer any more; so long it takes at most to end."""
+"""The longest time in which a broker ends whose disk has failed; it sends no responses any more."""
 
 DISK_FAILS = ("disk eio", "disk full")
 
@@ -73,7 +73,7 @@ class Clocks:
                 clocks.append(proof.asked_boot_ms)
 
     def boot_ms(self, machine: str, t: float) -> float | None:
-        """None: nothing is known of this machine."""
+        """Return the boot clock of a machine; None if nothing is known of it."""
         last = None
         for event in self._set.get(machine, ()):
             if event.t > t:
@@ -268,10 +268,10 @@ class Leases:
 
 
 class Deletions:
-    """Topics that somebody asked to delete."""
+    """The deletions of topics that were requested."""
 
     LATE_S = 60.0
-    """A broker that was not there may hear of it so late."""
+    """The time after which a broker that was down is notified at the latest."""
 
     def __init__(self, history: History) -> None:
         self._sent: dict[str, list[LayoutSent]] = {}
@@ -306,5 +306,5 @@ def holders(history: History) -> dict[Held, GrantReceived]:
 
 
 def falls(values: list[int]) -> list[tuple[int, int]]:
-    """Neighbours that do not rise."""
+    """Return adjacent values that do not rise."""
     return [(one, next_) for one, next_ in pairwise(values) if next_ <= one]

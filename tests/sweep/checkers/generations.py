@@ -1,10 +1,10 @@
-"""O1 (ordering.md 2.4): progress begins anew, or jumps, only where somebody or something said so.
+"""O1 (ordering.md 2.4): progress begins again, or jumps, only for a cause.
 
-a  a new generation has a cause: a reset that somebody sent, a topic that was deleted, a commit without an epoch, a suffix that may be
+a  a new generation has a cause: a reset that was sent, a topic that was deleted, a commit without an epoch, a suffix that may be
    lost; after a reset it begins at the reset's offset
-b  within a generation a grant names what it began with or what somebody committed in it, nothing beyond: no jump
-c  an answered reset is in force: no later LOCK is answered with the generation from before it, and nothing under an epoch from before
-   it is accepted or served
+b  within a generation a grant names its first offset or one that was committed in it, none beyond: no jump
+c  a confirmed reset is in force: the response to a later LOCK does not have the generation from before it, and nothing under an epoch
+   from before it is accepted or served
 """
 
 from dataclasses import dataclass, field
@@ -39,13 +39,13 @@ class _Queue:
     epoch: int = 0
     """Of the last grant."""
     top: int = 0
-    """What the last grant's generation began with, or the highest that was committed in it."""
+    """The first offset of the last grant's generation, or the highest that was committed in it."""
     maybe: list[ResetSent] = field(default_factory=list)
-    """Resets that may have come true since."""
+    """Resets that may have been executed since."""
     excuse: bool = False
     """Something else may have begun a new generation since: a lossy power cut, a deleted topic, a commit without an epoch."""
     sure: ProgressReset | None = None
-    """The last reset that was answered, and the generation and epoch of the last grant before it was."""
+    """The last confirmed reset, and the generation and epoch of the last grant before that."""
     sure_after: tuple[int | None, int] = (None, 0)
 
 
@@ -69,7 +69,7 @@ class _Generations:
             self.gaps.setdefault(gap.queue, set()).add(gap.end)
         self.first: dict[QueueKey, int] = {event.queue: event.first for event in history.of(ReadingEnded)}
         self.deleted: set[str] = set()
-        """Topics: a broker may hear of it late."""
+        """Topics whose deletion a broker may get late."""
         self.found: list[Violation] = []
 
     def run(self) -> list[Violation]:
@@ -132,7 +132,7 @@ class _Generations:
         queue.epoch = max(queue.epoch, grant.epoch)
 
     def _began(self, grant: GrantAnswered, queue: _Queue, where: str) -> None:
-        """The first grant that names this generation: nobody can have committed in it before."""
+        """Check the first grant in this generation, in which there can be no commits yet."""
         known = any(reset.offset == grant.offset for reset in queue.maybe)
         if (
             queue.generation is not None

@@ -1,4 +1,4 @@
-"""What several checkers derive of concurrent groups: which message each send back was about, how often each was asked for, wall clocks."""
+"""Facts about concurrent groups for several checkers: the message of each send back, how often each was requested, wall clocks."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ class SentBacks:
 
     def __init__(self, history: History) -> None:
         self.of: dict[int, tuple[SentBack, QueueKey, Given]] = {}
-        """Request → (what was asked, the queue that the message was read from, the message)."""
+        """Request → (the request, the queue that the message was read from, the message)."""
         self.tries: dict[Try, list[SentBack]] = {}
         self.unknown: list[SentBack] = []
-        """Of messages that their process was never given."""
+        """Send backs of messages that their process was never given."""
         given: dict[tuple[int, str, int], tuple[QueueKey, Given]] = {}
         for event in history:
             if isinstance(event, SharedCallBegan):
@@ -36,8 +36,8 @@ class SentBacks:
                 self.tries.setdefault((event.group, event.broker, message.body, message.retries), []).append(event)
 
 
-class Letters:
-    """What the final reading found in `%RETRY%group` and `%DLQ%group`."""
+class StoredCopies:
+    """The copies in `%RETRY%group` and `%DLQ%group` in the final reading."""
 
     def __init__(self, history: History) -> None:
         self.retries: dict[Try, list[CopyStored]] = {}
@@ -56,7 +56,7 @@ class Walls:
     """When the wall clocks of machines were wrong, and how far they were set forward."""
 
     GLITCH_S = 30.0
-    """A wall clock that is right again so soon was never followed by a broker that ran all the time."""
+    """A running broker never follows a wall clock that is right again within this time."""
 
     def __init__(self, history: History) -> None:
         self._jumps: dict[str, list[WallJumped]] = {}

@@ -1,4 +1,4 @@
-"""O7: how long a queue stands still when its owner goes. Asserted where nothing else was going on, reported otherwise.
+"""O7: how long a queue is idle when its owner changes. Asserted if nothing else happened at the time, else reported.
 
     cause     from                                                    to the next owner's first call, at most
     release   the end of the owner's last call, or the release        0.5 s (not before a member began to come or to go)
@@ -7,8 +7,8 @@
     restart   the broker's open port, or the running call's end       grace + 1 s
     all       the last start after everything was lost at once        grace + 2 s (5 s with the usual grace: ordering.md 8.2)
 
-What the first call was given must have been there: from its acknowledgement on. A fault of kind "late" (segments that may be lost at any
-time) stands for the whole run; others count for `FAULT_S`, starts and stops of clients and brokers for `CHANGE_S`.
+The time counts from when the first call's message was acknowledged. A fault of kind "late" (segments that may be lost at any
+time) counts for the whole run; others count for `FAULT_S`, starts and stops of clients and brokers for `CHANGE_S`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -41,7 +41,7 @@ SLACK_S = 1.0
 FAULT_S = 120.0
 CHANGE_S = 5.0
 AT_ONCE_S = 0.5
-"""A release that follows its call's end so closely belongs to it."""
+"""The longest time from a call's end to its release."""
 STOPPED_S = 0.05
 """So much later UNREGISTER_CLIENT does not belong to the call of stop() any more."""
 
@@ -51,7 +51,7 @@ _CHANGES = (ConsumerStarted, ConsumerStopBegan, ConsumerStopped, BrokerOpened, P
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """One queue's standstill."""
+    """One change of a queue's owner, or a restart of its broker."""
 
     queue: QueueKey
     cause: str
@@ -59,7 +59,7 @@ class Handover:
     until: float
     limit_s: float
     alone: bool
-    """Nothing else was going on: the limit holds."""
+    """Whether nothing else happened at the time, so that the limit holds."""
     text: str
 
     @property
@@ -77,7 +77,7 @@ def check(history: History) -> list[Violation]:
 
 
 def handovers(history: History) -> list[Handover]:
-    """Every change of owner and every restart of a broker that was followed by a call, in order."""
+    """Return every change of an owner and every restart of a broker that was followed by a call, in order."""
     finder = _Finder(history)
     return sorted([*finder.owners(), *finder.restarts(), *finder.everything()], key=lambda one: one.until)
 
@@ -110,7 +110,7 @@ class _Finder:
             left = min(stops.get((start.process, start.group), inf), inf if process is None else process.t)
             self.members.setdefault(start.group, []).append((start.machine, start.t, left))
         self.changes: dict[str, list[float]] = {}
-        """Group → when somebody of it began to start or to stop, rising."""
+        """Group → when its members began to start or to stop, rising."""
         for event in history:
             if isinstance(event, ConsumerStarted | ConsumerStopBegan):
                 self.changes.setdefault(event.group, []).append(event.t)
@@ -282,7 +282,7 @@ def _is_fault(event: Event) -> bool:
 
 
 def _leave_first(history: History) -> list[Violation]:
-    """ordering.md 6.1: a consumer that stops leaves the lists before it releases anything, or what it releases lies idle."""
+    """ordering.md 6.1: a consumer that stops leaves the lists before it releases anything, else the released queues are idle."""
     found = []
     stops: dict[tuple[int, str], ConsumerStopBegan] = {}
     left: set[tuple[int, str, str]] = set()

@@ -1,10 +1,10 @@
-"""T1, T2: topics and their layouts, as they are in the end.
+"""T1, T2: topics and their layouts at the end.
 
 T1: every acknowledged message that survived is in a queue of the layout in force, unless its topic was deleted.
 
-A topic that no layout has, though none was asked to be deleted, is the worst violation: its messages can't be found by any client.
+A topic without a layout that was not deleted is the worst violation: no client can find its messages.
 
-T2: there are no more topics than `topics_max`, but for those of groups. Several brokers may each create the last one at the same time, so
+T2: there are no more topics than `topics_max`, except those of groups. Several brokers may each create the last one at the same time, so
 the limit is low only in a world with one broker.
 """
 

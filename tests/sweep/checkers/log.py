@@ -1,4 +1,4 @@
-"""O8, R1, R2, R7: the log. What was acknowledged is there, at its place, in its order; what was delivered stays.
+"""O8, R1, R2, R7: the log. Acknowledged messages are stored, at their place, in their order; delivered ones remain.
 
 Under async flush a power cut may take back a suffix: only what was answered within the last flush interval and one sync of the process'
 running time, nothing that a later start had made durable, and nothing in front of what it left. The offsets return under a higher
@@ -35,7 +35,7 @@ def check(history: History) -> list[Violation]:
 
 
 def _dense(messages: Messages) -> list[Violation]:
-    """O8: the final log of each queue has every offset from its first to its end."""
+    """O8: the final log of each queue has all offsets from its first to its end."""
     found = []
     by_queue: dict[QueueKey, list[Stored]] = {}
     for (queue, _), stored in sorted(messages.stored.items()):
@@ -51,7 +51,7 @@ def _dense(messages: Messages) -> list[Violation]:
 
 
 def _from_the_first(history: History, messages: Messages) -> list[Violation]:
-    """R1: where retention removes nothing and no topic was deleted, each queue begins at offset 0."""
+    """R1: each queue begins at offset 0 if retention removes nothing and no topic was deleted."""
     deletions, keeping = Deletions(history), {event.broker: event.removes_nothing for event in history.of(BrokerOpened)}
     return [
         Violation("R1", read.t, f"{queue}: the final log begins at {read.first}, and nobody has removed what stood below")
@@ -61,7 +61,7 @@ def _from_the_first(history: History, messages: Messages) -> list[Violation]:
 
 
 class _Known:
-    """Since when, at the latest, the log had each message: where it was answered, else where it was sent."""
+    """When the log had each message at the latest: at the response, else when it was sent."""
 
     def __init__(self, history: History) -> None:
         self._answered = {body: rows[0][0] for body, rows in _answers(history).items()}
@@ -82,7 +82,7 @@ class _Known:
 
 
 def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
-    """O8: (queue, offset) → message never changes, but over a power cut under async flush, or where it was written only."""
+    """O8: (queue, offset) → message never changes, except over a power cut under async flush, or for a message that was only written."""
     found = []
     known = _Known(history)
     seen: dict[tuple[QueueKey, int], tuple[bytes, int, float, bool]] = {}
@@ -124,7 +124,7 @@ def _generations_tell(history: History) -> list[Violation]:
 
 
 def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
-    """R1: every acknowledged message is in the final log where the answer said, unless a power cut may have taken it."""
+    """R1: every acknowledged message is in the final log at the acknowledged place, unless a power cut may have removed it."""
     found = []
     answers, deletions, layouts = _answers(history), Deletions(history), _layouts(history)
     for acked in messages.acked.values():
@@ -157,7 +157,7 @@ def _layouts(history: History) -> dict[bytes, tuple[int, int] | None]:
 
 
 def _made_anew(history: History, messages: Messages) -> list[Violation]:
-    """ordering.md 2.4, 9.5: a topic that is created again begins anew, on every broker: nothing of before is left."""
+    """ordering.md 2.4, 9.5: a topic that is created again is empty on every broker."""
     layouts, found = _layouts(history), []
     newest: dict[str, tuple[int, bytes]] = {}
     for body in messages.began:
@@ -191,7 +191,7 @@ def _answers(history: History) -> dict[bytes, list[tuple[int, FrameAnswered]]]:
 
 
 def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
-    """R1: of what one power cut may have taken, nothing that is gone stood in front of something that is left."""
+    """R1: of the messages that one power cut may have removed, no lost one was before a remaining one."""
     found = []
     periods: dict[tuple[str, int], list[tuple[int, bool, bytes, float]]] = {}
     written = {frame.request: frame for frame in history.of(FrameWritten)}
@@ -251,7 +251,7 @@ def _in_real_time_order(history: History, messages: Messages) -> list[Violation]
 
 
 def _delivered(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
-    """R7: what a listener was given is in the final log, unless the power was cut under async flush after its grant."""
+    """R7: messages that a listener was given are in the final log, unless the power was cut under async flush after its grant."""
     found = []
     known = _Known(history)
     told: set[tuple[QueueKey, int, bytes]] = set()

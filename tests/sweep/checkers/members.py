@@ -1,4 +1,4 @@
-"""B3: what a member of a broadcasting group may be given again, as its file must have been written by the end of each of its processes."""
+"""B3: the messages that may be repeated to a member of a broadcasting group, by what its file must have had at the end of each process."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -24,9 +24,9 @@ from sweep.events import (
 from sweep.history import CallResult, History, QueueKey
 
 WRITTEN_S = 1.1
-"""The file has what was handled so long before: a second between two writes, by a clock that may be slow, and the write."""
+"""The longest time from handled to written: a second between two writes, by a clock that may be slow, and the write."""
 STOP_SHARE = 0.95
-"""Of the stop's limit: a call that ends later may have been given up."""
+"""The share of the stop's limit after which a call may have been cancelled."""
 
 Place = tuple[str, QueueKey]
 """(machine, queue of the group)."""
@@ -166,7 +166,7 @@ class Repeats:
             run.handled(event.t, [offset for offset, _ in call.messages], self.gaps.get(run.place, []))
 
     def _pulled(self, event: PullReceived) -> None:
-        """Told that the queue ends before its offset: everything comes again."""
+        """Note that the queue ends before the member's offset: all messages may be repeated."""
         if event.t >= self.cut_t.get(event.queue.broker, float("inf")) and went_back(event):
             self.floors.pop((event.machine, event.queue), None)
             self.runs.pop((event.process, event.queue), None)

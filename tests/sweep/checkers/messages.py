@@ -1,4 +1,4 @@
-"""What several checkers want to know of messages: where each was stored, who may pass over it, what was acknowledged."""
+"""Facts about messages for several checkers: where each was stored, which consumers may pass over it, which were acknowledged."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ class Messages:
 
 
 def _given(history: History) -> Iterator[tuple[Place, bytes]]:
-    """What listeners and polls gave."""
+    """The messages that listeners and polls were given."""
     calls: list[CallBegan | Polled] = [*history.of(CallBegan), *history.of(Polled)]
     for call in calls:
         yield from (((call.queue.stored, offset), body) for offset, body in call.messages)
@@ -89,7 +89,7 @@ def _given(history: History) -> Iterator[tuple[Place, bytes]]:
 
 
 class Passes:
-    """Which offsets a consumer may pass over without a good call: filtered by its subscription, reported as gone, or dead-lettered."""
+    """Decides which offsets a consumer may pass over: filtered by its subscription, reported as gaps, or dead-lettered."""
 
     def __init__(self, history: History, messages: Messages) -> None:
         self.messages = messages
@@ -106,17 +106,17 @@ class Passes:
             self._expressions[reader.process, reader.group, reader.topic] = tags_of(reader.expression)
         for gap in history.of(QueueGapSeen):
             self._gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
-        self._letters: dict[tuple[QueueKey, int], float] = {}
+        self._dead_letters: dict[tuple[QueueKey, int], float] = {}
         for letter in history.of(DeadLetterAnswered):
             if letter.code == ResponseCode.SUCCESS:
-                self._letters.setdefault((letter.queue, letter.offset), letter.t)
+                self._dead_letters.setdefault((letter.queue, letter.offset), letter.t)
         # A broker that ended before it answered may have written the letter: then it is there at the end.
         there = {(copy.queue.topic, copy.body) for copy in history.of(CopyStored)}
         for sent in history.of(DeadLetterSent):
             found = messages.stored.get((sent.queue.stored, sent.offset))
             if found is not None and (f"{DLQ_PREFIX}{sent.queue.group}", found.body) in there:
                 key = sent.queue, sent.offset
-                self._letters[key] = min(sent.t, self._letters.get(key, inf))
+                self._dead_letters[key] = min(sent.t, self._dead_letters.get(key, inf))
         self._told: dict[tuple[int, QueueKey], list[float]] = {}
         """(process, queue) → when a broker told it what is there."""
         for pull in history.of(PullReceived):
@@ -133,8 +133,8 @@ class Passes:
             tags = self.messages.tags_at((queue.stored, offset), self._last_told(process, queue, t))
             if not tags or tags - wanted:
                 return True
-        lettered = self._letters.get((queue, offset))
-        if lettered is not None and lettered <= t:
+        dead_t = self._dead_letters.get((queue, offset))
+        if dead_t is not None and dead_t <= t:
             return True
         return any(first <= offset < end for first, end in self._gaps.get(queue, ()))
 
@@ -145,7 +145,7 @@ class Passes:
         return told[at - 1] if at and t < inf else t
 
     def skipped(self, queue: QueueKey, offset: int) -> bool:
-        """Somebody has set the group's progress forward over it, by hand."""
+        """Return whether a reset moved the group's progress forward over it."""
         return any(first <= offset < end for first, end in self._skipped.get(queue, ()))
 
     def groups(self) -> dict[tuple[str, str], list[int]]:
@@ -153,7 +153,7 @@ class Passes:
         return self._ordered
 
     def some_may_pass(self, queue: QueueKey, offset: int, processes: list[int]) -> bool:
-        """Some member's subscription passes over it, a gap was reported, or it was skipped by hand."""
+        """Return whether some member's subscription passes over it, a gap was reported, or a reset skipped it."""
         return self.skipped(queue, offset) or any(self.may_pass(queue, offset, process) for process in processes)
 
 
@@ -179,9 +179,9 @@ def tags_of(expression: str) -> set[str]:
 
 
 def first_offsets(history: History) -> dict[QueueKey, int]:
-    """Returns where each group began in each queue: messages below are not delivered to it.
+    """Return where each group began in each queue: messages below are not delivered to it.
 
-    One record of a broker says where a group begins in all its queues of a topic. If a power cut took that record, the broker knows nothing
+    One record of a broker has where a group begins in all its queues of a topic. If a power cut took that record, the broker knows nothing
     of the group, which begins there again by its start policy: only grants from the first answer that no cut can have taken count then.
     """
     brokers = Brokers(history)

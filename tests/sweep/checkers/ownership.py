@@ -1,7 +1,7 @@
-"""R3: one holder of a queue at a time, by what the broker answered.
+"""R3: one holder of a queue at a time, by the responses of the broker.
 
 a  an epoch belongs to one session
-b  nobody is granted a queue while its holder is well: its proof is good, it has not released, it was not told that its epoch is over
+b  no other client is granted a queue while its holder's proof is valid, it has not released, and it was not notified that its epoch is over
    and after a start that has lost nothing, not before the holder has had the grace, from the open port on, to come back
 c  once a newer epoch was granted, nothing of an older one is served: no commit, no release, no renewal that is asked after that, and no
    pull that is answered after that
@@ -30,7 +30,7 @@ from sweep.events import (
 from sweep.history import Answer, History, QueueKey
 
 SURELY = 0.9
-"""Of a grace: clocks run up to a twentieth fast or slow."""
+"""The tolerance of a grace: clocks run up to a twentieth fast or slow."""
 
 
 def check(history: History) -> list[Violation]:
@@ -49,7 +49,7 @@ class _Owners:
         self.newest: dict[QueueKey, GrantAnswered] = {}
         self.sessions: dict[Held, str | None] = {}
         self.held: dict[QueueKey, GrantReceived] = {}
-        """The grant that its client has received and does not know to be over."""
+        """The grant that its client has received and believes to be valid."""
         self.over: set[Held] = set()
         """Released or told, and not named in a LOCK since: what a LOCK from before is answered revives nothing."""
         self.found: list[Violation] = []
@@ -132,7 +132,7 @@ class _Owners:
             del self.held[queue]
 
     def _locked(self, event: LockSent) -> None:
-        """What a session holds and its LOCK does not name with its epoch, it has given up."""
+        """Release the queues that a session holds and that its LOCK does not name with their epoch."""
         named = {(queue, epoch) for queue, epoch in event.items if epoch is not None}
         self.over -= named
         for queue, grant in list(self.held.items()):
@@ -171,7 +171,7 @@ class _Owners:
             self.newest[event.queue] = event
 
     def _well(self, queue: QueueKey, t: float) -> GrantReceived | None:
-        """The session's grant whose proof is good at `t`."""
+        """Return the session's grant whose proof is valid at `t`."""
         holder = self.held.get(queue)
         deadline_ms = None if holder is None else self.leases.deadline_ms.get((holder.session or "", queue.broker))
         now_ms = None if holder is None else self.clocks.boot_ms(holder.machine, t)
@@ -186,7 +186,7 @@ class _Owners:
         self.held.pop(event.queue, None)
 
     def _updated(self, event: CommitAnswered) -> None:
-        """UPDATE_CONSUMER_OFFSET is not applied while a session holds the queue. A lossy power cut may have taken the grant back."""
+        """UPDATE_CONSUMER_OFFSET is not applied while a session holds the queue. A lossy power cut may have removed the grant."""
         holder = self._well(event.queue, event.t)
         taken = event.by == "UPDATE" and event.answer is Answer.OK and not self.brokers.lossy_cuts(event.queue.broker)
         if taken and holder is not None and holder.t < event.asked_t:

@@ -1,7 +1,7 @@
-"""O1, O2, O6, R6: what was accepted never falls, nothing is accepted twice, and no crash forgets what was acknowledged.
+"""O1, O2, O6, R6: accepted offsets never fall, none is accepted twice, and no crash forgets an acknowledged commit.
 
-Facts come from grants (each names the committed offset, the generation and the epoch) and from answered commits. Order is real time: only
-what was answered before a LOCK was written must be known to that LOCK.
+The facts are grants (each has the committed offset, the generation and the epoch) and confirmed commits. Order is real time: a LOCK must
+reflect only commits that were confirmed before it was written.
 """
 
 from sweep.checkers.facts import Brokers, Deletions, Held, RisingMax, falls
@@ -71,7 +71,7 @@ def _never_falls(history: History) -> list[Violation]:
 
 
 def _accepted_once(history: History) -> list[Violation]:
-    """O2: within a generation an epoch begins at or above all that lower epochs were answered OK."""
+    """O2: within a generation an epoch begins at or above all commits of lower epochs that were confirmed."""
     begins: dict[tuple[QueueKey, int], dict[int, GrantAnswered]] = {}
     for grant in history.of(GrantAnswered):
         if not grant.renewal:
@@ -125,7 +125,7 @@ class _Acknowledged:
 def _not_forgotten(history: History) -> list[Violation]:
     """O6, and R6 where the broker was started in between: a grant begins at or above every acknowledged commit.
 
-    Under async flush a power cut may take what was acknowledged within the lost suffix; a reset takes everything.
+    Under async flush a power cut may remove commits of the lost suffix; a reset removes all.
     """
     brokers = Brokers(history)
     cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
@@ -153,7 +153,7 @@ def _not_forgotten(history: History) -> list[Violation]:
             top = known[event.queue].top.before(event.asked_t)
             if top is not None and event.offset < top:
                 if event.offset in maybe.get(event.queue, ()) or deletions.any_of(event.queue.topic):
-                    # Nobody heard the answer, or the topic is another one. Whether the generation is new, generations.py asks.
+                    # No client got the response, or the topic is another one. generations.py checks whether the generation is new.
                     del known[event.queue]
                     continue
                 commit = next(commit for _, commit in known[event.queue].commits if commit.offset == top)

@@ -1,17 +1,17 @@
-"""P1, O5 and R5 of pull consumers: what polls give, what is committed, what commit() says, that nothing is skipped. `async for` polls too.
+"""P1, O5 and R5 of pull consumers: polls, commits, the results of commit(), and that nothing is skipped. `async for` polls too.
 
-    a  a holding begins where the broker said that the group is; its polls give offset after offset from there, each once, until a seek; no
-       poll gives of a queue that its reader does not have, or has paused
-    b  a commit covers what was given and said to be done, and what a seek or a gap passed over, or the group's tags leave out: nothing else
-    c  when commit() has returned, the broker has taken what was at hand, also where it went back; StaleEpochError is raised
-       where it has not
-    d  O5: every acknowledged message was polled by somebody, but for what the subscription leaves out, gaps, resets and seeks forward; what
-       retention removed first was told as a gap
+    a  a holding begins at the group's progress by the broker; its polls return offset after offset from there, each once, until a seek; no
+       poll returns messages of a queue that its reader does not have, or has paused
+    b  a commit covers messages that were returned and marked as done, and those that a seek or a gap passed over or the group's tags leave
+       out: nothing else
+    c  when commit() has returned, the broker has accepted the messages at hand, also if it moved back; else it raises StaleEpochError
+    d  O5: every acknowledged message was polled, except those that the subscription leaves out, gaps, resets and seeks forward; messages
+       that retention removed first were reported as a gap
     e  R5: in the calm the group reaches the end of every queue
-    f  what polls give has a tag that the group subscribes to; polls of a go over what has none
+    f  polled messages have a tag that the group subscribes to; other messages are passed over
 
-So what is repeated is what no commit covered: that no answer names less than was acknowledged, and that a generation which is over commits
-nothing, progress.py and concurrent.py ask.
+So only messages without a commit are repeated. progress.py and concurrent.py check that no response names less than was acknowledged, and
+that an ended generation commits nothing.
 """
 
 from collections.abc import Callable
@@ -67,19 +67,19 @@ class _Holding:
     next: int
     """The next poll begins here."""
     done: int
-    """Everything below was given and is done, or lies before the grant."""
+    """Every offset below was returned and is done, or is before the grant."""
     at_hand: set[int] = field(default_factory=set)
-    """Given, or passed over by a seek, since the reader said last that it is done."""
+    """Returned, or passed over by a seek, since the reader last marked messages as done."""
     given: bool = False
     """Some of these are messages."""
     others: list[tuple[int, int]] = field(default_factory=list)
-    """What another member had done, and retention removed, before its turn came here."""
+    """Offsets that another member had done, and retention removed, before this one polled them."""
     alive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class _Promise:
-    """What a commit() that returns says of one queue."""
+    """The offset of one queue that a successful commit() confirms."""
 
     holding: _Holding
     offset: int
@@ -102,7 +102,7 @@ class _Reader:
     """Of queues that are not held."""
     paused: set[QueueKey] = field(default_factory=set)
     lost: set[QueueKey] = field(default_factory=set)
-    """Taken with messages at hand, and commit() has not told of it."""
+    """Revoked with messages at hand, and not reported by commit() yet."""
     promises: list[_Promise] = field(default_factory=list)
 
 
@@ -121,7 +121,7 @@ class Reading:
         """(process, queue) → its last holding."""
         self.polled: set[tuple[QueueKey, int, bytes]] = set()
         self.sought: dict[QueueKey, list[tuple[int, int]]] = {}
-        """What seeks forward passed over."""
+        """The offsets that seeks forward passed over."""
         self.accepted: Known = {}
         """(client's process, queue) → generation → highest offset that a broker's answer named."""
         self.heard: Known = {}
@@ -165,7 +165,7 @@ class Reading:
     def _bad(self, event: Event, text: str) -> None:
         self.found.append(Violation("P1", event.t, text))
 
-    # ---------------------------------------------------------------------------------------------------------- what brokers say
+    # ---------------------------------------------------------------------------------------------------------- responses of brokers
 
     def _answered(self, event: Event) -> None:
         assert isinstance(event, ProgressAnswered)
@@ -200,11 +200,11 @@ class Reading:
         if holding is None or event.offset is None or event.generation != holding.generation:
             return
         if (event.generation, event.offset) in self.begins.get((event.process, event.queue), ()):
-            return  # a queue that came and went at once is released where the broker had said that it begins
+            return  # a queue that came and went at once is released at its first offset
         missed = holding.account.commit(event.offset, partial(self._may_pass, holding, t=event.t))
         if missed is not None:
             text = f"{event.queue} generation {event.generation} by {who(event.machine, event.process)} committed {event.offset}"
-            self._bad(event, f"{text}: nobody there had said that {missed} is done")
+            self._bad(event, f"{text}: {missed} had not been marked as done there")
 
     def _pulled(self, event: Event) -> None:
         """A gap is the group's: a member that stood still begins below it, where others have been meanwhile."""
@@ -220,7 +220,7 @@ class Reading:
     def _may_pass(self, holding: _Holding, offset: int, t: float) -> bool:
         return self.passes.may_pass(holding.queue, offset, holding.process, t) or lies_in(offset, holding.others)
 
-    # -------------------------------------------------------------------------------------------------------- what readers are told
+    # -------------------------------------------------------------------------------------------------------- notifications of readers
 
     def _started(self, event: Event) -> None:
         assert isinstance(event, ReaderStarted)
@@ -231,7 +231,7 @@ class Reading:
         queue, reader = event.queue, self.readers[event.reader]
         if (event.generation, event.offset) not in self.begins.get((event.process, queue), ()):
             where = f"{queue} in {who(event.machine, event.process)} begins at {event.offset} in generation {event.generation}"
-            self._bad(event, f"{where}: no broker has said so")
+            self._bad(event, f"{where}: that is not from a response of a broker")
         _note(self.heard, event.process, queue, event.generation, event.offset)
         holding = _Holding(event.process, queue, event.generation, Account(event.offset), event.offset, event.offset)
         reader.holdings[queue] = self.current[event.process, queue] = holding
@@ -283,7 +283,7 @@ class Reading:
         sought = self.sought.get(queue, ())
         return self.unwanted(queue.group, body) or self.passes.skipped(queue, offset) or lies_in(offset, sought)
 
-    # ------------------------------------------------------------------------------------------------------------ what readers do
+    # ------------------------------------------------------------------------------------------------------------ actions of readers
 
     def _sought(self, event: Event) -> None:
         assert isinstance(event, Sought)

@@ -1,6 +1,6 @@
-"""R8: what had been synced and is not what was written is refused by the start of its broker, until the right log is back.
+"""R8: a broker's start refuses a log whose synced bytes are not those that were written, until the right log is restored.
 
-That nothing wrong is ever served R9 asks (a body that was never sent), that nothing but an unsynced tail is cut R1.
+R9 checks that no wrong body is served, R1 that only an unsynced tail is cut.
 """
 
 from sweep.checkers.violation import Violation, who

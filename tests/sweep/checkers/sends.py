@@ -1,4 +1,4 @@
-"""R9: what a send's end said is true. "Not stored" is nowhere, "unknown" is there once at most, and nothing appears that was not sent."""
+"""R9: the result of a send is true. "Not stored" is stored nowhere, "unknown" at most once, and no message appears that was not sent."""
 
 from collections import Counter
 

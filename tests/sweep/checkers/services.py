@@ -1,8 +1,8 @@
-"""A server lives: it ends by itself only where its disk refuses, or has not what was written there.
+"""A server ends by itself only if its disk fails, or has lost or changed what was written there.
 
 exit 3   its disk had failed it, or was full
 exit 5   a bit of its log had flipped
-exit 4   it was started on a copy of a store whose original runs; there it must end so, and never open its port
+exit 4   it was started on a copy of a store whose original runs; it must end so, and never open its port
 """
 
 from sweep.checkers.facts import DISK_FAILS
@@ -15,7 +15,7 @@ LAW = "a server lives"
 
 def check(history: History) -> list[Violation]:
     failing: set[str] = set()
-    """Machines whose disk has begun to fail; when the fault is over its broker may not have met it yet."""
+    """Machines whose disk has begun to fail; its broker may meet the fault after its end."""
     rotten: set[str] = set()
     copies: set[str] = set()
     """Machines on which a broker was started on a copy."""

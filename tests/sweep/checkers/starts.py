@@ -1,13 +1,13 @@
-"""ordering.md 7: where a group begins, and that nothing acknowledged after it did is skipped.
+"""ordering.md 7: where a group begins, and that no message acknowledged after that is skipped.
 
-    a  what was sent after a broker had answered the group's first LOCK lies at or behind the first grant's offset, in every queue of that
-       broker: one record says for all of them where the group begins, so neither a crash nor a later first grant skips anything
-    b  LAST_OFFSET: what was acknowledged before any LOCK of the group was written lies before it
-    c  TIMESTAMP: what was sent at that time or later lies at or behind it, what was acknowledged earlier before it
-    d  FIRST_OFFSET: nothing of the log lies before it
+    a  what was sent after a broker had answered the group's first LOCK is at or after the first grant's offset, in every queue of that
+       broker: one record states for all of them where the group begins, so neither a crash nor a later first grant skips anything
+    b  LAST_OFFSET: messages acknowledged before any LOCK of the group was written are before it
+    c  TIMESTAMP: messages sent at that time or later are at or after it, messages acknowledged earlier before it
+    d  FIRST_OFFSET: no message of the log is before it
 
-A LOCK of pull consumers is their question where to begin.
-Queues that a later layout added begin at 0: of them only a and the first half of c are asked.
+For pull consumers the request for their first offset counts as LOCK.
+Queues that a later layout added begin at 0: only a and the first half of c are checked for them.
 """
 
 from dataclasses import dataclass

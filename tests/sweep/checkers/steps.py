@@ -1,7 +1,7 @@
-"""R4a and the safe half of O5: inside an epoch the listener gets offset after offset, and nothing is committed that it has not done.
+"""R4a and the safe half of O5: in an epoch the listener gets offset after offset, and only handled messages are committed.
 
-A new epoch begins at the committed offset that its grant names. A failed batch comes again from its own first message, a rolled back one
-from the first that was not committed. Only what the subscription filters, or a gap event names, is passed over.
+A new epoch begins at the committed offset that its grant names. A failed batch is repeated from its own first message, a rolled back one
+from the first that was not committed. Only messages that the subscription filters, or of a reported gap, are passed over.
 """
 
 from dataclasses import dataclass, field
@@ -28,11 +28,11 @@ class _Run:
     """First offset that was not committed: a roll back returns here."""
     account: Account
     fenced: bool = False
-    """Released without an offset: what a call has done since counts no more."""
+    """Released without an offset: what a call does after that does not count."""
     late: set[int] = field(default_factory=set)
-    """What it has done since. Where the release is lost with its connection, LOCK offers it on the next one."""
+    """Offsets handled after that. If the release is lost with its connection, LOCK offers them on the next one."""
     released: bool = False
-    """The release was answered OK: there is nothing to offer."""
+    """The release was confirmed: there is nothing to offer."""
 
 
 def check(history: History) -> list[Violation]:

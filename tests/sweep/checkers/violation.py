@@ -1,4 +1,4 @@
-"""What a checker finds."""
+"""The result of a checker."""
 
 from dataclasses import dataclass
 
@@ -16,5 +16,5 @@ class Violation:
 
 
 def who(machine: str, process: int) -> str:
-    """A process in a violation's text."""
+    """Return a process for the text of a violation."""
     return f"{machine}#{process}"

@@ -8,9 +8,7 @@ ADMIN = "10.0.3.1"
 
 def kill_broker(storm: Storm) -> None:
     _, address = storm.broker()
-    storm.note("kill", address)
-    storm.universe.kill(address)
-    storm.later(storm.random.choice([0.0, 0.05, 0.5, 3, 8]), storm.universe.start, address)
+    storm.take_down(address, storm.random.choice([0.0, 0.05, 0.5, 3, 8]))
 
 
 def stop_broker(storm: Storm) -> None:
@@ -22,7 +20,7 @@ def stop_broker(storm: Storm) -> None:
 
 
 def regrace(storm: Storm) -> None:
-    """A broker comes back with another grace."""
+    """A broker restarts with another grace."""
     storm.universe.grace_ms = storm.random.choice([1_000, 3_000, 8_000])
     _, address = storm.broker()
     storm.note("regrace", address, storm.universe.grace_ms)
@@ -36,9 +34,7 @@ def pause_broker(storm: Storm) -> None:
 
 def power_broker(storm: Storm) -> None:
     _, address = storm.broker()
-    storm.note("power", address)
-    storm.universe.kill(address, power=True)
-    storm.later(storm.random.choice([0.5, 2, 6]), storm.universe.start, address)
+    storm.take_down(address, storm.random.choice([0.5, 2, 6]), power=True)
 
 
 def power_twice(storm: Storm) -> None:
@@ -60,16 +56,14 @@ def _start_and_cut(storm: Storm, address: str) -> None:
 
 
 def _cut_now(storm: Storm, address: str, power: bool) -> None:
-    storm.note("power" if power else "kill", address)
-    storm.universe.kill(address, power=power)
-    storm.later(storm.random.choice([0.1, 1]), storm.universe.start, address)
+    storm.take_down(address, storm.random.choice([0.1, 1]), power=power)
 
 
 def cut_at_operation(storm: Storm, address: str, countdown: int, *, power: bool) -> None:
     disk = storm.universe.machine(address).disk
 
     def die() -> None:
-        """In the middle of the broker's code: nothing that this still does reaches disk or network."""
+        """In the middle of the broker's code: none of its further effects reaches disk or network."""
         _cut_now(storm, address, power)
 
     disk.countdown, disk.on_death = countdown, die
@@ -77,7 +71,7 @@ def cut_at_operation(storm: Storm, address: str, countdown: int, *, power: bool)
 
 
 def wipe(storm: Storm) -> None:
-    """A broker comes back with an empty disk."""
+    """A broker restarts with an empty disk."""
     name, address = storm.broker()
     storm.universe.kill(address)
     storm.later(storm.random.choice([0.5, 3]), _start_empty, storm, name, address)
@@ -102,7 +96,7 @@ def power_at_write(storm: Storm) -> None:
 
 
 def everything(storm: Storm) -> None:
-    """Kill −9 or power cut of every machine, and all of them come back."""
+    """Kill all processes, or cut the power of all machines, and start them all again."""
     universe, power = storm.universe, storm.random.random() < 0.5
     storm.note("everything", "", "power" if power else "kill")
     addresses = [*universe.nameservers, *universe.brokers.values(), *universe.consumers, *universe.producers]
@@ -113,7 +107,7 @@ def everything(storm: Storm) -> None:
 
 
 def blackout(storm: Storm) -> None:
-    """A broker and every producer lose their power: what it had not confirmed, nobody sends again."""
+    """Cut the power of a broker and of every producer: unconfirmed messages are not sent again."""
     _, address = storm.broker()
     storm.note("blackout", address)
     for one in (address, *storm.universe.producers):
@@ -122,11 +116,9 @@ def blackout(storm: Storm) -> None:
 
 
 def nameserver(storm: Storm) -> None:
-    """It comes back knowing nothing."""
+    """Kill a nameserver: it restarts without any state."""
     address = storm.random.choice(storm.universe.nameservers)
-    storm.note("kill", address)
-    storm.universe.kill(address)
-    storm.later(storm.random.choice([0.1, 3, 20]), storm.universe.start, address)
+    storm.take_down(address, storm.random.choice([0.1, 3, 20]))
 
 
 def alter(storm: Storm) -> None:

@@ -4,7 +4,7 @@ from lockstep.testing.simulation import Fault as DiskFault
 from sweep.storm import Storm
 
 SLOW_S = 8.0
-"""How long a disk is slow."""
+"""The time for which a disk is slow."""
 
 
 def eio(storm: Storm) -> None:
@@ -37,7 +37,7 @@ def slow_disk(storm: Storm) -> None:
 
 
 def snapshot_rot(storm: Storm) -> None:
-    """The newest of two snapshots has a wrong bit when its broker comes back: the older one has to do."""
+    """The newest of two snapshots has a wrong bit when its broker restarts, which has to use the older one."""
     _, address = storm.broker()
     disk = storm.universe.machine(address).disk
     snapshots = sorted(path for path in disk.names if "/snapshot-" in path and not path.endswith(".tmp"))

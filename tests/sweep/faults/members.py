@@ -8,7 +8,7 @@ ALWAYS = 1 << 30
 
 
 def spoil_offsets(storm: Storm) -> None:
-    """For some time the file can't be written: the disk is full, or fails. What a crash repeats has no limit meanwhile."""
+    """For some time the file can't be written, since the disk is full or fails. A crash may repeat any number of messages meanwhile."""
     universe, random = storm.universe, storm.random
     address, how = random.choice(universe.consumers), random.choice(["full", "write", "sync", "rename"])
     disk = universe.machine(address).disk

@@ -40,7 +40,7 @@ def reset(storm: Storm) -> None:
 
 
 def cut_at_answer(storm: Storm) -> None:
-    """The next answer of one kind is lost: its connection is cut, or forgotten, when the broker has written it."""
+    """Lose the next response of one kind: its connection is reset, or becomes silent, when the broker has written it."""
     kind = storm.random.choice([GrantAnswered, GrantAnswered, CommitAnswered, FrameAnswered])
     _cut_at(storm, kind, told=storm.random.random() < 0.7, skip=storm.random.randrange(4))
 
@@ -61,7 +61,7 @@ def _cut_at(storm: Storm, kind: type[Event], *, told: bool, skip: int) -> None:
 
 
 def _lose_answers(storm: Storm, event: Event, *, told: bool) -> None:
-    """What this broker has written to its client is lost. A send's client is not named: then that of any one."""
+    """Lose the pending bytes from this broker to the client; to a random one for a send, which names no client."""
     network = storm.universe.loop.network
     open_ = [one for one in network.connections.values() if one.server.process.number == event.process]
     client = getattr(event, "client", None)
@@ -76,7 +76,7 @@ def _lose_answers(storm: Storm, event: Event, *, told: bool) -> None:
 
 
 def silence(storm: Storm) -> None:
-    """A middle box forgets a connection: what is sent on it vanishes."""
+    """A middle box forgets a connection: all bytes sent on it are lost."""
     one, network = storm.client(), storm.universe.loop.network
     open_ = network.between(one, storm.broker()[1])
     if open_:
@@ -103,7 +103,7 @@ def wall_jump(storm: Storm) -> None:
 
 
 def wall_glitch(storm: Storm) -> None:
-    """A broker's wall clock is far ahead for seconds and right again: nothing is late, early or removed for it."""
+    """A broker's wall clock is far ahead for some seconds: no message may be late, early or removed."""
     universe = storm.universe
     name, address = storm.broker()
     jump_s = storm.random.choice([60, 3600, 365 * 86_400])
@@ -118,7 +118,7 @@ def wall_glitch(storm: Storm) -> None:
 
 
 def wall_set(storm: Storm) -> None:
-    """A broker's wall clock is set for good: nothing is late or early for it, also when the broker is killed and starts again."""
+    """A broker's wall clock is set permanently: no message may be late or early, also if the broker is killed and starts again."""
     universe = storm.universe
     name, address = storm.broker()
     jump_s = storm.random.choice([-3600, 60, 600, 3600])
@@ -135,7 +135,7 @@ def drift(storm: Storm) -> None:
 
 
 def cut_at_copy(storm: Storm) -> None:
-    """The same of an answer to what makes the broker store something by itself, or begins progress."""
+    """Lose a response to a request that makes the broker store a copy, or that begins progress."""
     kinds: list[type[Event]] = [SendBackAnswered, SendBackAnswered, DeadLetterAnswered, DelayedAnswered, ProgressAnswered]
     _cut_at(storm, storm.random.choice(kinds), told=storm.random.random() < 0.7, skip=storm.random.randrange(3))
 

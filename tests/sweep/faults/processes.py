@@ -9,16 +9,12 @@ from sweep.storm import Storm
 
 def kill_consumer(storm: Storm) -> None:
     address = storm.consumer()
-    storm.note("kill", address)
-    storm.universe.kill(address)
-    storm.later(storm.random.choice([0.05, 1, 5, 15]), storm.universe.start, address)
+    storm.take_down(address, storm.random.choice([0.05, 1, 5, 15]))
 
 
 def kill_producer(storm: Storm) -> None:
     address = storm.random.choice(storm.universe.producers)
-    storm.note("kill", address)
-    storm.universe.kill(address)
-    storm.later(storm.random.choice([0.05, 1, 5]), storm.universe.start, address)
+    storm.take_down(address, storm.random.choice([0.05, 1, 5]))
 
 
 def kill_in_call(storm: Storm) -> None:
@@ -46,7 +42,7 @@ def stop_consumer(storm: Storm) -> None:
 
 
 def toggle(storm: Storm) -> None:
-    """One group of a process stops and starts anew, the other goes on."""
+    """One group of a process stops and starts again, the other continues."""
     setting = storm.universe.setting
     groups = [GROUP, AUDIT, *([MAILING] if setting.concurrent else []), *([NEWS] if setting.broadcast else [])]
     address, group = storm.consumer(), storm.random.choice(groups)
@@ -71,7 +67,7 @@ def duplicate(storm: Storm) -> None:
 
 
 def recontract(storm: Storm) -> None:
-    """Some or all members come back with another subscription."""
+    """Some or all members restart with another subscription."""
     universe, random = storm.universe, storm.random
     universe.expression = "A" if universe.expression == "*" else "*"
     count = random.choice([1, len(universe.consumers), len(universe.consumers)])
@@ -90,12 +86,12 @@ def pause_consumer(storm: Storm) -> None:
 
 
 def long_pause(storm: Storm) -> None:
-    """Longer than any session timeout: who wakes up has lost everything."""
+    """Pause a consumer for longer than any session timeout: it has lost all queues when it wakes."""
     storm.pause(storm.consumer(), storm.random.choice([22, 31, 36, 45]))
 
 
 def oversleep(storm: Storm) -> None:
-    """A classic client sleeps for longer than its locks live, or than it is a member, and commits when it wakes."""
+    """Pause a classic client for longer than its locks or its membership last; it commits when it wakes."""
     if storm.universe.classics:
         storm.pause(storm.random.choice(storm.universe.classics), storm.random.choice([62, 125, 140]))
 
@@ -111,11 +107,9 @@ def pause_in_call(storm: Storm) -> None:
 
 
 def power_consumer(storm: Storm) -> None:
-    """The machine is gone, its connections stay half open at the other end."""
+    """Cut the power of a consumer's machine: its connections stay half open at the other end."""
     address = storm.consumer()
-    storm.note("power", address)
-    storm.universe.kill(address, power=True)
-    storm.later(storm.random.choice([1, 5, 25]), storm.universe.start, address)
+    storm.take_down(address, storm.random.choice([1, 5, 25]), power=True)
 
 
 KINDS = (

@@ -1,4 +1,4 @@
-"""What rots at rest: bits of a log, whole log files, entries of consume queues."""
+"""Damage at rest: bits of a log, whole log files, entries of consume queues."""
 
 import re
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from sweep.storm import Storm
 
 
 def log_rot(storm: Storm) -> None:
-    """A broker is killed, a bit of its log flips, and it is started: below what had been synced, and behind the snapshot from which the
-    log is read, it must refuse the store. Some time later its owner has put the right log back.
+    """A broker is killed, a bit of its log flips, and it is started: if the bit is below the synced length and after the
+    snapshot from which the log is read, it must refuse the store. Some time later the right log is restored.
     """
     universe, (_, address) = storm.universe, storm.broker()
     if address in storm.rotten or not universe.alive(address):
@@ -45,7 +45,7 @@ def log_rot(storm: Storm) -> None:
 
 def file_rot(storm: Storm) -> None:
     """A broker is killed, a file of its log is lost, and it is started: whichever file it is, it must refuse the store and change nothing.
-    Some time later its owner has put the file back.
+    Some time later the file is restored.
     """
     universe, (_, address) = storm.universe, storm.broker()
     disk = universe.machine(address).disk

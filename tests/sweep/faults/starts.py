@@ -16,9 +16,9 @@ AWAY_S = 12.0
 
 def loss_beside_a_holder(storm: Storm) -> None:
     """A broker loses its power and returns with another grace, perhaps another flush mode, while one consumer cannot reach it and another
-    one starts anew.
+    one restarts.
 
-    What the first consumer holds there it may work on until its own grace is over.
+    The first consumer may work on its queues there until its own grace is over.
     """
     universe, random = storm.universe, storm.random
     _, address = storm.broker()
@@ -35,8 +35,8 @@ def loss_beside_a_holder(storm: Storm) -> None:
 
 
 def power_after_open(storm: Storm) -> None:
-    """A broker loses its power twice, the second time right after its port has opened. Each time its wall clock comes back in the past,
-    as that of a machine whose clock has no battery.
+    """A broker loses its power twice, the second time right after its port has opened. Each time its wall clock is in the past
+    afterwards, as on a machine whose clock has no battery.
     """
     _, address = storm.broker()
     _cut_and_set_back(storm, address)
@@ -70,8 +70,8 @@ def _cut_open(storm: Storm, address: str) -> None:
 
 
 def power_at_commit(storm: Storm) -> None:
-    """The broker that answers the next commit and all consumers lose their power as the answer leaves, while the broker's disk is slow:
-    no client is left that could offer the result again.
+    """The broker that responds to the next commit and all consumers lose their power as the response is sent, while the broker's disk is
+    slow: no client is left that could offer the result again.
     """
     universe, random = storm.universe, storm.random
     history, skip = universe.history, random.randrange(6)
@@ -110,9 +110,7 @@ def late_port(storm: Storm) -> None:
     late_s = grace_s + random.choice([1.0, 3.0])
     storm.block("partition", [pair for other in universe.nameservers for pair in ((address, other), (other, address))], late_s)
     storm.block("partition", [(holder, address), (address, holder)], late_s + grace_s * random.choice([0.3, 0.8, 1.5]))
-    storm.note("kill", address)
-    universe.kill(address)
-    storm.later(0.1, universe.start, address)
+    storm.take_down(address, 0.1)
 
 
 def alter_unwatched(storm: Storm) -> None:
@@ -151,9 +149,7 @@ def reset_twice(storm: Storm) -> None:
     universe.launch(OPERATOR, "admin", reset_twice_main(universe, name, GROUP, TOPIC, shares))
 
     def kill() -> None:
-        storm.note("kill", address)
-        universe.kill(address)
-        storm.later(random.choice([0.1, 0.5]), universe.start, address)
+        storm.take_down(address, random.choice([0.1, 0.5]))
 
     storm.later(random.choice([0.02, 0.05, 0.3]), kill)
 

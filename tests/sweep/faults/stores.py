@@ -1,4 +1,4 @@
-"""Faults that meet one operation on the files of a store, or lose what can be built again."""
+"""Faults at one operation on the files of a store, or that lose files which can be rebuilt."""
 
 from sweep.events import FrameAnswered
 from sweep.faults.brokers import cut_at_operation
@@ -34,7 +34,7 @@ def power_at_file(storm: Storm) -> None:
 
 
 def lose_consume_queues(storm: Storm) -> None:
-    """A broker is killed and the directories of some consume queues are removed: its start builds them from the log."""
+    """Kill a broker and remove the directories of some consume queues: its start rebuilds them from the log."""
     universe, (_, address) = storm.universe, storm.broker()
     if not universe.alive(address):
         return
@@ -49,7 +49,7 @@ def lose_consume_queues(storm: Storm) -> None:
 
 
 def repeat_after_snapshot(storm: Storm) -> None:
-    """The answer to a send vanishes, a snapshot follows, the broker is killed: the producer sends the frame again to the next start."""
+    """The response to a send is lost, a snapshot follows, the broker is killed: the producer repeats the frame at the next start."""
     universe = storm.universe
     history, network, skip = universe.history, universe.loop.network, storm.random.randrange(8)
 
@@ -70,9 +70,7 @@ def repeat_after_snapshot(storm: Storm) -> None:
         storm.later(storm.random.uniform(1.1, 2.5), kill, event.machine)
 
     def kill(address: str) -> None:
-        storm.note("kill", address)
-        universe.kill(address)
-        storm.later(0.1, universe.start, address)
+        storm.take_down(address, 0.1)
 
     history.watch = look
 

@@ -1,4 +1,4 @@
-"""What people do, at bad times: progress set back and forward by hand, groups that begin, a topic that is deleted and made anew."""
+"""Operations at bad times: resets, groups that begin, topics deleted and created again, copied stores, strange layouts."""
 
 from lockstep.admin.reset_plan import Target
 from sweep.begins import begin_one
@@ -17,7 +17,7 @@ from sweep.storm import Storm
 
 
 def reset_progress(storm: Storm) -> None:
-    """Of a running group, or of one that is stopped meanwhile: to the beginning, the end, an offset, a time."""
+    """Reset a running group, or one that is stopped meanwhile: to the beginning, the end, an offset or a time."""
     random, universe = storm.random, storm.universe
     setting = universe.setting
     groups = [*setting.groups, *([MAILING] if setting.concurrent else []), *([READERS] if setting.readers else [])]
@@ -36,7 +36,7 @@ def reset_progress(storm: Storm) -> None:
 
 
 def _reset(storm: Storm, group: str, target: Target) -> None:
-    """Now and then the operator's machine dies when a broker has answered, or before."""
+    """Run the reset; sometimes the operator's machine dies after the response of a broker, or before."""
     storm.universe.launch(OPERATOR, "admin", reset_main(storm.universe, group, TOPIC, target))
     if storm.random.random() < 0.4:
         storm.later(storm.random.uniform(0.01, 0.05), _cut_operator, storm)
@@ -59,7 +59,7 @@ def reset_at_a_restart(storm: Storm) -> None:
         storm.later(reset_s, universe.launch, OPERATOR, "admin", reset_main(universe, group, TOPIC, target))
     for broker in universe.brokers.values():
         storm.later(reset_s, _slow, storm, others, broker, random.choice([0.1, 0.2]))
-        storm.later(reset_s + random.choice([0.03, 0.1]), _kill, storm, broker, 0.05)
+        storm.later(reset_s + random.choice([0.03, 0.1]), storm.take_down, broker, 0.05)
 
 
 def _slow(storm: Storm, addresses: list[str], broker: str, more_s: float) -> None:
@@ -71,28 +71,22 @@ def _slow(storm: Storm, addresses: list[str], broker: str, more_s: float) -> Non
 
 
 def begin_group(storm: Storm) -> None:
-    """A group that nobody knew begins, and often a broker dies while it does."""
+    """Let an unknown group begin; often a broker dies at the same time."""
     universe, random = storm.universe, storm.random
     if begin_one(universe) is not None and random.random() < 0.5:
         _, address = storm.broker()
-        storm.later(random.uniform(0.0, 1.0), _kill, storm, address, random.choice([0.05, 0.5, 3]))
-
-
-def _kill(storm: Storm, address: str, back_s: float) -> None:
-    storm.note("kill", address)
-    storm.universe.kill(address)
-    storm.later(back_s, storm.universe.start, address)
+        storm.later(random.uniform(0.0, 1.0), storm.take_down, address, random.choice([0.05, 0.5, 3]))
 
 
 def delete_topic(storm: Storm) -> None:
-    """The second topic goes while it is used, and comes again. Sometimes a broker is away meanwhile and hears of both at once, or nobody
-    can tell it that the topic was deleted before it is asked to make it anew.
+    """Delete the second topic while it is used, and create it again. Sometimes a broker is away meanwhile and gets both at once, or it
+    cannot be notified of the deletion before it is asked to create the topic again.
     """
     universe, random = storm.universe, storm.random
     _, address = storm.broker()
     how, back_s = random.random(), random.choice([0.05, 0.5, 2, 6])
     if how < 0.2:
-        _kill(storm, address, 9.0)
+        storm.take_down(address, 9.0)
     elif how < 0.4:
         back_s = 3.2
         both = [pair for other in universe.nameservers for pair in ((address, other), (other, address))]
@@ -113,19 +107,19 @@ def _recreate(storm: Storm, queues: int) -> None:
 
 
 def first_sends(storm: Storm) -> None:
-    """Every broker is sent a first message of the same new topics at once; sometimes one of them is cut off or killed meanwhile."""
+    """Send every broker a first message of the same new topics at once; sometimes one of them is killed meanwhile."""
     universe, random = storm.universe, storm.random
     topics = [f"first-{random.randrange(1_000_000)}" for _ in range(random.choice([1, 3]))]
     if random.random() < 0.3:
         _, address = storm.broker()
-        storm.later(random.uniform(0.0, 0.05), _kill, storm, address, random.choice([0.05, 0.5, 3]))
+        storm.later(random.uniform(0.0, 0.05), storm.take_down, address, random.choice([0.05, 0.5, 3]))
     for number, topic in enumerate(topics):
         storm.note("first sends", topic)
         universe.launch(f"10.0.3.{20 + number}", "admin", first_sends_main(universe, topic))
 
 
 def copy_store(storm: Storm) -> None:
-    """A broker is started on a copy of another one's store, on another machine, while that one runs: it must end with exit 4."""
+    """Start a broker on a copy of another one's store, on another machine, while that one runs: it must end with exit 4."""
     universe = storm.universe
     name, address = storm.broker()
     if not universe.alive(address):
@@ -140,7 +134,7 @@ def copy_store(storm: Storm) -> None:
 
 
 def strange_layouts(storm: Storm) -> None:
-    """A broker is asked for the highest layout counter, for its deletion, and for the topic again."""
+    """Send a broker the highest layout counter, the deletion of that topic, and the topic again."""
     name, _ = storm.broker()
     topic = f"strange-{storm.random.randrange(1_000_000)}"
     storm.note("strange layouts", topic, f"at {name}")
@@ -148,12 +142,12 @@ def strange_layouts(storm: Storm) -> None:
 
 
 def take_name(storm: Storm) -> None:
-    """A broker is killed, and another store registers under its name at every nameserver before the broker is back."""
+    """Kill a broker, and let another store register under its name at every nameserver before the broker is back."""
     universe, random = storm.universe, storm.random
     name, address = storm.broker()
     if not universe.alive(address):
         return
-    _kill(storm, address, random.choice([0.5, 2, 6]))
+    storm.take_down(address, random.choice([0.5, 2, 6]))
     storm.note("take name", name)
     for nameserver in universe.nameservers:
         universe.launch("10.0.3.31", "admin", take_name_main(name, nameserver, random.choice([4.0, 15.0])))

@@ -4,8 +4,8 @@ import pytest
 
 from support.shared_stories import BILLING_DEAD, SharedStory
 from support.stories import C1, C2, B
+from sweep.checkers.dead_letters import check
 from sweep.checkers.delivery import check as check_delivery
-from sweep.checkers.letters import check
 from sweep.checkers.steps import check as check_steps
 from sweep.events import Calm, ConnectionCut, ProcessEnded, SessionBound
 from sweep.history import CallResult

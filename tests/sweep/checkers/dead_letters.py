@@ -1,16 +1,16 @@
-"""C2 and R1 of ordered groups: a batch that has failed as often as its group allows is dead-lettered, and its queue goes on.
+"""C2 and R1 of ordered groups: a batch that has failed as often as its group allows is dead-lettered, and its queue continues.
 
-a  not before it has failed so often, and not called more often, but for a letter that could not be written
-b  each message once: the letter and the progress behind it are one write. Where the broker ends in the middle of it, the letter may be
-   there without the progress, and is then written once more: a repeat, never a loss
-c  what was answered is there, and no later grant begins in front of it
+a  it is not dead-lettered before, and not called more often, unless the dead letter could not be written
+b  each message is dead-lettered once: the copy and the progress past it are one write. If the broker ends in the middle of it, the copy
+   may be stored without the progress, and is then written once more: a repeat, never a loss
+c  a confirmed dead letter is stored, and no later grant begins before it
 """
 
 from collections import Counter
 
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers
-from sweep.checkers.given import Letters
+from sweep.checkers.given import StoredCopies
 from sweep.checkers.violation import Violation
 from sweep.events import (
     CallBegan,
@@ -27,7 +27,7 @@ from sweep.history import History, QueueKey
 
 TORN_S = 1.0
 CUT_SEEN_S = 0.5
-"""A client may know that a connection is gone so much sooner than its other end."""
+"""How much sooner than its other end a client may notice that a connection is closed."""
 
 
 def check(history: History) -> list[Violation]:
@@ -80,7 +80,7 @@ def _once(history: History, limits: dict[str, int | None], bodies: dict[int, byt
             places.setdefault((sent.queue, sent.offset, generation), []).append(sent)
     torn = _torn(history)
     found = []
-    for (group, broker, body, _), stored in Letters(history).dead.items():
+    for (group, broker, body, _), stored in StoredCopies(history).dead.items():
         if group not in limits:
             continue
         # With manual commit a letter leaves progress where it is, and a crash may repeat it (docs/adr/0004).
@@ -106,8 +106,8 @@ def _torn(history: History) -> set[int]:
 
 
 def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
-    """What was answered as dead-lettered is there, unless a power cut under async flush may have taken it."""
-    letters, brokers = Letters(history), Brokers(history)
+    """A confirmed dead letter is stored, unless a power cut under async flush may have removed it."""
+    letters, brokers = StoredCopies(history), Brokers(history)
     read = {copy.queue.broker for copy in history.of(CopyStored)}
     found = []
     for place, event in enumerate(history):
@@ -123,7 +123,7 @@ def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
 
 
 def _moved_behind(history: History) -> list[Violation]:
-    """In one write with the letter progress moves behind the message."""
+    """Progress moves past the message in the same write as the dead letter."""
     generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
     behind: dict[tuple[QueueKey, int], list[DeadLetterAnswered]] = {}
     found = []
@@ -149,10 +149,10 @@ class _Attempts:
         self.limits = limits
         self.calls: dict[int, CallBegan] = {}
         self.excused: dict[tuple[QueueKey, int], None] = {}
-        """Batches whose letter was asked for, or could not be: their broker was not connected."""
+        """Batches whose dead letter was requested, or could not be, since their broker was not connected."""
         self.cut: dict[tuple[int, str], None] = {}
         self.last: dict[QueueKey, tuple[float, CallBegan]] = {}
-        """The last call of each queue that left its batch no other way, and when it ended."""
+        """The last call of each queue after which its batch had to be dead-lettered, and when it ended."""
 
     def run(self) -> list[Violation]:
         found = []
