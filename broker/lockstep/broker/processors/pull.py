@@ -6,9 +6,9 @@
                  │  └───────────┼──────────────────────────────────────────-─┘
                  └── arrival ── held ── deadline, stale, stop ──▶ response
 
-Pulls found in one loop turn are served at its end, after its other frames, so that they see what was sent to the broker before. An arrival
-wakes the pulls that are held for its queue once the messages are visible, so nothing is polled. One timer serves all deadlines. If many
-pulls are woken or due at once, each turn serves a limited number of them; the others follow in the next turns, in order.
+Pulls found in one loop turn are served at its end, after its other frames, so that they see earlier sends. An arrival wakes the pulls that
+are held for its queue once the messages are visible, so nothing is polled. One timer serves all deadlines. If many pulls are woken or due
+at once, each turn serves a limited number of them; the others follow in the next turns, in order.
 """
 
 from collections import deque
@@ -63,7 +63,7 @@ UNSENT_BYTES_MAX = 1 << 20
 end.
 """
 TURN_BYTES_MAX = 8 << 20
-"""Bytes of responses in one loop turn, some milliseconds of work. What is left follows in the next turn, after the frames that have come
+"""Bytes of responses in one loop turn, some milliseconds of work. The rest follows in the next turn, after the frames that have come
 since.
 """
 

@@ -52,7 +52,7 @@ from lockstep.runtime.request import Outcome, Pending, Request, RetryLaterError,
 Body = bytes | bytearray | memoryview
 
 UNTIL: Mapping[bool | None, Until] = {None: "confirmed", True: "synced", False: "written"}
-"""Header field `durable` → what the response waits for."""
+"""Header field `durable` → how far the log must be before the response is sent."""
 
 UNCONFIRMED_MAX = 100_000
 """Responses that may wait for the disk: about 40 MB, fifty producers with the usual 2,000 in flight. One more send is refused with

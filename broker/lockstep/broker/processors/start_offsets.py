@@ -17,7 +17,7 @@ START_LANE = "start"
 
 
 class TimeIndex(Protocol):
-    """What a start policy by time needs of the store."""
+    """The part of the store that a start policy by time uses."""
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
 

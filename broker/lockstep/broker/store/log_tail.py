@@ -1,4 +1,4 @@
-"""Ends the log where a start has read it to: cuts the unfinished tail, or sets aside what is damaged and goes on without it."""
+"""Ends the log where a start has read it to: cuts the unfinished tail, or sets damage aside and goes on without it."""
 
 import json
 
@@ -43,7 +43,7 @@ class LogTail:
         cut_bytes = 0 if clean else self._bytes_after(end)
         if lost is not None:
             aside = self._set_aside(end, lost, cut_bytes if end < log.synced else 0)
-            # If this start ends before what follows from the loss is durable, the next one must still know of it.
+            # If this start ends before the consequences of the loss are durable, the next one must still know of it.
             self._directory.mark_boot(NO_BOOT, "async")
             self._directory.save_damage(self._damage.encode())
             if end < log.synced:
@@ -60,7 +60,7 @@ class LogTail:
         return cut_bytes
 
     def _set_aside(self, end: int, lost: list[LostRow], cut_bytes: int) -> str:
-        """Copy what will be cut into a directory of its own, write a manifest of what is lost, and log it. Return the directory."""
+        """Copy the bytes that will be cut into a new directory, write a manifest of the losses, and log them. Return the directory."""
         aside = self._directory.set_aside()
         if cut_bytes:
             self._log.copy(end, end + cut_bytes, f"{aside}/{end:020d}")

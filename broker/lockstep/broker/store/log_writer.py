@@ -1,4 +1,4 @@
-"""Writes what each turn of the loop appended, and reports when it is confirmed.
+"""Writes the appends of each turn of the loop, and reports when they are confirmed.
 
 the first append of a turn    `dirty` opens the turn
 end of the turn               `before_write` adds the state journal; one write
@@ -115,7 +115,7 @@ class LogWriter:
             self._turn.schedule()
 
     def end_turn(self) -> None:
-        """Write the open turn now, if one is open. Any error ends the process: it is not known then what is written and responded to."""
+        """Write the open turn, if there is one. Any error ends the process: it is not known then which requests were responded to."""
         if not self.turn_is_open or self.has_failed:
             return
         try:
@@ -159,7 +159,7 @@ class LogWriter:
     # -- confirmation ----------------------------------------------------------------------------
 
     def when_written(self, callback: Callable[[], None]) -> None:
-        """Call back when the operating system has what was appended until now: at the end of this loop turn, in either flush mode."""
+        """Call back when the operating system has every append so far: at the end of this loop turn, in either flush mode."""
         if self.has_failed:
             return
         if self.turn_is_open:
@@ -173,7 +173,7 @@ class LogWriter:
             self._waiters.wait(callback, self.turn_is_open)
 
     def when_synced(self, callback: Callable[[], None]) -> None:
-        """Call back when what was appended until now is on the disk, in either flush mode: all callers share one sync."""
+        """Call back when every append so far is on the disk, in either flush mode: all callers share one sync."""
         if self.has_failed:
             return
         if self._log.synced >= self._log.end:

@@ -4,8 +4,8 @@
 2. The log is read from there to the first bytes that are not a good record (replay.py). Below the synced length that is corruption and
    stops the start; beyond it, it is the unfinished tail (pages reach the disk in any order).
 3. Consume queues are compared with the log and built on from it (queue_recovery.py).
-4. The tail is cut, with all that follows, and zero again. What no sync is known to have covered is written again: after a failed sync into
-   new files, after any other unclean stop in its place. Such bytes may be in memory alone, in pages that the kernel calls clean
+4. The tail is cut, with all that follows, and zero again. Bytes that no sync is known to have covered are written again: after a failed
+   sync into new files, after any other unclean stop in their place. Such bytes may be in memory alone, in pages that the kernel calls clean
    (log_tail.py).
 
 Nothing is confirmed by this: that takes the sync that follows.
@@ -131,7 +131,7 @@ class Recoverer:
         return Recovery(start, scan.end, cut_bytes, self._clean, lost_synced, message_count(lost))
 
     def _save(self, synced: int) -> None:
-        """Write what this start has found out; `synced` is the synced length that is stored."""
+        """Store the findings of this start; `synced` is the synced length that is stored."""
         log = self._log
         self._queues.flush_all()
         for queue in self._queues:
@@ -168,7 +168,7 @@ class Recoverer:
         return choice
 
     def _judge(self, scan: LogScan, sink: ReplaySink, choice: SnapshotChoice) -> None:
-        """Raise StoreCorruptError if the log is not what was written, unless damage may be passed over. Nothing has been changed then."""
+        """Raise StoreCorruptError if the log is damaged or another one, unless damage may be passed over. Nothing has been changed then."""
         if scan.end < self._log.synced and not self._config.cut_corrupt:
             raise self._corrupt(scan.end, scan.reason or NOTHING)
         if choice.suspect is None or sink.stretches:
@@ -184,7 +184,7 @@ class Recoverer:
             )
 
     def _judge_below(self, lost: list[LostRow]) -> None:
-        """Raise StoreCorruptError if the log below the snapshot is not what was written, unless damage may be passed over."""
+        """Raise StoreCorruptError if the log below the snapshot is damaged, unless damage may be passed over."""
         if self._config.cut_corrupt:
             return
         if new := self._known.new_in(self._damage):

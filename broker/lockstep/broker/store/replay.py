@@ -17,7 +17,7 @@ HELD_ENTRIES_MAX = 8_000_000
 
 
 class Replay(Protocol):
-    """Takes the state back at a start: first the snapshot, then what follows it in the log, in log order.
+    """Takes the state back at a start: first the snapshot, then the log after it, in log order.
 
     `Store.drop_topic` may be called from `state`: the messages that the topic had up to that record stay hidden.
     """
@@ -44,7 +44,7 @@ class Replay(Protocol):
 
 @dataclass(slots=True)
 class LogState:
-    """What a store needs to append to the log that a start has read."""
+    """The position of a store in the log that a start has read."""
 
     stamps: StoreClock = field(default_factory=StoreClock)
     state_next: int = 0
