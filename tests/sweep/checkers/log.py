@@ -173,7 +173,7 @@ def _made_anew(history: History, messages: Messages) -> list[Violation]:
             if stored.queue.topic == deleted.topic and layout is not None and layout[0] < deleted.counter:
                 what = f"{stored.queue} offset {stored.offset}: {stored.body!r:.40} of layout {layout[0]} is still there"
                 found.append(
-                    Violation("O8", deleted.t, f"{what}; layout {deleted.counter} deleted the topic, layout {now[0]} made it anew")
+                    Violation("O8", deleted.t, f"{what}; layout {deleted.counter} deleted the topic, layout {now[0]} made it again")
                 )
                 break
     return found

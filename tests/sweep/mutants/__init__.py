@@ -1,4 +1,4 @@
-"""Rules of ours, switched off by name: what a sweep must notice."""
+"""The mutants: rules that are switched off by name, which a sweep must detect."""
 
 from sweep.mutants import (
     beginnings,

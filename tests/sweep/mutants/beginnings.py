@@ -27,7 +27,7 @@ def messages_sent_back_count_no_group(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{SEND_BACKS}::test_a_topic_that_is_refused_leaves_no_group_behind")
 def topics_of_groups_have_no_limit(patch: Patches) -> None:
-    """The topics of groups end below what a nameserver keeps."""
+    """The limit of topics of groups is below that of a nameserver."""
     patch.set(TopicTable, "_check_names", lambda self, topic: None)
 
 
@@ -90,7 +90,7 @@ def any_number_of_locks_is_kept(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{GROUPS}::test_a_refusal_leaves_nothing_behind")
 def a_refused_reset_counts_its_group(patch: Patches) -> None:
-    """A request that is refused leaves no group behind."""
+    """A refused request creates no group."""
     reset: Any = GroupAdmin.reset_progress
 
     def begun_first(self: GroupAdmin, body: Any) -> Any:
@@ -138,7 +138,7 @@ def progress_goes_with_the_settings(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{GROUPS}::test_groups_that_leave_with_their_topic_leave_no_count_behind")
 def grants_are_counted_of_groups_that_are_gone(patch: Patches) -> None:
-    """What is counted of a group goes with it."""
+    """The counts of a group are removed with it."""
 
     def kept(self: LockTable, group: str) -> None:
         granted = self.grant_counts[group]

@@ -35,7 +35,7 @@ def the_last_write_is_left_out(patch: Patches) -> None:
 
 @mutant(WORLD)
 def the_file_is_ahead(patch: Patches) -> None:
-    """The file has what was handled, not what was fetched."""
+    """The file has the handled offset, not the fetched one."""
     note = LocalProgress.note
 
     def ahead(self: LocalProgress, ownership: QueueOwnership, *, urgent: bool = False) -> None:
@@ -135,7 +135,7 @@ def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
 
 @mutant(WORLD)
 def what_a_member_fails_stays(patch: Patches) -> None:
-    """What a broadcasting member's concurrent listener fails is dropped: progress moves over it."""
+    """A message that a broadcasting member's concurrent listener fails is dropped: progress moves over it."""
 
     async def stays(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
         return True
@@ -145,7 +145,7 @@ def what_a_member_fails_stays(patch: Patches) -> None:
 
 @mutant(WORLD)
 def what_a_member_fails_comes_again(patch: Patches) -> None:
-    """What a broadcasting member's concurrent listener fails is dropped: it is not tried again."""
+    """A message that a broadcasting member's concurrent listener fails is dropped: it is not tried again."""
 
     async def again(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
         self._call_again(running.runner, list(failed))
@@ -156,7 +156,7 @@ def what_a_member_fails_comes_again(patch: Patches) -> None:
 
 @mutant(WORLD)
 def what_a_member_fails_is_sent_back(patch: Patches) -> None:
-    """What a broadcasting member's concurrent listener fails is nobody else's business: nothing is sent back."""
+    """Messages that a broadcasting member's concurrent listener fails are not sent back."""
 
     async def back(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
         for message in failed:
@@ -169,19 +169,19 @@ def what_a_member_fails_is_sent_back(patch: Patches) -> None:
 
 @mutant(WORLD)
 def went_back_is_not_noticed(patch: Patches) -> None:
-    """Who stands behind the end of a queue, because its broker has lost messages, begins it anew."""
+    """A member past the end of a queue, whose broker has lost messages, begins it again."""
     patch.set(LocalSession, "went_back", lambda self, party, first, end: None)
 
 
 @mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_a_member_that_began_a_queue_again_has_done_so_after_a_crash_too")
 def going_back_is_not_awaited(patch: Patches) -> None:
-    """Where a member begins a queue anew is in its file before the first message is handled."""
+    """The offset at which a member begins a queue again is in its file before the first message is handled."""
     patch.set(LocalProgress, "restart_at", lambda self, own, offset: self._set(own.queue, SavedProgress(offset, 0)))
 
 
 @mutant(WORLD)
 def a_member_forgets_where_it_was(patch: Patches) -> None:
-    """A member goes on where its file says."""
+    """A member continues at the offset in its file."""
     patch.set(LocalOffsets, "place", lambda self, queue: None)
 
 

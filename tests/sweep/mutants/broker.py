@@ -29,7 +29,7 @@ def epochs_are_not_checked(patch: Patches) -> None:
 
 @mutant("net", "pause", aimed="tests/sim/test_aimed.py::test_a_pull_under_an_epoch_that_was_beaten_is_stale")
 def pulls_are_not_checked(patch: Patches) -> None:
-    """A pull under an epoch that is not good is answered STALE_EPOCH."""
+    """The response to a pull under an invalid epoch is STALE_EPOCH."""
     check = PullFence.check
 
     def unchecked(self: PullFence, *facts: Any) -> PullCheck | None:
@@ -74,7 +74,7 @@ def no_grace_after_a_start(patch: Patches) -> None:
     aimed="tests/unit/broker/test_membership_sessions.py::test_a_broker_that_was_suspended_ends_no_member_for_being_silent_meanwhile",
 )
 def standstill_counts_as_silence(patch: Patches) -> None:
-    """Time in which the broker itself stood still is no silence of its clients."""
+    """Time in which the broker itself was paused does not count as silence of its clients."""
     patch.set(SessionTable, "exclude_pause", lambda self, pause_ms, now_ms: None)
 
 
@@ -119,7 +119,7 @@ def any_heartbeat_binds(patch: Patches) -> None:
 
 @mutant("late")
 def omitted_locks_are_kept(patch: Patches) -> None:
-    """What a session holds and its LOCK does not name with its epoch is freed."""
+    """Queues that a session holds and its LOCK does not name with their epoch are freed."""
     held_by = LockTable.keys_held_by
 
     def nothing(self: LockTable, session: str) -> list[QueueKey]:
@@ -132,7 +132,7 @@ def omitted_locks_are_kept(patch: Patches) -> None:
 
 @mutant("churn", "net", aimed="tests/unit/broker/test_app.py::test_a_released_queue_is_offered_to_whom_the_list_names")
 def anybody_may_lock(patch: Patches) -> None:
-    """A LOCK for a queue that the broker's list gives to another is answered NOT_YOURS."""
+    """The response to a LOCK for a queue of another member, by the broker's list, is NOT_YOURS."""
     patch.set(LockSync, "_may_hold", lambda self, group, session, key: True)
 
 
@@ -192,7 +192,7 @@ def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
 
 @mutant("recontract")
 def contracts_are_not_compared(patch: Patches) -> None:
-    """A member with another contract is refused while others stand by the old one."""
+    """A member with another contract is refused while others have the old one."""
     patch.set(Membership, "_conflict", lambda self, group, here, session, asked: None)
 
 
@@ -204,7 +204,7 @@ def members_in_memory(patch: Patches) -> None:
 
 @mutant("broker", "power")
 def locks_in_memory(patch: Patches) -> None:
-    """Grants are recorded before they are answered."""
+    """Grants are recorded before their response is sent."""
     patch.set(LockTable, "_record", lambda self, change: self.apply(change))
 
 
@@ -216,7 +216,7 @@ def renewed_locks_in_memory(patch: Patches) -> None:
 
 @mutant("broker", "power")
 def progress_in_memory(patch: Patches) -> None:
-    """Commits are recorded before they are answered."""
+    """Commits are recorded before their response is sent."""
 
     def commit(self: ProgressTable, key: QueueKey, offset: int, attempts: int, now_ms: int) -> None:
         before = self._existing(key)
@@ -252,20 +252,20 @@ def a_lost_lock_removes_the_member(patch: Patches) -> None:
 
 @mutant("handover")
 def no_queue_free(patch: Patches) -> None:
-    """Whom a free queue belongs to is told."""
+    """The member to which a free queue belongs is notified."""
     patch.set(PendingEffects, "notify_queue_free", lambda self, key: None)
     patch.set(PendingEffects, "notify_topic_free", lambda self, group, topic: None)
 
 
 @mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_what_is_sent_to_new_queues_is_consumed_soon")
 def new_layouts_are_not_told(patch: Patches) -> None:
-    """A topic's new layout is told to who subscribes to it."""
+    """Subscribers of a topic are notified of its new layout."""
     patch.set(PendingEffects, "notify_layout_changed", lambda self, topic: None)
 
 
 @mutant("handover", aimed="tests/unit/broker/test_background.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")
 def no_notices(patch: Patches) -> None:
-    """A change of a member list is told to its members."""
+    """Members are notified of a change of their list."""
     do = EffectRunner._execute
 
     def untold(self: EffectRunner, effect: Any) -> None:
@@ -277,7 +277,7 @@ def no_notices(patch: Patches) -> None:
 
 @mutant("power", "disk")
 def no_hold_after_a_loss(patch: Patches) -> None:
-    """After an assumed loss nobody is granted a queue for the grace."""
+    """After an assumed loss no queue is granted for the grace."""
     opened = Coordination.port_opened
 
     def unheld(self: Coordination, now_ms: int) -> None:
@@ -333,7 +333,7 @@ def terms_begin_anew(patch: Patches) -> None:
 
 @mutant("regrace")
 def a_longer_grace_is_forgotten(patch: Patches) -> None:
-    """A start with a shorter grace spares its sessions for the longest one that was told."""
+    """A start with a shorter grace keeps its sessions for the longest one that was announced."""
     started = Coordination.enter_term
 
     def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
@@ -345,5 +345,5 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
 
 @mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_a_gap_that_grows_is_reported_again")
 def retention_asks_nobody(patch: Patches) -> None:
-    """Groups that had not read what retention removes are moved, and told."""
+    """Groups that had not read messages which retention removes are moved, and notified."""
     patch.set(Coordination, "skip_removed", lambda self, minimums: iter(()))

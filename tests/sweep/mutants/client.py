@@ -34,7 +34,7 @@ def no_deadline(patch: Patches) -> None:
     aimed="tests/unit/client/test_lease_timers.py::test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered",
 )
 def proof_before_lock(patch: Patches) -> None:
-    """On a new connection nothing is proven until its first LOCK is answered."""
+    """On a new connection there is no proof of life until the response to its first LOCK."""
     connected = ProofOfLife.connected
 
     def proven(self: ProofOfLife, connection: int, now_ms: int, grace_ms: int, session_timeout_ms: int) -> None:
@@ -53,7 +53,7 @@ def who_is_given_up_is_not_told(patch: Patches) -> None:
 
 @mutant("late")
 def proof_counts_from_the_answer(patch: Patches) -> None:
-    """Proven is when the request was sent, not when it was answered."""
+    """Proof of life counts from the request, not from its response."""
     proven = BrokerSession._proven
 
     def late(self: BrokerSession, stamp: ProofRequest) -> None:
@@ -86,7 +86,7 @@ def not_fenced_at_the_drain_limit(patch: Patches) -> None:
 
 @mutant("late", "churn", aimed="tests/unit/client/test_ownership.py::test_every_pair_goes_where_the_table_says_and_nowhere_else")
 def release_not_awaited(patch: Patches) -> None:
-    """A released queue is acquired anew only when the release was answered."""
+    """A released queue is acquired again only after the response to the release."""
     patch.set(ownership, "TRANSITIONS", {**ownership.TRANSITIONS, (OwnershipState.RELEASING, OwnershipEvent.SENT): OwnershipState.GONE})
 
 
@@ -104,7 +104,7 @@ def outlived_calls_are_not_awaited(patch: Patches) -> None:
 
 @mutant("late", "pause")
 def prefetch_kept_when_fenced(patch: Patches) -> None:
-    """Who is told STALE drops the queue and what it has prefetched."""
+    """A client that receives STALE drops the queue and its prefetched messages."""
     patch.set(QueueWorker, "lost", lambda self, fenced: None)
 
 
@@ -142,7 +142,7 @@ def left_once(patch: Patches) -> None:
 
 @mutant("late", "swarm", aimed="tests/unit/client/test_rebalance.py::test_a_list_without_me_is_no_list")
 def a_list_without_me_is_believed(patch: Patches) -> None:
-    """A list without me is no list: heartbeat, ask again, drop nothing."""
+    """A member list without this client is not used: heartbeat, ask again, drop nothing."""
 
     def adopt(self: MemberLists, broker_name: str, members: MemberList) -> ListChange:
         self.hear(broker_name, members.version)
@@ -157,7 +157,7 @@ def a_list_without_me_is_believed(patch: Patches) -> None:
     "single", aimed="tests/unit/client/test_broker_session.py::test_an_empty_sync_leaves_every_third_of_the_grace_while_a_queue_is_held"
 )
 def no_proof_of_life(patch: Patches) -> None:
-    """A session says something every grace/3 while it holds a lock, and every 5 s in any case."""
+    """A session sends a request every grace/3 while it holds a lock, and every 5 s in any case."""
     patch.set(ProofOfLife, "due_ms", lambda self, holding: 1 << 60)
 
 
@@ -167,13 +167,13 @@ def no_proof_of_life(patch: Patches) -> None:
     aimed="tests/unit/client/test_broker_session.py::test_one_empty_sync_unanswered_for_the_grace_closes_the_connection_and_reconnects",
 )
 def silence_is_not_watched(patch: Patches) -> None:
-    """An empty SYNC that is not answered within the grace ends the connection."""
+    """An empty SYNC without a response within the grace ends the connection."""
     patch.set(BrokerSession, "_watch_silence", lambda self, now_ms: None)
 
 
 @mutant("late")
 def late_results_are_not_offered(patch: Patches) -> None:
-    """After a reconnect LOCK names what is held with its offset: finished work is committed."""
+    """After a reconnect LOCK names the held queues with their offsets: finished work is committed."""
     lock_item = QueueOwnership.lock_item
 
     def without(self: QueueOwnership) -> Any:
@@ -215,13 +215,13 @@ def a_release_on_its_way_is_named(patch: Patches) -> None:
 
 @mutant("handover")
 def only_the_clock_asks_for_queues(patch: Patches) -> None:
-    """LOCK leaves at once when there is a reason: a new list, QUEUE_FREE, STALE, the end of an old call, an answered release."""
+    """LOCK is sent at once if there is a reason: a new list, QUEUE_FREE, STALE, the end of an old call, a confirmed release."""
     patch.set(LockSchedule, "trigger", lambda self: None)
 
 
 @mutant("handover", aimed="tests/unit/client/test_lease_timers.py::test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer")
 def a_reason_during_a_lock_is_forgotten(patch: Patches) -> None:
-    """A reason that comes while a LOCK is in flight sends another one behind it."""
+    """A reason that comes while a LOCK is in flight sends another one after it."""
     trigger = LockSchedule.trigger
     patch.set(LockSchedule, "trigger", lambda self: None if self.in_flight else trigger(self))
 
@@ -242,7 +242,7 @@ def one_list_deals_all_queues(patch: Patches) -> None:
 
 @mutant("broker", "power", aimed="tests/unit/client/test_rebalance.py::test_an_older_list_is_not_taken_over_and_a_broker_that_restarted_is")
 def lists_are_counted_without_the_term(patch: Patches) -> None:
-    """The lists of a broker that was started anew are newer than all before: a version is (term, counter)."""
+    """The lists of a broker that was started again are newer than all before: a version is (term, counter)."""
 
     def key(version: ListVersion | None) -> tuple[int, int]:
         return (-1, -1) if version is None else (0, version.counter)
@@ -252,5 +252,5 @@ def lists_are_counted_without_the_term(patch: Patches) -> None:
 
 @mutant("pause", "swarm")
 def leases_by_the_wall_clock(patch: Patches) -> None:
-    """What is proven is measured on a clock that nobody sets."""
+    """Proofs of life are measured on a clock that cannot be set."""
     patch.set(SimClock, "boot_ms", SimClock.wall_ms)

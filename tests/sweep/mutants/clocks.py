@@ -35,7 +35,7 @@ def what_was_stamped_ahead_waits_for_its_stamp(patch: Patches) -> None:
 
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_within_one_boot_every_message_arrives_on_time")
 def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
-    """What was stored before the clock was set forward counts from when it was stored."""
+    """Messages stored before the clock was set forward count from when they were stored."""
     true_ms = StoreClock.true_ms
     back: Callable[[StoreClock], StoreClock] = lambda self: StoreClock(0, [step for step in self.steps if step.by_ms < 0])  # noqa: E731
     patch.set(StoreClock, "true_ms", lambda self, position, stamp_ms: true_ms(back(self), position, stamp_ms))

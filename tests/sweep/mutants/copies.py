@@ -39,7 +39,7 @@ def progress_passes_what_is_unfinished(patch: Patches) -> None:
 
 @mutant(WORLD)
 def a_send_back_that_failed_counts(patch: Patches) -> None:
-    """What could not be sent back waits here and is called again."""
+    """A message that could not be sent back remains with the consumer and is called again."""
     back = ConcurrentModel._send_back
 
     async def taken(self: ConcurrentModel, runner: ConcurrentRunner, message: MessageExt, level: int) -> bool:
@@ -51,7 +51,7 @@ def a_send_back_that_failed_counts(patch: Patches) -> None:
 
 @mutant(WORLD)
 def send_backs_are_not_awaited(patch: Patches) -> None:
-    """Progress moves over what was sent back when the broker has answered."""
+    """Progress moves over a message that was sent back when the broker has responded."""
     everything = ConcurrentModel._send_all_back
 
     async def early(self: ConcurrentModel, running: Running, failed: Any, level: int) -> bool:
@@ -72,7 +72,7 @@ def ended_calls_run_too_long(patch: Patches) -> None:
 
 @mutant(WORLD)
 def a_batch_in_part_counts_as_whole(patch: Patches) -> None:
-    """What stands behind `ack_index` was not handled."""
+    """Messages after `ack_index` were not handled."""
     process = ConcurrentModel._process
 
     async def whole(self: ConcurrentModel, running: Running, result: object, error: BaseException | None) -> None:
@@ -94,7 +94,7 @@ def tries_are_not_counted(patch: Patches) -> None:
 
 @mutant(WORLD)
 def tries_have_no_end(patch: Patches) -> None:
-    """What has no try left goes to the dead-letter topic."""
+    """A message without a try left goes to the dead-letter topic."""
     back = vars(SendBackProcessor)["send_back"]
 
     async def again(self: SendBackProcessor, request: Any) -> Any:
@@ -138,7 +138,7 @@ def what_is_refused_is_left_behind(patch: Patches) -> None:
 
 @mutant(WORLD)
 def a_letter_leaves_progress_where_it_is(patch: Patches) -> None:
-    """A dead letter and the progress behind it are one write."""
+    """A dead letter and the progress past it are one write."""
     patch.set(LockSync, "commit_dead_letter", lambda self, *facts: None)
 
 
@@ -218,11 +218,11 @@ def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
     "delete", aimed="tests/unit/broker/test_delayed_delivery.py::test_a_topic_created_again_gets_nothing_that_waited_for_the_one_before"
 )
 def what_waits_outlives_its_topic(patch: Patches) -> None:
-    """What waits for a topic that was deleted does not arrive in the one made anew."""
+    """Delayed messages of a deleted topic do not arrive in the one created again."""
     patch.set(GroupTopics, "deleted_since", lambda self, topic, counter: False)
 
 
 @mutant("concurrent", aimed="tests/unit/client/test_delayed_send.py::test_what_is_no_level_is_refused_with_the_list")
 def any_delay_is_a_level(patch: Patches) -> None:
-    """A time that is no level of the broker is refused, not rounded."""
+    """A delay that is not a level of the broker is refused, not rounded."""
     patch.set(DelayedDelivery, "find_delay_level", lambda self, delay_ms: 1)

@@ -57,7 +57,7 @@ def a_foreign_log_is_taken_unread(patch: Patches) -> None:
 
 @mutant("rot", aimed="tests/unit/broker/test_pull.py::test_messages_lost_to_damage_are_answered_as_a_gap_behind_which_the_next_one_stands")
 def lost_messages_are_no_gap(patch: Patches) -> None:
-    """Messages that damage has lost are answered with OFFSET_MOVED: the client tells its listener of the gap."""
+    """Messages that damage has lost get OFFSET_MOVED as response: the client notifies its listener of the gap."""
     patch.set(pull, "CODES", {**pull.CODES, ReadStatus.LOST: pull.CODES[ReadStatus.NO_MATCHED]})
 
 
@@ -160,7 +160,7 @@ def losses_below_the_snapshot_are_not_looked_for(patch: Patches) -> None:
 
 @mutant("rot", aimed=f"{LOSSES}::test_check_finds_the_last_message_behind_the_snapshot_by_the_queues_entries")
 def the_offset_of_a_lost_last_message_is_given_again(patch: Patches) -> None:
-    """A lost message behind which its queue has none keeps its offset too."""
+    """A lost message that was the last of its queue keeps its offset too."""
     patch.set(QueueRecovery, "add_lost_ends", lambda self, damaged, end: [])
 
 
@@ -182,13 +182,13 @@ def a_queue_begins_with_the_first_record_that_is_found(patch: Patches) -> None:
 
 @mutant("rot", aimed=f"{LOSSES}::test_the_first_file_and_the_record_of_the_start_missing_together_stop_the_start")
 def a_snapshot_says_nothing_of_the_start(patch: Patches) -> None:
-    """Without `lockstep/start` the newest snapshot says where the log began: a first file that is missing stops the start."""
+    """Without `lockstep/start` the newest snapshot states where the log began: a first file that is missing stops the start."""
     patch.set(store, "recorded_start", lambda files, directory: directory.read_start())
 
 
 @mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_what_has_no_name_of_the_store_is_left_alone")
 def any_name_is_a_queue(patch: Patches) -> None:
-    """Names among the consume queues that are no topic or no queue id are left alone."""
+    """Names among the consume queues that are not a topic or not a queue id are not touched."""
 
     def listed(files: Any, queues: str) -> list[tuple[str, int]]:
         return [(topic, int(name)) for topic in files.listdir(queues) for name in files.listdir(f"{queues}/{topic}") if name.isdecimal()]

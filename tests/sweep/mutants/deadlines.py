@@ -24,7 +24,7 @@ def the_in_flight_limit_has_no_deadline(patch: Patches) -> None:
 
 @mutant("send", aimed=f"{DEADLINES_TEST}::test_a_keyed_send_that_expires_at_the_limit_fails_what_waits_behind_it_and_no_other_key")
 def what_expires_at_the_limit_fails_alone(patch: Patches) -> None:
-    """A keyed send that expires while it waits for the in-flight limit fails those of its key that wait behind it."""
+    """A keyed send that expires while it waits for the in-flight limit fails the pending ones of its key after it."""
     patch.set(InFlightLimit, "_fail_later", InFlightLimit._leave)
 
 

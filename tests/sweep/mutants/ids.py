@@ -12,7 +12,7 @@ from sweep.mutants.registry import Patches, mutant
     aimed="tests/unit/broker/test_store_host.py::test_brokers_with_dns_names_give_messages_at_the_same_log_offset_different_ids",
 )
 def brokers_with_names_share_a_store_host(patch: Patches) -> None:
-    """The store host of a broker that advertises no IPv4 address stands for its store."""
+    """The store host of a broker that advertises no IPv4 address identifies its store."""
     patch.set(app, "store_host_of", lambda address, store_id: bytes(8))
 
 

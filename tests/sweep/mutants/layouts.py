@@ -177,25 +177,25 @@ def full_brokers_are_not_routed(patch: Patches) -> None:
 
 @mutant("copies")
 def a_higher_term_replaces(patch: Patches) -> None:
-    """While a registered broker answers, no other start takes its name."""
+    """While a registered broker responds, no other start takes its name."""
     patch.set(RouteTable, "_check_challenge", lambda self, known, said, now_ms: None)
 
 
 @mutant("first", aimed=ROUTES + "test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_over")
 def silent_brokers_keep_their_name(patch: Patches) -> None:
-    """A registered broker that does not answer within 5 s is replaced."""
+    """A registered broker that does not respond within 5 s is replaced."""
     patch.set(route_table, "CHALLENGE_MS", 1 << 40)
 
 
 @mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts")
 def a_challenge_ends_before_answers_are_read(patch: Patches) -> None:
-    """A nameserver that stood still reads what has arrived before it replaces a broker."""
+    """A nameserver that was paused reads the received data before it replaces a broker."""
     patch.set(nameserver_processor, "READ_TURNS", 0)
 
 
 @mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_brokers_are_not_silent_while_the_nameserver_is_suspended")
 def standstills_of_nameservers_count_as_silence(patch: Patches) -> None:
-    """Time in which a nameserver stood still is no silence of brokers."""
+    """Time in which a nameserver was paused does not count as silence of brokers."""
     patch.set(RouteTable, "exclude_pause", lambda self, pause_ms, now_ms: None)
 
 
@@ -235,7 +235,7 @@ def a_replaced_store_stays_the_owner(patch: Patches) -> None:
 
 @mutant("first", aimed=ROUTES + "test_a_registration_counts_with_its_last_part")
 def the_first_part_is_the_whole(patch: Patches) -> None:
-    """A registration in parts counts with its last part, and all of them say what the broker has."""
+    """A registration in parts counts with its last part, and has the topics of all parts."""
     arrive = RouteTable._collect_part
 
     def forgets(self: RouteTable, said: Any, connection: int, now_ms: int) -> Any:

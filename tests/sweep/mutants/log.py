@@ -20,13 +20,13 @@ from sweep.mutants.registry import Patches, mutant
 
 @mutant("fsync", "power")
 def answered_before_confirmed(patch: Patches) -> None:
-    """An answer waits until the log is confirmed up to its end."""
+    """A response waits until the log is confirmed up to its end."""
     patch.set(LogWriter, "when_confirmed", lambda self, callback: callback())
 
 
 @mutant("fsync", "power")
 def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
-    """A repeat's answer waits for the log too: the first one may not be durable yet."""
+    """The response to a repeat waits for the log too: the first frame may not be durable yet."""
     wait = CommitWaiters.wait
 
     def impatient(self: CommitWaiters, callback: Any, turn_is_open: bool) -> None:
@@ -40,7 +40,7 @@ def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
 
 @mutant("blackout")
 def shown_before_confirmed(patch: Patches) -> None:
-    """Readers see what is confirmed, no more."""
+    """Readers see confirmed messages only."""
     add = ConsumeQueue.add
 
     def shown(self: ConsumeQueue, entries: bytes, count: int) -> None:
@@ -52,7 +52,7 @@ def shown_before_confirmed(patch: Patches) -> None:
 
 @mutant("fsync", "power", aimed="tests/unit/broker/store/test_crashes.py::test_what_was_confirmed_survives_and_nothing_is_invented")
 def recovered_is_served_unsynced(patch: Patches) -> None:
-    """What a start found and decided is durable before the port opens."""
+    """The results of a start are durable before the port opens."""
 
     async def unsynced(self: Store) -> None:
         self.writer.end_turn()
@@ -70,7 +70,7 @@ def sync_that_does_nothing(patch: Patches) -> None:
 
 @mutant("power")
 def directories_are_not_synced(patch: Patches) -> None:
-    """A new file's name is synced before anything in it is answered."""
+    """A new file's name is synced before any response for its messages."""
     patch.set(SimFiles, "sync_directory", lambda self, path: None)
 
 
@@ -94,7 +94,7 @@ def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
 
 @mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_torn_tail_is_cut_and_zero_again")
 def the_cut_tail_is_not_zeroed(patch: Patches) -> None:
-    """What lies behind the end of the recovered log is zero again, durably."""
+    """The bytes after the end of the recovered log are zero again, durably."""
 
     def begin(self: CommitLog, end: int, *, clean: bool, aside: str | None = None) -> None:
         for path in self._stray:
@@ -142,7 +142,7 @@ def a_failed_sync_is_tried_again(patch: Patches) -> None:
 
 @mutant("disk", aimed="tests/unit/broker/store/test_append.py::test_a_failed_write_or_sync_is_final_and_nothing_is_answered")
 def served_after_a_failed_write(patch: Patches) -> None:
-    """After a failed write or sync nothing is answered any more."""
+    """After a failed write or sync no response is sent any more."""
 
     def go_on(self: LogWriter, error: BaseException) -> None:
         self._waiters.confirm(self._log.end)
@@ -166,7 +166,7 @@ def _no_crc(*_: object) -> _Whatever:
 
 @mutant("rot")
 def checksums_are_not_looked_at(patch: Patches) -> None:
-    """A record whose CRC is wrong is no record."""
+    """A record whose CRC is wrong is not used."""
     patch.set(scan, "crc32", _no_crc)
     patch.set(scan, "frame_crc", _no_crc)
 

@@ -30,7 +30,7 @@ def what_drains_is_not_renewed(patch: Patches) -> None:
 
 @mutant("fsync", aimed="tests/unit/broker/test_lock_processors.py::test_an_empty_sync_is_answered_at_once_and_overtakes_one_that_waits")
 def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
-    """An empty SYNC is answered at once and overtakes one that waits for the disk."""
+    """The response to an empty SYNC is sent at once, also before one that waits for the disk."""
     sync = vars(LockProcessor)["sync"]
 
     def waiting(self: LockProcessor, request: Any) -> Any:
@@ -49,7 +49,7 @@ def held_pulls_are_not_told(patch: Patches) -> None:
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_when_the_hold_ends_every_member_is_notified_of_free_queues")
 def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
-    """When the hold after an assumed loss ends, whom each free queue belongs to is told."""
+    """When the hold after an assumed loss ends, the member of each free queue is notified."""
     patch.set(PendingEffects, "notify_group_free", lambda self, group: None)
 
 
@@ -81,7 +81,7 @@ def every_start_has_the_same_term(patch: Patches) -> None:
 
 @mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_was_not_superseded_commits_releases_pulls_and_renews")
 def a_freed_epoch_commits_nothing(patch: Patches) -> None:
-    """Finished work counts as long as nobody was granted the queue since, whether or not it is held."""
+    """Finished work counts as long as the queue was not granted to another client since, whether or not it is held."""
     patch.set(Lock, "accepts_epoch", lambda self, session, epoch: self.held and self.session == session and self.epoch == epoch)
 
 
@@ -97,5 +97,5 @@ def commits_beyond_the_end_are_taken(patch: Patches) -> None:
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_progress_beyond_a_cut_queues_end_is_set_back_and_its_grant_ended")
 def progress_stays_beyond_a_cut_queue(patch: Patches) -> None:
-    """Progress beyond the end of what was recovered is set back, and its grant ended: other messages will stand there."""
+    """Progress beyond the recovered end is set back, and its grant ended: other messages will get these offsets."""
     patch.set(Coordination, "_repair_progress", lambda self: None)

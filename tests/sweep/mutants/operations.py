@@ -27,7 +27,7 @@ LIVES = "tests/unit/broker/test_topic_lives.py::"
 
 @mutant("reset")
 def a_reset_frees_the_queue_at_once(patch: Patches) -> None:
-    """Nobody else is granted a queue that was reset before its holder has heard of it."""
+    """No other client is granted a queue that was reset before its holder is notified."""
     patch.set(GroupState, "supersede_grant", GroupState.end_grant)
 
 
@@ -51,7 +51,7 @@ def a_reset_keeps_the_generation(patch: Patches) -> None:
 
 @mutant("reset")
 def resets_in_memory(patch: Patches) -> None:
-    """A reset is recorded before it is answered."""
+    """A reset is recorded before its response is sent."""
 
     def unrecorded(self: ProgressTable, key: QueueKey, progress: Progress) -> None:
         self.apply(("progress.set", *key, progress.generation, progress.offset, progress.attempts, None, None))
@@ -116,7 +116,7 @@ def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
 
 @mutant("begin")
 def everybody_begins_at_the_first_message(patch: Patches) -> None:
-    """A group's start policy says where it begins."""
+    """A group begins by its start policy."""
     patch.set(StartPositions, "_start_offset", lambda self, queue_id, policy, by_time: self._state.bounds.bounds(policy.topic, queue_id)[0])
 
 
@@ -136,7 +136,7 @@ def an_added_queue_begins_at_its_end(patch: Patches) -> None:
     "delete", aimed="tests/unit/broker/test_topic_table.py::test_who_missed_a_deletion_finds_it_in_the_layout_that_created_the_topic_again"
 )
 def a_missed_deletion_stays_missed(patch: Patches) -> None:
-    """A broker that hears only of the layout that made a topic anew drops what it has of the one that was deleted."""
+    """A broker that gets only the layout of a topic that was created again drops the messages of the deleted one."""
     patch.set(TopicTable, "_put_created_again", TopicTable._put)
 
 
@@ -178,7 +178,7 @@ def classic_locks_never_lapse(patch: Patches) -> None:
 
 @mutant("classic")
 def anybody_takes_a_classic_lock(patch: Patches) -> None:
-    """Nobody is granted a queue while a classic client's lock on it is good."""
+    """No other client is granted a queue while a classic client's lock on it is valid."""
     patch.set(LegacyClients, "_expired", lambda self, key, now_ms: True)
 
 
@@ -187,7 +187,7 @@ def anybody_takes_a_classic_lock(patch: Patches) -> None:
     aimed="tests/unit/broker/test_classic.py::test_an_update_against_a_holder_is_not_applied_names_the_holder_and_is_counted",
 )
 def offsets_are_taken_from_anybody(patch: Patches) -> None:
-    """A commit without an epoch is not applied while somebody else holds the queue."""
+    """A commit without an epoch is not applied while another client holds the queue."""
     patch.set(LegacyClients, "may_commit", lambda self, connection, key: True)
 
 

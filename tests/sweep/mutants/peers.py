@@ -39,7 +39,7 @@ ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
 @mutant("swarm", aimed=f"{ONE_BUG}::test_a_pull_that_fails_leaves_the_other_pulls_of_its_turn_alone")
 def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
-    """An error in one pull is that pull's answer; the others of the turn are served."""
+    """An error in one pull is the response to that pull; the others of the turn are served."""
 
     def raise_again(self: Request, error: Exception) -> None:
         raise error
@@ -49,7 +49,7 @@ def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{ONE_BUG}::test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answered")
 def half_a_change_is_gone_on_from(patch: Patches) -> None:
-    """A broker whose tables disagree with its log ends, and answers nothing from them."""
+    """A broker whose tables disagree with its log ends, and sends no response from them."""
     patch.set(LogWriter, "unsure", lambda self, error: None)
 
 

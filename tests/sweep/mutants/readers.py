@@ -26,7 +26,7 @@ WORLD = "readers"
 
 @mutant(WORLD)
 def what_is_on_the_shelf_counts(patch: Patches) -> None:
-    """A commit covers what polls have given, not what is fetched."""
+    """A commit covers polled messages, not fetched ones."""
     settle = PollModel.settle
 
     def everything(self: PollModel) -> Any:
@@ -43,7 +43,7 @@ def what_is_on_the_shelf_counts(patch: Patches) -> None:
 
 @mutant(WORLD)
 def what_a_poll_gives_is_done(patch: Patches) -> None:
-    """With auto-commit what a poll gave is done with the next one, not at once."""
+    """With auto-commit the messages of a poll are done with the next poll, not at once."""
     take = PollModel.take
 
     def at_once(self: PollModel, count: int) -> list[MessageExt]:
@@ -56,7 +56,7 @@ def what_a_poll_gives_is_done(patch: Patches) -> None:
 
 @mutant(WORLD)
 def a_seek_leaves_what_was_fetched(patch: Patches) -> None:
-    """A seek drops what is fetched of its queue."""
+    """A seek drops the fetched messages of its queue."""
 
     def keeping(self: ProcessQueue, offset: int) -> None:
         if not self.waiting:
@@ -68,7 +68,7 @@ def a_seek_leaves_what_was_fetched(patch: Patches) -> None:
 
 @mutant(WORLD)
 def a_queue_that_goes_is_given_on(patch: Patches) -> None:
-    """A queue that was taken away gives no more messages: what is on its shelf goes with it."""
+    """A revoked queue returns no more messages: its fetched ones are dropped."""
 
     def whatever(self: PollModel, count: int) -> list[MessageExt]:
         for runner in [runner for runner in self._ready if runner.queue.queue not in self.paused]:
@@ -100,7 +100,7 @@ def every_queue_begins_at_its_first_message(patch: Patches) -> None:
 
 @mutant(WORLD)
 def a_late_commit_is_not_told(patch: Patches) -> None:
-    """commit() raises where what was at hand does not count any more."""
+    """commit() raises if the messages at hand do not count any more."""
 
     def silent(self: PullConsumer) -> None:
         self._polls.void.clear()
@@ -110,7 +110,7 @@ def a_late_commit_is_not_told(patch: Patches) -> None:
 
 @mutant(WORLD)
 def a_commit_is_not_awaited(patch: Patches) -> None:
-    """commit() returns when the brokers have what was at hand."""
+    """commit() returns when the brokers have accepted the messages at hand."""
 
     async def at_once(self: PullConsumer, waiting: Any) -> None:
         return None
@@ -120,7 +120,7 @@ def a_commit_is_not_awaited(patch: Patches) -> None:
 
 @mutant(WORLD)
 def a_commit_never_goes_back(patch: Patches) -> None:
-    """A commit behind a seek takes the group along, also back."""
+    """A commit after a seek moves the group too, also back."""
     settle = PollModel.settle
 
     def forward(self: PollModel) -> Any:
@@ -176,7 +176,7 @@ def a_stop_is_an_error_of_an_iteration(patch: Patches) -> None:
 
 @mutant(WORLD)
 def tags_are_not_compared(patch: Patches) -> None:
-    """A group is given what has one of its tags."""
+    """A group is given messages with one of its tags."""
     patch.set(pull, "tag_hashes", lambda expression: None)  # which remembers what it has parsed
     patch.set(TagFilter, "parse", classmethod(lambda cls, expression: MATCH_ALL))
 
@@ -195,7 +195,7 @@ def what_tags_leave_out_holds_progress_up(patch: Patches) -> None:
 
 @mutant("retention")
 def gaps_are_told_to_listeners_only(patch: Patches) -> None:
-    """A pull consumer is told what retention removed before its group had it."""
+    """A pull consumer is notified of messages that retention removed before its group had them."""
     gap = QueueWorker.gap
 
     def silent(self: QueueWorker, first: int | None, end: int | None) -> None:
@@ -238,7 +238,7 @@ def bodies_are_given_as_they_are_stored(patch: Patches) -> None:
 
 @mutant("concurrent")
 def copies_lose_their_flags(patch: Patches) -> None:
-    """The copy of a message is compressed where the message is, and says so."""
+    """The copy of a compressed message is compressed, and flagged so."""
 
     def plain(*place: Any, sys_flag: int, **facts: Any) -> bytes:
         return encode_record(*place, **facts)
@@ -251,5 +251,5 @@ def copies_lose_their_flags(patch: Patches) -> None:
     aimed="tests/unit/client/test_pull_consumer_seek.py::test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_come_back",
 )
 def what_was_asked_of_a_queue_comes_back(patch: Patches) -> None:
-    """A pause, and a seek before its broker has told, count while the queue is assigned."""
+    """A pause, and a seek before its broker has responded, count while the queue is assigned."""
     patch.set(PollModel, "unassigned", lambda self, queue: None)

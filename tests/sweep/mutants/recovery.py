@@ -50,7 +50,7 @@ def sequences_from_before_the_snapshot_are_forgotten(patch: Patches) -> None:
 
 @mutant("files")
 def retention_takes_what_the_snapshot_needs(patch: Patches) -> None:
-    """Retention keeps what lies behind the older of the two snapshots."""
+    """Retention keeps the log after the older of the two snapshots."""
     patch.set(Snapshots, "needs_from", property(lambda self: 1 << 62 if self.kept else None))
 
 
@@ -69,13 +69,13 @@ def removals_are_synced_once_at_the_end(patch: Patches) -> None:
 
 @mutant("files", aimed="tests/unit/broker/store/test_recovery.py::test_a_stale_file_at_a_roll_is_made_zero_first")
 def a_file_that_comes_back_is_not_emptied(patch: Patches) -> None:
-    """A file that stands where the log goes on is emptied before it is used."""
+    """An existing file at the place where the log continues is emptied before it is used."""
     patch.set(CommitLog, "_take_next", lambda self, path: self._files.open(path, create=True))
 
 
 @mutant("files", aimed="tests/unit/broker/store/test_recovery.py::test_the_cut_is_durable_before_anything_is_appended")
 def the_cut_tail_is_not_synced(patch: Patches) -> None:
-    """What a start cuts from the log is durable before anything is appended."""
+    """The cut of a start is durable before anything is appended."""
     begin, sync = CommitLog.begin, SimFile.sync
     beginning: list[int] = []
 

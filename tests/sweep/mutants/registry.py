@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class Patches:
-    """Attributes that were replaced, and what they were."""
+    """Replaced attributes, and their original values."""
 
     def __init__(self) -> None:
         self._before: list[tuple[object, str, object]] = []

@@ -49,7 +49,7 @@ def the_term_is_not_synced(patch: Patches) -> None:
 
 @mutant("loss")
 def the_hold_ends_after_this_starts_grace(patch: Patches) -> None:
-    """The hold after an assumed loss lasts for the longest grace that a client was told, not for the grace of this start."""
+    """The hold after an assumed loss lasts for the longest grace that was announced to a client, not for the grace of this start."""
     tick = Coordination.tick
 
     def early(self: Coordination, now_ms: int) -> int:
@@ -99,7 +99,7 @@ def graces_count_from_the_recovery(patch: Patches) -> None:
 
 @mutant("forgotten_commits")
 def a_sync_is_answered_before_the_disk(patch: Patches) -> None:
-    """A SYNC with items is answered when the log is confirmed."""
+    """The response to a SYNC with items is sent when the log is confirmed."""
     sync = vars(LockProcessor)["sync"]
 
     def early(self: LockProcessor, request: Any) -> Any:

@@ -51,7 +51,7 @@ def older_layouts_are_taken(patch: Patches) -> None:
 
 @mutant("send", "broker")
 def sequences_are_forgotten_at_a_start(patch: Patches) -> None:
-    """What a producer sent last is known again after a start."""
+    """The last frame of each producer is known again after a start."""
     from lockstep.broker.state import BrokerState
 
     patch.set(BrokerState, "frame", lambda self, *_: None)
@@ -95,12 +95,12 @@ def a_retry_is_a_new_frame(patch: Patches) -> None:
     """An unanswered frame is written again with its sequence."""
     retry = QueueMachine._retry
 
-    def anew(self: QueueMachine, frame: Any) -> None:
+    def again(self: QueueMachine, frame: Any) -> None:
         self._sequencer.give_up()
         self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_asks=self.any_asks)
         retry(self, self._frame)
 
-    patch.set(QueueMachine, "_retry", anew)
+    patch.set(QueueMachine, "_retry", again)
 
 
 @mutant("send", "broker")
@@ -168,13 +168,13 @@ def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
 
 @mutant("alter", aimed="tests/unit/broker/test_nameserver_registration.py::test_a_layout_that_another_broker_brings_is_adopted_at_once")
 def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
-    """A layout that one broker brings is told to the others at once."""
+    """Other brokers are notified at once of a layout that one broker registers."""
     patch.set(RouteProcessor, "_notify_brokers", lambda self, topics, source: None)
 
 
 @mutant("fsync")
 def the_least_careful_send_decides(patch: Patches) -> None:
-    """A frame is answered as the most careful of its sends asks."""
+    """The response to a frame waits for the strictest of its sends."""
 
     def careless(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
         frame = seal_frame(queue, sequencer, sends, any_asks=any_asks)
@@ -240,6 +240,6 @@ def a_lost_layout_is_waited_for(patch: Patches) -> None:
 
 @mutant("alter", aimed=f"{LAYOUTS_TEST}::test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_what_waits_behind_it")
 def what_is_refused_goes_to_the_end(patch: Patches) -> None:
-    """What is picked again after a refusal goes ahead of what was sent behind it."""
+    """Messages that are repeated after a refusal go before those sent later."""
     add = QueueMachine.add
     patch.set(QueueMachine, "add", lambda self, pending, *, ahead=False: add(self, pending))

@@ -73,7 +73,7 @@ def groups_in_use_are_forgotten(patch: Patches) -> None:
     "swarm", aimed="tests/unit/broker/store/test_append.py::test_below_half_the_reserve_nothing_begins_and_changes_of_what_is_there_go_on"
 )
 def what_begins_takes_the_reserve(patch: Patches) -> None:
-    """Below half the disk reserve nothing begins: the rest is for changes of what is there."""
+    """Below half the disk reserve nothing begins: the rest is for changes of existing state."""
     patch.set(DiskWatch, "check_beginning", lambda self, what, now_ms: None)
 
 
