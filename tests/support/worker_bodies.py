@@ -1,6 +1,6 @@
 """A pull consumer as a process that keeps a page of messages and looks at each body, more than once: NAMESERVER TOPIC COUNT.
 
-Says `bodies.read` with what it holds and what it saw; ends on SIGTERM.
+Prints `bodies.read` with the number and the sizes of the bodies; ends on SIGTERM.
 """
 
 import asyncio
