@@ -75,7 +75,7 @@ def one_queue_stands_for_its_topic(patch: Patches) -> None:
 
 @mutant(
     "swarm",
-    aimed="tests/unit/broker/test_long_turns.py::test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_others",
+    aimed="tests/unit/broker/test_work_of_changes.py::test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_others",
 )
 def groups_begin_in_any_number_of_queues_at_once(patch: Patches) -> None:
     """Groups begin in so many queues at a time; the members of others ask again."""

@@ -1,0 +1,61 @@
+"""An instance of a client against fake brokers, and what it reports to its consumers."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from lockstep.client.broker_link import BrokerLink
+from lockstep.client.client import Client
+from lockstep.client.instance import ConsumerHooks, Instance
+from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, QueueFreeBody, Subscription
+from lockstep.protocol.errors import (
+    BrokerError,
+)
+from lockstep.protocol.queue import TopicLayout
+from support.fake_broker import FakeCluster
+
+
+@dataclass
+class Ears:
+    """Records the events that an instance reports to a consumer."""
+
+    heard: list[tuple[str, str]] = field(default_factory=list)
+    views: list[HeartbeatReply] = field(default_factory=list)
+    layouts: list[TopicLayout] = field(default_factory=list)
+    freed: list[QueueFreeBody] = field(default_factory=list)
+    refusals: list[BrokerError] = field(default_factory=list)
+
+    def hooks(self) -> ConsumerHooks:
+        return ConsumerHooks(
+            on_up=lambda link, reply: self.heard.append(("up", link.name)),
+            on_down=lambda link: self.heard.append(("down", link.name)),
+            on_view=lambda link, reply: self.views.append(reply),
+            on_notice=lambda link, notice: self.heard.append(("notice", f"{link.name} {notice.list_counter}")),
+            on_queue_free=lambda link, free: self.freed.append(free),
+            on_layout=self.layouts.append,
+            on_refused=lambda link, error: self.refusals.append(error),
+        )
+
+
+def billing(group: str = "billing") -> ConsumerGroup:
+    return ConsumerGroup(group, (Subscription("t"),), ordered=True)
+
+
+@asynccontextmanager
+async def instance_of(
+    cluster: FakeCluster, *, client: Client | None = None, group: str | None = None, **options: int
+) -> AsyncIterator[Instance]:
+    instance = (client or Client(cluster.nameserver, **options)).instance(group)
+    try:
+        await instance.start()
+        yield instance
+    finally:
+        await instance.close(group=group)
+
+
+async def linked(instance: Instance, topic: str = "t") -> list[BrokerLink]:
+    """The topic's links, all up."""
+    assert await instance.watch.route(topic) is not None
+    for link in instance.links():
+        assert await link.settled()
+    return instance.links()

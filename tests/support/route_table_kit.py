@@ -1,0 +1,35 @@
+"""Registrations of brokers for tests of the nameserver's table."""
+
+from lockstep.nameserver.broker_record import Registration
+from lockstep.nameserver.route_table import (
+    RouteTable,
+)
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+
+STORE_A, STORE_B = "a" * 32, "b" * 32
+
+PROOF = "c" * 32
+
+
+def layout(topic: str = "orders", counter: int = 1, writer: int = 7, brokers: tuple[str, ...] = ("broker-a",)) -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(counter, writer), tuple(LayoutEntry(name, 4, 4, counter) for name in brokers))
+
+
+def said(
+    name: str = "broker-a",
+    *,
+    store: str = STORE_A,
+    term: int = 10,
+    port: int = 1,
+    layouts: tuple[TopicLayout, ...] = (),
+    proof: str | None = PROOF,
+    previous: int | None = None,
+    part: int = 0,
+    parts: int = 1,
+) -> Registration:
+    listeners = {"internal": f"10.0.0.{port}:10911", "external": f"localhost:{port}"}
+    return Registration(name, "DefaultCluster", store, term, listeners, layouts, proof, previous, part, parts)
+
+
+def registered(table: RouteTable, listener: str = "internal") -> dict[str, bool]:
+    return {broker.name: broker.registered for broker in table.brokers(listener)}

@@ -1,0 +1,218 @@
+"""The nameserver's table: two stores that claim one name, challenges, copies and the proof of a start."""
+
+import pytest
+
+from lockstep.nameserver.broker_record import Registration
+from lockstep.nameserver.route_table import (
+    CHALLENGE_MS,
+    COUNTDOWN_STEP_MS,
+    RouteTable,
+)
+from lockstep.nameserver.topic_quota import SILENCE_MS
+from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingError
+from support.route_table_kit import PROOF, STORE_A, STORE_B, layout, registered, said
+
+ANSWER_MS = CHALLENGE_MS + COUNTDOWN_STEP_MS
+"""How long a challenge waits for its response, including the slice in which it begins."""
+
+
+def challenged(table: RouteTable, registration: Registration, connection: int, now_ms: int) -> str:
+    """The error message that asks a challenger to try again."""
+    with pytest.raises(RegistrationPendingError) as pending:
+        table.register(registration, connection, now_ms)
+    return str(pending.value)
+
+
+def test_a_goodbye_counts_only_for_the_store_term_and_connection_that_are_registered() -> None:
+    table = RouteTable()
+    table.register(said(), 1, 0)
+    assert not table.unregister("broker-x", STORE_A, 10, 1)
+    assert not table.unregister("broker-a", STORE_B, 10, 1)
+    assert not table.unregister("broker-a", STORE_A, 9, 1)
+    assert not table.unregister("broker-a", STORE_A, 10, 2)
+    assert registered(table) == {"broker-a": True}
+    assert table.unregister("broker-a", STORE_A, 10, 1)
+    assert registered(table) == {"broker-a": False}
+    assert not table.unregister("broker-a", STORE_A, 10, 1)
+
+
+OTHERS = {
+    "another store": said(store=STORE_B, term=99, port=2, layouts=(layout("stolen"),)),
+    "a higher term": said(term=11, port=2, previous=10, layouts=(layout("stolen"),)),
+    "a higher term of an earlier version": said(term=11, port=2, proof=None, layouts=(layout("stolen"),)),
+    "without the proof": said(proof=None, port=1, layouts=(layout("stolen"),)),
+    "with another proof": said(term=11, proof="d" * 32, layouts=(layout("stolen"),)),
+    "its term at another address": said(port=2, layouts=(layout("stolen"),)),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_registered_broker_that_answers_is_not_replaced(other: str) -> None:
+    table = RouteTable()
+    table.register(said(), 1, 0)
+    words = challenged(table, OTHERS[other], 2, 1_000)
+    assert "10.0.0.1:10911" in words
+    assert table.take_challenges() == [("broker-a", 1)]
+    challenged(table, OTHERS[other], 2, 1_500)
+    assert table.take_challenges() == [], "it is asked once"
+    table.confirm_alive("broker-a", 1, 1_600)
+    for now_ms in (1_601, 1_600 + CHALLENGE_MS - 1):
+        with pytest.raises(BrokerNameTakenError) as refused:
+            table.register(OTHERS[other], 2, now_ms)
+        for word in ("10.0.0.1:10911", OTHERS[other].address):
+            assert word in str(refused.value)
+    challenged(table, OTHERS[other], 2, 1_600 + CHALLENGE_MS)
+    assert table.layouts.get("stolen") is None
+    assert table.brokers("internal")[0].address == "10.0.0.1:10911"
+    assert table.connection_closed(2) == ()
+    assert registered(table) == {"broker-a": True}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_over(other: str) -> None:
+    table = RouteTable()
+    table.register(said(), 1, 0)
+    challenged(table, OTHERS[other], 2, 1_000)
+    assert table.count_down_challenges(ANSWER_MS - 1)
+    challenged(table, OTHERS[other], 2, 6_000)
+    assert not table.count_down_challenges(1)
+    change = table.register(OTHERS[other], 2, 6_001)
+    assert (change.joined, change.superseded) == (True, 1)
+    assert table.connection_closed(1) == ()
+    assert registered(table) == {"broker-a": True}
+    table.confirm_alive("broker-a", 1, 7_000)
+    assert table.brokers("internal")[0].address == OTHERS[other].address, "an answer that comes too late changes nothing"
+
+
+def test_a_challenge_is_decided_by_what_was_read_and_not_by_the_time_that_has_passed() -> None:
+    """The nameserver was suspended: the response has arrived, and is read after the next registration of the challenger."""
+    table = RouteTable()
+    table.register(said(), 1, 0)
+    challenged(table, OTHERS["a higher term"], 2, 1_000)
+    assert table.count_down_challenges(COUNTDOWN_STEP_MS)
+    challenged(table, OTHERS["a higher term"], 2, 1_000 + 100 * CHALLENGE_MS)
+    table.confirm_alive("broker-a", 1, 1_001 + 100 * CHALLENGE_MS)
+    with pytest.raises(BrokerNameTakenError):
+        table.register(OTHERS["a higher term"], 2, 1_002 + 100 * CHALLENGE_MS)
+
+
+@pytest.mark.parametrize("heard_ms", [0, 7_000])
+def test_time_in_which_the_nameserver_was_suspended_is_no_silence_of_a_broker(heard_ms: int) -> None:
+    table, pause_ms = RouteTable(), 10 * SILENCE_MS
+    table.register(said(), 1, heard_ms)
+    table.exclude_pause(pause_ms, 7_000 + pause_ms)
+    assert table.expire(heard_ms + pause_ms + SILENCE_MS - 1) == {}
+    assert table.expire(heard_ms + pause_ms + SILENCE_MS) == {"broker-a": 1}
+
+
+def test_a_broker_that_was_heard_after_a_standstill_is_not_heard_in_the_future() -> None:
+    table = RouteTable()
+    table.register(said(), 1, 1_000_000)
+    table.exclude_pause(1_000_000, 1_000_000)
+    assert table.expire(1_000_000 + SILENCE_MS) == {"broker-a": 1}
+
+
+def test_a_registration_of_the_incumbent_is_an_answer() -> None:
+    table = RouteTable()
+    table.register(said(), 1, 0)
+    challenged(table, OTHERS["a higher term"], 2, 1_000)
+    assert table.count_down_challenges(ANSWER_MS - 1)
+    table.register(said(), 1, 2_000)
+    assert not table.count_down_challenges(1)
+    challenged(table, OTHERS["a higher term"], 2, 1_000 + CHALLENGE_MS)
+    assert table.take_challenges() == [("broker-a", 1), ("broker-a", 1)]
+
+
+def test_a_broker_that_dials_again_is_no_challenger() -> None:
+    table = RouteTable()
+    table.register(said(previous=9), 1, 0)
+    change = table.register(said(previous=9), 2, 1)
+    assert (change.joined, change.superseded) == (False, 1)
+    assert table.take_challenges() == []
+
+
+def test_the_close_of_the_incumbents_connection_ends_the_challenge() -> None:
+    table = RouteTable()
+    table.register(said(), 1, 0)
+    challenged(table, OTHERS["a higher term"], 2, 1_000)
+    table.connection_closed(1)
+    assert table.register(OTHERS["a higher term"], 2, 1_001).joined
+
+
+def test_a_name_that_is_not_live_may_be_taken_by_another_store() -> None:
+    table = RouteTable()
+    table.register(said(), 1, 0)
+    table.connection_closed(1)
+    assert table.register(said(store=STORE_B, term=3, port=2), 2, 1).joined
+    # With the term of the store that had it, so that clients, which keep the address of the highest term, follow.
+    assert [(b.address, b.term) for b in table.brokers("internal")] == [("10.0.0.2:10911", 10)]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_copied_store_is_refused_by_its_lower_term_whether_or_not_the_other_lives(live: bool) -> None:
+    table = RouteTable()
+    table.register(said(term=10), 1, 0)
+    if not live:
+        table.connection_closed(1)
+    with pytest.raises(BrokerNameTakenError) as refused:
+        table.register(said(term=9, port=2), 2, 1)
+    for word in ("10.0.0.1:10911", "10.0.0.2:10911", "term 10", "term 9", "copies"):
+        assert word in str(refused.value)
+    assert registered(table) == {"broker-a": live}
+
+
+# The store's terms: (previous term, term) of one start after the other, and whether the nameserver accepts it.
+LINES: dict[str, list[tuple[int | None, int, bool]]] = {
+    "restarts": [(None, 10, True), (10, 11, True), (11, 12, True)],
+    "a first start": [(0, 10, True)],
+    "starts that ended before they registered": [(9, 10, True), (12, 13, True)],
+    "a nameserver that missed a start": [(9, 10, True), (11, 12, True), (12, 13, True)],
+    "a copy while the original is down, then the original": [(9, 10, True), (10, 20, True), (10, 30, False)],
+    "an older backup": [(9, 10, True), (10, 11, True), (9, 40, False)],
+    "a copy with a lower term": [(9, 10, True), (8, 9, False)],
+    "a copy that got its term in the same second": [(9, 10, True), (9, 10, False)],
+    "brokers of an earlier version": [(None, 10, True), (None, 11, True), (None, 10, False), (11, 12, True), (None, 13, True)],
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused(line: str) -> None:
+    table = RouteTable()
+    for connection, (previous, term, accepted) in enumerate(LINES[line]):
+        registration = said(term=term, previous=previous, port=connection + 1)
+        if accepted:
+            table.register(registration, connection, connection)
+            table.register(registration, connection, connection)  # its next period
+        else:
+            with pytest.raises(BrokerNameTakenError) as refused:
+                table.register(registration, connection, connection)
+            for word in ("last registered from 10.0.0.", f"term {term}", registration.address, "Do not delete either", "operations.md"):
+                assert word in str(refused.value)
+            assert "empty" not in str(refused.value)
+        table.connection_closed(connection)
+
+
+def test_a_copy_is_refused_at_once_while_the_original_lives() -> None:
+    table = RouteTable()
+    table.register(said(term=10, previous=9), 1, 0)
+    with pytest.raises(BrokerNameTakenError, match="has not seen term 10"):
+        table.register(said(term=11, previous=9, port=2), 2, 1)
+    assert table.take_challenges() == []
+
+
+def test_a_nameserver_that_starts_empty_accepts_any_start() -> None:
+    assert RouteTable().register(said(term=30, previous=10), 1, 0).joined
+
+
+def test_nothing_that_a_nameserver_says_or_logs_has_the_proof() -> None:
+    table = RouteTable()
+    registration = said(previous=9)
+    table.register(registration, 1, 0)
+    shown = [repr(registration), repr(table.brokers("internal")), repr(table._brokers)]
+    shown += [challenged(table, other, 2, 1) for other in OTHERS.values()]
+    table.confirm_alive("broker-a", 1, 2)
+    for other in OTHERS.values():
+        with pytest.raises(BrokerNameTakenError) as refused:
+            table.register(other, 2, 3)
+        shown.append(str(refused.value))
+    assert not any(PROOF in text for text in shown)
