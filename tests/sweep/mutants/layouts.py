@@ -67,7 +67,8 @@ def removed_queues_come_back(patch: Patches) -> None:
 
 TOPICS = "tests/unit/broker/test_topic_table.py::"
 ROOM = "tests/unit/nameserver/test_topic_quota.py::"
-ROUTES = "tests/unit/nameserver/test_route_table.py::"
+CHALLENGES = "tests/unit/nameserver/test_route_challenges.py::"
+PARTS = "tests/unit/nameserver/test_route_parts.py::"
 OWNERS = "tests/unit/nameserver/test_name_owner.py::"
 OWN = "tests/unit/broker/test_system_topics.py::"
 
@@ -84,13 +85,13 @@ def topics_have_no_limit(patch: Patches) -> None:
     patch.set(TopicTable, "_check_room", lambda self, topic, known: None)
 
 
-@mutant("first", aimed=ROUTES + "test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_left_out")
+@mutant("first", aimed=CHALLENGES + "test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_left_out")
 def entries_of_layouts_have_no_limit(patch: Patches) -> None:
     """A nameserver keeps at most 2^20 entries of layouts."""
     patch.set(LayoutTable, "more_entries", lambda self, layout: 0)
 
 
-@mutant("first", aimed=ROUTES + "test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcomer")
+@mutant("first", aimed=PARTS + "test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcomer")
 def a_registration_that_begins_again_is_new(patch: Patches) -> None:
     """A registration in parts that begins again on its connection keeps the time at which it began, and so its place in the order."""
     arrive = RouteTable._collect_part
@@ -109,7 +110,7 @@ def system_topics_have_layouts(patch: Patches) -> None:
     patch.set(layouts, "is_sendable_topic", lambda topic: True)
 
 
-@mutant("first", aimed=ROUTES + "test_an_invalid_layout_is_left_out_and_named_and_the_others_count")
+@mutant("first", aimed=CHALLENGES + "test_an_invalid_layout_is_left_out_and_named_and_the_others_count")
 def one_layout_refuses_a_broker(patch: Patches) -> None:
     """A nameserver leaves an impossible layout out, and takes the registration."""
     take = RouteTable._adopt_layouts
@@ -181,7 +182,7 @@ def a_higher_term_replaces(patch: Patches) -> None:
     patch.set(RouteTable, "_check_challenge", lambda self, known, said, now_ms: None)
 
 
-@mutant("first", aimed=ROUTES + "test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_over")
+@mutant("first", aimed=CHALLENGES + "test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_over")
 def silent_brokers_keep_their_name(patch: Patches) -> None:
     """A registered broker that does not respond within 5 s is replaced."""
     patch.set(route_table, "CHALLENGE_MS", 1 << 40)
@@ -199,13 +200,13 @@ def standstills_of_nameservers_count_as_silence(patch: Patches) -> None:
     patch.set(RouteTable, "exclude_pause", lambda self, pause_ms, now_ms: None)
 
 
-@mutant("first", aimed=ROUTES + "test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused")
+@mutant("first", aimed=CHALLENGES + "test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused")
 def copies_are_accepted(patch: Patches) -> None:
     """A store that has not seen the term that was accepted last is refused."""
     patch.set(route_table, "check_term", lambda known, new: None)
 
 
-@mutant("first", aimed=ROUTES + "test_a_registered_broker_that_answers_is_not_replaced")
+@mutant("first", aimed=CHALLENGES + "test_a_registered_broker_that_answers_is_not_replaced")
 def proofs_are_not_compared(patch: Patches) -> None:
     """A registration without the store's proof is of another store, whatever else it names."""
     patch.set(
@@ -233,7 +234,7 @@ def a_replaced_store_stays_the_owner(patch: Patches) -> None:
     patch.set(route_table, "OWNER_MS", 1 << 60)
 
 
-@mutant("first", aimed=ROUTES + "test_a_registration_counts_with_its_last_part")
+@mutant("first", aimed=PARTS + "test_a_registration_counts_with_its_last_part")
 def the_first_part_is_the_whole(patch: Patches) -> None:
     """A registration in parts counts with its last part, and has the topics of all parts."""
     arrive = RouteTable._collect_part
@@ -246,7 +247,7 @@ def the_first_part_is_the_whole(patch: Patches) -> None:
     patch.set(RouteTable, "_collect_part", forgets)
 
 
-@mutant("first", aimed=ROUTES + "test_a_broker_that_was_never_routed_is_forgotten_with_its_connection")
+@mutant("first", aimed=CHALLENGES + "test_a_broker_that_was_never_routed_is_forgotten_with_its_connection")
 def strangers_are_remembered(patch: Patches) -> None:
     """A broker that was never routed is forgotten when its connection is gone."""
 
