@@ -1,8 +1,8 @@
 """The store of one broker: one log of all queues' records and of the broker's state, with consume queues built from it.
 
-RocketMQ: DefaultMessageStore. The event loop is the only writer. `append_frame` and `append_state` put records into memory and give them
-their places in the log and in their queue. The end of the loop turn writes them with one pwritev, and they are confirmed at once or after
-a sync that turns share (log_writer.py); then readers see them.
+RocketMQ: DefaultMessageStore. The event loop is the only writer. `append_frame` and `append_state` add records in memory and give them
+their positions in the log and in their queue. At the end of the loop turn they are written with one pwritev. They are confirmed at once, or
+after a sync that turns share (log_writer.py), and then readers see them.
 """
 
 from collections.abc import Iterator
@@ -43,16 +43,16 @@ from lockstep.runtime.log_limit import log_limited
 log = get_logger("broker")
 
 STATE_SHARE = 8
-"""Of a log file, one part in so many is for state records while no descriptor is free: sends can be refused, state records can't."""
+"""One of this many parts of a log file is for state records only while no descriptor is free: sends can be refused, state records can't."""
 YOUNG_MEMORY_PERCENT = 40
 """RocketMQ: accessMessageInMemoryMaxRatio. A queue whose first message is nearer to the log's end than this share of memory is young."""
 
 
 class Store:
-    """Open it, recover, sync, mark the boot: then it serves. Everything but the waiting reads happens on the event loop."""
+    """Serves after `open`, `recover`, `sync` and `mark_boot`. Everything except the waiting reads runs on the event loop."""
 
     def __init__(self, config: StoreConfig, host: Host, directory: StoreDirectory, identity: StoreIdentity, *, clean: bool) -> None:
-        """`open` makes one."""
+        """Called by `open` only."""
         self._config = config
         self._host = host
         self._directory = directory
@@ -60,38 +60,38 @@ class Store:
             host.files, directory.log, identity.segment_bytes, config.tail_bytes, directory.presence, directory.next_log_path
         )
         self._state_room = identity.segment_bytes // STATE_SHARE
-        """Bytes of a log file that are for state records alone, while there is no descriptor for the next file."""
+        """Bytes of a log file that are for state records only, while there is no descriptor for the next file."""
         self.sent_record_bytes_max = min(config.record_bytes_max, self._log.frame_bytes_max - COPY_GROWTH_BYTES_MAX)
-        """The largest record that a sender may send: any copy of it fits a file of the log, too."""
+        """The largest record that a sender may send, so that any copy of it also fits into a file of the log."""
         self._queues = QueueTable(directory.queue_files(identity, config.open_file_count_max), config.queue_tail_bytes)
         self._snapshots = Snapshots(host.files, directory)
         self.damage = DamageTable()
         """Known damage of the log, and the messages lost with it."""
         self._disk = DiskWatch(config, host.files)
         self.writer = LogWriter(config, host, directory, self._log, self._queues, self._disk)
-        """Writes what is appended, and calls back when it is confirmed."""
+        """Writes the appended records, and calls back when they are confirmed."""
         self._tasks = Tasks(self.writer.fail)
         self._checkpointer = Checkpointer(config, host, directory, self.writer.flusher, self._queues, self._snapshots)
         self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
         self._repairs = QueueRepairs(self._log, self._queues, self.damage, directory, host, self._tasks)
         self.scrubber = Scrubber(self._log, self._queues, self.damage, self._repairs, host, config.scrub_bytes_per_s)
-        """Looks for damage in what the log and the queues have on the disk."""
+        """Looks for damage in the files of the log and the queues."""
         self._query = Query(self._log, self._queues, self.damage, host, config.record_bytes_max)
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots, directory)
         self._state = LogState()
         self._recovered = False
         self._log_start = identity.log_start
         self.reading = RecoveryProgress(host.clock)
-        """How far `recover` has come."""
+        """How far `recover` has read."""
         self.store_id = identity.store_id
         self.proof: str | None = None
         """The store's secret (lockstep/proof)."""
         self.accepted_term, self.last_term = directory.terms()
-        """The last term that a nameserver may have accepted, and the term of the last start (lockstep/term); zeros when not known."""
+        """The last term that a nameserver may have accepted, and the term of the last start (lockstep/term). Zeros if not known."""
         self.stopped_clean = clean
-        """The last run closed the store in order (true for a new one)."""
+        """Whether the last run closed the store in order. True for a new store."""
         self._found_clean = clean
-        """So it did, and this start has changed nothing; `_found_end` is where it found the end of the log."""
+        """Whether it did and this start has changed nothing. `_found_end` is where this start found the end of the log."""
         self._found_end = -1
         self._last_boot = directory.boot()
         self._boot_id = ""
@@ -102,7 +102,7 @@ class Store:
 
     @classmethod
     async def open(cls, config: StoreConfig, host: Host, identity: Identity) -> "Store":
-        """Locks the directory and opens its files; a missing directory becomes a new store.
+        """Lock the directory and open its files. A missing directory becomes a new store.
 
         Raises StoreInUseError (exit 6), IdentityError (4), StoreCorruptError (5) and StoreDiskError (3).
         """
@@ -138,9 +138,9 @@ class Store:
         return store
 
     async def recover(self, replay: Replay) -> Recovery:
-        """Reads the log from the last snapshot on, cuts an unfinished tail and hands the state to `replay`.
+        """Read the log from the last snapshot on, cut an unfinished tail, and pass the state to `replay`.
 
-        StoreCorruptError where what a sync had covered is damaged. Nothing is confirmed before the next `sync`.
+        Raises StoreCorruptError if synced bytes are damaged. Nothing is confirmed before the next `sync`.
         """
         recoverer = Recoverer(
             self._config,
@@ -183,12 +183,12 @@ class Store:
         trusted: bool = False,
         sequenced: bool = False,
     ) -> Appended:
-        """Appends `count` records of one queue, as record.py lays them out with the broker's fields zero.
+        """Append `count` records of one queue in the layout of record.py, with the broker's fields zero.
 
-        `trusted`: the broker made the records itself; names and counters of its own are allowed. `sequenced`: the frame carries the
+        `trusted`: the broker made the records, so its own property names and counters are allowed. `sequenced`: the frame has the
         `__LS_SEQ` of an idempotent producer, and the caller has checked it.
-        MessageIllegalError names the record and the rule that it breaks; ServiceNotAvailableError below the disk reserve and while closing.
-        Not confirmed when this returns: see `when_confirmed`.
+        Raises MessageIllegalError, which names the record and the rule that it breaks, and ServiceNotAvailableError below the disk reserve
+        and while closing. The frame is not confirmed on return: see `LogWriter.when_confirmed`.
         """
         self.writer.check_open()
         size = len(frame)
@@ -239,24 +239,24 @@ class Store:
         return Appended(queue_offset, position, store_ms)
 
     def now_ms(self) -> int:
-        """Wall time as the next record is stamped with. It follows no jump of the wall clock: see `upkeep`."""
+        """Return the wall time for the stamp of the next record. It does not follow jumps of the wall clock: see `upkeep`."""
         return self._state.stamps.now_ms()
 
     def upkeep(self) -> None:
-        """Call it every second: follows the wall clock, and opens the next file of the log if there was no descriptor for it."""
+        """Follow the wall clock, and open the next file of the log if there was no descriptor for it. Call it every second."""
         self.follow_clock()
         self._log.prepare()
 
     def follow_clock(self) -> None:
-        """Sets the clock of the store where a jump of the wall clock has lasted 5 minutes.
+        """Set the clock of the store if a jump of the wall clock has lasted for 5 minutes.
 
-        That is in the log before any record that is stamped by the clock as it is then.
+        This is in the log before any record that is stamped by the new setting.
         """
         if not self.writer.has_failed and (by_ms := self._state.stamps.follow()):
             self._append_clock(by_ms)
 
     def record_clock(self) -> None:
-        """Appends the first clock record of a start. Call it before anything else is appended."""
+        """Append the first clock record of a start. Call it before anything else is appended."""
         self._append_clock(self._clock_was_set_ms)
 
     def _append_clock(self, by_ms: int) -> None:
@@ -266,35 +266,35 @@ class Store:
         stamps.recorded(self._state.last_record, boot_id, boot_ms, now_ms, by_ms)
 
     def safe_now_ms(self) -> int:
-        """The earlier one of `now_ms` and the wall clock: what is old by both is old."""
+        """Return the earlier one of `now_ms` and the wall clock: old records must be old by both."""
         return min(self.now_ms(), self._host.clock.wall_ms())
 
     @property
     def clock_sets(self) -> int:
-        """How often the clock of the store was set. Each time `now_ms` and `stored_ms` change: compare them afresh."""
+        """Return how often the clock of the store was set. Each time `now_ms` and `stored_ms` change, and must be compared again."""
         return self._state.stamps.set_count
 
     def stored_ms(self, position: int, stamp_ms: int) -> int:
-        """When the record at a log position was stored, by the clock as it is set now: its stamp, moved by what the clock was set since."""
+        """Return when the record at a log position was stored, by the current setting of the clock."""
         return self._state.stamps.true_ms(position, stamp_ms)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """The queues of a topic that have, or had, messages."""
+        """Return the queues of a topic that have, or had, messages."""
         return [queue.queue_id for queue in self._queues.of_topic(topic)]
 
     def stored_queue_ids(self, topic: str) -> list[int]:
-        """The queues of a topic in which messages lie now."""
+        """Return the queues of a topic that have messages now."""
         return [queue.queue_id for queue in self._queues.of_topic(topic) if queue.min < queue.next]
 
     @property
     def state_bytes_max(self) -> int:
-        """The longest body that a state record may have: it has to fit a file of the log."""
+        """The longest body of a state record, which has to fit into a file of the log."""
         fitting = self._log.frame_bytes_max - RECORD_BYTES_MIN - len(STATE_TOPIC)
         asked = self._config.state_bytes_max
         return fitting if asked is None else min(asked, fitting)
 
     def append_state(self, body: bytes) -> None:
-        """Appends a state record. Goes on below the disk reserve."""
+        """Append a state record, also below the disk reserve."""
         self.writer.check_healthy()
         if not self._recovered:
             raise StateError("the store has not recovered yet")
@@ -327,10 +327,10 @@ class Store:
     # -- marks of a start ------------------------------------------------------------------------
 
     def may_have_forgotten(self, boot_id: str) -> bool:
-        """Whether readers may have seen a suffix of the log that is not there any more.
+        """Whether readers may have seen a suffix of the log that is lost now.
 
-        So it is where the machine went down under a store that served with async flush: in that run's mode, whatever this one's is. A
-        killed process alone leaves its writes in the page cache.
+        This is so if the machine crashed under a store that served with async flush in that run, whatever the current mode is. If only the
+        process was killed, its writes are in the page cache.
         """
         if self._last_boot is None or self.stopped_clean:
             return False
@@ -338,9 +338,9 @@ class Store:
         return boot_id != last_boot_id and flush != FlushMode.SYNC.value
 
     async def mark_terms(self, *, accepted: int, last: int) -> None:
-        """Stores both terms beside the log, durably. Raises StoreDiskError.
+        """Store both terms outside the log, durably. Raises StoreDiskError.
 
-        A start stores its own term as accepted before it registers with it, and takes that back when every nameserver refused it.
+        A start stores its own term as accepted before it registers with it, and reverts that if every nameserver refused it.
         """
         try:
             await self._host.threads.run(self._directory.mark_terms, accepted, last)
@@ -348,7 +348,7 @@ class Store:
             raise StoreDiskError(f"store {self._config.path}: the term can't be stored: {error}") from error
 
     async def mark_boot(self, boot_id: str) -> None:
-        """Stores the kernel's boot id, durably. Last, once what a start decided is durable. StoreDiskError where that failed."""
+        """Store the kernel's boot id, durably, after everything that a start decided is durable. Raises StoreDiskError."""
         try:
             await self._host.threads.run(self._directory.mark_boot, boot_id, self._config.flush.value)
         except OSError as error:
@@ -357,13 +357,14 @@ class Store:
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot_due(self, now_ms: int) -> bool:
-        """By the monotonic clock: enough log since the last one, or enough time and any change."""
+        """Whether enough was logged since the last snapshot, or anything was and enough time of the monotonic clock has passed."""
         return not self.writer.has_failed and self._checkpointer.due(self._log.end, now_ms)
 
     async def write_snapshot(self, plain: object) -> None:
-        """Makes `plain` (what msgpack can pack, and Rows; tuples come back as lists) the snapshot of the log's present end.
+        """Write `plain` as the snapshot of the present end of the log: values that msgpack can pack, and SnapshotRows.
 
-        Take `plain` and call this in one loop turn. It is packed in slices, and written when the log is durable up to here; two are kept.
+        Make `plain` and call this in one loop turn. It is packed in slices, and written when the log is durable up to here. Two snapshots
+        are kept. Tuples are read back as lists.
         """
         if self._checkpointer.running:
             raise StateError("a snapshot is being written already")
@@ -389,7 +390,7 @@ class Store:
             self._checkpointer.running = False
 
     def _head(self, position: int) -> bytes | None:
-        """The head of the record at `position`: it tells this log from another one with a record at the same place."""
+        """Return the head of the record at `position`. It distinguishes this log from another one with a record at the same position."""
         head = self._log.from_tail(position, BODY_AT)
         if head is None and (segment := self._log.segment_of(position)) is not None:
             head = segment.file.pread(BODY_AT, position - segment.start)
@@ -400,10 +401,11 @@ class Store:
     def read(
         self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
     ) -> ReadResult | None:
-        """Confirmed messages from `offset` on, at most `max_count` and `max_bytes` (the first always fits), those whose tag hash is wanted.
+        """Return confirmed messages from `offset` on, at most `max_count` and `max_bytes` (the first always fits), with one of the tag
+        hashes.
 
-        None where the disk would have to be waited for: then `read_cold`. What damage has lost is answered as LOST. RetryLaterError while
-        an entry that does not fit its record is compared with the log.
+        Return None if that would wait for the disk: then call `read_cold`. Messages lost to damage give the status LOST. Raises
+        RetryLaterError while an entry that does not match its record is compared with the log.
         """
         try:
             return self._reader.read(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
@@ -413,31 +415,31 @@ class Store:
     async def read_cold(
         self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
     ) -> ReadResult:
-        """As `read`, waiting for the disk in a worker thread."""
+        """As `read`, but wait for the disk in a worker thread."""
         try:
             return await self._reader.read_waiting(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
         except MismatchError as mismatch:
             raise self._repairs.begin(mismatch) from None
 
     async def read_some(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
-        """At once where it can be, else when the disk has answered. Raises OSError and RetryLaterError."""
+        """Read at once if possible, else wait for the disk. Raises OSError and RetryLaterError."""
         result = self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
         if result is None:
             result = await self.read_cold(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
         return result
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(first offset, one behind the last) of what readers may see; (0, 0) for an unknown queue."""
+        """Return (first offset, end) of the visible messages, or (0, 0) for an unknown queue."""
         queue = self._queues.get((topic, queue_id))
         return (0, 0) if queue is None else (queue.min, queue.visible)
 
     def end_offset(self, topic: str, queue_id: int) -> int:
-        """The offset that the next message gets: appended, confirmed or not."""
+        """Return the offset of the next message, after all appended ones, confirmed or not."""
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.next
 
     def young_queue(self, topic: str, queue_id: int) -> bool:
-        """Nothing was removed from it and its first message is still among the recent ones: a group without progress starts at 0.
+        """Whether nothing was removed and the first message is still a recent one, so that a group without progress begins at 0.
 
         RocketMQ: ConsumerManageProcessor.queryConsumerOffset.
         """
@@ -448,23 +450,23 @@ class Store:
         return queue.min == 0 and self._log.end - queue.min_position <= near
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first offset whose message has the store time `timestamp_ms` or a later one; the queue's end where there is none.
+        """Return the first offset whose message has the store time `timestamp_ms` or a later one, or the queue's end.
 
-        No message with such a store time is skipped. Where the clock was set back, older messages may follow.
+        No message with such a store time is skipped. If the clock was set back, older messages may follow.
         """
         return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.stretches())
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        """The message at a log offset; None where none begins, where it is not confirmed yet, or where it is the broker's own state."""
+        """Return the message at a log offset. None if no message begins there, it is not confirmed yet, or it is state of the broker."""
         return await self._query.record_at(physical_offset, self.writer.confirmed)
 
     # -- upkeep ----------------------------------------------------------------------------------
 
     async def retention(self, now_ms: int) -> list[Moved]:
-        """Removes old segments; (topic, queue id, new minimum) of the queues that lost messages. `now_ms`: wall time, best `safe_now_ms`.
-        Writes the table of damage where the disk had refused it.
+        """Remove old segments. Return (topic, queue id, new minimum) of the queues that lost messages.
 
-        StoreDiskError where the disk refused: what is gone is not known any more, so that is final too.
+        `now_ms` is wall time, best `safe_now_ms`. Also writes the table of damage if that failed before. Raises StoreDiskError if the disk
+        fails, which is final too: it is not known then which files were removed.
         """
         try:
             moved = await self._retention.run(now_ms, self._state.stamps)
@@ -477,35 +479,35 @@ class Store:
         return moved
 
     def check_append(self, size: int) -> None:
-        """ServiceNotAvailableError where a frame of `size` bytes would be refused: below the disk reserve and while closing."""
+        """Raise ServiceNotAvailableError if a frame of `size` bytes would be refused: below the disk reserve and while closing."""
         self.writer.check_open()
         if size > self._disk.room:
             self._disk.make_room(size, self._host.clock.monotonic_ms())
 
     def check_beginning(self, what: str) -> None:
-        """ServiceNotAvailableError where the disk has room only for changes of what is there, not for `what`, which is new."""
+        """Raise ServiceNotAvailableError if the disk has room only for changes of existing state, not for `what`, which is new."""
         self._disk.check_beginning(what, self._host.clock.monotonic_ms())
 
     def disk_status(self) -> DiskStatus:
-        """A fresh look at the file system."""
+        """Return the present use of the file system."""
         return self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
 
     def queue_totals(self) -> Iterator[tuple[str, int, int]]:
-        """(topic, messages, bytes) of each queue: messages that it was ever given, bytes of records since the store was opened.
+        """Yield (topic, messages, bytes) of each queue: all messages ever appended, and record bytes since the store was opened.
 
-        Each as of the turn in which it is asked for.
+        Each value is that of the turn in which it is yielded.
         """
         return ((queue.topic, queue.visible, queue.bytes_in) for queue in list(self._queues))
 
     def drop_topic(self, topic: str) -> None:
-        """Hides the topic's messages for good. A topic made again under the name goes on with higher queue offsets."""
+        """Hide the topic's messages permanently. If the topic is created again, its queue offsets continue above."""
         self._queues.drop_topic(topic)
 
     async def close(self, clean: bool = True, *, refused: bool = False) -> None:
-        """Syncs and closes; `clean` False leaves everything as a killed process would.
+        """Sync and close. With `clean` False leave everything as a killed process would.
 
-        `refused`: the start has failed. A store that had been stopped in order, and that this start has not changed, still counts as
-        stopped in order.
+        `refused`: the start has failed. A store that had been stopped in order and was not changed by this start still counts as stopped
+        in order.
         """
         self.writer.refusal = self.writer.refusal or "the broker is stopping"
         try:
