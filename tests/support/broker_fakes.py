@@ -170,7 +170,7 @@ class FakeStore:
     ) -> ReadResult:
         return self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes)
 
-    async def read_some(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
+    async def read_or_wait(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
         result = self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
         if result is None:
             result = await self.read_cold(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)

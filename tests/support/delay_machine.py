@@ -70,7 +70,7 @@ class Machine:
         first, end = self.store.bounds("orders", 2)
         found: list[bytes] = []
         while first + len(found) < end:
-            result = await self.store.read_some("orders", 2, first + len(found), 100, 1 << 20)
+            result = await self.store.read_or_wait("orders", 2, first + len(found), 100, 1 << 20)
             data = b"".join(result.parts)
             found += [RecordView(data, begin).body for begin, _ in split_records(data)]
         return found

@@ -192,7 +192,7 @@ async def read_told(store: Store, topic: str = "orders", queue_id: int = 0) -> T
     offset, high = store.bounds(topic, queue_id)
     while offset < high:
         try:
-            result = await store.read_some(topic, queue_id, offset, 7, 4096)
+            result = await store.read_or_wait(topic, queue_id, offset, 7, 4096)
         except SystemBusyError:
             told.busy_count += 1
             assert told.busy_count < 200, f"{topic} {queue_id} at {offset} stays busy"

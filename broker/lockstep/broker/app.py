@@ -162,10 +162,10 @@ class Broker:
     def _build(self, store: Store, state: BrokerState, connections_max: int) -> Server:
         """Create processors, dispatcher and server for the recovered state."""
         host, config, coordination = self._host, self.config, state.coordination
-        topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics, may_begin=store.check_beginning)
+        topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics, may_begin=store.check_new_state)
         limits = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **limits)
-        group_topics = GroupTopics(state.topics, may_begin=store.check_beginning)
+        group_topics = GroupTopics(state.topics, may_begin=store.check_new_state)
         budget = TurnBudget(LANE_ITEMS_PER_TURN)
         self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         processors = [

@@ -255,7 +255,7 @@ class DelayedDelivery:
         why = ""
         for count in (TURN_COUNT, 1):
             try:
-                return await self._store.read_some(SCHEDULE_TOPIC, queue_id, offset, count, TURN_BYTES)
+                return await self._store.read_or_wait(SCHEDULE_TOPIC, queue_id, offset, count, TURN_BYTES)
             except (OSError, StoreCorruptError, SystemBusyError) as error:
                 why = str(error)
         if self._unreadable.get(queue_id) != offset:

@@ -115,7 +115,7 @@ class BrokerMetrics:
                 continue  # its topic was deleted meanwhile
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
             try:
-                read = await self._store.read_some(topic, queue_id, offset, 1, READ_BYTES)
+                read = await self._store.read_or_wait(topic, queue_id, offset, 1, READ_BYTES)
             except (OSError, StoreCorruptError, SystemBusyError):
                 continue  # a pull of it fails with the reason; the other metrics are still reported
             if read.parts:

@@ -48,7 +48,7 @@ class BrokerState:
         self.sequences = SequenceTable()
         self.delays = DelayTable(self.journal)
         self.coordination = Coordination(config, self.layouts, store, self.journal)
-        self.coordination.state.disk_check = store.check_beginning
+        self.coordination.state.disk_check = store.check_new_state
         self.on_topic_changed: list[Callable[[str], None]] = []
         store.writer.before_write = self.write_changes
 

@@ -44,7 +44,7 @@ def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_a_wall_clock_that_is_set_forward_for_good_makes_no_delay_early")
 def a_step_of_the_clock_is_kept_in_memory(patch: Patches) -> None:
     """How the clock was set is in the log: a start knows it."""
-    patch.set(StoreClock, "read", lambda self, position, body: body.startswith(PREFIX))
+    patch.set(StoreClock, "read_clock_record", lambda self, position, body: body.startswith(PREFIX))
 
 
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_many_small_steps_of_the_wall_clock_make_no_delay_early_or_late")
@@ -125,5 +125,5 @@ def steps_of_the_clock_are_kept_without_a_limit(patch: Patches) -> None:
 @mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_a_search_by_time_skips_nothing_where_steps_were_left_out")
 def a_search_by_time_forgets_the_steps_that_were_left_out(patch: Patches) -> None:
     """Where steps back were left out, a search by time allows for stamps that fall."""
-    stretches = ClockSteps.stretches
-    patch.set(ClockSteps, "stretches", lambda self: [each._replace(fall_ms=0) for each in stretches(self)])
+    stretches = ClockSteps.rising_ranges
+    patch.set(ClockSteps, "rising_ranges", lambda self: [each._replace(fall_ms=0) for each in stretches(self)])

@@ -42,7 +42,7 @@ def removed_files_are_synced_as_if_they_were_there(patch: Patches) -> None:
 @mutant("rot", aimed=f"{TESTS}/test_damage_laws.py::test_what_is_damaged_is_refused_or_reported_and_nothing_else_is_lost")
 def queue_files_are_cut_before_the_log_was_read(patch: Patches) -> None:
     """A start that is refused has changed no file."""
-    patch.set(QueueFiles, "hold", lambda self: None)
+    patch.set(QueueFiles, "postpone_changes", lambda self: None)
 
 
 @mutant("rot", aimed=f"{TESTS}/test_foreign.py::test_a_foreign_log_with_anything_that_is_not_read_is_refused_at_its_place")
@@ -70,7 +70,7 @@ def zero_entries_count_as_removed(patch: Patches) -> None:
 @mutant("files", aimed=f"{TESTS}/test_put_off.py::test_a_snapshot_that_is_put_off_leaves_its_consume_queues_to_the_next_one")
 def a_snapshot_that_is_put_off_counts_its_queues_as_synced(patch: Patches) -> None:
     """Consume-queue files that a snapshot could not sync are synced by the next one."""
-    patch.set(QueueFiles, "put_back", lambda self, paths, directories: None)
+    patch.set(QueueFiles, "mark_unsynced", lambda self, paths, directories: None)
 
 
 @mutant("files", aimed=f"{TESTS}/test_put_off.py::test_retention_keeps_what_a_snapshot_needs_until_its_file_is_removed")

@@ -27,7 +27,7 @@ def answered_before_confirmed(patch: Patches) -> None:
 @mutant("fsync", "power")
 def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
     """The response to a repeat waits for the log too: the first frame may not be durable yet."""
-    wait = CommitWaiters.wait
+    wait = CommitWaiters.call_when_confirmed
 
     def impatient(self: CommitWaiters, callback: Any, turn_is_open: bool) -> None:
         if turn_is_open:
@@ -35,19 +35,19 @@ def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
         else:
             callback()
 
-    patch.set(CommitWaiters, "wait", impatient)
+    patch.set(CommitWaiters, "call_when_confirmed", impatient)
 
 
 @mutant("blackout")
 def shown_before_confirmed(patch: Patches) -> None:
     """Readers see confirmed messages only."""
-    add = ConsumeQueue.add
+    add = ConsumeQueue.add_entries
 
     def shown(self: ConsumeQueue, entries: bytes, count: int) -> None:
         add(self, entries, count)
         self.visible = self.next
 
-    patch.set(ConsumeQueue, "add", shown)
+    patch.set(ConsumeQueue, "add_entries", shown)
 
 
 @mutant("fsync", "power", aimed="tests/unit/broker/store/test_crashes.py::test_what_was_confirmed_survives_and_nothing_is_invented")

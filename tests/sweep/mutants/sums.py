@@ -74,7 +74,7 @@ def groups_in_use_are_forgotten(patch: Patches) -> None:
 )
 def what_begins_takes_the_reserve(patch: Patches) -> None:
     """Below half the disk reserve nothing begins: the rest is for changes of existing state."""
-    patch.set(DiskWatch, "check_beginning", lambda self, what, now_ms: None)
+    patch.set(DiskWatch, "check_new_state", lambda self, what, now_ms: None)
 
 
 @mutant(

@@ -46,7 +46,7 @@ async def delivered(machine: Machine) -> list[tuple[bytes, bytes, int, int, int,
     first, end = machine.store.bounds("orders", 2)
     found = []
     while first + len(found) < end:
-        result = await machine.store.read_some("orders", 2, first + len(found), 100, 1 << 20)
+        result = await machine.store.read_or_wait("orders", 2, first + len(found), 100, 1 << 20)
         data = b"".join(result.parts)
         for begin, _ in split_records(data):
             view = RecordView(data, begin)
@@ -122,7 +122,7 @@ def missing(*_: object, **__: object) -> None:
     raise KeyError("missing")
 
 
-@pytest.mark.parametrize("place", ["_deliver_message", "stored_ms", "read_some", "parts"])
+@pytest.mark.parametrize("place", ["_deliver_message", "stored_ms", "read_or_wait", "parts"])
 async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed_over_and_the_others_are_delivered(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,13 +130,13 @@ async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed
     await waiting(machine)
     await machine.start()
     store, delays = machine.store, machine.delays
-    pass_on, stored_ms, read_some = delays._deliver_message, store.stored_ms, store.read_some
+    pass_on, stored_ms, read_some = delays._deliver_message, store.stored_ms, store.read_or_wait
     begin, _ = harmed(machine)
 
     async def failing_read(topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> object:
         result = await read_some(topic, queue_id, offset, 1 if place == "parts" else max_count, max_bytes)
         if offset <= HARMED < offset + result.count:
-            if place == "read_some":
+            if place == "read_or_wait":
                 raise KeyError("missing")
             result.parts[0] = b"\0" * len(result.parts[0])
         return result
@@ -146,13 +146,13 @@ async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed
     elif place == "stored_ms":
         monkeypatch.setattr(store, place, lambda at, stamp: missing() if at == begin else stored_ms(at, stamp))
     else:
-        monkeypatch.setattr(store, "read_some", failing_read)
+        monkeypatch.setattr(store, "read_or_wait", failing_read)
     await looks(machine, 10)
     monkeypatch.undo()
     found = [body for body, *_ in await delivered(machine)]
     failed = [record for record in caplog.records if "delay.failed" in record.getMessage()]
     assert all(record.exc_info for record in failed), "with its traceback"
-    if place != "read_some":
+    if place != "read_or_wait":
         assert found == [b"before", b"behind"]
         assert len(failed) == ATTEMPTS_MAX
         assert store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]

@@ -449,7 +449,7 @@ async def test_a_gap_that_ends_where_it_begins_is_looked_at_again_later_and_writ
         reads += 1
         return ReadResult(ReadStatus.OFFSET_TOO_SMALL, offset, offset, offset + 1)
 
-    machine.store.read_some = gone  # type: ignore[method-assign]
+    machine.store.read_or_wait = gone  # type: ignore[method-assign]
     await machine.look()
     assert reads == 1
     assert machine.table.next_offset(FIRST) == 0

@@ -264,7 +264,7 @@ async def test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answere
         store = broker._store
         assert store is not None
         if half == "the queue after the log":
-            monkeypatch.setattr(store._queues, "added", missing)
+            monkeypatch.setattr(store._queues, "entries_added", missing)
         elif half == "the sequence after the frame":
             monkeypatch.setattr(broker.state.sequences, "record_frame", missing)
         else:

@@ -72,7 +72,7 @@ class SendBackProcessor:
     async def dead_letter(self, request: Request) -> Outcome:
         header: DeadLetterHeader = request.header
         check_group(header.consumer_group)
-        result = await self._store.read_some(header.topic, header.queue_id, header.offset, 1, 1)
+        result = await self._store.read_or_wait(header.topic, header.queue_id, header.offset, 1, 1)
         if request.endpoint.closed:
             return NO_RESPONSE
         key = (header.consumer_group, header.topic, header.queue_id)

@@ -54,7 +54,7 @@ class CheckReport:
     """Bytes after the synced length. The next start cuts those that are not records. That is not damage."""
     problems: list[Problem] = field(default_factory=list)
 
-    def add(self, kind: str, where: str, what: str) -> None:
+    def add_problem(self, kind: str, where: str, what: str) -> None:
         self.problems.append(Problem(kind, where, what))
 
 
@@ -67,14 +67,14 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
         report = CheckReport(path)
         text = directory.read(f"{directory.own}/identity")
         if text is None:
-            report.add(
+            report.add_problem(
                 "file", f"{directory.own}/identity", "is missing: this is no store of a lockstep broker, or it has lost its identity"
             )
             return report
         try:
             identity = parse_identity(text, f"{directory.own}/identity")
         except (StoreCorruptError, IdentityError) as error:
-            report.add("file", f"{directory.own}/identity", str(error))
+            report.add_problem("file", f"{directory.own}/identity", str(error))
             return report
         report.broker = f"{identity.broker_name} of {identity.cluster}"
         try:
@@ -83,7 +83,7 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
             wrong = misplaced(error, path)
             if wrong is None:
                 raise
-            report.add("file", str(error.filename), str(wrong))
+            report.add_problem("file", str(error.filename), str(wrong))
     return report
 
 
@@ -134,7 +134,7 @@ class _Check:
             try:
                 self._damage.restore(known, directory.damage_path)
             except StoreCorruptError as error:
-                report.add("file", directory.damage_path, str(error))
+                report.add_problem("file", directory.damage_path, str(error))
         survey = self._survey()
         if survey is None:
             return
@@ -151,24 +151,24 @@ class _Check:
         try:
             found = log_files(self._files, self._directory.log)
         except StoreCorruptError as error:
-            report.add("file", f"log position {error.position}", str(error))
+            report.add_problem("file", f"log position {error.position}", str(error))
             return None
         try:
             start = recorded_start(self._files, self._directory)
         except StoreCorruptError as error:
-            report.add("file", f"{self._directory.own}/start", str(error))
+            report.add_problem("file", f"{self._directory.own}/start", str(error))
         refused = False
         for cut_corrupt in (False, True):
             try:
                 survey = self._directory.survey_log(self._identity, found, start, cut_corrupt=cut_corrupt)
             except StoreCorruptError as error:
                 refused = True
-                report.add("file", f"log position {error.position}", str(error))
+                report.add_problem("file", f"log position {error.position}", str(error))
                 if cut_corrupt:
                     return None
         for position in sorted(survey.absent if not refused else ()):
             path = f"{self._directory.log}/{position:020d}"
-            report.add("file", f"log position {position}", f"log file {path} is missing: the log was synced up to {survey.synced}")
+            report.add_problem("file", f"log position {position}", f"log file {path} is missing: the log was synced up to {survey.synced}")
         return survey
 
     async def _read(self, log: CommitLog, survey: LogSurvey) -> None:
@@ -195,7 +195,7 @@ class _Check:
         if scrub.end < survey.synced:
             what = f"{scrub.reason or NOTHING}, and the log was synced up to {survey.synced}"
             if not any(problem.kind == "log" and problem.where.startswith(f"{scrub.end} ") for problem in report.problems):
-                report.add("log", f"{scrub.end} to {survey.synced}", what)
+                report.add_problem("log", f"{scrub.end} to {survey.synced}", what)
         elif scrub.reason:
             report.unsynced_tail_bytes = log.files_end - scrub.end
 
@@ -207,17 +207,17 @@ class _Check:
             where = f"{self._directory.own}/snapshot-{position:020d}"
             snapshot = snapshots.load(position)
             if snapshot is None:
-                self._report.add("snapshot", where, "is damaged: a start reads an older one and the log after it")
+                self._report.add_problem("snapshot", where, "is damaged: a start reads an older one and the log after it")
                 continue
             evidence = snapshot_evidence(log, self._damage, snapshot)
             if evidence is SnapshotEvidence.FITS:
                 newest = newest or snapshot
             elif position <= log.synced and evidence in (SnapshotEvidence.DAMAGED, SnapshotEvidence.CHANGED):
-                self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
+                self._report.add_problem("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
                 self._damage.add_stretch(snapshot.last_record, position, "the record before a snapshot can't be read")
                 newest = newest or snapshot  # as a start with --cut-corrupt uses it
             elif position <= log.synced and not (evidence is SnapshotEvidence.PASSED and newest is not None):  # a start removes that
-                self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
+                self._report.add_problem("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
         return newest
 
     def _pass_removed(self, log_start: int) -> None:
@@ -240,21 +240,23 @@ class _Check:
         insort(self._damaged, stretch, key=lambda each: each.begin)
         self._report.damaged_bytes += stretch.end - stretch.begin
         after = "a good record follows" if stretch.followed else "no good record was found after it"
-        self._report.add("log", f"{stretch.begin} to {stretch.end}", f"{stretch.reason}; {after}")
+        self._report.add_problem("log", f"{stretch.begin} to {stretch.end}", f"{stretch.reason}; {after}")
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
         minimum, _ = self._bounds.get(key, (0, 0))  # messages of a deleted topic are below it
-        for low, high in self._damage.unknown(*key, max(first, minimum), end):
+        for low, high in self._damage.not_lost_ranges(*key, max(first, minimum), end):
             self._lost(key, low, high, f"their records are damaged, at or after {position}")
 
     def _lost(self, key: QueueKey, first: int, end: int, why: str) -> None:
         self._report.lost_messages += end - first
-        self._report.add("messages", f"{key[0]} queue {key[1]} offsets {first} to {end - 1}", why)
+        self._report.add_problem("messages", f"{key[0]} queue {key[1]} offsets {first} to {end - 1}", why)
 
     def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
         self._report.wrong_entries += count
         where = f"{key[0]} queue {key[1]} offset {first}"
-        self._report.add("entries", where, f"{count} entries from there on do not name their records: a start or a read writes them again")
+        self._report.add_problem(
+            "entries", where, f"{count} entries from there on do not name their records: a start or a read writes them again"
+        )
 
     def expected(self, key: QueueKey) -> tuple[int, int]:
         """A snapshot made the entries durable up to its own. Later ones are all written only by an ordered stop."""

@@ -39,11 +39,11 @@ class Checkpointer:
         await self._queues.flush_gradually()
         await self._flusher.sync(record=True)
         await self.sync_queues(store_ms)
-        self._snapshots.begin(position, needs_from)
+        self._snapshots.note_writing(position, needs_from)
         await self._host.threads.run(self._snapshots.write, position, chunks)
-        dropped = self._snapshots.keep(position, needs_from)
+        dropped = self._snapshots.note_durable(position, needs_from)
         await self._host.threads.run(self._snapshots.remove, dropped)
-        self._snapshots.removed(dropped)
+        self._snapshots.note_removed(dropped)
         self.last_position = position
         self._last_ms = self._host.clock.monotonic_ms()
 
@@ -53,6 +53,6 @@ class Checkpointer:
         try:
             await self._host.threads.run(self._queues.files.sync, paths, directories)
         except BaseException:  # re-raised
-            self._queues.files.put_back(paths, directories)
+            self._queues.files.mark_unsynced(paths, directories)
             raise
         await self._host.threads.run(self._directory.checkpoint, store_ms)

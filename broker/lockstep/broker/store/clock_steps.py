@@ -68,15 +68,15 @@ class ClockSteps:
         """For each step: (index of its boot in `_boots`, sum of it and the later ones of the same boot)."""
         self._boots: list[_Boot] = []
         for step in steps:
-            self.add(step)
+            self.add_step(step)
 
-    def add(self, step: ClockStep) -> None:
+    def add_step(self, step: ClockStep) -> None:
         self.kept.append(step)
         if len(self.kept) > STEPS_MAX:
             self._remove_one()
         self._fresh = False
 
-    def forget(self, start: int) -> None:
+    def forget_before(self, start: int) -> None:
         """Remove the steps up to `start`: no record is below it any more."""
         self.kept = [step for step in self.kept if step.position > start]
         self._fresh = False
@@ -97,7 +97,7 @@ class ClockSteps:
                 stamp_ms += by_ms
         return stamp_ms
 
-    def stretches(self) -> list[StampRange]:
+    def rising_ranges(self) -> list[StampRange]:
         """Return the ranges. Each ends where the clock was set back; the last one has no end."""
         found: list[StampRange] = []
         fall_ms = 0

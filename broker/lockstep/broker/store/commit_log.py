@@ -320,7 +320,7 @@ class CommitLog:
         segment = Segment(path, start, self._segment_bytes, file)
         self._presence.watch(path)
         if self.segments:
-            self._presence.forget(self.segments[-1].path)
+            self._presence.unwatch(self.segments[-1].path)
         self.segments.append(segment)
         self._unsynced.append(segment)
         self._names_changed = True

@@ -40,7 +40,7 @@ class CommitWaiters:
         self.on_confirmed: Callable[[int], None] | None = None
         """Called with `opened_us` of each turn that appended messages, after its responses were sent."""
 
-    def wait(self, callback: Callback, turn_is_open: bool) -> None:
+    def call_when_confirmed(self, callback: Callback, turn_is_open: bool) -> None:
         """Call back when everything appended so far is confirmed, at once if nothing is pending."""
         if turn_is_open:
             self._waiters.append(callback)
@@ -51,7 +51,7 @@ class CommitWaiters:
             return
         self.waiting_count += 1
 
-    def wait_written(self, callback: Callback) -> None:
+    def call_when_written(self, callback: Callback) -> None:
         """Call back when the open turn is written."""
         self._written.append(callback)
         self.waiting_count += 1
@@ -92,7 +92,7 @@ class CommitWaiters:
             for queue in arrived:
                 call_isolated("arrival.failed", self.on_arrival, queue.topic, queue.queue_id)
 
-    def forget(self) -> None:
+    def drop_all(self) -> None:
         """Drop all callbacks, because the log failed: no response that waits is sent any more."""
         self._waiters = []
         self._written = []

@@ -48,7 +48,7 @@ class QueueFiles:
         """Files whose directories were in `_directories` once. A start can't know what the previous process left unsynced."""
         self._unsynced: dict[str, None] = {}
         """Paths written since then."""
-        self._held: list[Callable[[], None]] | None = None
+        self._postponed: list[Callable[[], None]] | None = None
         """While a start reads the log: the cuts and removals to do once it has found nothing wrong."""
 
     def path(self, queue: "ConsumeQueue", at: int) -> str:
@@ -113,7 +113,7 @@ class QueueFiles:
         self._directories = {}
         return taken
 
-    def put_back(self, paths: list[str], directories: list[str]) -> None:
+    def mark_unsynced(self, paths: list[str], directories: list[str]) -> None:
         """Let the next sync cover these paths: the sync after `take_unsynced` has failed. Files removed meanwhile are skipped then."""
         self._unsynced = dict.fromkeys(paths) | self._unsynced
         self._directories = dict.fromkeys(directories) | self._directories
@@ -138,20 +138,20 @@ class QueueFiles:
             return []
         return [int(name) for name in self._files.listdir(directory) if is_log_name(name)]
 
-    def hold(self) -> None:
-        """Postpone cuts and removals until `release`, so that a start that fails leaves the files as they were."""
-        self._held = []
+    def postpone_changes(self) -> None:
+        """Postpone cuts and removals until `apply_postponed`, so that a start that fails leaves the files as they were."""
+        self._postponed = []
 
-    def release(self) -> None:
+    def apply_postponed(self) -> None:
         """Do the postponed cuts and removals, in order."""
-        held, self._held = self._held or [], None
+        held, self._postponed = self._postponed or [], None
         for change in held:
             change()
 
     def cut(self, queue: "ConsumeQueue", at: int) -> None:
         """Zero everything from byte `at` on."""
-        if self._held is not None:
-            self._held.append(lambda: self.cut(queue, at))
+        if self._postponed is not None:
+            self._postponed.append(lambda: self.cut(queue, at))
             return
         for start in self.names(queue):
             path = f"{queue.directory}/{start:020d}"
@@ -174,8 +174,8 @@ class QueueFiles:
 
     def remove_below(self, queue: "ConsumeQueue", at: int) -> None:
         """Remove the files that are wholly below byte `at`. Without a free descriptor they remain until the next call."""
-        if self._held is not None:
-            self._held.append(lambda: self.remove_below(queue, at))
+        if self._postponed is not None:
+            self._postponed.append(lambda: self.remove_below(queue, at))
             return
         try:
             names = self.names(queue)
@@ -208,7 +208,7 @@ class QueueFiles:
         position: int | None = None
         middle = low  # usually nothing moved
         while low < high:
-            index, found = self._next_place(directory, middle, high)
+            index, found = self._next_position(directory, middle, high)
             if found is not None and found < log_start:
                 low = index + 1
             else:
@@ -228,7 +228,7 @@ class QueueFiles:
             low, position = index, at
         return low, position
 
-    def _next_place(self, directory: str, index: int, high: int) -> tuple[int, int | None]:
+    def _next_position(self, directory: str, index: int, high: int) -> tuple[int, int | None]:
         """Return (index, log position) of the first entry in [index, high) that has a position, or (high, None) if there is none.
 
         If the file of `index` was removed with all before it, return (last index of that file, -1).
@@ -314,14 +314,14 @@ class ConsumeQueue:
         self.min_position = None
         self._entries = bytearray()
 
-    def add(self, entries: bytearray | bytes, count: int) -> None:
+    def add_entries(self, entries: bytearray | bytes, count: int) -> None:
         """Add the entries of the next `count` messages."""
         if self.min == self.next:
             self.min_position = POSITION.unpack_from(entries)[0]
         self._entries += entries
         self.next += count
 
-    def hide(self) -> None:
+    def hide_all(self) -> None:
         """Remove everything below `next`, because the topic was deleted. Its offsets are not used again."""
         self.min = self.visible = self.flushed = self._base = self.next
         self.min_position = None
@@ -357,7 +357,7 @@ class ConsumeQueue:
         at = (index - self._base) * ENTRY_BYTES
         return bytes(self._entries[at : at + count * ENTRY_BYTES])
 
-    def place(self, files: QueueFiles, index: int, count: int) -> tuple[str, int, int]:
+    def file_range(self, files: QueueFiles, index: int, count: int) -> tuple[str, int, int]:
         """Return (path, size, byte in the file) of up to `count` entries that memory no longer holds."""
         at = index * ENTRY_BYTES
         within = at % files.file_bytes
@@ -374,9 +374,9 @@ class ConsumeQueue:
         if self.min_position is not None and self.min_position >= log_start:
             return False
         found = files.search(self.directory, self.min, self.flushed, log_start)
-        return self.settle_min(found, log_start)
+        return self.apply_found_min(found, log_start)
 
-    def settle_min(self, found: tuple[int, int | None], log_start: int) -> bool:
+    def apply_found_min(self, found: tuple[int, int | None], log_start: int) -> bool:
         """Set `min` from the result of `QueueFiles.search` up to `flushed`, and continue in memory."""
         before = self.min
         index, position = found

@@ -96,11 +96,11 @@ class DamageTable:
         """Whether all these offsets are recorded as lost."""
         return any(low <= first and end <= high for low, high in self._lost.get((topic, queue_id), ()))
 
-    def behind(self, topic: str, queue_id: int, offset: int) -> int:
+    def first_not_lost(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the first offset from `offset` on that is not recorded as lost."""
         return next((end for first, end in self._lost.get((topic, queue_id), ()) if first <= offset < end), offset)
 
-    def unknown(self, topic: str, queue_id: int, first: int, end: int) -> list[tuple[int, int]]:
+    def not_lost_ranges(self, topic: str, queue_id: int, first: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of [first, end) that are not recorded as lost."""
         left = []
         for low, high in self._lost.get((topic, queue_id), ()):
@@ -111,7 +111,7 @@ class DamageTable:
                 break
         return [(low, high) for low, high in [*left, (first, end)] if low < high]
 
-    def found_again(self, topic: str, queue_id: int, first: int, end: int) -> None:
+    def remove_lost(self, topic: str, queue_id: int, first: int, end: int) -> None:
         """Remove offsets that have been read from the lost ones."""
         ranges = self._lost.get((topic, queue_id))
         if not ranges or not any(low < end and first < high for low, high in ranges):

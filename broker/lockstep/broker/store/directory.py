@@ -235,7 +235,7 @@ class StoreDirectory:
         self._files.sync_directory(self.own)
         return path
 
-    def begin(self) -> bool:
+    def mark_open(self) -> bool:
         """Mark the store as open. Return whether it had been closed in order."""
         path = f"{self.root}/abort"
         clean = not self._files.exists(path)
@@ -244,15 +244,15 @@ class StoreDirectory:
             self._files.sync_directory(self.root)
         return clean
 
-    def finish(self) -> None:
+    def mark_closed(self) -> None:
         """Mark the store as closed in order."""
         self._files.unlink(f"{self.root}/abort")
         self._files.sync_directory(self.root)
 
-    def take_back(self) -> None:
-        """Undo `begin` after a failed start. If that fails, the store is considered not closed in order, which is always safe."""
+    def revert_open(self) -> None:
+        """Undo `mark_open` after a failed start. If that fails, the store is considered not closed in order, which is always safe."""
         with suppress(OSError):
-            self.finish()
+            self.mark_closed()
 
     def checkpoint(self, store_ms: int) -> None:
         """Write Apache's checkpoint: messages stored up to this time are on disk, in all three kinds of file."""

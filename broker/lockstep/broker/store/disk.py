@@ -38,7 +38,7 @@ class DiskWatch:
         self._looked_ms = now_ms
         self.room = min(LOOK_BYTES_MAX, self._space.free_bytes - self.reserve_bytes)
 
-    def passed(self, now_ms: int) -> None:
+    def look_if_due(self, now_ms: int) -> None:
         """Look again if the last look is too old."""
         if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
             self._look(now_ms)
@@ -56,7 +56,7 @@ class DiskWatch:
             )
         self.room = max(self.room, size)
 
-    def check_beginning(self, what: str, now_ms: int) -> None:
+    def check_new_state(self, what: str, now_ms: int) -> None:
         """Raise ServiceNotAvailableError if less than half the reserve is free: the rest is for commits of existing groups."""
         half = self.reserve_bytes // 2
         if self._space.free_bytes - half >= LOOK_BYTES_MAX and now_ms - self._looked_ms < LOOK_INTERVAL_MS:

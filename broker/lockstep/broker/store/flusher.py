@@ -48,7 +48,7 @@ class Flusher:
         self._ended = asyncio.Event()
         self._ended.set()
 
-    def written(self, now: bool) -> None:
+    def note_written(self, now: bool) -> None:
         """Note that something was written. `now`: a caller waits for the sync."""
         self._wake.set()
         if now or self._log.written - self._log.synced >= self._config.flush_bytes:
@@ -64,7 +64,7 @@ class Flusher:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((position, done))
         self._record = self._record or record
-        self.written(now=True)
+        self.note_written(now=True)
         await done
 
     def start(self, tasks: Tasks) -> None:
@@ -110,7 +110,7 @@ class Flusher:
         self._wake.set()
         self._urgent.set()
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until no sync runs."""
         await self._ended.wait()
 

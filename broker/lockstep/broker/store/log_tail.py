@@ -50,7 +50,7 @@ class LogTail:
                 log.synced = end
                 self._directory.save_synced(end)
         self._snapshots.remove(unwanted, aside)
-        self._snapshots.removed(unwanted)
+        self._snapshots.note_removed(unwanted)
         log.begin(end, clean=clean, aside=aside)
         if self._directory.sync_has_failed():
             log.replace_segments(log.synced, end)

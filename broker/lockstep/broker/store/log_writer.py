@@ -138,8 +138,8 @@ class LogWriter:
         self._waiters.close_turn(log.written, self._turn_us)
         at_once = self._unconfirmed_end is None and self._config.flush is FlushMode.ASYNC
         if wrote:
-            self.flusher.written(now=not at_once or bool(self._sync_waiters))
-            self._disk.passed(self._clock.monotonic_ms())
+            self.flusher.note_written(now=not at_once or bool(self._sync_waiters))
+            self._disk.look_if_due(self._clock.monotonic_ms())
             log.trim()
         self._waiters.confirm(log.written if at_once else log.synced)
 
@@ -163,14 +163,14 @@ class LogWriter:
         if self.has_failed:
             return
         if self.turn_is_open:
-            self._waiters.wait_written(callback)
+            self._waiters.call_when_written(callback)
         else:
             callback()
 
     def when_confirmed(self, callback: Callable[[], None]) -> None:
         """Call back when the log is confirmed up to its present end, this turn's journal included; at once if nothing is pending."""
         if not self.has_failed:
-            self._waiters.wait(callback, self.turn_is_open)
+            self._waiters.call_when_confirmed(callback, self.turn_is_open)
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back when every append so far is on the disk, in either flush mode: all callers share one sync."""
@@ -181,7 +181,7 @@ class LogWriter:
             return
         self._sync_waiters.append((self._log.end, callback))
         if not self.turn_is_open:
-            self.flusher.written(now=True)
+            self.flusher.note_written(now=True)
 
     @property
     def waiting_count(self) -> int:
@@ -227,7 +227,7 @@ class LogWriter:
             return
         self.has_failed = True
         self.refusal = f"the log can't be written: {error}"
-        self._waiters.forget()
+        self._waiters.drop_all()
         self._sync_waiters.clear()
         self.flusher.abandon()
         if self.on_fatal is not None:

@@ -51,7 +51,7 @@ class Losses:
     @property
     def rewrite(self) -> list[ConsumeQueue]:
         """The queues whose entries below the snapshot have to be written again."""
-        return [self._queues.obtain(*key) for key in self._rewrite]
+        return [self._queues.get_or_create(*key) for key in self._rewrite]
 
     def damaged(self, stretch: DamagedRange) -> None:
         if self._known.get(stretch.begin) != stretch.end:
@@ -61,8 +61,8 @@ class Losses:
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
         if key not in self._following:
             return  # the topic was deleted, or the record that names this queue is damaged
-        first = max(first, self._queues.obtain(*key).min)
-        for low, high in self._damage.unknown(*key, first, end):
+        first = max(first, self._queues.get_or_create(*key).min)
+        for low, high in self._damage.not_lost_ranges(*key, first, end):
             self._damage.add_lost(*key, low, high)
             self.rows.append((*key, low, high))
         if first < end:

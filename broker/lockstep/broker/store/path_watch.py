@@ -23,7 +23,7 @@ class PathWatch:
         """Watch a path whose file was just opened, created or renamed."""
         self._watched[path] = self._files.identity(path)
 
-    def forget(self, path: str) -> None:
+    def unwatch(self, path: str) -> None:
         """Stop watching a path."""
         self._watched.pop(path, None)
 

@@ -45,7 +45,7 @@ class Query:
 
         async def at_or_after(index: int, fall_ms: int, end: int) -> bool:
             await slices.step()
-            index = self._damage.behind(queue.topic, queue.queue_id, index)
+            index = self._damage.first_not_lost(queue.topic, queue.queue_id, index)
             if index >= end:
                 return True
             stored_ms = await self._store_ms(queue, index)
@@ -98,7 +98,7 @@ class Query:
         entry = queue.memory_entry(index)
         if entry is not None:
             return entry
-        wanted = QueueBytes(self._queues.files, *queue.place(self._queues.files, index, 1))
+        wanted = QueueBytes(self._queues.files, *queue.file_range(self._queues.files, index, 1))
         data = wanted.cached()
         if data is None:
             data = await wanted.wait(self._host)

@@ -68,7 +68,7 @@ class QueueRecovery:
         wrong: list[WrongQueue] = []
         sampled = max(1, len(known) // SAMPLED_QUEUES_MAX)
         for number, (key, (low, following)) in enumerate(known.items()):
-            queue = self._queues.obtain(*key)
+            queue = self._queues.get_or_create(*key)
             queue.restore(low, following)
             if low < following and not self._entries_agree(queue, low, following, sampled=number % sampled == 0):
                 files.cut(queue, 0)
@@ -78,7 +78,7 @@ class QueueRecovery:
         if not self._clean or snapshot is None:
             for key in self._directory.queue_directories():
                 if key not in known:
-                    files.cut(self._queues.fresh(*key), 0)
+                    files.cut(self._queues.make_queue(*key), 0)
         return wrong
 
     def _entries_agree(self, queue: ConsumeQueue, low: int, following: int, *, sampled: bool) -> bool:
@@ -138,16 +138,16 @@ class QueueRecovery:
         start has found. Return the second ones. `end` is the end of the log.
         """
         for topic, queue_id, first, lost_end in self._damage.lost():
-            queue = self._queues.get((topic, queue_id)) or self._queues.fresh(topic, queue_id)
+            queue = self._queues.get((topic, queue_id)) or self._queues.make_queue(topic, queue_id)
             if first <= queue.next < lost_end:
                 self._add_lost(queue, lost_end - queue.next, end)
             elif queue.next < first:  # the log was cut before
-                self._damage.found_again(topic, queue_id, first, lost_end)
+                self._damage.remove_lost(topic, queue_id, first, lost_end)
         places = [stretch for stretch in damaged if stretch.followed and stretch.end <= end]
         keys = [*((queue.topic, queue.queue_id) for queue in self._queues), *self._directory.queue_directories()] if places else []
         rows: list[LostRow] = []
         for key in dict.fromkeys(keys):
-            queue = self._queues.get(key) or self._queues.fresh(*key)
+            queue = self._queues.get(key) or self._queues.make_queue(*key)
             first = queue.next
             while (entry := self._entry(queue, queue.next))[1] > 0 and (at := _range_at(places, entry[0])) is not None:
                 self._add_lost(queue, 1, at.begin)
@@ -159,9 +159,9 @@ class QueueRecovery:
     def _add_lost(self, queue: ConsumeQueue, count: int, position: int) -> None:
         """Append entries of lost messages to a queue, which may be one that is not in the table yet."""
         if self._queues.get((queue.topic, queue.queue_id)) is None:
-            self._queues.adopt(queue)
-        queue.add(lost_entry(position) * count, count)
-        self._queues.added(queue, count)
+            self._queues.add_queue(queue)
+        queue.add_entries(lost_entry(position) * count, count)
+        self._queues.entries_added(queue, count)
 
     async def compare_below(self, snapshot: Snapshot, wrong: list[WrongQueue], breathe: Breathe) -> tuple[list[WrongQueue], list[LostRow]]:
         """Compare everything below the snapshot with the queues. Change the table of damage in memory, and no file.
@@ -172,12 +172,12 @@ class QueueRecovery:
         following = {(topic, queue_id): next_ for topic, queue_id, low, next_ in snapshot.queues if low < next_}
         keys = [(queue.topic, queue.queue_id) for queue, _ in wrong]
         for key in following.keys() - set(keys):
-            self._queues.obtain(*key).find_min(files, log.start)
-        following = {key: next_ for key, next_ in following.items() if self._queues.obtain(*key).min < next_}
+            self._queues.get_or_create(*key).find_min(files, log.start)
+        following = {key: next_ for key, next_ in following.items() if self._queues.get_or_create(*key).min < next_}
         report = Losses(self._queues, following, keys, self._damage, known=self._known.stretches, sure=log.start <= self._log_began)
 
         async def entries(key: QueueKey, first: int, count: int) -> bytes:
-            return files.entries(self._queues.obtain(*key).directory, first, count)
+            return files.entries(self._queues.get_or_create(*key).directory, first, count)
 
         scrub = Scrub(log, report, entries, self._damage.stretches)
         limit = snapshot.position
@@ -193,7 +193,7 @@ class QueueRecovery:
         for queue, following in wrong:
             # The entries of records after the snapshot are in memory.
             begins_lost = self._damage.is_lost(queue.topic, queue.queue_id, queue.min, queue.min + 1)
-            sink.add(queue, queue.min, following, keeps_first=begins_lost)
+            sink.add_range(queue, queue.min, following, keeps_first=begins_lost)
         scan = LogScan(self._log, self._log.start, sink, limit, known=self._damage.stretches)
         await scan.run(breathe)
         sink.finish(scan.end)

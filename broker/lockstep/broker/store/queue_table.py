@@ -44,26 +44,26 @@ class QueueTable:
             field = self._topics[topic] = TopicField(topic)
         return field
 
-    def fresh(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a new queue, which `adopt` adds to the table."""
+    def make_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a new queue, which `add_queue` adds to the table."""
         return ConsumeQueue(topic, queue_id, f"{self.files.directory}/{topic}/{queue_id}", self.topic_field(topic))
 
-    def adopt(self, queue: ConsumeQueue) -> None:
+    def add_queue(self, queue: ConsumeQueue) -> None:
         assert (queue.topic, queue.queue_id) not in self._queues
         self._queues[queue.topic, queue.queue_id] = queue
         self._of_topic.setdefault(queue.topic, []).append(queue)
 
-    def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            queue = self.fresh(topic, queue_id)
-            self.adopt(queue)
+            queue = self.make_queue(topic, queue_id)
+            self.add_queue(queue)
         return queue
 
-    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+    def queues_of_topic(self, topic: str) -> list[ConsumeQueue]:
         return list(self._of_topic.get(topic, ()))
 
-    def added(self, queue: ConsumeQueue, count: int) -> None:
+    def entries_added(self, queue: ConsumeQueue, count: int) -> None:
         """Note that entries were added to a queue."""
         self._dirty[queue] = None
         self._waiting += count
@@ -111,8 +111,8 @@ class QueueTable:
 
     def drop_topic(self, topic: str) -> None:
         """Hide the messages of a topic. Its queue offsets continue, so that one offset never names two messages."""
-        for queue in self.of_topic(topic):
+        for queue in self.queues_of_topic(topic):
             self._dirty.pop(queue, None)
             self._waiting -= queue.next - queue.flushed
-            queue.hide()
+            queue.hide_all()
             self.files.remove_below(queue, queue.next * ENTRY_BYTES)

@@ -141,7 +141,7 @@ class Reader:
         if trusted:
             entries = queue.recent(offset, count)
         else:
-            entries = yield QueueBytes(self._files, *queue.place(self._files, offset, count))
+            entries = yield QueueBytes(self._files, *queue.file_range(self._files, offset, count))
             entries = entries[: len(entries) - len(entries) % ENTRY_BYTES]
         if offset < queue.min:
             return ReadResult(ReadStatus.OFFSET_TOO_SMALL, queue.min, queue.min, queue.visible)

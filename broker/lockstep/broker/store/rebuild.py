@@ -57,7 +57,7 @@ class EntryRebuild:
         self.count = 0
         """Number of written entries that name a record."""
 
-    def add(self, queue: ConsumeQueue, first: int, end: int, *, keeps_first: bool = False) -> None:
+    def add_range(self, queue: ConsumeQueue, first: int, end: int, *, keeps_first: bool = False) -> None:
         """Add the entries [first, end) to be written.
 
         With `keeps_first` the queue's beginning does not change, and messages that the log does not have are lost. Otherwise retention has
@@ -82,7 +82,7 @@ class EntryRebuild:
         if record.queue_offset > wanted.next:
             self._lose(wanted, record.queue_offset, record.position)
         wanted.fills = True
-        self._add(wanted, entry_of(record), 1)
+        self._add_entries(wanted, entry_of(record), 1)
         self.count += 1
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
@@ -109,9 +109,9 @@ class EntryRebuild:
         self.lost.append((queue.topic, queue.queue_id, wanted.next, end))
         while wanted.next < end:
             count = min(FILL_COUNT_MAX, end - wanted.next)
-            self._add(wanted, lost_entry(position) * count, count)
+            self._add_entries(wanted, lost_entry(position) * count, count)
 
-    def _add(self, wanted: _Range, entries: bytes, count: int) -> None:
+    def _add_entries(self, wanted: _Range, entries: bytes, count: int) -> None:
         wanted.waiting += entries
         wanted.next += count
         self._waiting_bytes += len(entries)

@@ -90,7 +90,7 @@ class Recoverer:
 
     async def run(self, replay: Replay) -> Recovery:
         log, damage = self._log, self._damage
-        self._queues.files.hold()
+        self._queues.files.postpone_changes()
         synced = log.synced
         choice = self._choose_snapshot()
         snapshot = choice.chosen
@@ -124,7 +124,7 @@ class Recoverer:
         self.changed = bool(wrong or scan.reason or lost_synced or scan.end != start or choice.unwanted or log.lacking)
         tail = LogTail(log, self._directory, self._snapshots, damage, self._known, clean=self._clean)
         cut_bytes = tail.cut(scan, lost if lost_synced else None, choice.unwanted)
-        self._queues.files.release()
+        self._queues.files.apply_postponed()
         if snapshot is not None:
             await queues.rebuild(needed, snapshot.position, self._reading.at)
         self._save(synced)

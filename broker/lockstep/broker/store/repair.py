@@ -77,7 +77,7 @@ class QueueRepairs:
         self.repaired_count = 0
         """Number of entries that named another record, since the store was opened."""
 
-    def begin(self, mismatch: MismatchError) -> RetryLaterError:
+    def start_repair(self, mismatch: MismatchError) -> RetryLaterError:
         """Start a repair, unless one of the queue is running or there are REPAIRS_MAX of all. Return the error for the reader.
 
         A mismatch without a repair is found again by the next read.
@@ -98,7 +98,7 @@ class QueueRepairs:
                 if await self._agrees(queue, offset) is not None:
                     return  # detected before another repair of the same offset
                 await self._repair(queue, offset, given_up=self._tried.get(queue) == offset)
-                if await self._settled(queue, offset):
+                if await self._is_settled(queue, offset):
                     self._tried.pop(queue, None)
                 else:
                     self._tried[queue] = offset
@@ -122,14 +122,14 @@ class QueueRepairs:
         first, position = (offset, self._log.start) if given_up else await self._below(queue, offset)
         end, limit = (offset + 1, self._log.start) if given_up else await self._above(queue, offset)
         sink = EntryRebuild(self._queues.files, whole=False)
-        sink.add(queue, first, end, keeps_first=True)
+        sink.add_range(queue, first, end, keeps_first=True)
         known = self._damage.stretches
         scan = LogScan(self._log, position, sink, limit, known=known, read=self._read, window_bytes=WINDOW_BYTES, frames=False)
         await scan.run(next_turn)
         sink.finish(position)
         if queue.min > end:
             return  # dropped, or removed by retention meanwhile
-        self._damage.found_again(queue.topic, queue.queue_id, first, end)
+        self._damage.remove_lost(queue.topic, queue.queue_id, first, end)
         lost = sum(self._damage.add_lost(*row) for row in sink.lost)
         self.repaired_count += sink.count
         facts = {"topic": queue.topic, "queue_id": queue.queue_id, "first": first, "end": end, "lost_messages": lost}
@@ -175,7 +175,7 @@ class QueueRepairs:
             index += step
         return queue.visible, self._log.written
 
-    async def _settled(self, queue: ConsumeQueue, index: int) -> bool:
+    async def _is_settled(self, queue: ConsumeQueue, index: int) -> bool:
         """Whether entry `index` matches its record now, belongs to a lost message, or is below the queue's minimum."""
         if index < queue.min:
             return True

@@ -86,29 +86,29 @@ class ReplaySink:
         stamps = self._state.stamps
         if record.body is not None:
             self._state.state_next = record.queue_offset + 1
-            own = stamps.read(record.position, record.body)
-            stamps.seen(record.position, record.store_ms)
+            own = stamps.read_clock_record(record.position, record.body)
+            stamps.record_stamp(record.position, record.store_ms)
             if not own:
                 self._replay.state(record.body)
             return
-        stamps.seen(record.position, record.store_ms)
+        stamps.record_stamp(record.position, record.store_ms)
         if not record.queued:
             return
         queue = self._queues.get((record.topic, record.queue_id))
         if queue is None:
-            queue = self._queues.obtain(record.topic, record.queue_id)
+            queue = self._queues.get_or_create(record.topic, record.queue_id)
             first = 0 if self._dense else record.queue_offset
             queue.restore(first, first)
         if missing := record.queue_offset - queue.next:
-            for first, end in self._damage.unknown(record.topic, record.queue_id, queue.next, record.queue_offset):
+            for first, end in self._damage.not_lost_ranges(record.topic, record.queue_id, queue.next, record.queue_offset):
                 self._damage.add_lost(record.topic, record.queue_id, first, end)
                 self.lost.append((record.topic, record.queue_id, first, end))
-            queue.add(lost_entry(self._lost_at) * missing, missing)
-            self._queues.added(queue, missing)
-        queue.add(entry_of(record), 1)
-        self._queues.added(queue, 1)
+            queue.add_entries(lost_entry(self._lost_at) * missing, missing)
+            self._queues.entries_added(queue, missing)
+        queue.add_entries(entry_of(record), 1)
+        self._queues.entries_added(queue, 1)
         if self._queues.waiting_count > HELD_ENTRIES_MAX:
-            self._queues.files.release()
+            self._queues.files.apply_postponed()
             self._queues.flush_all()
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:

@@ -155,7 +155,7 @@ class Retention:
             if found is None:
                 log_limited(log, "warning", "retention.put_off", error="no file descriptor is free", then="it is tried again")
                 return moved, False
-            if queue.settle_min(found, start):
+            if queue.apply_found_min(found, start):
                 moved.append(queue)
         return moved, True
 

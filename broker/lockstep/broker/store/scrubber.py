@@ -70,7 +70,7 @@ class Scrubber:
             pending, self._pending = self._pending, []
             for mismatch in pending:
                 await self._repairs.idle.wait()  # a refused repair would not be found again before the next pass
-                self._repairs.begin(mismatch)
+                self._repairs.start_repair(mismatch)
                 await self._repairs.idle.wait()
             if stopping():
                 raise _StoppedError
@@ -116,7 +116,7 @@ class Scrubber:
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
         queue = self._queues.get(key)
         if queue is not None:
-            for low, _ in self._damage.unknown(*key, max(first, queue.min), end):
+            for low, _ in self._damage.not_lost_ranges(*key, max(first, queue.min), end):
                 self._pending.append(MismatchError(queue, low, position, "no record of it was found in the log"))
 
     def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
@@ -143,7 +143,7 @@ class Scrubber:
         queue = self._queues.get(key)
         if queue is None or seen >= queue.visible:
             return seen
-        for index, _ in self._damage.unknown(*key, max(seen, queue.min), queue.visible):
+        for index, _ in self._damage.not_lost_ranges(*key, max(seen, queue.min), queue.visible):
             entry = queue.memory_entry(index)
             if entry is None:
                 data = await self._entries(key, index, 1)

@@ -187,7 +187,7 @@ class Snapshots:
         snapshot = None if data is None else decode(data)
         return snapshot if snapshot is not None and snapshot.position == position else None
 
-    def begin(self, position: int, needs_from: int) -> None:
+    def note_writing(self, position: int, needs_from: int) -> None:
         """Note that a snapshot will be written: whether or not that succeeds, its file may exist from now on."""
         self._left[position] = needs_from
 
@@ -210,15 +210,15 @@ class Snapshots:
         if positions:
             self._files.sync_directory(self._directory.own)
 
-    def keep(self, position: int, needs_from: int) -> list[int]:
-        """Add a durable snapshot. Return the positions of the files to remove. Until `removed` they may exist after a crash."""
+    def note_durable(self, position: int, needs_from: int) -> list[int]:
+        """Add a durable snapshot. Return the positions of the files to remove. Until `note_removed` they may exist after a crash."""
         self.kept = sorted({*[kept for kept in self.kept if kept[0] != position], (position, needs_from)})
         self._left |= dict(self.kept[:-KEPT_COUNT])
         self.kept = self.kept[-KEPT_COUNT:]
         self._left = {left: needed for left, needed in self._left.items() if left not in dict(self.kept)}
         return list(self._left)
 
-    def removed(self, positions: list[int]) -> None:
+    def note_removed(self, positions: list[int]) -> None:
         """Note that `remove` has returned: the log that these snapshots needed may be removed."""
         for position in positions:
             self._left.pop(position, None)

@@ -69,7 +69,7 @@ def choose_snapshot(
         if evidence is not SnapshotEvidence.FITS:
             choice.unwanted.append(position)
             continue
-        choice.unwanted += [left for left in snapshots.keep(position, snapshot.needs_from) if left not in choice.unwanted]
+        choice.unwanted += [left for left in snapshots.note_durable(position, snapshot.needs_from) if left not in choice.unwanted]
         choice.chosen = choice.chosen or snapshot
     return choice
 

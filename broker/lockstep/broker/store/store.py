@@ -117,7 +117,7 @@ class Store:
                     await read_whole(CommitLog(host.files, directory.log, own.segment_bytes, 0, PathWatch(host.files)), found)
                 directory.establish(own, fresh=fresh)
                 directory.load_synced()
-                clean = directory.begin()
+                clean = directory.mark_open()
                 store = cls(config, host, directory, own, clean=clean)
                 try:
                     store.proof = directory.proof(host.random)
@@ -128,7 +128,7 @@ class Store:
                 except BaseException:  # re-raised
                     store._log.close()
                     if clean:
-                        directory.take_back()
+                        directory.revert_open()
                     raise
             except BaseException:  # re-raised
                 directory.unlock()
@@ -200,7 +200,7 @@ class Store:
         queue = self._queues.get((topic, queue_id))
         known = queue is not None
         if queue is None:
-            queue = self._queues.fresh(topic, queue_id)
+            queue = self._queues.make_queue(topic, queue_id)
         try:
             position = self.writer.reserve(size, leave=self._state_room)
         except StoreDiskError as error:
@@ -221,14 +221,14 @@ class Store:
         )
         try:
             if not known:
-                self._queues.adopt(queue)
+                self._queues.add_queue(queue)
             if (due_ms := due_of(topic, queue_id, store_ms)) is not None:
                 POSITION.pack_into(entries, len(entries) - 8, due_ms)
                 seal(log.tail, len(log.tail) - size)
             queue_offset = queue.next
-            queue.add(entries, count)
+            queue.add_entries(entries, count)
             queue.bytes_in += size
-            self._queues.added(queue, count)
+            self._queues.entries_added(queue, count)
             self._disk.room -= size
             state.stamps.newest_ms = store_ms
             state.last_record = POSITION.unpack_from(entries, len(entries) - 20)[0]
@@ -261,9 +261,9 @@ class Store:
 
     def _append_clock(self, by_ms: int) -> None:
         stamps, boot_id = self._state.stamps, self._boot_id
-        body, boot_ms, now_ms = stamps.record(boot_id, by_ms)
+        body, boot_ms, now_ms = stamps.make_clock_record(boot_id, by_ms)
         self.append_state(body)
-        stamps.recorded(self._state.last_record, boot_id, boot_ms, now_ms, by_ms)
+        stamps.clock_record_written(self._state.last_record, boot_id, boot_ms, now_ms, by_ms)
 
     def safe_now_ms(self) -> int:
         """Return the earlier one of `now_ms` and the wall clock: old records must be old by both."""
@@ -280,11 +280,11 @@ class Store:
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queues of a topic that have, or had, messages."""
-        return [queue.queue_id for queue in self._queues.of_topic(topic)]
+        return [queue.queue_id for queue in self._queues.queues_of_topic(topic)]
 
     def stored_queue_ids(self, topic: str) -> list[int]:
         """Return the queues of a topic that have messages now."""
-        return [queue.queue_id for queue in self._queues.of_topic(topic) if queue.min < queue.next]
+        return [queue.queue_id for queue in self._queues.queues_of_topic(topic) if queue.min < queue.next]
 
     @property
     def state_bytes_max(self) -> int:
@@ -401,8 +401,8 @@ class Store:
     def read(
         self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
     ) -> ReadResult | None:
-        """Return confirmed messages from `offset` on, at most `max_count` and `max_bytes` (the first always fits), with one of the tag
-        hashes.
+        """Return confirmed messages from `offset` on, at most `max_count` and `max_bytes` (the first always fits), with a wanted tag
+        hash.
 
         Return None if that would wait for the disk: then call `read_cold`. Messages lost to damage give the status LOST. Raises
         RetryLaterError while an entry that does not match its record is compared with the log.
@@ -410,7 +410,7 @@ class Store:
         try:
             return self._reader.read(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
         except MismatchError as mismatch:
-            raise self._repairs.begin(mismatch) from None
+            raise self._repairs.start_repair(mismatch) from None
 
     async def read_cold(
         self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
@@ -419,9 +419,9 @@ class Store:
         try:
             return await self._reader.read_waiting(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
         except MismatchError as mismatch:
-            raise self._repairs.begin(mismatch) from None
+            raise self._repairs.start_repair(mismatch) from None
 
-    async def read_some(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
+    async def read_or_wait(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
         """Read at once if possible, else wait for the disk. Raises OSError and RetryLaterError."""
         result = self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
         if result is None:
@@ -454,7 +454,7 @@ class Store:
 
         No message with such a store time is skipped. If the clock was set back, older messages may follow.
         """
-        return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.stretches())
+        return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.rising_ranges())
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         """Return the message at a log offset. None if no message begins there, it is not confirmed yet, or it is state of the broker."""
@@ -475,7 +475,7 @@ class Store:
         except OSError as error:
             self.writer.fail(error)
             raise StoreDiskError(f"old log files could not be removed: {error}") from error
-        self._state.stamps.forget(self._log.start)
+        self._state.stamps.forget_before(self._log.start)
         return moved
 
     def check_append(self, size: int) -> None:
@@ -484,9 +484,9 @@ class Store:
         if size > self._disk.room:
             self._disk.make_room(size, self._host.clock.monotonic_ms())
 
-    def check_beginning(self, what: str) -> None:
+    def check_new_state(self, what: str) -> None:
         """Raise ServiceNotAvailableError if the disk has room only for changes of existing state, not for `what`, which is new."""
-        self._disk.check_beginning(what, self._host.clock.monotonic_ms())
+        self._disk.check_new_state(what, self._host.clock.monotonic_ms())
 
     def disk_status(self) -> DiskStatus:
         """Return the present use of the file system."""
@@ -514,13 +514,13 @@ class Store:
             if clean and self._recovered and not self.writer.has_failed:
                 await self._close_in_order()
             elif refused and self._found_clean and not self.writer.has_failed and (not self._recovered or self._log.end == self._found_end):
-                await self._host.threads.run(self._directory.take_back)
+                await self._host.threads.run(self._directory.revert_open)
         except OSError as error:
             self.writer.fail(error)
             raise StoreDiskError(f"store {self._config.path} could not be closed in order: {error}") from error
         finally:
             self.writer.flusher.abandon()
-            await self.writer.flusher.ended()
+            await self.writer.flusher.wait_ended()
             self._log.close()
             self._queues.files.close()
             self._directory.unlock()
@@ -532,4 +532,4 @@ class Store:
         await self._repairs.save()
         await self.writer.flusher.stop()
         await self._checkpointer.sync_queues(self._state.stamps.newest_ms)
-        await self._host.threads.run(self._directory.finish)
+        await self._host.threads.run(self._directory.mark_closed)

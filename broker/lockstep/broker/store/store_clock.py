@@ -39,7 +39,8 @@ class ClockReading(NamedTuple):
 class StoreClock:
     """The newest stamp and the steps of one log.
 
-    Recovery calls `seen` and `read` for each record, then `start`. A running store calls `now_ms`, and `follow` every second.
+    Recovery calls `record_stamp` and `read_clock_record` for each record, then `start`. A running store calls `now_ms`, and `follow` every
+    second.
     """
 
     def __init__(self, newest_ms: int = 0, steps: Iterable[ClockStep] = (), reading: ClockReading | None = None) -> None:
@@ -53,13 +54,13 @@ class StoreClock:
 
     # -- reading the log -------------------------------------------------------------------------
 
-    def seen(self, position: int, stamp_ms: int) -> None:
+    def record_stamp(self, position: int, stamp_ms: int) -> None:
         """Note the stamp of the next record of the log."""
         if stamp_ms < self.newest_ms:
-            self._steps.add(ClockStep(position, stamp_ms - self.newest_ms, stamp_ms, position))
+            self._steps.add_step(ClockStep(position, stamp_ms - self.newest_ms, stamp_ms, position))
         self.newest_ms = stamp_ms
 
-    def read(self, position: int, body: bytes) -> bool:
+    def read_clock_record(self, position: int, body: bytes) -> bool:
         """Read `body` if it is that of a clock record, and return whether it is. Raise StoreError if it can't be read."""
         if not body.startswith(PREFIX):
             return False
@@ -69,7 +70,7 @@ class StoreClock:
                 raise TypeError("a clock record is [text, text, number, number, number]")
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise StoreError(f"clock record of {len(body)} bytes at log position {position} can't be read: {error}") from error
-        self.recorded(position, boot_id, boot_ms, now_ms, by_ms)
+        self.clock_record_written(position, boot_id, boot_ms, now_ms, by_ms)
         return True
 
     # -- running ---------------------------------------------------------------------------------
@@ -95,21 +96,21 @@ class StoreClock:
         assert self._steady is not None, "the store has recovered"
         return self._steady.follow()
 
-    def record(self, boot_id: str, by_ms: int) -> tuple[bytes, int, int]:
-        """Return (body of a clock record, boot clock, time). Call `recorded` with its position afterwards."""
+    def make_clock_record(self, boot_id: str, by_ms: int) -> tuple[bytes, int, int]:
+        """Return (body of a clock record, boot clock, time). Call `clock_record_written` with its position afterwards."""
         assert self._steady is not None, "the store has recovered"
         boot_ms, now_ms = self._steady.reading()
         return msgpack.packb([KIND, boot_id, boot_ms, now_ms, by_ms]), boot_ms, now_ms
 
-    def recorded(self, position: int, boot_id: str, boot_ms: int, now_ms: int, by_ms: int) -> None:
+    def clock_record_written(self, position: int, boot_id: str, boot_ms: int, now_ms: int, by_ms: int) -> None:
         """Note that a clock record is at `position` of the log."""
         known = self._reading
         since = known.since if known is not None and known.boot_id == boot_id else position
         if by_ms:
             self.set_count += 1
-            self._steps.add(ClockStep(position, by_ms, now_ms, since))
+            self._steps.add_step(ClockStep(position, by_ms, now_ms, since))
             self.newest_ms = now_ms
-        self.seen(position, now_ms)
+        self.record_stamp(position, now_ms)
         self._reading = ClockReading(boot_id, boot_ms, now_ms, since)
 
     # -- ages ------------------------------------------------------------------------------------
@@ -127,13 +128,13 @@ class StoreClock:
         """
         return self._steps.true_ms(position, stamp_ms)
 
-    def stretches(self) -> list[StampRange]:
+    def rising_ranges(self) -> list[StampRange]:
         """Return the ranges of the log in which stamps rise."""
-        return self._steps.stretches()
+        return self._steps.rising_ranges()
 
-    def forget(self, start: int) -> None:
+    def forget_before(self, start: int) -> None:
         """Remove the steps before `start`, where the log begins now: no record is left before them."""
-        self._steps.forget(start)
+        self._steps.forget_before(start)
 
     # -- the snapshot ----------------------------------------------------------------------------
 

@@ -392,7 +392,7 @@ async def test_below_half_the_reserve_nothing_begins_and_changes_of_what_is_ther
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, disk_reserve_bytes=20_000)
-    store.check_beginning("group g")
+    store.check_new_state("group g")
     for free, refused in ((10_000, False), (9_999, True), (0, True), (30_000, False)):
         files.capacity_bytes = files.used_bytes() + free
         host.clock.now_ms += 2_000  # type: ignore[attr-defined]
@@ -400,9 +400,9 @@ async def test_below_half_the_reserve_nothing_begins_and_changes_of_what_is_ther
             with pytest.raises(
                 ServiceNotAvailableError, match=f"has {free} bytes free, less than half of the reserve of 20000: group g is new and"
             ):
-                store.check_beginning("group g")
+                store.check_new_state("group g")
         else:
-            store.check_beginning("group g")
+            store.check_new_state("group g")
         if free:
             store.append_state(b"goes on")
             await confirmed(store)

@@ -56,7 +56,7 @@ def test_their_number_is_bounded_over_boots_too_and_the_newest_is_exact(found: l
         kept, since = ClockSteps(), 0
         for at, (boots, by_ms) in enumerate(found):
             since = 10 * at + 5 if boots == 2 else since
-            kept.add(ClockStep(10 * at + 10, by_ms, 5_000, since))
+            kept.add_step(ClockStep(10 * at + 10, by_ms, 5_000, since))
             assert len(kept.kept) <= count_max
             assert kept.true_ms(10 * at + 10, 7) == 7
             assert kept.true_ms(10 * at + 9, 7) >= 7 + by_ms
@@ -111,8 +111,8 @@ async def test_a_search_by_time_looks_only_at_where_the_clock_was_set_back(monke
     await confirmed(store)
     stamps = store._state.stamps
     for at in range(5_000):
-        stamps.recorded(at, "boot", at, stamps.newest_ms + 300, 300)
-    stamps.recorded(5_001, "boot", 5_001, stamps.newest_ms - 300, -300)
+        stamps.clock_record_written(at, "boot", at, stamps.newest_ms + 300, 300)
+    stamps.clock_record_written(5_001, "boot", 5_001, stamps.newest_ms - 300, -300)
     reads = 0
     entry_of = Query._entry
 
@@ -138,7 +138,7 @@ def test_a_search_by_time_skips_nothing_where_steps_were_left_out(found: list[in
 
         def now_ms() -> int:
             stamp = base + next(coming)
-            kept.seen(store._log.end, stamp)
+            kept.record_stamp(store._log.end, stamp)
             return stamp
 
         with pytest.MonkeyPatch.context() as patch:
@@ -151,7 +151,7 @@ def test_a_search_by_time_skips_nothing_where_steps_were_left_out(found: list[in
         first = next((index for index, stamp in enumerate(found) if stamp >= asked), len(found))
         answered = await store.offset_by_time("orders", 0, base + asked)
         assert answered <= first
-        depth = max((stretch.fall_ms for stretch in kept.stretches()), default=0)
+        depth = max((stretch.fall_ms for stretch in kept.rising_ranges()), default=0)
         assert answered == first or found[answered] >= asked - depth
         await store.close(clean=False)
 

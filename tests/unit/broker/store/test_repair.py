@@ -91,7 +91,7 @@ async def test_repairs_that_wait_have_a_limit_and_what_is_beyond_it_is_repaired_
         rot(files, queue_id, 0)
     tasks = len(store._tasks)
     for queue in store._queues:
-        assert isinstance(store._repairs.begin(MismatchError(queue, 0, 0, "found by a read")), SystemBusyError)
+        assert isinstance(store._repairs.start_repair(MismatchError(queue, 0, 0, "found by a read")), SystemBusyError)
     assert len(store._tasks) - tasks == REPAIRS_MAX
     await store._repairs.idle.wait()
     found = [await pulled(store, 0, queue_id) for queue_id in range(count)]
@@ -109,9 +109,9 @@ async def test_what_was_found_before_the_repair_changes_nothing() -> None:
     rot(files, 1, 7)
     assert await pulled(store, 7, 1) is None
     await store._repairs.idle.wait()
-    queue = store._queues.obtain("orders", 1)
+    queue = store._queues.get_or_create("orders", 1)
     for _ in range(2):
-        store._repairs.begin(MismatchError(queue, 7, 0, "found by an earlier scrub"))
+        store._repairs.start_repair(MismatchError(queue, 7, 0, "found by an earlier scrub"))
         await store._repairs.idle.wait()
     assert await pulled(store, 7, 1) is ReadStatus.FOUND
     assert store.damage.lost() == []

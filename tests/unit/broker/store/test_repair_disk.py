@@ -78,10 +78,10 @@ async def test_whether_a_repair_has_helped_takes_one_look_at_the_entry(monkeypat
     reads: list[str] = []
     pread = SimFile.pread
     monkeypatch.setattr(SimFile, "pread", lambda self, count, at: reads.append(self._path) or pread(self, count, at))
-    assert await store._repairs._settled(queue, 0)
+    assert await store._repairs._is_settled(queue, 0)
     assert [path for path in reads if "/consumequeue/" in path] == ["/store/consumequeue/orders/0/00000000000000000000"]
     reads.clear()
     store._queues.files.write(queue, 0, ENTRY.pack(0, LOST_SIZE, 0))
-    assert await store._repairs._settled(queue, 0)
+    assert await store._repairs._is_settled(queue, 0)
     assert len(reads) == 1
     await store.close()

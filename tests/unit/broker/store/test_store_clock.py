@@ -39,7 +39,7 @@ def lasts(store: Store, clock: SetClock) -> None:
 async def stamps(store: Store, queue_id: int = 0) -> list[int]:
     await confirmed(store)
     end = store.bounds("orders", queue_id)[1]
-    result = await store.read_some("orders", queue_id, 0, end, 1 << 20)
+    result = await store.read_or_wait("orders", queue_id, 0, end, 1 << 20)
     return [RecordView(bytes(part)).store_ms for part in result.parts for part in records(part)]
 
 
@@ -226,7 +226,7 @@ def test_the_search_finds_the_first_with_the_time_whatever_the_stamps(found: lis
 
         def now_ms() -> int:
             stamp = base + next(coming, 2_000)
-            kept.seen(store._log.end, stamp)
+            kept.record_stamp(store._log.end, stamp)
             return stamp
 
         coming = iter(found)
@@ -245,10 +245,10 @@ def test_the_search_finds_the_first_with_the_time_whatever_the_stamps(found: lis
 def test_what_was_stamped_ahead_is_read_as_so_much_earlier_and_what_was_not_as_it_is() -> None:
     kept = StoreClock()
     for position, stamp in [(0, 100), (10, 3_700), (20, 3_701), (30, 102), (40, 200)]:
-        kept.seen(position, stamp)
+        kept.record_stamp(position, stamp)
     assert kept.steps == [ClockStep(30, 102 - 3_701, 102, 30)]
     assert [kept.true_ms(*place) for place in [(0, 100), (10, 3_700), (20, 3_701), (30, 102), (40, 200)]] == [100, 101, 102, 102, 200]
-    kept.forget(30)
+    kept.forget_before(30)
     assert kept.steps == []
 
 
