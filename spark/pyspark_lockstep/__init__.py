@@ -1,4 +1,4 @@
-"""Found by Spark, which looks for modules named pyspark_* and takes their DefaultSource: `format("lockstep")` works without `register`."""
+"""Makes `format("lockstep")` work without `register`: Spark imports modules named pyspark_* and registers their DefaultSource."""
 
 from lockstep.spark.source import LockstepDataSource as DefaultSource
 

@@ -44,7 +44,7 @@ async def test_a_healthy_cluster_has_no_findings_and_exit_0(cluster: Cluster) ->
     await cluster.until_held(8, "consumer-1")
     assert await doctor(cluster) == []
     shown = await cluster.command("doctor")
-    assert shown.splitlines()[-1].endswith("checks, 0 problems")
+    assert shown.splitlines()[-1].endswith(", problems: 0")
 
 
 async def test_what_is_down_is_named_with_the_next_step(cluster: Cluster) -> None:

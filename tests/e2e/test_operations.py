@@ -68,10 +68,12 @@ def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert answers["curl -s -X PUT -d debug http://127.0.0.1:10912/log-level"] == "debug\n"
     assert "8 queues to write, 8 to read" in answers["topic alter orders --queues 8"]
     assert "topic orders is deleted" in answers["topic delete orders"]
-    assert "0 messages again, 0 skipped" in answers["group reset-offset billing --topic payments --to beginning"]
+    assert "messages to consume again: 0, messages to skip: 0" in answers["group reset-offset billing --topic payments --to beginning"]
     assert "lag: 1" in answers["group show billing"]
-    assert "0 messages again, 1 skipped: nothing was changed" in answers["group reset-offset billing --to end --dry-run"]
-    assert "0 messages again, 0 skipped" in answers["group reset-offset billing --to 30m"]
+    assert (
+        "messages to consume again: 0, messages to skip: 1; nothing was changed" in answers["group reset-offset billing --to end --dry-run"]
+    )
+    assert "messages to consume again: 0, messages to skip: 0" in answers["group reset-offset billing --to 30m"]
     assert "may NOT consume" in answers["group update billing --no-consume"]
     assert "group billing is deleted at broker-a" in answers["group delete billing"]
 

@@ -81,7 +81,7 @@ async def test_an_impossible_setting_is_reported_and_nothing_is_changed(cluster:
     await cluster.consumer("consumer-1")
     await cluster.until_held(2, "consumer-1")
     words = {
-        ("billing", "--to", "5"): "holds 0 to 0",
+        ("billing", "--to", "5"): "has offsets 0 to 0",
         ("billing", "--to", "end", "--queue", "broker-c:0"): "has no queue broker-c:0",
         ("nobody", "--to", "end"): "no broker knows group nobody",
         ("billing", "--to", "end", "--topic", "nothing"): "no topic 'nothing'",

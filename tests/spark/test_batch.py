@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.spark import keyed, queue_count
-from lockstep.spark.job import in_one_line
+from lockstep.spark.job import describe_spark_error
 from support.spark_table import Table
 
 
@@ -77,7 +77,7 @@ def test_a_job_that_begins_again_with_fewer_rows_fails_and_says_what_to_do(table
     table.write(numbered(table.spark, 300).drop("id"), producerId="ab" * 16, frameRecords="20")
     with pytest.raises(PySparkException) as failed:
         table.write(numbered(table.spark, 300).where("id % 150 < 100").drop("id"), producerId="ab" * 16, frameRecords="20")
-    said = in_one_line(failed.value)
+    said = describe_spark_error(failed.value)
     assert "it had fewer rows" in said
     assert "sort within partitions before the write" in said
     assert sorted(map(int, table.values())) == list(range(300))
@@ -101,14 +101,14 @@ def test_a_repeated_task_with_other_rows_fails_the_job_and_says_what_to_do(table
     df = table.spark.createDataFrame(rdd, "value string")
     with pytest.raises(PySparkException) as failed:
         table.write(df, failTask="0:100", frameRecords="10")
-    assert "sort within partitions before the write" in in_one_line(failed.value)
+    assert "sort within partitions before the write" in describe_spark_error(failed.value)
 
 
 def test_a_job_that_fails_says_so_in_one_line_and_what_was_acknowledged_stays(table: Table) -> None:
     df = numbered(table.spark, 100, slices=1).withColumn("value", F.when(F.col("id") < 90, F.col("value"))).drop("id", "key")
     with pytest.raises(PySparkException) as failed:
         table.write(df, frameRecords="10")
-    assert in_one_line(failed.value).startswith("value is null in a row")
+    assert describe_spark_error(failed.value).startswith("value is null in a row")
     assert len(table.values()) == 80, "but for the frame that was being filled"
 
 
@@ -135,13 +135,15 @@ def test_offsets_times_and_groups_say_where_a_read_begins_and_ends(table: Table)
     assert table.values(endingTimestamp=first) == []
     with pytest.raises(PySparkException) as failed:
         table.values(startingTimestamp="99999999999999")
-    assert "no message at or after" in in_one_line(failed.value)
+    assert "no message at or after" in describe_spark_error(failed.value)
     assert table.values(startingTimestamp="99999999999999", startingOffsetsByTimestampStrategy="latest") == []
     assert len(table.values(startingOffsets="group", group="nobody")) == 45
     for asked, there in (({"startingOffsets": offsets(q0=41)}, 5), ({"endingOffsets": offsets(q0=41)}, 45)):
         with pytest.raises(PySparkException) as failed:
             table.values(**asked)
-        assert "ends at offset 40, before 41. To go on with what is there set failOnDataLoss=false" in in_one_line(failed.value)
+        assert "ends at offset 40, before 41. To continue with the remaining messages, set failOnDataLoss=false" in describe_spark_error(
+            failed.value
+        )
         assert len(table.values(**asked, failOnDataLoss="false")) == there
 
 
@@ -190,7 +192,7 @@ def test_the_schema_of_a_read_is_not_the_users(table: Table) -> None:
     read = table.spark.read.format("lockstep").options(nameserver=table.cluster.nameserver, subscribe=table.topic)
     with pytest.raises(PySparkException) as failed:
         read.schema("value string").load().count()
-    assert "leave schema() out, choose by option columns" in in_one_line(failed.value)
+    assert "omit schema(), and select columns" in describe_spark_error(failed.value)
 
 
 def test_sql_reads_and_does_not_insert(table: Table) -> None:
@@ -200,7 +202,7 @@ def test_sql_reads_and_does_not_insert(table: Table) -> None:
     assert table.spark.sql("SELECT count(*), min(cast(value AS string)) FROM sent WHERE key = 'k'").collect()[0][:2] == (2, "1")
     with pytest.raises(PySparkException) as failed:
         table.spark.sql("INSERT INTO sent SELECT * FROM sent")
-    assert 'no option "subscribe": it is for reads' in in_one_line(failed.value)
+    assert 'no option "subscribe": it is for reads' in describe_spark_error(failed.value)
     assert len(table.values()) == 2
 
 
@@ -210,13 +212,13 @@ def test_sql_reads_and_does_not_insert(table: Table) -> None:
         ({"maxOffsetPerTrigger": "5"}, 'did you mean "maxOffsetsPerTrigger"?'),
         ({"subscribe": "no-such-topic"}, "lockstep topic create no-such-topic"),
         ({"nameserver": "127.0.0.1:1", "requestTimeoutMs": "500"}, "no nameserver can be reached"),
-        ({"startingOffsets": "latest"}, "a batch read would have nothing"),
+        ({"startingOffsets": "latest"}, "a batch read would be empty"),
     ],
 )
 def test_a_read_that_can_not_be_says_why(table: Table, options: dict[str, str], said: str) -> None:
     with pytest.raises(PySparkException) as failed:
         table.read(**options).count()
-    assert said in in_one_line(failed.value)
+    assert said in describe_spark_error(failed.value)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +235,6 @@ def test_a_write_that_can_not_be_says_why(table: Table, options: dict[str, str],
     given = {"nameserver": table.cluster.nameserver, "topic": table.topic, **options}
     with pytest.raises(PySparkException) as failed:
         df.write.format("lockstep").mode("append").options(**given).save()
-    assert said in in_one_line(failed.value)
+    assert said in describe_spark_error(failed.value)
     with pytest.raises(PySparkException, match="append"):
         table.writer(df).mode("overwrite").save()

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from lockstep.spark import job as jobs
 from lockstep.spark import load_job, verify_job
-from lockstep.spark.job import in_one_line, run
+from lockstep.spark.job import describe_spark_error, run
 
 
 def failing(error: Exception) -> Callable[[], int]:
@@ -48,10 +48,10 @@ def test_flags_that_can_not_be_read_are_reported_in_one_line_and_are_no_verdict(
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (None, "and there is none: install a JDK"),
+        (None, "was not found: install a JDK"),
         ("echo 'openjdk version \"11.0.2\"' >&2", "is version 11: install a JDK"),
-        ("echo '?' >&2", "none"),
-        ("exec sleep 600", "does not answer"),
+        ("echo '?' >&2", "reported no version"),
+        ("exec sleep 600", "did not respond"),
     ],
 )
 def test_without_a_java_that_spark_runs_on_nothing_begins(
@@ -77,8 +77,8 @@ def test_what_the_jvm_raised_is_reported_in_one_line_and_is_no_verdict(spark: An
         spark._jvm.java.io.File("/no-such-folder/file").createNewFile()
     assert run(failing(failed.value)) == 3
     said = capsys.readouterr().err
-    assert said.startswith("failed: java.io.IOException: No such file or directory. That is Spark's own")
-    assert "then begin again" in said
+    assert said.startswith("failed: java.io.IOException: No such file or directory. This is an error of Spark itself")
+    assert "then run the job again" in said
     assert said.count("\n") == 1
 
 
@@ -86,7 +86,7 @@ def test_what_the_jvm_raised_is_reported_in_one_line_and_is_no_verdict(spark: An
 def test_a_jvm_that_is_gone_is_reported_in_one_line_and_is_no_verdict(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(failing(error)) == 3
     said = capsys.readouterr().err
-    assert said.startswith("failed: Spark's JVM ended, or answers no more")
+    assert said.startswith("failed: Spark's JVM has ended or does not respond")
     assert "--driver-memory 4g" in said
     assert said.count("\n") == 1
 
@@ -100,13 +100,13 @@ def test_an_unexpected_error_is_no_verdict_and_is_reported_whole(capsys: pytest.
 
 UNREAD = """
 import sys
-from lockstep.spark.job import run, say
+from lockstep.spark.job import print_status, run
 def job():
     sys.stdin.read()  # until nobody reads
     if "{to}" == "stdout":
         print("result", flush=True)
     else:
-        say("progress")
+        print_status("progress")
     return 0
 sys.exit(run(job))
 """
@@ -128,7 +128,7 @@ def test_a_pipe_that_is_never_read_is_no_lost_jvm_and_no_verdict(to: str, code: 
         said = read.read()
         assert job.wait(60) == code
     if to == "stdout":
-        assert said.startswith("failed: nobody reads")
+        assert said.startswith("failed: stdout is a closed pipe")
         assert said.count("\n") == 1
 
 
@@ -148,6 +148,6 @@ def test_what_a_worker_raised_is_told_by_its_last_line() -> None:
         + 900 * "."
         + "\nIndexError: 7\n\n\tat org.x"
     )
-    assert in_one_line(PySparkException(trace)) == "IndexError: 7"
+    assert describe_spark_error(PySparkException(trace)) == "IndexError: 7"
     ours = trace.replace("IndexError", "lockstep.protocol.errors.ConfigError")
-    assert in_one_line(PySparkException(ours)) == "7"
+    assert describe_spark_error(PySparkException(ours)) == "7"

@@ -82,7 +82,7 @@ def test_swapped_rows_are_out_of_order_once(landed: tuple[Any, Manifest]) -> Non
 
     findings = judged(landed, swapped)
     assert counts(findings) == {"outOfOrder": 1}
-    assert findings.violations[0]["what"] == "key 3 seq 10 behind seq 11"
+    assert findings.violations[0]["what"] == "key 3 seq 10 after seq 11"
 
 
 def test_a_row_in_another_queue_is_misplaced(landed: tuple[Any, Manifest]) -> None:
@@ -140,7 +140,7 @@ def test_offsets_that_nothing_was_read_of_are_reported_as_gaps(landed: tuple[Any
     assert counts(findings) == {"lost": 4}
     assert findings.counts["missingOffsets"] == 4
     assert [(one["queue"], one["offset"], one["what"]) for one in findings.violations if one["kind"] == "gap"] == [
-        (1, first, f"queue broker-a:1 has nothing at offsets {first} to {last}") for first, last in ((0, 0), (5, 6), (9, 9))
+        (1, first, f"queue broker-a:1 has no messages at offsets {first} to {last}") for first, last in ((0, 0), (5, 6), (9, 9))
     ]
     assert [one["kind"] for one in findings.violations[:4]] == ["gap", "gap", "gap", "lost"], "why rows are lost comes first"
 

@@ -89,11 +89,11 @@ def test_a_paced_run_that_goes_on_where_there_are_fewer_cores_sends_nothing_twic
         (["--topic", "no-such-topic", "--no-create"], "lockstep topic create no-such-topic"),
         (["--size", "31"], "expected 32 (the head that verify_load reads) to"),
         (["--size", "100-50"], "--size 100-50"),
-        (["--duration", "5"], "--duration goes with --rate"),
+        (["--duration", "5"], "--duration requires --rate"),
         (["--run-id", "mine"], "expected 16 lower-case hex digits"),
         (["--keys", "200000", "--skew", "1"], "at most 100000"),
         (["--keys", "2147483648"], "--keys 2147483648: at most 2147483647"),
-        (["--duration", "0", "--rate", "5"], "is no row"),
+        (["--duration", "0", "--rate", "5"], "yields 0 rows"),
         (["--fail-task", "1"], "expected TASK:ROWS"),
         (["--out", "/proc/no-such-folder"], "/proc/no-such-folder"),
     ],
@@ -109,7 +109,7 @@ def test_what_can_not_be_loaded_is_told_before_spark_starts(
 def test_a_manifest_that_was_cut_is_reported(spark_cluster: SparkCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "manifest.json").write_text('{"version": 1,')
     assert load_job.main(["--nameserver", spark_cluster.nameserver, "--topic", "load", "--out", str(tmp_path)]) == 3
-    assert "is no JSON" in capsys.readouterr().err
+    assert "is not JSON" in capsys.readouterr().err
 
 
 def test_values_have_the_size_that_was_asked_for_however_large(spark: Any) -> None:

@@ -77,7 +77,7 @@ def test_a_jvm_that_is_killed_is_reported_in_one_line() -> None:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 3
-    assert [line for line in done.stderr.splitlines() if line.startswith("failed: Spark's JVM ended, or answers no more")]
+    assert [line for line in done.stderr.splitlines() if line.startswith("failed: Spark's JVM has ended or does not respond")]
     assert "Traceback" not in done.stderr
 
 

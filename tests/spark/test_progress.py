@@ -38,14 +38,14 @@ def watched(monkeypatch: pytest.MonkeyPatch, host: InThisThread, lines: int) -> 
         if len(said) == lines:
             progress.stop()
 
-    monkeypatch.setattr(load_progress, "say", say)
+    monkeypatch.setattr(load_progress, "print_status", say)
     progress.start()
     return said
 
 
 def test_an_outage_at_the_first_look_makes_a_line_late_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_progress, "LOOK_MS", 1)
-    monkeypatch.setattr(load_progress, "TELL_MS", 0)
+    monkeypatch.setattr(load_progress, "STOP_CHECK_MS", 1)
+    monkeypatch.setattr(load_progress, "PRINT_EVERY_MS", 0)
     said = watched(monkeypatch, InThisThread(), 3)
     assert [line.partition(": ")[0] for line in said] == ["no count"] * 3
     assert "no nameserver can be reached" in said[0]
@@ -60,7 +60,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, host: InThisThread, answers: list[
         def pause(self, ms: int) -> None:
             host.now_ms += ms
 
-        def ask(self, _: object) -> int:
+        def run(self, _: object) -> int:
             answer = answers.pop(0)
             if callable(answer):
                 answer = answer()
@@ -108,6 +108,6 @@ def test_nothing_is_told_once_the_load_has_ended(monkeypatch: pytest.MonkeyPatch
 
     scripted(monkeypatch, host, [0, ends_meanwhile])
     said: list[str] = []
-    monkeypatch.setattr(load_progress, "say", said.append)
+    monkeypatch.setattr(load_progress, "print_status", said.append)
     progress.start()
     assert said == []

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.spark import keyed
-from lockstep.spark.job import in_one_line
+from lockstep.spark.job import describe_spark_error
 from lockstep.spark.offsets import to_plain
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.reader import group_of
@@ -171,7 +171,7 @@ def test_a_batch_that_is_run_again_over_more_queues_fails_until_it_is_stored_at_
     for _ in range(2):
         with pytest.raises(PySparkException) as failed:
             copy(table, target, tmp_path)
-        said = in_one_line(failed.value)
+        said = describe_spark_error(failed.value)
         assert "or the topic's queues have changed" in said
         assert "idempotence=none" in said
     copy(table, target, tmp_path, idempotence="none")
@@ -349,12 +349,12 @@ def test_a_start_above_its_end_is_an_empty_range(table: Table, reader: Any) -> N
 
 def test_a_queue_that_is_gone_is_loss(table: Table, reader: Any) -> None:
     gone = {table.topic: {"broker-z:0": 7, **at(table, 0, 0, 0, 0)[table.topic]}}
-    with pytest.raises(DataLostError, match="stands at 7, and the queue is not there any more"):
+    with pytest.raises(DataLostError, match="is at offset 7, and the queue no longer exists"):
         reader.latestOffset(gone, ReadAllAvailable())
 
 
 def test_a_topic_that_begins_again_is_loss(table: Table, reader: Any) -> None:
-    with pytest.raises(DataLostError, match=r"stands at 9, and the queue ends at 0.*failOnDataLoss=false"):
+    with pytest.raises(DataLostError, match=r"is at offset 9, and the queue ends at 0.*failOnDataLoss=false"):
         reader.latestOffset(at(table, 9, 0, 0, 0), ReadAllAvailable())
 
 

@@ -25,9 +25,9 @@ def test_a_manifest_that_is_none_is_reported(tmp_path: Path, capsys: pytest.Capt
     text = json.dumps(manifest.plain())
     for given, said in (
         (None, "the load generator writes"),
-        (b"{", "is no JSON"),
-        (b"\xff\xfe{", "is no JSON"),
-        (b"{}", "no manifest"),
+        (b"{", "is not JSON"),
+        (b"\xff\xfe{", "is not JSON"),
+        (b"{}", "not a manifest"),
         (b'{"version": 9}', "version 9"),
         (text.replace('"rows": 10', '"rows": "10"').encode(), "Manifest.rows: expected int, got str '10'"),
         (text.replace('"a:0"', "0").encode(), "Manifest.queues"),
@@ -128,7 +128,7 @@ def test_a_queue_whose_messages_are_all_gone_is_told_with_its_offsets(table: Tab
     found = verdict(other)
     assert (found["lost"], found["missingOffsets"]) == (gone, gone)
     (gap,) = table.spark.read.parquet(str(other / "violations")).where("kind = 'gap'").collect()
-    assert gap.what == f"queue broker-a:2 has nothing at offsets 0 to {gone - 1}"
+    assert gap.what == f"queue broker-a:2 has no messages at offsets 0 to {gone - 1}"
 
 
 def test_exit_codes_say_what_is_wrong() -> None:

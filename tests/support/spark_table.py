@@ -41,9 +41,9 @@ class SparkCluster:
         self._nameserver.end()
 
     def create(self, topic: str, queues: int) -> TopicLayout:
-        from lockstep.spark.cluster import ask
+        from lockstep.spark.cluster import run_once
 
-        return ask((self.nameserver,), 10_000, lambda cluster: cluster.create(topic, queues))
+        return run_once((self.nameserver,), 10_000, lambda cluster: cluster.create(topic, queues))
 
     def alter(self, topic: str, queues: int) -> None:
         """`lockstep topic alter`: so many queues on each broker."""
@@ -52,21 +52,21 @@ class SparkCluster:
 
     def ends(self, topic: str) -> dict[MessageQueue, int]:
         """Next offset of each queue."""
-        from lockstep.spark.cluster import Cluster, ask
+        from lockstep.spark.cluster import Cluster, run_once
 
         async def look(cluster: Cluster) -> dict[MessageQueue, int]:
             return {queue: high for queue, (_, high) in (await cluster.bounds([await cluster.layout(topic)])).items()}
 
-        return ask((self.nameserver,), 10_000, look)
+        return run_once((self.nameserver,), 10_000, look)
 
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        from lockstep.spark.cluster import Cluster, ask
+        from lockstep.spark.cluster import Cluster, run_once
 
         async def look(cluster: Cluster) -> dict[MessageQueue, int | None]:
             queues = (await cluster.layout(topic)).read_queues
             return {queue: await cluster.committed(group, queue) for queue in queues}
 
-        return ask((self.nameserver,), 10_000, look)
+        return run_once((self.nameserver,), 10_000, look)
 
     def send(self, topic: str, bodies: Sequence[bytes], *, key: str | None = None, **more: Any) -> None:
         """By the SDK."""

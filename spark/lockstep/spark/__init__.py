@@ -1,4 +1,4 @@
-"""Apache Spark: topics as a source and a sink, batch and stream. docs/spark.md.
+"""Apache Spark integration: topics as batch and streaming sources and sinks. See docs/spark.md.
 
 from lockstep.spark import keyed, register
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from lockstep.spark.placement import keyed, queue_count
     from lockstep.spark.source import LockstepDataSource, register
 
-_HOMES = {"LockstepDataSource": "source", "keyed": "placement", "queue_count": "placement", "register": "source"}
+_MODULE_OF = {"LockstepDataSource": "source", "keyed": "placement", "queue_count": "placement", "register": "source"}
 
 __all__ = ["LockstepDataSource", "keyed", "queue_count", "register"]
 
 
 def __getattr__(name: str) -> object:
-    """Loaded when it is first used: Spark's workers import this package for its pure parts."""
+    """Import a public name on first use: Spark's workers import this package for its pure modules only."""
     from importlib import import_module
 
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

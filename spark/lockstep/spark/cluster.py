@@ -1,6 +1,6 @@
-"""What Spark's planners and tasks ask of a cluster, over one client of the SDK: layouts, bounds, offsets, pages of records.
+"""Requests of Spark's planners and tasks to a cluster, over one client of the SDK: layouts, bounds, offsets, pages of records.
 
-Everything here reads without being a member of any group. A question that a broker does not answer is asked again until its time is over.
+All reads happen without membership in a group. A request that fails is retried until its timeout.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ from lockstep.spark.options import SourceOptions
 T = TypeVar("T")
 
 PAUSE_MS = 100
-"""Between two tries of a question that was not answered."""
+"""First pause before a retry; it doubles up to PAUSE_MS_MAX."""
 PAUSE_MS_MAX = 1_000
-KNOWN_PAUSE_MS = 20
-"""Between two questions for a topic that was just made: brokers register it within milliseconds."""
+ROUTED_PAUSE_MS = 20
+"""Pause between two requests for the route of a new topic: brokers register it within milliseconds."""
 
 
 PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
@@ -45,7 +45,7 @@ PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_R
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """What is asked of one queue."""
+    """A pull from one queue."""
 
     group: str
     queue: MessageQueue
@@ -53,7 +53,7 @@ class Pull:
     options: SourceOptions
 
     def header(self) -> PullHeader:
-        """Native limits; the expression comes along, so that the group need not have members."""
+        """Return the request's header. It contains the subscription, because the group may have no members."""
         return PullHeader(
             self.group,
             self.queue.topic,
@@ -69,42 +69,42 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """One pull's answer."""
+    """The result of a pull."""
 
     data: bytes
-    """Records as stored; none where there is nothing at the offset (now)."""
+    """Records as stored; empty if there are none at the offset."""
     next_offset: int
     min_offset: int
     max_offset: int
     moved: bool
-    """The offset lies outside of what is stored."""
+    """True if the offset is outside the range that is stored."""
 
 
 class Cluster:
-    """Asks through the running loop's client. Get one by `connected(…)`."""
+    """Sends requests through a client in the running loop. Made by `connected(…)`."""
 
     def __init__(self, instance: Instance, timeout_ms: int) -> None:
         self._instance = instance
         self._timeout_ms = timeout_ms
 
     async def topics(self) -> tuple[str, ...]:
-        """Every topic of the cluster but deleted and system ones."""
-        answer = await self._instance.nameservers.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return decode_body(TopicList, answer.body).topics
+        """Return every topic of the cluster except deleted and system ones."""
+        response = await self._instance.nameservers.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return decode_body(TopicList, response.body).topics
 
     async def layout(self, topic: str) -> TopicLayout:
-        """The topic's layout now; TopicNotExistError."""
+        """Request the topic's present layout. Raise TopicNotExistError."""
         layout = await self._instance.watch.route(topic, refresh=True)
         if layout is None:
             raise TopicNotExistError(f"topic {topic} does not exist: create it with `lockstep topic create {topic}`")
         return layout
 
-    async def known(self, topic: str) -> TopicLayout:
-        """The topic's layout as this client knows it; asked for where it does not."""
+    async def cached_layout(self, topic: str) -> TopicLayout:
+        """Return the topic's layout from this client's cache, or request it. Raise TopicNotExistError."""
         return await self._instance.watch.route(topic) or await self.layout(topic)
 
     async def create(self, topic: str, queue_count: int) -> TopicLayout:
-        """The topic with so many queues on each broker, once a nameserver knows it; one that is there stays as it is."""
+        """Create a topic with this number of queues on each broker, and wait until a nameserver has it. An existing topic is unchanged."""
         layout = await create_topic(self._instance, topic, queue_count)
         clock = self._instance.host.clock
         until_ms = clock.monotonic_ms() + self._timeout_ms
@@ -115,37 +115,37 @@ class Cluster:
             except TopicNotExistError:
                 if clock.monotonic_ms() >= until_ms:
                     raise
-            await asyncio.sleep(KNOWN_PAUSE_MS / 1_000)
+            await asyncio.sleep(ROUTED_PAUSE_MS / 1_000)
 
     async def bounds(self, layouts: Iterable[TopicLayout]) -> dict[MessageQueue, tuple[int, int]]:
-        """First stored and next offset of every readable queue."""
+        """Return the first stored and the next offset of every readable queue."""
         found: dict[MessageQueue, tuple[int, int]] = {}
         for layout in layouts:
             brokers = list(dict.fromkeys(queue.broker_name for queue in layout.read_queues))
-            answers = await asyncio.gather(*(self._call(name, RequestCode.TOPIC_OFFSETS, TopicHeader(layout.topic)) for name in brokers))
-            for name, answer in zip(brokers, answers, strict=True):
-                for range_ in decode_body(TopicOffsets, answer.body).queues:
+            responses = await asyncio.gather(*(self._call(name, RequestCode.TOPIC_OFFSETS, TopicHeader(layout.topic)) for name in brokers))
+            for name, response in zip(brokers, responses, strict=True):
+                for range_ in decode_body(TopicOffsets, response.body).queues:
                     found[MessageQueue(layout.topic, name, range_.queue_id)] = (range_.min_offset, range_.max_offset)
         return found
 
     async def offset_at(self, queue: MessageQueue, store_ms: int) -> int:
-        """The first message stored at or after the time, else the next offset."""
+        """Return the offset of the first message stored at or after the time, else the queue's next offset."""
         header = SearchOffsetHeader(queue.topic, queue.queue_id, store_ms)
-        answer = await self._call(queue.broker_name, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return from_plain(OffsetReply, answer.fields).offset
+        response = await self._call(queue.broker_name, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return from_plain(OffsetReply, response.fields).offset
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Where the group is; None: nowhere yet."""
+        """Return the group's committed offset, or None if it has none."""
         header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id)
         try:
-            answer = await self._call(queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, header)
+            response = await self._call(queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, header)
         except QueryNotFoundError:
             return None
-        return from_plain(OffsetReply, answer.fields).offset
+        return from_plain(OffsetReply, response.fields).offset
 
     async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> list[BrokerError]:
-        """Publish the group's offsets; what was refused, as where a running consumer holds the queue."""
-        questions = [
+        """Publish the group's offsets. Return the errors of queues that rejected it, for example because a running consumer owns them."""
+        requests = [
             self._call(
                 queue.broker_name,
                 RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -153,44 +153,44 @@ class Cluster:
             )
             for queue, offset in offsets.items()
         ]
-        answers = await asyncio.gather(*questions, return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, BrokerError):
-                raise answer
-        return [answer for answer in answers if isinstance(answer, BrokerError)]
+        responses = await asyncio.gather(*requests, return_exceptions=True)
+        for response in responses:
+            if isinstance(response, BaseException) and not isinstance(response, BrokerError):
+                raise response
+        return [response for response in responses if isinstance(response, BrokerError)]
 
     async def pull(self, pull: "Pull", begun: "asyncio.Future[Command] | None" = None) -> Pulled:
-        """The records from the pull's offset on, as many as one pull brings. `begun`: of this same pull."""
-        answer = None
+        """Return the records of one pull. `begun`: the same pull, if `begin` has sent it already."""
+        response = None
         if begun is not None:
             try:
-                answer = await begun
+                response = await begun
             except TransportError:
-                answer = None
-        if answer is None or answer.code not in PULLED:
-            answer = await self._call(
+                response = None
+        if response is None or response.code not in PULLED:
+            response = await self._call(
                 pull.queue.broker_name, RequestCode.PULL_MESSAGE, pull.header(), accepted=PULLED, timeout_ms=pull.options.fetch_timeout_ms
             )
-        reply = from_plain(PullReply, answer.fields)
-        data = bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
-        moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
+        reply = from_plain(PullReply, response.fields)
+        data = bytes(response.body) if response.code == ResponseCode.SUCCESS else b""
+        moved = response.code == ResponseCode.PULL_OFFSET_MOVED
         return Pulled(data, reply.next_begin_offset, reply.min_offset, reply.max_offset, moved)
 
     async def begin(self, pull: "Pull") -> "asyncio.Future[Command] | None":
-        """Write the request of a pull, and wait for nothing; None where the broker is not connected."""
+        """Send the request of a pull without waiting for the response. Return None if the broker is not connected."""
         link = self._instance.link(pull.queue.broker_name)
         if link is None or not link.up:
             return None
         begun = link.request(RequestCode.PULL_MESSAGE, pull.header(), timeout_ms=pull.options.fetch_timeout_ms)
-        begun.add_done_callback(_seen)
-        # The loop stands still between two questions: one turn more, and the request is written.
+        begun.add_done_callback(_retrieve_exception)
+        # The loop does not run between two calls: one more turn writes the request.
         await asyncio.sleep(0)
         return begun
 
     async def _call(
         self, broker: str, code: int, header: object, *, accepted: tuple[int, ...] = (ResponseCode.SUCCESS,), timeout_ms: int | None = None
     ) -> Command:
-        """Ask until there is an answer that is none of "later"; TransportError or the last refusal when the time is over."""
+        """Send a request, and retry it while it fails with a retriable error. Raise the last error after the timeout."""
         clock = self._instance.host.clock
         until_ms = clock.monotonic_ms() + (timeout_ms or self._timeout_ms)
         pause_ms = PAUSE_MS
@@ -198,14 +198,14 @@ class Cluster:
             try:
                 link = await self._link(broker, until_ms)
                 left_ms = max(1, until_ms - clock.monotonic_ms())
-                answer = await link.request(code, header, timeout_ms=left_ms)
-                if answer.code in accepted:
-                    return answer
-                refusal = broker_error(answer.code, answer.remark)
-                if not refusal.retriable:
-                    raise refusal
-                error: LockstepError = refusal
-                hint_ms = answer.fields.get(RETRY_AFTER_FIELD)
+                response = await link.request(code, header, timeout_ms=left_ms)
+                if response.code in accepted:
+                    return response
+                error_response = broker_error(response.code, response.remark)
+                if not error_response.retriable:
+                    raise error_response
+                error: LockstepError = error_response
+                hint_ms = response.fields.get(RETRY_AFTER_FIELD)
                 wait_ms = hint_ms if type(hint_ms) is int else pause_ms
             except TransportError as lost:
                 error, wait_ms = lost, pause_ms
@@ -223,15 +223,15 @@ class Cluster:
         return link
 
 
-def _seen(begun: "asyncio.Future[Command]") -> None:
-    """Nobody may ask for it any more: the reader has enough."""
+def _retrieve_exception(begun: "asyncio.Future[Command]") -> None:
+    """Mark an exception as retrieved: the reader may have read enough and never await this pull."""
     if not begun.cancelled():
         begun.exception()
 
 
 @asynccontextmanager
 async def connected(nameserver: tuple[str, ...], timeout_ms: int) -> AsyncIterator[Cluster]:
-    """A client for as long as the block lasts; TransportError where no nameserver answers."""
+    """Connect a client for the duration of the block. Raise TransportError if no nameserver responds."""
     instance = Client(nameserver).instance()
     try:
         await instance.start()
@@ -240,19 +240,19 @@ async def connected(nameserver: tuple[str, ...], timeout_ms: int) -> AsyncIterat
         await instance.close()
 
 
-def ask(nameserver: tuple[str, ...], timeout_ms: int, question: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
-    """One question from where no loop runs: a planner's."""
+def run_once(nameserver: tuple[str, ...], timeout_ms: int, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` with a new connection in a new event loop."""
 
     async def run() -> T:
         async with connected(nameserver, timeout_ms) as cluster:
-            return await question(cluster)
+            return await work(cluster)
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(run())
 
 
 class CachedCluster:
-    """A connection that is kept between questions, for those who ask again and again: a stream's planner, a task that reads."""
+    """Keeps an event loop and a connection between calls, for a stream's planner or a task that reads."""
 
     def __init__(self, nameserver: tuple[str, ...], timeout_ms: int) -> None:
         self._nameserver = nameserver
@@ -260,13 +260,13 @@ class CachedCluster:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._instance: Instance | None = None
 
-    def ask(self, question: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
-        """Connects at the first one. Between two questions nothing runs; a connection that was lost meanwhile is made again."""
-        return self._own_loop().run_until_complete(self._run(question))
+    def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+        """Run `work`. Connect at the first call, and again if the connection was lost; the loop does not run between calls."""
+        return self._get_loop().run_until_complete(self._run(work))
 
     def pause(self, ms: int) -> None:
-        """Let time pass, with the connections alive that there are. Asks nothing, so nothing can fail."""
-        self._own_loop().run_until_complete(asyncio.sleep(ms / 1_000))
+        """Run the loop for `ms`, which keeps connections alive. Sends no request, so it can't fail."""
+        self._get_loop().run_until_complete(asyncio.sleep(ms / 1_000))
 
     def close(self) -> None:
         if self._loop is not None:
@@ -275,12 +275,12 @@ class CachedCluster:
             self._loop.close()
         self._loop = self._instance = None
 
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = new_event_loop()
         return self._loop
 
-    async def _run(self, question: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+    async def _run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         if self._instance is None:
             instance = Client(self._nameserver).instance()
             try:
@@ -289,4 +289,4 @@ class CachedCluster:
                 await instance.close()
                 raise
             self._instance = instance
-        return await question(Cluster(self._instance, self._timeout_ms))
+        return await work(Cluster(self._instance, self._timeout_ms))

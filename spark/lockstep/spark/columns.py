@@ -1,4 +1,4 @@
-"""A page of stored records → the columns of a read. Nothing is decoded that no column needs."""
+"""Convert a page of stored records to the columns of a read. Only the parts that a column needs are decoded."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -46,12 +46,12 @@ def _texts(properties: pa.Array, head: bytes) -> pa.Array:
 
 
 def _headers(message: MessageExt) -> list[dict[str, object]]:
-    """The user's own properties."""
+    """Return the user's properties."""
     return [{"key": name, "value": value.encode()} for name, value in message.properties.items() if name not in RESERVED]
 
 
 class Columns:
-    """The columns of one queue's pages, as the options name them. `number`: the queue's place in the layout."""
+    """Makes the columns that the options specify from one queue's pages. `number`: the queue's position in the layout."""
 
     def __init__(self, options: SourceOptions, queue: MessageQueue, number: int) -> None:
         self.schema = pa.schema([pa.field(name, ARROW_TYPES[name]) for name in options.all_columns])
@@ -68,7 +68,7 @@ class Columns:
         self._of_properties = {"key", "tags", "keys"} & set(options.all_columns)
 
     def batches(self, page: Page) -> Iterator[pa.RecordBatch]:
-        """The page as Arrow; of the types that the schema declares, no other will do for Spark. Mostly one batch."""
+        """Yield the page as Arrow batches, usually one, with exactly the types of the schema, which Spark requires."""
         messages = page.messages(self._queue.broker_name) if self._whole else []
         properties = page.properties() if self._of_properties else pa.nulls(page.count, pa.binary())
         made: dict[str, Callable[[], Any]] = {

@@ -1,4 +1,4 @@
-"""Filters on `partition`, `offset` and `timestamp` → fewer queues and shorter ranges. Never fewer rows than the filters let pass."""
+"""Use filters on `partition`, `offset` and `timestamp` to read fewer queues and shorter ranges. No row that passes the filters is lost."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -15,10 +15,10 @@ _NO_END = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class FilterPushdown:
-    """What the filters leave, all of them together."""
+    """The restrictions of all filters together."""
 
     numbers: frozenset[int] | None = None
-    """Queue numbers; None: all."""
+    """Queue numbers; None if all queues are read."""
     offset_from: int = 0
     offset_until: int = _NO_END
     """Exclusive."""
@@ -27,7 +27,7 @@ class FilterPushdown:
     """Exclusive."""
 
     async def apply(self, ranges: Sequence[Range], now: Subscribed, cluster: Cluster) -> list[Range]:
-        """Those ranges, narrowed. Store times never fall within a queue, so a time is an offset."""
+        """Return the restricted ranges. Store times never decrease within a queue, so a time corresponds to an offset."""
         kept = [range_ for range_ in ranges if self.numbers is None or now.number_of(range_.queue) in self.numbers]
         narrowed = await asyncio.gather(*(self._narrow(range_, cluster) for range_ in kept))
         return [range_ for range_ in narrowed if range_.count > 0]
@@ -41,8 +41,8 @@ class FilterPushdown:
         return Range(range_.queue, start, end)
 
 
-def narrowing(filters: Iterable[Any]) -> FilterPushdown:
-    """Of Spark's filters; those that say nothing of the three columns change nothing."""
+def pushdown_of(filters: Iterable[Any]) -> FilterPushdown:
+    """Return the restrictions that Spark's filters allow. Filters on other columns are ignored."""
     made = FilterPushdown()
     for filter_ in filters:
         path = getattr(filter_, "attribute", None)
@@ -63,7 +63,7 @@ def narrowing(filters: Iterable[Any]) -> FilterPushdown:
 
 
 def _bounds(kind: str, value: int) -> tuple[int | None, int | None]:
-    """[from, until) of a comparison; a time in whole ms stands for all of that ms."""
+    """Return [from, until) for a comparison. A time in ms includes the whole millisecond."""
     return {
         "EqualTo": (value, value + 1),
         "EqualNullSafe": (value, value + 1),

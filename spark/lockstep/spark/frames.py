@@ -1,7 +1,7 @@
-"""Rows to send → frames of encoded records. Deterministic: the same rows in the same order give the same bytes, cut at the same places.
+"""Encode rows as records and group them into frames. Deterministic: the same rows in the same order give the same frames.
 
-A row's queue: its `partition` (the queue's number in the layout), else crc32(key) mod the number of writable queues as the SDK's keyed
-send, else the next queue with each frame. A frame is cut by count and bytes, never by the clock.
+A row's queue is its `partition` (the queue's position in the layout), else crc32(key) mod the number of writable queues as in the SDK's
+keyed send, else the frames go round robin to the queues. A frame ends by count and bytes, never by the clock.
 """
 
 import difflib
@@ -31,11 +31,11 @@ from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC
 
 _HEAD = Struct(">IIIii16xiq24xi8xI")
-"""protocol.record's HEAD with the broker's fields zero: size, magic, CRC, queue, flag, sys flag, born, reconsume times, body length."""
+"""protocol.record's HEAD, zeros in the broker's fields: size, magic, CRC, queue, flag, sys flag, born, reconsume times, body length."""
 SPAN_MS = 20
-"""Of a frame's `bornTimestamp`s where rows are sent by that schedule: more would wait for one another too long."""
+"""Maximum range of `bornTimestamp`s in a frame if rows are sent at these times: a frame is sent when its last row is due."""
 TAILS_MAX = 100_000
-"""Keys whose encoded properties are kept."""
+"""Maximum number of keys whose encoded properties are cached."""
 SINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
@@ -46,35 +46,35 @@ SINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "headers": ("array<struct<key:string,value:binary>>",),
     "bornTimestamp": ("timestamp",),
 }
-"""What a write may have, with Spark's types."""
+"""The columns that a write may have, with their Spark types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Records of one queue that are sent together."""
+    """Records of one queue that are sent in one request."""
 
     queue: MessageQueue
     records: bytes
     sizes: list[int]
     due_ms: int
-    """`bornTimestamp` of its last record; 0 without that column."""
+    """The `bornTimestamp` of its last record; 0 without that column."""
 
 
 def check_columns(types: Mapping[str, str], *, topic_given: bool) -> None:
-    """The columns of a write with their Spark types. LocalProtocolError says which one does not do, and what would."""
+    """Check the columns of a write and their Spark types. Raise LocalProtocolError for an unsupported or missing column."""
     for name, type_ in types.items():
         if name not in SINK_COLUMNS:
             close = difflib.get_close_matches(name, SINK_COLUMNS, n=1, cutoff=0.5)
             hint = f', did you mean "{close[0]}"?' if close else ""
             raise LocalProtocolError(
-                f'column "{name}" can\'t be sent{hint} (a write takes {", ".join(SINK_COLUMNS)}): select those, or drop it'
+                f'column "{name}" can\'t be sent{hint} (the columns of a write are {", ".join(SINK_COLUMNS)}): drop or rename it'
             )
         if type_ not in SINK_COLUMNS[name]:
             raise LocalProtocolError(f'column "{name}" is {type_}: expected {" or ".join(SINK_COLUMNS[name])}')
     if "value" not in types:
         raise LocalProtocolError('a write needs the column "value" (binary or string): the message body')
     if not topic_given and "topic" not in types:
-        raise LocalProtocolError('where to? Give option "topic", or a column "topic"')
+        raise LocalProtocolError('the topic is missing: use the option "topic", or a column "topic"')
 
 
 class _Open:
@@ -111,14 +111,14 @@ class TopicFrames:
         self._topic = bytes((len(topic),)) + topic
         self._plain_tail = self._tail(b"")
         self._tails: dict[bytes | None, tuple[bytes, int]] = {None: (self._plain_tail, -1)}
-        """Key → (what stands behind the body, number of the key's queue)."""
+        """Key → (the bytes after the body, the number of the key's queue)."""
         self._open = [_Open(queue) for queue in self._queues]
-        self._dealt = _Open(self._queues[task % len(self._queues)])
-        """Rows with neither partition nor key: each frame goes to the next queue."""
-        self._next_dealt = task + 1
+        self._unkeyed = _Open(self._queues[task % len(self._queues)])
+        """Collects rows with neither partition nor key; these frames go round robin to the queues."""
+        self._next_unkeyed = task + 1
 
     def add(self, rows: "pa.RecordBatch | pa.Table") -> Iterator[Frame]:
-        """Frames that these rows fill."""
+        """Add rows, and yield the frames that they complete."""
         columns = {name: rows.column(name) for name in rows.schema.names}
         bodies = _bytes_of(columns["value"])
         tails, numbers = self._tails_and_numbers(columns, len(bodies))
@@ -129,13 +129,13 @@ class TopicFrames:
             if not body or len(body) > BODY_BYTES_MAX:
                 raise _bad_body(body)
             size = BODY_AT + len(body) + len(tail)
-            frame = self._dealt if number < 0 else self._open[number]
+            frame = self._unkeyed if number < 0 else self._open[number]
             if frame.sizes and (
                 len(frame.sizes) >= records_max or frame.byte_count + size > bytes_max or born_ms - frame.first_ms > span_ms
             ):
                 yield frame.cut()
                 if number < 0:
-                    frame = self._deal()
+                    frame = self._open_unkeyed()
             if not frame.sizes:
                 frame.first_ms = born_ms
             frame.parts += (
@@ -148,15 +148,15 @@ class TopicFrames:
             frame.due_ms = born_ms if scheduled else 0
 
     def finish(self) -> Iterator[Frame]:
-        """What is left."""
-        for frame in (*self._open, self._dealt):
+        """Yield the incomplete frames."""
+        for frame in (*self._open, self._unkeyed):
             if frame.sizes:
                 yield frame.cut()
 
-    def _deal(self) -> _Open:
-        self._dealt = _Open(self._queues[self._next_dealt % len(self._queues)])
-        self._next_dealt += 1
-        return self._dealt
+    def _open_unkeyed(self) -> _Open:
+        self._unkeyed = _Open(self._queues[self._next_unkeyed % len(self._queues)])
+        self._next_unkeyed += 1
+        return self._unkeyed
 
     def _tails_and_numbers(self, columns: Mapping[str, Any], count: int) -> tuple[Sequence[bytes], Sequence[int]]:
         keys: Sequence[bytes | None] = _bytes_of(columns["key"]) if "key" in columns else [None] * count
@@ -179,12 +179,8 @@ class TopicFrames:
     def _numbers(self, column: Any) -> Sequence[int]:
         numbers, queues = [] if column.null_count else _ints_of(column), len(self._queues)
         if column.null_count or (numbers and not 0 <= min(numbers) <= max(numbers) < queues):
-            found = next(
-                (number for number in numbers if not 0 <= number < queues), "null in a row (keyed() makes it so where the key is null)"
-            )
-            raise LocalProtocolError(
-                f"partition is {found}: topic {self._queues[0].topic} has {queues} writable queues, numbered from 0 on"
-            )
+            found = next((number for number in numbers if not 0 <= number < queues), "null in a row (keyed() sets null if the key is null)")
+            raise LocalProtocolError(f"partition is {found}: topic {self._queues[0].topic} has {queues} writable queues, numbered from 0")
         return numbers
 
     def _whole_tails(self, columns: Mapping[str, Any], keys: Sequence[bytes | None]) -> list[bytes]:
@@ -201,7 +197,7 @@ class TopicFrames:
 
 
 class Frames:
-    """The frames of one task, whatever topics its rows go to. `make` is TopicFrames with what all topics share."""
+    """The frames of one task, for one or several topics. `make` makes the TopicFrames of a layout."""
 
     def __init__(self, topic: str | None, make: Callable[[TopicLayout], TopicFrames]) -> None:
         self._topic = topic
@@ -209,15 +205,15 @@ class Frames:
         self._topics: dict[str, TopicFrames] = {}
 
     def open(self, layout: TopicLayout) -> None:
-        """The topic's queues from now on, to the end of the task."""
+        """Set the topic's queues for the rest of the task."""
         self._topics[layout.topic] = self._make(layout)
 
     def missing(self, batch: pa.RecordBatch) -> list[str]:
-        """Topics of these rows that have to be opened first."""
+        """Return the topics of these rows that must be opened first."""
         return [topic for topic in self._named(batch) if topic not in self._topics]
 
     def add(self, batch: pa.RecordBatch) -> Iterator[Frame]:
-        """Frames that this batch fills."""
+        """Add a batch, and yield the frames that it completes."""
         if self._topic is not None:
             yield from self._topics[self._topic].add(batch)
             return
@@ -226,7 +222,7 @@ class Frames:
             yield from self._topics[topic].add(batch.filter(pc.equal(column, topic)))
 
     def finish(self) -> Iterator[Frame]:
-        """What is left."""
+        """Yield the incomplete frames."""
         for name in sorted(self._topics):
             yield from self._topics[name].finish()
 
@@ -235,7 +231,7 @@ class Frames:
             return [self._topic]
         names = pc.unique(batch.column("topic")).to_pylist()
         if None in names:
-            raise LocalProtocolError('topic is null in a row: give each row one, or all of them by option "topic"')
+            raise LocalProtocolError('topic is null in a row: set it in each row, or for all rows with the option "topic"')
         return sorted(names)
 
 
@@ -243,7 +239,7 @@ class Frames:
 
 
 def _bytes_of(column: Any) -> list[Any]:
-    """The values of a binary or string column, None where null. Slices of its one buffer: `to_pylist` takes four times as long."""
+    """Return the values of a binary or string column, with None for null. Slicing its buffer is four times as fast as `to_pylist`."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     if not len(array):
@@ -262,12 +258,12 @@ def _bytes_of(column: Any) -> list[Any]:
 
 def _born_ms(column: Any) -> list[int]:
     if column.null_count:
-        raise LocalProtocolError("bornTimestamp is null in a row: leave the column out, or give each row a time")
+        raise LocalProtocolError("bornTimestamp is null in a row: omit the column, or set it in each row")
     return [micros // 1_000 for micros in _ints_of(column.cast(pa.timestamp("us")))]
 
 
 def _ints_of(column: Any) -> list[int]:
-    """The numbers of a column without nulls, by its buffer, as `_bytes_of`."""
+    """Return the numbers of a column without nulls, from its buffer as in `_bytes_of`."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     array = array.cast(pa.int64())
     return memoryview(array.buffers()[1]).cast("q")[array.offset : array.offset + len(array)].tolist() if len(array) else []
@@ -275,17 +271,19 @@ def _ints_of(column: Any) -> list[int]:
 
 def _bad_body(body: bytes | None) -> LocalProtocolError:
     if body is None:
-        return LocalProtocolError("value is null in a row: a message has a body of at least 1 byte; filter such rows out")
+        return LocalProtocolError("value is null in a row: a message body has at least 1 byte; filter such rows out")
     if not body:
-        return LocalProtocolError("value is empty in a row: a message has a body of at least 1 byte")
-    return LocalProtocolError(f"value has {len(body)} bytes in a row: at most {BODY_BYTES_MAX} (4 MiB)")
+        return LocalProtocolError("value is empty in a row: a message body has at least 1 byte; filter such rows out")
+    return LocalProtocolError(f"value has {len(body)} bytes in a row: at most {BODY_BYTES_MAX} (4 MiB) are allowed")
 
 
 def _text_of(key: bytes) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError:
-        raise LocalProtocolError(f"key {key[:40]!r} is no UTF-8: a sharding key is text; encode it, as base64 or hex") from None
+        raise LocalProtocolError(
+            f"key {key[:40]!r} is not UTF-8: a sharding key is text; encode it, for example as base64 or hex"
+        ) from None
 
 
 def _stored_key(key: bytes) -> bytes:

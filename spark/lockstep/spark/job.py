@@ -1,4 +1,4 @@
-"""What the two jobs have in common: a session, Java, errors in one line."""
+"""Shared parts of the two jobs: the session, the check of Java, one-line errors."""
 
 import argparse
 import logging
@@ -20,60 +20,63 @@ from lockstep.spark.source import register
 
 JAVA_MIN = 17
 NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
-"""Where a job looks when it is not told."""
+"""The default of --nameserver."""
 EXIT_FAILED = 3
-"""Could not run."""
+"""The job could not run."""
 JAVA_S = 60.0
-"""Until `java -version` has answered."""
+"""Timeout of `java -version`."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Flags that can't be read are one more reason why a job could not run: argparse's own exit code 2 is verify_load's for repeats."""
+    """Exits with EXIT_FAILED for invalid options: argparse's exit code 2 means repeats in verify_load."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_FAILED, f"failed: {message}: {self.prog} --help lists the flags\n")
+        self.exit(EXIT_FAILED, f"failed: {message}; run {self.prog} --help to list the options\n")
 
 
-def say(line: str) -> None:
-    """To the terminal, beside the results on stdout. spark-submit puts both on stdout: results come last. Nobody need read it."""
+def print_status(line: str) -> None:
+    """Print a line to stderr, even if its pipe is closed. spark-submit merges it into stdout; results come last there."""
     try:
         print(line, file=sys.stderr, flush=True)
     except BrokenPipeError:
-        _forget(sys.stderr)
+        _discard(sys.stderr)
 
 
-def _forget(stream: TextIO) -> None:
-    """Nobody reads it: Python's end would try again to write what it holds, and exit with 120."""
+def _discard(stream: TextIO) -> None:
+    """Redirect a stream whose pipe is closed to /dev/null: else Python would fail to flush it at exit, and exit with 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # world: this process's own output
 
 
 def check_java() -> None:
-    """ConfigError where Spark would find no Java that it runs on."""
+    """Raise ConfigError if Spark would not find a suitable Java."""
     home = os.environ.get("JAVA_HOME")
     command = os.path.join(home, "bin", "java") if home else "java"
     try:
-        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_S).stderr
+        output = subprocess.run([command, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_S).stderr
     except OSError:
-        told = ""
+        output = ""
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"Spark needs Java {JAVA_MIN} or newer, and {command} -version does not answer within {JAVA_S:g} s: set JAVA_HOME"
+            f"Spark needs Java {JAVA_MIN} or newer, and {command} -version did not respond within {JAVA_S:g} s: set JAVA_HOME"
         ) from None
-    found = re.search(r'version "(\d+)', told)
+    found = re.search(r'version "(\d+)', output)
     if found is None or int(found[1]) < JAVA_MIN:
-        what = "there is none" if found is None else f"{command} is version {found[1]}"
-        raise ConfigError(f"Spark needs Java {JAVA_MIN} or newer, and {what}: install a JDK (openjdk-17-jre-headless), or set JAVA_HOME")
+        if found is not None:
+            actual = f"{command} is version {found[1]}"
+        else:
+            actual = f"{command} -version reported no version" if output else f"{command} was not found"
+        raise ConfigError(f"Spark needs Java {JAVA_MIN} or newer, and {actual}: install a JDK (openjdk-17-jre-headless), or set JAVA_HOME")
 
 
 def session(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """The job's session; workers run this interpreter. What spark-submit was told goes before `conf`, `master` before spark-submit."""
+    """Return the job's session; workers run this interpreter. Options of spark-submit override `conf`, and `master` overrides those."""
     # Workers would start the python3 of the PATH, which may lack pyarrow and numpy.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name)
-    told = submitted()
+    submitted = submitted_conf()
     for key, value in {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf}.items():
-        if key not in told:
+        if key not in submitted:
             builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
@@ -82,75 +85,78 @@ def session(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSess
     return spark
 
 
-def submitted() -> dict[str, str]:
-    """What spark-submit was told by --conf or its defaults file: properties of the JVM that started this process. None where it did not."""
+def submitted_conf() -> dict[str, str]:
+    """Return the options of spark-submit (--conf, defaults file), which are properties of its JVM; empty if this is not its process."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
-    # A SparkConf that is made before the JVM is known is empty.
+    # A SparkConf that is made before the connection to the JVM is empty.
     SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())
 
 
 def run(job: Callable[[], int]) -> int:
-    """The job's exit code; what it could not do in one line, behind a traceback where nobody has foreseen it."""
+    """Run a job and return its exit code. Print an error as one line, after a traceback if it is unexpected."""
     _silence_py4j()
     try:
         check_java()
         return job()
     except LockstepError as error:
-        say(f"failed: {error}")
+        print_status(f"failed: {error}")
     except BrokenPipeError:
-        _forget(sys.stdout)
-        say("failed: nobody reads what is printed (a closed pipe); what the job has written into its files is there")
+        _discard(sys.stdout)
+        print_status("failed: stdout is a closed pipe; the files that the job has written are complete")
     except (Py4JError, ConnectionRefusedError, ConnectionResetError) as error:
-        say(f"failed: {of_jvm(error)}")
-    except OSError as error:  # a folder that can't be written to
-        say(f"failed: {error}")
+        print_status(f"failed: {describe_jvm_error(error)}")
+    except OSError as error:  # such as a folder without write permission
+        print_status(f"failed: {error}")
     except PySparkException as error:
-        say(f"failed: {in_one_line(error)}")
+        print_status(f"failed: {describe_spark_error(error)}")
     except KeyboardInterrupt:
-        say("interrupted")
+        print_status("interrupted")
         return 130
-    except Exception as error:  # listener: Python's own exit code, 1, would say that rows are lost
-        say(f"{traceback.format_exc()}failed: {type(error).__name__}: {error}")
+    except Exception as error:  # listener: Python's exit code, 1, would mean that rows are lost
+        print_status(f"{traceback.format_exc()}failed: {type(error).__name__}: {error}")
     return EXIT_FAILED
 
 
 def _silence_py4j() -> None:
-    """A lost JVM is told in one line; py4j logs a traceback for each question that it does not answer, some of them at the root."""
+    """Drop py4j's log records: it logs a traceback for each call to a lost JVM, some in the root logger. One line reports the loss."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_not_py4js)
+    logging.getLogger().addFilter(_is_not_py4j)
 
 
-def _not_py4js(record: logging.LogRecord) -> bool:
+def _is_not_py4j(record: logging.LogRecord) -> bool:
     return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
-def of_jvm(error: Exception) -> str:
-    """What went wrong in Spark's JVM, and what to do."""
+def describe_jvm_error(error: Exception) -> str:
+    """Describe an error of Spark's JVM and the next step."""
     if isinstance(error, Py4JJavaError):
         try:
-            text = str(error)  # asks the JVM
+            text = str(error)  # calls the JVM
         except (Py4JError, OSError):
             text = ""
-        found = _JAVAS.findall(text)
+        found = _JAVA_EXCEPTION.findall(text)
         if found:
-            return f"{found[-1]}. That is Spark's own: its disk (spark.local.dir, --out) or its memory may be full; then begin again"
+            return (
+                f"{found[-1]}. This is an error of Spark itself: check that its disk (spark.local.dir, --out) and memory are not full, "
+                "then run the job again"
+            )
     return (
-        f"Spark's JVM ended, or answers no more ({type(error).__name__}): the lines above may say why; where it had too little memory "
-        "give it more by `spark-submit --driver-memory 4g`; then begin again"
+        f"Spark's JVM has ended or does not respond ({type(error).__name__}): the lines above may contain the reason. If it had too little "
+        "memory, use `spark-submit --driver-memory 4g`; then run the job again"
     )
 
 
-_OURS = re.compile(r"^lockstep\.[\w.]+: (.*)$", re.MULTILINE)
-_PYTHONS = re.compile(r"^(\w+Error: .*)$", re.MULTILINE)
-"""The last line of a traceback of a worker: the first 600 characters are of its other end."""
-_JAVAS = re.compile(r"^(?:: |Caused by: )(.*)$", re.MULTILINE)
-"""An exception of Java and its causes, the last of them the first cause."""
+_LOCKSTEP_ERROR = re.compile(r"^lockstep\.[\w.]+: (.*)$", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^(\w+Error: .*)$", re.MULTILINE)
+"""The last line of a worker's traceback. The first 600 characters of the text only show its beginning."""
+_JAVA_EXCEPTION = re.compile(r"^(?:: |Caused by: )(.*)$", re.MULTILINE)
+"""A Java exception and its causes; the last match is the root cause."""
 
 
-def in_one_line(error: PySparkException) -> str:
-    """What a task or planner of ours raised, out of Spark's many lines."""
+def describe_spark_error(error: PySparkException) -> str:
+    """Extract the error that a task or planner of lockstep raised from Spark's many lines."""
     text = str(error)
-    found = _OURS.findall(text) or _PYTHONS.findall(text)
+    found = _LOCKSTEP_ERROR.findall(text) or _PYTHON_ERROR.findall(text)
     return found[-1] if found else " ".join(text.split())[:600]

@@ -1,4 +1,4 @@
-"""The load generator: rows of a known form into a topic, by Spark, at a rate or as fast as they go."""
+"""Load generator: send rows of a known form to a topic with Spark, at a given rate or as fast as possible."""
 
 import argparse
 import json
@@ -19,8 +19,8 @@ from lockstep.protocol.message import check_tag
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
-from lockstep.spark.cluster import Cluster, ask
-from lockstep.spark.job import NAMESERVER, Parser, run, say, session
+from lockstep.spark.cluster import Cluster, run_once
+from lockstep.spark.job import NAMESERVER, Parser, print_status, run, session
 from lockstep.spark.key_shares import KeyShares
 from lockstep.spark.load_progress import Progress
 from lockstep.spark.load_rows import HEAD_BYTES, Manifest, key_of, numbered, to_send
@@ -30,7 +30,7 @@ from lockstep.spark.placement import keyed
 
 TIMEOUT_MS = 10_000
 LEAD_US = 3_000_000
-"""From the shuffle to the first row of a paced run: Spark starts two Python processes and the tasks meanwhile, 0.7 s on an idle machine."""
+"""Time from the shuffle to the first row of a paced run, in which Spark starts two Python processes and the tasks (0.7 s if idle)."""
 KEYS_MAX = (1 << 31) - 1
 CONF = {
     "spark.sql.adaptive.enabled": "false",
@@ -40,7 +40,7 @@ CONF = {
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Exit 0: everything is stored. 3: it is not, and one line says why. In `spark`, or in a session of its own."""
+    """Run the load generator, in `spark` or in a new session. Return 0 if everything is stored, 3 after an error, which is printed."""
     options = parser().parse_args(argv)
     return run(lambda: load(options, spark))
 
@@ -50,7 +50,7 @@ def load(options: argparse.Namespace, given: SparkSession | None) -> int:
     begun_us = host.clock.monotonic_us()
     rows = check(options)
     nameserver = nameserver_addresses(options.nameserver)
-    layout, offsets = ask(nameserver, TIMEOUT_MS, lambda cluster: prepare(cluster, options))
+    layout, offsets = run_once(nameserver, TIMEOUT_MS, lambda cluster: prepare(cluster, options))
     run_id = options.run_id or host.random.token(8).hex()
     folder = Path(options.out or f"runs/{run_id}")
     manifest = Manifest(
@@ -73,7 +73,7 @@ def load(options: argparse.Namespace, given: SparkSession | None) -> int:
     SinkOptions.parse(sink_options(manifest, options, ""))
     earlier = resumed(folder, manifest)
     folder.mkdir(parents=True, exist_ok=True)
-    say(f"run {run_id}: {rows:,} rows to topic {options.topic}, {len(layout.write_queues)} queues. Starting Spark, about 10 s")
+    print_status(f"run {run_id}: {rows:,} rows to topic {options.topic}, {len(layout.write_queues)} queues. Starting Spark, about 10 s")
     spark = given or session("lockstep load", options.master, CONF)
     try:
         return send(spark, earlier or manifest, options, folder, begun_us, host, again=earlier is not None)
@@ -83,7 +83,7 @@ def load(options: argparse.Namespace, given: SparkSession | None) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """How many rows; ConfigError for what does not go together."""
+    """Check the options, and return the number of rows. Raise ConfigError for invalid or contradictory options."""
     check_topic(options.topic)
     for tag in options.tags:
         check_tag(tag)
@@ -91,28 +91,28 @@ def check(options: argparse.Namespace) -> int:
     if not HEAD_BYTES <= low <= high <= BODY_BYTES_MAX:
         raise ConfigError(f"--size {low}-{high}: expected {HEAD_BYTES} (the head that verify_load reads) to {BODY_BYTES_MAX} bytes")
     if options.keys > KEYS_MAX:
-        raise ConfigError(f"--keys {options.keys}: at most {KEYS_MAX}, a row has 4 bytes for the number of its key")
+        raise ConfigError(f"--keys {options.keys}: at most {KEYS_MAX} are allowed, because a row has 4 bytes for the number of its key")
     KeyShares(options.keys, options.skew)
     if options.run_id is not None and not re.fullmatch("[0-9a-f]{16}", options.run_id):
         raise ConfigError(f"--run-id {options.run_id}: expected 16 lower-case hex digits")
     if options.duration is None:
         return int(options.rows if options.rows is not None else 1_000_000)
     if not options.rate or options.rows is not None:
-        raise ConfigError("--duration goes with --rate, and not with --rows: the number of rows is their product")
+        raise ConfigError("--duration requires --rate and excludes --rows: the number of rows is duration times rate")
     rows = int(options.duration * options.rate)
     if not rows:
-        raise ConfigError(f"--duration {options.duration:g} at --rate {options.rate} is no row: give a longer one")
+        raise ConfigError(f"--duration {options.duration:g} at --rate {options.rate} yields 0 rows: use a longer duration")
     return rows
 
 
 async def prepare(cluster: Cluster, options: argparse.Namespace) -> tuple[TopicLayout, Plain]:
-    """The topic's layout and offsets; made where it is missing and may be."""
+    """Return the topic's layout and next offsets. Create a missing topic unless --no-create is set."""
     try:
         layout = await cluster.layout(options.topic)
     except TopicNotExistError:
         if options.no_create:
             raise TopicNotExistError(
-                f"topic {options.topic} does not exist: create it with `lockstep topic create {options.topic}`, or leave --no-create out"
+                f"topic {options.topic} does not exist: create it with `lockstep topic create {options.topic}`, or omit --no-create"
             ) from None
         layout = await cluster.create(options.topic, options.queues)
     bounds = await cluster.bounds([layout])
@@ -120,13 +120,13 @@ async def prepare(cluster: Cluster, options: argparse.Namespace) -> tuple[TopicL
 
 
 def resumed(folder: Path, manifest: Manifest) -> Manifest | None:
-    """The manifest of an earlier start of the same run; ConfigError where that was to send something else."""
+    """Return the manifest of an earlier start of the same run, if any. Raise ConfigError if its settings differ."""
     path = folder / "manifest.json"
     if not path.exists():
         return None
     earlier = read_manifest(path)
     if replace(manifest, started_us=earlier.started_us, start_offsets=earlier.start_offsets, tasks=earlier.tasks) != earlier:
-        raise ConfigError(f"{path} belongs to run {earlier.run_id} with other settings: give another --out, or the same settings again")
+        raise ConfigError(f"{path} belongs to run {earlier.run_id} with other settings: use another --out, or the same settings")
     return earlier
 
 
@@ -136,7 +136,7 @@ def read_manifest(path: Path) -> Manifest:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; the load generator writes runs/RUN_ID/manifest.json") from None
     except ValueError as error:  # of UTF-8 too
-        raise ConfigError(f"{path} is no JSON: {error}") from None
+        raise ConfigError(f"{path} is not JSON: {error}") from None
 
 
 def send(
@@ -144,7 +144,7 @@ def send(
 ) -> int:
     clock = host.clock
     if not options.no_warmup:
-        # The first Python task of a session takes seconds, most of them for what it imports.
+        # The first Python task of a session takes seconds, most of them for imports.
         slots = spark.sparkContext.defaultParallelism
         spark.sparkContext.range(slots, numSlices=slots).foreach(warm_up)
     if not again:
@@ -176,17 +176,17 @@ def send(
 
 
 def warm_up(_: int) -> None:
-    """In a worker: what the sink's tasks will import."""
+    """Import the modules of the sink's tasks in a worker."""
     import lockstep.spark.writer  # noqa: F401
 
 
 def task_count(spark: SparkSession, manifest: Manifest) -> int:
-    """Of a run that begins: those of a paced one have to run all at once."""
+    """Return the number of tasks of a new run. Those of a paced run must all run at once."""
     return min(manifest.partitions, spark.sparkContext.defaultParallelism) if manifest.rate else manifest.partitions
 
 
 def place(spark: SparkSession, manifest: Manifest) -> DataFrame:
-    """The rows where they are sent from. A paced run shuffles first and then begins its schedule."""
+    """Return the rows, partitioned by the tasks that send them. A paced run is shuffled here, before its schedule begins."""
     rows = numbered(spark, manifest, manifest.tasks)
     if manifest.order == "none":
         return rows
@@ -242,12 +242,12 @@ def as_text(summary: dict[str, Any]) -> str:
 def size(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected BYTES or FROM-TO, as 100 or 100-1024")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected BYTES or FROM-TO, such as 100 or 100-1024")
     return int(found[1]), int(found[2] or found[1])
 
 
-def words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+def comma_list(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
 def whole(low: int) -> Any:
@@ -269,26 +269,40 @@ def number(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     made = Parser(prog="load_generator.py", description=__doc__)
     add = made.add_argument
-    add("--nameserver", default=NAMESERVER, help="HOST:PORT (several separated by ;); default LOCKSTEP_NAMESERVER, else 127.0.0.1:9876")
-    add("--topic", default="load")
-    add("--queues", type=whole(1), default=4, help="on each broker, where the topic is made (default 4)")
-    add("--no-create", action="store_true", help="fail where the topic is missing")
-    add("--rows", type=whole(1), help="default 1,000,000")
-    add("--duration", type=number, help="seconds; with --rate, in place of --rows")
-    add("--keys", type=whole(1), default=10_000)
-    add("--skew", type=number, default=0.0, help="0: every key alike; above it key k has a share of about 1/k^SKEW")
-    add("--size", type=size, default=(100, 100), help="bytes of a value: 100, or 100-1024 (default 100)")
-    add("--rate", type=whole(0), default=0, help="rows a second over the whole job; 0: as fast as they go")
-    add("--tags", type=words, default=(), help="comma list; rows get them in turn")
-    add("--order", choices=("key", "none"), default="key", help="key: order kept from Spark to the queue; none: no keys, no shuffle")
-    add("--run-id", help="16 hex digits; the same run again sends nothing twice (with the same --out)")
-    add("--seed", type=whole(0), default=1)
-    add("--master", help="default: what spark-submit says")
-    add("--partitions", type=whole(1), help="tasks (default and at most: one for each queue)")
-    add("--idempotence", choices=("sequence", "none"), default="sequence")
-    add("--fail-task", metavar="P:N", help="task P fails once after N acknowledged rows; needs a master that retries, as local[2,4]")
-    add("--no-warmup", action="store_true")
-    add("--progress", action=argparse.BooleanOptionalAction, help="a line a second (default: unless --json)")
-    add("--json", action="store_true", help="the summary as JSON, the last line on stdout")
-    add("--out", help="folder for manifest.json, write.json, summary.json (default runs/RUN_ID)")
+    add(
+        "--nameserver",
+        default=NAMESERVER,
+        help="nameservers as HOST:PORT, separated by ; (default: LOCKSTEP_NAMESERVER, else 127.0.0.1:9876)",
+    )
+    add("--topic", default="load", help="topic to send to (default load)")
+    add("--queues", type=whole(1), default=4, help="number of queues on each broker if the topic is created (default 4)")
+    add("--no-create", action="store_true", help="fail if the topic does not exist")
+    add("--rows", type=whole(1), help="number of rows (default 1,000,000)")
+    add("--duration", type=number, help="duration in seconds; requires --rate and replaces --rows")
+    add("--keys", type=whole(1), default=10_000, help="number of sharding keys (default 10,000)")
+    add("--skew", type=number, default=0.0, help="0: all keys are equally frequent (default); above 0: key k has a share of about 1/k^SKEW")
+    add("--size", type=size, default=(100, 100), help="size of a value in bytes: 100, or a range such as 100-1024 (default 100)")
+    add("--rate", type=whole(0), default=0, help="rows per second over the whole job; 0: as fast as possible (default)")
+    add("--tags", type=comma_list, default=(), help="comma-separated tags, assigned to the rows in turn (default: no tags)")
+    add(
+        "--order",
+        choices=("key", "none"),
+        default="key",
+        help="key: preserve the order per key from Spark to the queue (default); none: no keys and no shuffle",
+    )
+    add("--run-id", help="16 hex digits; repeating a run with the same id and --out sends nothing twice (default: random)")
+    add("--seed", type=whole(0), default=1, help="seed of sizes, fillers and skewed keys (default 1)")
+    add("--master", help="Spark master (default: the one of spark-submit)")
+    add("--partitions", type=whole(1), help="number of tasks (default and maximum: one per queue)")
+    add(
+        "--idempotence",
+        choices=("sequence", "none"),
+        default="sequence",
+        help="sequence: store repeated frames once (default); none: store rows at least once",
+    )
+    add("--fail-task", metavar="P:N", help="let task P fail once after N acknowledged rows; requires a master that retries: local[2,4]")
+    add("--no-warmup", action="store_true", help="do not start the Python workers before the first row")
+    add("--progress", action=argparse.BooleanOptionalAction, help="print one line per second (default: unless --json is set)")
+    add("--json", action="store_true", help="print the summary as JSON, as the last line on stdout")
+    add("--out", help="directory for manifest.json, write.json and summary.json (default runs/RUN_ID)")
     return made

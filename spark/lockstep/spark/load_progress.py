@@ -1,21 +1,20 @@
-"""How far a load is, by what the brokers have accepted: Spark says nothing of a Python sink before it ends."""
+"""Print the progress of a load, counted by the brokers: Spark reports nothing about a Python sink before it ends."""
 
 from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import CachedCluster, Cluster
-from lockstep.spark.job import say
+from lockstep.spark.job import print_status
 from lockstep.spark.load_rows import Manifest
 
-LOOK_MS = 250
-"""How soon the thread notices that it is to end."""
-TELL_MS = 1_000
-"""From one line to the next."""
+STOP_CHECK_MS = 250
+"""The thread stops within this time."""
+PRINT_EVERY_MS = 1_000
 TIMEOUT_MS = 1_000
 
 
 class Progress:
-    """A daemon thread with a connection of its own; a broker that does not answer makes a line late, nothing else."""
+    """A daemon thread with a connection of its own. A broker that does not respond only delays a line."""
 
     def __init__(self, nameserver: str, manifest: Manifest, host: Host) -> None:
         self._nameserver = nameserver_addresses(nameserver)
@@ -31,13 +30,13 @@ class Progress:
         self._ended = True
 
     def _watch(self) -> None:
-        kept, clock = CachedCluster(self._nameserver, TIMEOUT_MS), self._host.clock
+        cached, clock = CachedCluster(self._nameserver, TIMEOUT_MS), self._host.clock
         counted: tuple[int, int] | None = None
-        """When and what, the last time that it was told. The first count is what stood there: of an earlier start of the run too."""
+        """Time and count of the last printed line. The first count includes the rows of an earlier start of the run."""
         while not self._ended:
             now_ms, line = clock.monotonic_ms(), None
             try:
-                accepted = kept.ask(self._accepted)
+                accepted = cached.run(self._accepted)
             except LockstepError as error:
                 line = f"  no count: {error}"
             else:
@@ -48,13 +47,13 @@ class Progress:
                     line = f"  {accepted:>12,} of {self._manifest.rows:,} accepted  {rate:>10,.0f}/s"
                     counted = now_ms, accepted
             if line is not None and not self._ended:
-                say(line)
+                print_status(line)
             while not self._ended:
-                kept.pause(LOOK_MS)
-                if clock.monotonic_ms() - now_ms >= TELL_MS:
+                cached.pause(STOP_CHECK_MS)
+                if clock.monotonic_ms() - now_ms >= PRINT_EVERY_MS:
                     break
-        kept.close()
+        cached.close()
 
     async def _accepted(self, cluster: Cluster) -> int:
-        bounds = await cluster.bounds([await cluster.known(self._manifest.topic)])
+        bounds = await cluster.bounds([await cluster.cached_layout(self._manifest.topic)])
         return sum(high for _, high in bounds.values()) - self._base

@@ -1,13 +1,13 @@
-"""The rows that the load generator sends, and how the verifying pipeline reads them again.
+"""The format of the rows that the load generator sends and the verifying pipeline reads.
 
     0   8   run id
     8   4   key's number
     12  8   seq: 0, 1, 2 … within the key
     20  8   born: when the row was due, µs since 1970
-    28  4   CRC-32 of all the rest
-    32      filler, which does not compress
+    28  4   CRC-32 of everything else
+    32      incompressible filler
 
-Integers big-endian. Everything follows from the row's number and the manifest, so a repeated task sends the same bytes.
+Integers are big-endian. Everything follows from the row's number and the manifest, so a repeated task sends the same bytes.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ from lockstep.spark.offsets import Plain
 
 HEAD_BYTES = 32
 FILLER_BYTES = 256 * 1024
-"""Of which each value has a part; more where values are so large that they would all have the same."""
+"""Size of the filler from which each value takes a slice; it is larger if the values are so large that all slices would be equal."""
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a run sends; written before the first row is. `verify_load` derives what must be there from this alone."""
+    """Defines the rows of a run. It is written before the first row; `verify_load` derives the expected rows from it alone."""
 
     run_id: str
     """16 hex digits."""
@@ -40,28 +40,28 @@ class Manifest:
     queues: tuple[str, ...]
     """In layout order, as "broker:id": queue number → queue."""
     start_offsets: Plain
-    """Of each queue when the run began."""
+    """The next offset of each queue when the run began."""
     rows: int
     keys: int
     skew: float
     seed: int
     size: tuple[int, int]
-    """Bytes of a value, from … to."""
+    """Smallest and largest size of a value in bytes."""
     rate: int
-    """Rows a second; 0: as fast as they go."""
+    """Rows per second; 0 means as fast as possible."""
     order: str
-    """`key`: placed by key and sorted. `none`: without keys."""
+    """`key`: rows are placed by key and sorted. `none`: rows have no keys."""
     tags: tuple[str, ...]
     started_us: int
-    """Row 0 was due then, row i i/rate seconds later."""
+    """When row 0 was due, in µs since 1970; row i is due i/rate seconds later."""
     partitions: int
     idempotence: str
     tasks: int = 0
-    """That send it, from its first start on: frames are told apart by their task. 0: it has not started."""
+    """The number of tasks that send the run since its first start: frames are identified by their task. 0 if it has not started."""
     version: int = VERSION
 
     @property
-    def deal(self) -> KeyShares:
+    def shares(self) -> KeyShares:
         return KeyShares(self.keys, self.skew, self.seed)
 
     def plain(self) -> dict[str, Any]:
@@ -69,44 +69,46 @@ class Manifest:
 
     @classmethod
     def parse(cls, plain: Any) -> "Manifest":
-        """ConfigError where it is none that this version reads."""
+        """Parse a manifest. Raise ConfigError if this version can't read it."""
         try:
             if plain["version"] != VERSION:
-                raise ConfigError(f"the manifest has version {plain['version']}, this is for version {VERSION}")
+                raise ConfigError(f"the manifest has version {plain['version']}, and this program reads version {VERSION}")
             return from_plain(cls, {camel(name): plain[name] for name in cls.__dataclass_fields__})
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"no manifest of the load generator: {error!r}") from None
+            raise ConfigError(f"not a manifest of the load generator: {error!r}") from None
         except RemoteProtocolError as error:
-            raise ConfigError(f"no manifest of the load generator: {error}") from None
+            raise ConfigError(f"not a manifest of the load generator: {error}") from None
 
 
 def numbered(spark: SparkSession, manifest: Manifest, slices: int) -> DataFrame:
-    """id, key number and seq of every row."""
+    """Return the columns id, key_number and seq of every row."""
     ids = spark.range(0, manifest.rows, 1, slices)
-    deal = manifest.deal
-    if not deal.skew:
-        return ids.select("id", (F.col("id") % deal.keys).cast("int").alias("key_number"), F.floor(F.col("id") / deal.keys).alias("seq"))
+    shares = manifest.shares
+    if not shares.skew:
+        return ids.select(
+            "id", (F.col("id") % shares.keys).cast("int").alias("key_number"), F.floor(F.col("id") / shares.keys).alias("seq")
+        )
     table = pa.table(
         {
-            "position": range(deal.length),
-            "key_number": pa.array([key for key, _ in deal.positions], pa.int32()),
-            "rank": [rank for _, rank in deal.positions],
-            "weight": [deal.weights[key] for key, _ in deal.positions],
+            "position": range(shares.length),
+            "key_number": pa.array([key for key, _ in shares.positions], pa.int32()),
+            "rank": [rank for _, rank in shares.positions],
+            "weight": [shares.weights[key] for key, _ in shares.positions],
         }
     )
     cycle = F.broadcast(spark.createDataFrame(table))
-    joined = ids.withColumn("position", F.col("id") % deal.length).join(cycle, "position")
-    return joined.select("id", "key_number", (F.floor(F.col("id") / deal.length) * F.col("weight") + F.col("rank")).alias("seq"))
+    joined = ids.withColumn("position", F.col("id") % shares.length).join(cycle, "position")
+    return joined.select("id", "key_number", (F.floor(F.col("id") / shares.length) * F.col("weight") + F.col("rank")).alias("seq"))
 
 
 def key_of(number: Column) -> Column:
-    """The sharding key of a key's number: six digits, or as many as it has."""
+    """Return the sharding key of a key number, with at least six digits."""
     digits = number.cast("string")
     return F.concat(F.lit("k"), F.lpad(digits, F.greatest(F.length(digits), F.lit(6)), F.lit("0")))
 
 
 def to_send(rows: DataFrame, manifest: Manifest) -> DataFrame:
-    """The columns of the sink."""
+    """Return the rows with the columns of the sink."""
     born = F.lit(manifest.started_us)
     if manifest.rate:
         born = born + F.floor(F.col("id") * 1_000_000 / manifest.rate)
@@ -131,7 +133,7 @@ def to_send(rows: DataFrame, manifest: Manifest) -> DataFrame:
 
 
 def filler(seed: int, size: int) -> bytes:
-    """So many bytes that do not compress, the same for the same seed."""
+    """Return `size` incompressible bytes, the same for the same seed."""
     return hashlib.shake_128(f"lockstep load {seed}".encode()).digest(size)
 
 
@@ -140,9 +142,9 @@ def _number(column: Column, width: int) -> Column:
 
 
 def sent_columns() -> Sequence[Column]:
-    """What the sink's columns say of themselves, from `value`: run_id, key_number, seq, born_us, crc_matches.
+    """Return the columns run_id, key_number, seq, born_us and crc_matches, parsed from `value`.
 
-    A number is null where the value is too short for it, or it is none that a run sends (2⁶³ and above).
+    A number is null if the value is too short for it, or if no run sends it (2⁶³ and above).
     """
 
     def number(at: int, width: int) -> Column:

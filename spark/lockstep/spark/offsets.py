@@ -1,7 +1,7 @@
-"""Offsets of a read: their JSON, how a limit is shared out, which task reads what. Pure.
+"""Offsets of a read: their JSON form, the distribution of a limit over queues, the assignment of ranges to tasks. Pure.
 
-JSON: {"orders":{"broker-a:0":1042}}, the *next* offset of each queue, keys sorted: Spark compares offsets as text, and an order that
-varies would make it run one empty batch after the other.
+The JSON {"orders":{"broker-a:0":1042}} contains the *next* offset of each queue. Keys are sorted: Spark compares offsets as text, and with
+a varying order it would run one empty batch after the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Range:
 
 
 def to_plain(offsets: Offsets) -> Plain:
-    """As JSON, keys sorted."""
+    """Return the JSON form, with sorted keys."""
     plain: Plain = {}
     for queue in sorted(offsets):
         plain.setdefault(queue.topic, {})[f"{queue.broker_name}:{queue.queue_id}"] = offsets[queue]
@@ -37,7 +37,7 @@ def to_plain(offsets: Offsets) -> Plain:
 
 
 def from_plain(plain: Mapping[str, Mapping[str, Any]], layouts: Mapping[str, TopicLayout]) -> dict[MessageQueue, int]:
-    """The queues that JSON names; `"0"` alone will do where one broker holds the topic. ConfigError names what can't be read."""
+    """Parse the JSON form. A queue number alone, `"0"`, is allowed if one broker holds the topic. Raise ConfigError for invalid entries."""
     offsets: dict[MessageQueue, int] = {}
     for topic, queues in plain.items():
         for name, offset in queues.items():
@@ -60,32 +60,31 @@ def _only_broker(topic: str, name: str, layouts: Mapping[str, TopicLayout]) -> s
 
 
 def share_limit(available: Offsets, limit: int) -> dict[MessageQueue, int]:
-    """How many messages of each queue a batch takes, `limit` together: in proportion to what waits, at least 1 of each where the limit
-    has room for it.
+    """Return how many messages a batch takes from each queue, `limit` in total, in proportion to the available ones.
 
-    Deterministic; what rounding leaves over goes to the largest remainders.
+    Each queue gets at least 1 if the limit allows it. Deterministic: messages left by rounding go to the largest remainders.
     """
-    waiting = {queue: available[queue] for queue in sorted(available) if available[queue] > 0}
-    total = sum(waiting.values())
+    pending = {queue: available[queue] for queue in sorted(available) if available[queue] > 0}
+    total = sum(pending.values())
     if total <= limit:
-        return waiting
-    if limit <= len(waiting):
-        return dict.fromkeys(sorted(waiting, key=lambda queue: -waiting[queue])[:limit], 1)
-    more, behind = limit - len(waiting), total - len(waiting)
-    shares = {queue: 1 + (count - 1) * more // behind for queue, count in waiting.items()}
-    by_remainder = sorted(waiting, key=lambda queue: -((waiting[queue] - 1) * more % behind))
+        return pending
+    if limit <= len(pending):
+        return dict.fromkeys(sorted(pending, key=lambda queue: -pending[queue])[:limit], 1)
+    limit_left, total_left = limit - len(pending), total - len(pending)
+    shares = {queue: 1 + (count - 1) * limit_left // total_left for queue, count in pending.items()}
+    by_remainder = sorted(pending, key=lambda queue: -((pending[queue] - 1) * limit_left % total_left))
     for queue in by_remainder[: limit - sum(shares.values())]:
         shares[queue] += 1
     return shares
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
-    """What lies between two offsets, sorted; a queue whose start is at or above its end has nothing (as after some restarts)."""
+    """Return the ranges between two offsets, sorted. A queue whose start is at or above its end has none (as after some restarts)."""
     return [Range(queue, start[queue], end[queue]) for queue in sorted(end) if queue in start and start[queue] < end[queue]]
 
 
 def split_tasks(ranges: Sequence[Range], min_tasks: int | None, max_tasks: int | None) -> list[list[Range]]:
-    """Which task reads what: a queue a task, long ranges split up to `min_tasks`, several grouped down to `max_tasks`. Deterministic."""
+    """Assign ranges to tasks, one queue per task, splitting them to get `min_tasks` and grouping them to get `max_tasks`."""
     pieces = [range_ for range_ in ranges if range_.count > 0]
     if min_tasks is not None and 0 < len(pieces) < min_tasks:
         pieces = _split(pieces, min_tasks)
@@ -100,10 +99,10 @@ def split_tasks(ranges: Sequence[Range], min_tasks: int | None, max_tasks: int |
     return [sorted(task) for task in tasks]
 
 
-def _split(pieces: Sequence[Range], wanted: int) -> list[Range]:
-    """In proportion to their lengths, each in equal parts; as many as wanted where there are messages enough."""
+def _split(pieces: Sequence[Range], count_min: int) -> list[Range]:
+    """Split ranges into equal parts, in proportion to their lengths, until there are `count_min` or no messages are left to split."""
     parts = [1] * len(pieces)
-    for _ in range(min(wanted, sum(piece.count for piece in pieces)) - len(pieces)):
+    for _ in range(min(count_min, sum(piece.count for piece in pieces)) - len(pieces)):
         longest = max(range(len(pieces)), key=lambda index: (pieces[index].count / parts[index], -index))
         parts[longest] += 1
     return [

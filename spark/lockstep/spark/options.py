@@ -1,6 +1,6 @@
-"""What `.option(name, value)` may say, read once. Names are those of Spark's Kafka source where it has the option; case does not matter.
+"""Parse the options of reads and writes. Names are those of Spark's Kafka source if it has the option; case does not matter.
 
-An unknown name is an error that says what may have been meant: an option that is silently ignored costs a run.
+An unknown name is an error with a suggestion: an option that is silently ignored costs a run.
 """
 
 import difflib
@@ -35,16 +35,16 @@ COLUMN_TYPES = {
     "reconsumeTimes": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""Every column of the source, in DDL."""
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
-"""Options that Spark hands on to a sink although they are its own."""
+"""Every column of the source, with its DDL type."""
+SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
+"""Options of Spark that it also passes to a sink."""
 LATEST, EARLIEST = -1, -2
-"""In offset JSON, as Kafka's source has them."""
+"""Special values in offset JSON, as in Kafka's source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Of a read, batch or stream."""
+    """The options of a batch or streaming read."""
 
     nameserver: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
@@ -52,18 +52,18 @@ class SourceOptions:
     assign: Mapping[str, tuple[int, ...]] | None = None
     """Topic → queue numbers in layout order."""
     starting_offsets: "str | Mapping[str, Mapping[str, int]] | None" = None
-    """`earliest`, `latest` (stream), `group`, or by topic and queue. None: earliest for a batch, latest for a stream."""
+    """`earliest`, `latest` (stream), `group`, or offsets by topic and queue. None means earliest for a batch and latest for a stream."""
     ending_offsets: "str | Mapping[str, Mapping[str, int]]" = "latest"
     starting_timestamp: int | None = None
-    """ms since 1970, store time."""
+    """Store time in ms since 1970."""
     ending_timestamp: int | None = None
     starting_offsets_by_timestamp: "Mapping[str, Mapping[str, int]] | None" = None
     starting_offsets_by_timestamp_strategy: str = "error"
-    """Where a queue has no message at or after the time: `error`, or `latest`."""
+    """What to do if a queue has no message at or after the time: `error` or `latest`."""
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: int = 900_000
-    """ms that a batch may wait for min_offsets_per_trigger."""
+    """Maximum wait of a batch for min_offsets_per_trigger, in ms."""
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
@@ -72,7 +72,7 @@ class SourceOptions:
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     sub_expression: str = "*"
     group: str | None = None
-    """Consumer group whose offsets are published."""
+    """The consumer group under which offsets are published."""
     commit_offsets: bool = True
     fetch_max_messages: int = 1_000
     fetch_max_bytes: int = 1 << 20
@@ -83,13 +83,13 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "SourceOptions":
-        """Raises ConfigError for what is unknown, missing, or does not go together."""
+        """Parse the options. Raise ConfigError for unknown, missing, invalid or contradictory ones."""
         options = _parse(cls, given, SOURCE)
-        ways = [options.subscribe, options.subscribe_pattern, options.assign]
-        if sum(way not in ((), None) for way in ways) != 1:
+        selections = [options.subscribe, options.subscribe_pattern, options.assign]
+        if sum(selection not in ((), None) for selection in selections) != 1:
             raise ConfigError('a read needs one of "subscribe" (topics), "subscribePattern" (a regular expression) and "assign" (JSON)')
         if options.max_offsets_per_trigger is not None and options.max_bytes_per_trigger is not None:
-            raise ConfigError("maxOffsetsPerTrigger and maxBytesPerTrigger each limit a batch: give one of them")
+            raise ConfigError("maxOffsetsPerTrigger and maxBytesPerTrigger both limit a batch: use one of them")
         low, high = options.min_partitions, options.max_partitions
         if low is not None and high is not None and low > high:
             raise ConfigError(f"minPartitions is {low}, above maxPartitions, {high}")
@@ -97,7 +97,7 @@ class SourceOptions:
 
     @property
     def all_columns(self) -> tuple[str, ...]:
-        """The columns of the schema, in order."""
+        """Return the columns of the schema, in order."""
         more = ("headers",) if self.include_headers and "headers" not in self.columns else ()
         return self.columns + more
 
@@ -108,33 +108,33 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Of a write, batch or stream."""
+    """The options of a batch or streaming write."""
 
     nameserver: tuple[str, ...] = ()
     topic: str | None = None
     frame_records: int = 1_000
     frame_bytes: int = 256 * 1024
-    """A frame is cut where either is reached: what a broker parses of one connection in a loop turn."""
+    """A frame ends at either limit. A broker parses as much of one connection in one loop turn."""
     max_rows_per_second: int | None = None
-    """Of the whole job, shared by `parallelism` tasks at a time."""
+    """The limit of the whole job, which `parallelism` concurrent tasks share."""
     parallelism: int = 1
     not_before: bool = False
-    """A row is not sent before its `bornTimestamp`: an open-loop schedule."""
+    """True to send each row no earlier than its `bornTimestamp` (an open-loop schedule)."""
     idempotence: str = "sequence"
     producer_id: str | None = None
     request_timeout_ms: int = 60_000
-    """A frame that is not acknowledged by then fails its task: longer than a broker's restart."""
+    """A frame that is not acknowledged within this time fails its task. Longer than a broker's restart."""
     report_file: str | None = None
-    """Where the commit writes what was stored, as JSON; on the driver's machine."""
+    """The file on the driver's machine to which the commit writes its totals as JSON."""
     fail_task: tuple[int, int] | None = None
-    """(task, rows): the first attempt of that task fails after so many rows were acknowledged. For trying out retries."""
+    """(task, rows): the first attempt of this task fails after this number of acknowledged rows. For tests of retries."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
-        """Raises ConfigError for what is unknown, missing, or does not go together."""
+        """Parse the options. Raise ConfigError for unknown, missing, invalid or contradictory ones."""
         options = _parse(cls, given, SINK)
         if options.producer_id is not None and options.idempotence == "none":
-            raise ConfigError("producerId is for sends that are stored once: leave it out, or idempotence=none")
+            raise ConfigError("producerId is only used by idempotent sends: remove it, or remove idempotence=none")
         return options
 
 
@@ -186,7 +186,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from None
+        raise ValueError(f"not a regular expression: {error}") from None
     return text
 
 
@@ -232,7 +232,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         plain = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     if not isinstance(plain, dict):
         raise ValueError("expected a JSON object")
     return plain
@@ -243,7 +243,7 @@ def _columns(text: str) -> tuple[str, ...]:
     known = {name.lower(): name for name in COLUMN_TYPES}
     for name in names:
         if name.lower() not in known:
-            raise ValueError(f"no column {name!r}{_meant(name, list(COLUMN_TYPES))}")
+            raise ValueError(f"unknown column {name!r}{_suggestion(name, list(COLUMN_TYPES))}")
     if not names:
         raise ValueError("expected column names, separated by commas")
     return tuple(known[name.lower()] for name in names)
@@ -266,13 +266,13 @@ _DELAY_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, None: 1}
 def _delay(text: str) -> int:
     found = _DELAY.fullmatch(text.strip().lower())
     if found is None:
-        raise ValueError("expected a time as 500ms, 30s, 15m or 1h")
+        raise ValueError("expected a duration such as 500ms, 30s, 15m or 1h")
     return int(found[1]) * _DELAY_MS[found[2]]
 
 
 def _producer_id(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{32}", text):
-        raise ValueError("expected 32 lower-case hex digits, as uuid4().hex")
+        raise ValueError("expected 32 lower-case hex digits, such as uuid4().hex")
     return text
 
 
@@ -339,7 +339,7 @@ ALIASES = {
     "consumergroup": "group",
     "kafka.group.id": "group",
 }
-"""Lower-case; each means the same as its value."""
+"""Other names of options, in lower case → option."""
 
 
 def _parse(cls: type[OptionsT], given: Mapping[str, str], table: Table) -> OptionsT:
@@ -350,34 +350,34 @@ def _parse(cls: type[OptionsT], given: Mapping[str, str], table: Table) -> Optio
         lower = key.lower()
         name = known.get(ALIASES.get(lower, lower))
         if name is None:
-            if lower in SPARKS_OWN:
+            if lower in SPARK_OPTIONS:
                 continue
             raise ConfigError(f'lockstep has no option "{key}"{_hint(lower, table)}')
         field, parse = table[name]
         if field in found:
-            raise ConfigError(f'option "{name}" is given twice (as "{key}" too): leave one out')
+            raise ConfigError(f'option "{name}" is specified twice (also as "{key}"): remove one')
         try:
             found[field] = parse(text)
         except (ValueError, LocalProtocolError, ConfigError) as error:
             raise ConfigError(f'option "{name}" is "{text}": {error}') from None
     if "nameserver" not in found:
-        raise ConfigError('option "nameserver" is missing: give it as "HOST:PORT" (several are separated by ";")')
+        raise ConfigError('option "nameserver" is missing: set it to "HOST:PORT" (several are separated by ";")')
     return cls(**found)
 
 
 def _hint(lower: str, table: Table) -> str:
     if lower == "path":
-        return ': a topic is no path, use option "topic" to write and "subscribe" to read'
+        return ': use option "topic" to write and "subscribe" to read'
     if lower == "kafka.bootstrap.servers":
         return ': use "nameserver"'
-    other, way = (SOURCE, "reads") if table is SINK else (SINK, "writes")
+    other, kind = (SOURCE, "reads") if table is SINK else (SINK, "writes")
     if lower in {name.lower() for name in other}:
-        more = '; a write sends the column "headers" where there is one' if lower == "includeheaders" else ""
-        return f": it is for {way}{more}"
-    return _meant(lower.removeprefix("kafka.").removeprefix("lockstep."), list(table))
+        more = '; a write sends the column "headers" if there is one' if lower == "includeheaders" else ""
+        return f": it is for {kind}{more}"
+    return _suggestion(lower.removeprefix("kafka.").removeprefix("lockstep."), list(table))
 
 
-def _meant(name: str, known: list[str]) -> str:
-    by_lower = {one.lower(): one for one in known}
+def _suggestion(name: str, known: list[str]) -> str:
+    by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
-    return f': did you mean "{by_lower[close[0]]}"?' if close else f"; known are {', '.join(known)}"
+    return f': did you mean "{by_lower[close[0]]}"?' if close else f"; the known ones are {', '.join(known)}"

@@ -1,6 +1,6 @@
-"""Stored records as they are pulled → arrays. The layout is protocol.record's.
+"""Convert pulled records to arrays. Their format is that of protocol.record.
 
-No Python object is made for a record: its numbers are gathered, and its bodies and properties cut out, for a whole page at once.
+No Python object is created per record: numbers, bodies and properties are extracted for a whole page at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,27 +25,27 @@ Ints: TypeAlias = Any
 _SIZE = Struct(">I")
 INT32, UINT32, INT64 = ">i4", ">u4", ">i8"
 QUEUE_OFFSET, SYS_FLAG, BORN_MS, STORE_MS, RECONSUME_TIMES, BODY_BYTES = 20, 36, 40, 56, 72, 84
-"""Where a record has them."""
+"""Positions of fields in a record."""
 TEXT_KEY, TEXT_TAGS = (f"{name}\x01".encode() for name in (SHARDING_KEY, TAGS))
 _END = 2
-"""Between two properties."""
+"""Separates properties."""
 PLAIN_BYTES_MAX = 16 << 20
-"""Of bodies in one batch: 2 MiB of records may hold a thousand times as much."""
+"""Decompressed bodies per batch: 2 MiB of records may decompress to a thousand times as much."""
 
 
 class Page:
-    """Records below `end` of one queue, pull by pull, as far as a tag filter lets them pass."""
+    """Collects the records of several pulls from one queue that are below offset `end` and match the tag filter."""
 
     def __init__(self, end: int, tags: frozenset[str] | None = None) -> None:
         self._end = end
         self._tags = tags
         self._pulls: list[Records] = []
         self.bytes = 0
-        """Of everything that was pulled."""
+        """Bytes of everything that was pulled, matching or not."""
         self.count = 0
 
     def take(self, data: bytes) -> None:
-        """The records of one more pull. RemoteProtocolError where they are no whole records."""
+        """Add the records of one pull. Raise RemoteProtocolError if they are malformed."""
         if not data:
             return
         records = Records.of(data)
@@ -58,16 +58,16 @@ class Page:
         self.count += int(keep.sum())
 
     def numbers(self, place: int, kind: str) -> Ints:
-        """One field of each."""
+        """Return one field of each record."""
         return np.concatenate([np.empty(0, np.int64), *(records.numbers(place, kind) for records in self._pulls)])
 
     def properties(self) -> pa.Array:
         return _joined([records.properties() for records in self._pulls])
 
     def bodies(self) -> Iterator[tuple[slice, pa.Array]]:
-        """As they were sent: all at once, or in runs of some PLAIN_BYTES_MAX where some are stored compressed.
+        """Yield the bodies as they were sent: all at once, or in runs of about PLAIN_BYTES_MAX if any is stored compressed.
 
-        RemoteProtocolError names the first that can't be decompressed.
+        Raise RemoteProtocolError for the first body that can't be decompressed.
         """
         stored = _joined([records.bodies() for records in self._pulls])
         flags = self.numbers(SYS_FLAG, INT32)
@@ -85,13 +85,13 @@ class Page:
                 yield part, made
 
     def messages(self, broker_name: str) -> list[MessageExt]:
-        """The same records, whole."""
+        """Return the same records as messages."""
         kept = set(self.numbers(QUEUE_OFFSET, INT64).tolist())
         return [message for each in self._pulls for message in decode_messages(each.data, broker_name) if message.queue_offset in kept]
 
 
 class Records:
-    """Where each record of some bytes has its parts. `at` … body, properties … `end`: arrays of positions, one of each a record."""
+    """The positions of each record's parts in `data`: arrays with one element per record."""
 
     def __init__(self, data: bytes, at: Ints, body_end: Ints, properties_at: Ints, end: Ints) -> None:
         self.data = data
@@ -102,11 +102,11 @@ class Records:
 
     @classmethod
     def of(cls, data: bytes) -> "Records":
-        """RemoteProtocolError names the first that is broken."""
+        """Parse records. Raise RemoteProtocolError for the first malformed one."""
         at = _starts(data)
         end = np.append(at[1:], len(data))
         body_bytes = _numbers(data, at + BODY_BYTES, INT32)
-        # A length that leads out of the record is read at its last byte instead: the checks below refuse it.
+        # If a length leads out of the record, read at its last byte instead: the checks below reject it.
         body_end = np.where(body_bytes < 0, end, at + BODY_AT + body_bytes)
         properties_at = body_end + 3 + _numbers(data, np.minimum(body_end, end - 1), "u1")
         fits = np.minimum(properties_at, end)
@@ -130,7 +130,7 @@ class Records:
 
 
 def keys(properties: pa.Array) -> pa.Array:
-    """The sharding key of each. Mostly it comes first, and is cut out; elsewhere, as behind the stamp of a frame, it is looked for."""
+    """Return the sharding key of each record. It usually comes first and is sliced; elsewhere, as after a frame's stamp, it is searched."""
     if not has(properties, TEXT_KEY):
         return pa.nulls(len(properties), pa.binary())
     _, places, data = properties.buffers()
@@ -148,13 +148,13 @@ def keys(properties: pa.Array) -> pa.Array:
 
 
 def has(properties: pa.Array, head: bytes) -> bool:
-    """False: none of them has this property."""
+    """Return False if no record has this property."""
     data = properties.buffers()[2]
     return data is not None and head in data.to_pybytes()
 
 
 def _starts(data: bytes) -> Ints:
-    """Where each record begins. RemoteProtocolError where a length leads nowhere."""
+    """Return the position of each record. Raise RemoteProtocolError for an impossible length."""
     length = len(data)
     size = _SIZE.unpack_from(data)[0] if length >= RECORD_BYTES_MIN else 0
     if size >= RECORD_BYTES_MIN and not length % size:
@@ -177,7 +177,7 @@ def _starts(data: bytes) -> Ints:
 
 
 def _numbers(data: bytes, at: Ints, kind: str) -> Ints:
-    """What lies at each position."""
+    """Return the number at each position."""
     everywhere: Any = np.ndarray(max(0, len(data) - np.dtype(kind).itemsize + 1), kind, data, strides=(1,))
     return everywhere[at].astype(np.int64)
 
@@ -187,7 +187,7 @@ def _joined(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _cut(data: "bytes | pa.Buffer", start: Ints, end: Ints) -> pa.Array:
-    """data[start:end] of each, in ascending order and apart: every second one of what the bytes fall into at these positions."""
+    """Return data[start:end] of each record. The slices must be ascending and disjoint: every second piece between the positions is one."""
     count = len(start)
     if not count:
         return pa.array([], pa.binary())
@@ -199,7 +199,7 @@ def _cut(data: "bytes | pa.Buffer", start: Ints, end: Ints) -> pa.Array:
 
 def _broken(data: bytes, at: int) -> RemoteProtocolError:
     if len(data) - at < RECORD_BYTES_MIN:
-        return RemoteProtocolError(f"record at {at}: {len(data) - at} bytes are left, a record has at least {RECORD_BYTES_MIN}")
+        return RemoteProtocolError(f"record at {at}: {len(data) - at} bytes remain, and a record has at least {RECORD_BYTES_MIN}")
     try:
         record_bounds(data, at)
     except RemoteProtocolError as error:
@@ -215,7 +215,7 @@ def _plain(body: bytes, flags: int, offset: int) -> bytes:
 
 
 def property_of(properties: bytes, head: bytes) -> bytes | None:
-    """The value behind `head` (name and 0x01); None where there is no such property."""
+    """Return the value of the property that begins with `head` (name and 0x01), or None if there is none."""
     at = properties.find(head)
     while at > 0 and properties[at - 1] != _END:
         at = properties.find(head, at + 1)
@@ -226,6 +226,6 @@ def property_of(properties: bytes, head: bytes) -> bytes | None:
 
 
 def texts(properties: pa.Array, head: bytes) -> list[str | None]:
-    """That property of each, as text."""
+    """Return this property of each record as text."""
     values = [property_of(each, head) for each in properties.to_pylist()]
     return [None if value is None else value.decode("utf-8", "replace") for value in values]

@@ -1,4 +1,4 @@
-"""Where a read begins and ends: option values → offsets of the queues that it reads."""
+"""Resolve the options of a read to the first and last offsets of its queues."""
 
 import asyncio
 import re
@@ -19,19 +19,19 @@ Bounds = Mapping[MessageQueue, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The queues of a read and their bounds, as they are now."""
+    """The present queues of a read and their bounds."""
 
     layouts: Mapping[str, TopicLayout]
     bounds: Bounds
 
     def number_of(self, queue: MessageQueue) -> int:
-        """The queue's place in its topic's layout: the column `partition`. −1: the layout has it no more."""
+        """Return the queue's position in its topic's layout (the column `partition`), or −1 if the layout no longer contains it."""
         layout = self.layouts.get(queue.topic)
         return -1 if layout is None else layout.number_of.get(queue, -1)
 
 
 async def subscribed(cluster: Cluster, options: SourceOptions) -> Subscribed:
-    """What the options name. TopicNotExistError for a named topic that is not there; a pattern takes what there is."""
+    """Return the queues that the options specify. Raise TopicNotExistError if a named topic does not exist."""
     if options.subscribe_pattern is not None:
         pattern = re.compile(options.subscribe_pattern)
         names = [topic for topic in await cluster.topics() if pattern.fullmatch(topic)]
@@ -57,13 +57,13 @@ def _assigned(assign: Mapping[str, tuple[int, ...]], layouts: Mapping[str, Topic
         known = layouts[topic].read_queues
         for number in numbers:
             if number >= len(known):
-                raise ConfigError(f"assign names queue {number} of topic {topic}, which has {len(known)}, numbered from 0 on")
+                raise ConfigError(f"assign names queue {number} of topic {topic}, which has {len(known)} queues, numbered from 0")
             queues.append(known[number])
     return queues
 
 
 async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, group: str, *, default: str) -> dict[MessageQueue, int]:
-    """The first offset of each queue. As with Kafka's: a time for all goes before times by queue, those before startingOffsets."""
+    """Return the first offset of each queue. As in Kafka's source, startingTimestamp overrides times by queue, which override offsets."""
     given = default if options.starting_offsets is None else options.starting_offsets
     if options.starting_timestamp is not None:
         times = dict.fromkeys(now.bounds, options.starting_timestamp)
@@ -87,7 +87,7 @@ async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, grou
 
 
 async def ends(cluster: Cluster, options: SourceOptions, now: Subscribed) -> dict[MessageQueue, int]:
-    """The offset behind the last one that a batch reads of each queue."""
+    """Return, for each queue, the offset after the last one that a batch reads."""
     if options.ending_timestamp is not None:
         return await _at_times(cluster, dict.fromkeys(now.bounds, options.ending_timestamp), now, "latest")
     if isinstance(options.ending_offsets, str):
@@ -103,11 +103,13 @@ def _special(offset: int, low: int, high: int) -> int:
 
 
 def _known(named: Mapping[MessageQueue, int], now: Subscribed, option: str, options: SourceOptions) -> Mapping[MessageQueue, int]:
-    """The queues that there are. Others are a mistake, or, as failOnDataLoss=false says, gone: a topic made anew has fewer."""
+    """Return the entries of existing queues. Raise ConfigError for others, or log them with failOnDataLoss=false: a topic that was created
+    again may have fewer queues.
+    """
     unknown = [str(queue) for queue in named if queue not in now.bounds]
     if not unknown:
         return named
-    what = f"{option} names {', '.join(unknown)}, which this read does not have: it reads {', '.join(map(str, now.bounds))}"
+    what = f"{option} names {', '.join(unknown)}, which this read does not include: it reads {', '.join(map(str, now.bounds))}"
     if options.fail_on_data_loss:
         raise ConfigError(what)
     log.warning("data.lost", what=what)
@@ -120,6 +122,6 @@ async def _at_times(cluster: Cluster, times: Mapping[MessageQueue, int], now: Su
         high = now.bounds[queue][1]
         if offset >= high and strategy == "error":
             raise ConfigError(
-                f"{queue} has no message at or after {times[queue]} ms: give an earlier time, or startingOffsetsByTimestampStrategy=latest"
+                f"{queue} has no message at or after {times[queue]} ms: use an earlier time, or startingOffsetsByTimestampStrategy=latest"
             )
     return found

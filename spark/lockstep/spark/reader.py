@@ -1,4 +1,4 @@
-"""The batch source: ranges from two questions when Spark plans the read, then one task a queue."""
+"""The batch source: resolves its ranges when Spark plans the read, and reads with one task per queue."""
 
 import json
 import zlib
@@ -8,23 +8,23 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.spark.cluster import Cluster, ask
-from lockstep.spark.filter_pushdown import FilterPushdown, narrowing
+from lockstep.spark.cluster import Cluster, run_once
+from lockstep.spark.filter_pushdown import FilterPushdown, pushdown_of
 from lockstep.spark.offsets import Range, ranges_between, split_tasks
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, ends, starts, subscribed
-from lockstep.spark.reading import Reading, lost, read
+from lockstep.spark.reading import Reading, read, report_loss
 
 
 class ReadPartition(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
 
 
 def group_of(options: SourceOptions) -> str:
-    """The group under which the read appears: named, or made of what it reads."""
+    """Return the group that the read's pulls name: the option, or a name derived from the topics."""
     if options.group is not None:
         return options.group
     text = json.dumps([options.subscribe, options.subscribe_pattern, options.assign, options.sub_expression], sort_keys=True)
@@ -32,7 +32,7 @@ def group_of(options: SourceOptions) -> str:
 
 
 def partitions_of(ranges: Sequence[Range], now: Subscribed, options: SourceOptions) -> list[ReadPartition]:
-    """One for each task. Spark wants a list."""
+    """Return one partition per task, as a list, which Spark requires."""
     tasks = split_tasks(ranges, options.min_partitions, options.max_partitions)
     return [ReadPartition(Reading(tuple((range_, now.number_of(range_.queue)) for range_ in task))) for task in tasks]
 
@@ -42,13 +42,13 @@ class LockstepReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         if options.starting_offsets == "latest":
-            raise ConfigError("startingOffsets=latest: a batch read would have nothing; use earliest, group, JSON or a timestamp")
+            raise ConfigError("startingOffsets=latest: a batch read would be empty; use earliest, group, JSON or a timestamp")
         self._options = options
         self._group = group_of(options)
-        self._narrowing = FilterPushdown()
+        self._pushdown = FilterPushdown()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Both ends are resolved here, once."""
+        """Plan the tasks. Both ends are resolved once, here."""
         options = self._options
 
         async def plan(cluster: Cluster) -> list[ReadPartition]:
@@ -58,13 +58,13 @@ class LockstepReader(DataSourceReader):
             for option, named in (("startingOffsets", start), ("endingOffsets", end)):
                 for queue, (_, high) in now.bounds.items():
                     if named[queue] > high:
-                        lost(f"{option}: {queue} ends at offset {high}, before {named[queue]}", fail=options.fail_on_data_loss)
+                        report_loss(f"{option}: {queue} ends at offset {high}, before {named[queue]}", fail=options.fail_on_data_loss)
                         named[queue] = high
-            ranges = await self._narrowing.apply(ranges_between(start, end), now, cluster)
+            ranges = await self._pushdown.apply(ranges_between(start, end), now, cluster)
             return partitions_of(ranges, now, options)
 
-        # Without a partition Spark makes one of its own kind; it is given an empty one.
-        return ask(options.nameserver, options.request_timeout_ms, plan) or [ReadPartition(Reading(()))]
+        # Without any partition Spark would make one of its own class: return an empty one.
+        return run_once(options.nameserver, options.request_timeout_ms, plan) or [ReadPartition(Reading(()))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, ReadPartition)
@@ -72,9 +72,9 @@ class LockstepReader(DataSourceReader):
 
 
 class LockstepPushdownReader(LockstepReader):
-    """With option pushdown, and spark.sql.python.filterPushdown.enabled=true: without that setting a reader that has this method fails."""
+    """A batch read with filter pushdown. Fails without spark.sql.python.filterPushdown.enabled=true, so the option pushdown selects it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrows queues and ranges; Spark checks every row again."""
-        self._narrowing = narrowing(filters)
+        """Restrict queues and ranges. All filters are returned, so Spark applies them to every row again."""
+        self._pushdown = pushdown_of(filters)
         return filters

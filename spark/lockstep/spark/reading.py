@@ -1,4 +1,4 @@
-"""What one task of a read does: its ranges, pull by pull, as Arrow."""
+"""One task of a read: pulls its ranges and yields Arrow batches."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,44 +18,44 @@ from lockstep.spark.pages import Page
 log = get_logger("lockstep.spark")
 
 BATCH_ROWS = 10_000
-"""Spark's own spark.sql.execution.arrow.maxRecordsPerBatch: it takes some 1 ms for each batch, whatever is in it."""
+"""Rows per batch, as in spark.sql.execution.arrow.maxRecordsPerBatch: Spark takes about 1 ms per batch, whatever its size."""
 BATCH_BYTES = 2 << 20
-"""Of records in one batch, whichever comes first."""
+"""Size of the records at which a batch ends before BATCH_ROWS."""
 
 Begun: TypeAlias = asyncio.Future[Command] | None
-"""A pull that is on its way."""
+"""A pull in flight."""
 
 
 class DataLostError(StateError):
-    """Messages that were to be read are not stored any more (option failOnDataLoss)."""
+    """Messages in the range of a read are no longer stored (option failOnDataLoss)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Ranges of one task, and the number of each one's queue in its layout."""
+    """The ranges of one task, each with its queue's position in the layout."""
 
     ranges: tuple[tuple[Range, int], ...]
 
 
-def lost(message: str, *, fail: bool) -> None:
-    """Fails, or warns where the user said that loss is no failure."""
+def report_loss(message: str, *, fail: bool) -> None:
+    """Raise DataLostError, or log a warning if `fail` is false."""
     if fail:
-        raise DataLostError(f"{message}. To go on with what is there set failOnDataLoss=false")
+        raise DataLostError(f"{message}. To continue with the remaining messages, set failOnDataLoss=false")
     log.warning("data.lost", what=message)
 
 
 def read(options: SourceOptions, group: str, reading: Reading) -> Iterator[Any]:
-    """RecordBatches of several pulls each. The next pull is on its way while Spark takes what there is."""
-    kept = CachedCluster(options.nameserver, options.request_timeout_ms)
+    """Yield RecordBatches, each of several pulls. The next pull is in flight while Spark processes a batch."""
+    cached = CachedCluster(options.nameserver, options.request_timeout_ms)
     try:
         for range_, number in reading.ranges:
-            yield from _read_range(kept, options, group, range_, number)
+            yield from _read_range(cached, options, group, range_, number)
     finally:
-        kept.close()
+        cached.close()
 
 
-def _read_range(kept: CachedCluster, options: SourceOptions, group: str, range_: Range, number: int) -> Iterator[Any]:
-    """Bounded by the planned end; offsets that a filter leaves out are no loss."""
+def _read_range(cached: CachedCluster, options: SourceOptions, group: str, range_: Range, number: int) -> Iterator[Any]:
+    """Read up to the planned end. Offsets that a filter skips are not a loss."""
     queue, at, fail = range_.queue, range_.start, options.fail_on_data_loss
     filter_ = TagFilter.parse(options.sub_expression)
     tags = None if filter_.all else filter_.tags
@@ -69,12 +69,12 @@ def _read_range(kept: CachedCluster, options: SourceOptions, group: str, range_:
         more = pulled.data and at < pulled.next_offset < range_.end
         return pulled, await cluster.begin(Pull(group, queue, pulled.next_offset, options)) if more else None
 
-    kept.ask(lambda cluster: cluster.layout(queue.topic))
+    cached.run(lambda cluster: cluster.layout(queue.topic))
     while at < range_.end:
-        pulled, begun = kept.ask(fetch)
+        pulled, begun = cached.run(fetch)
         if pulled.moved:
-            what = f"{queue}: offset {at} is not stored any more, what is there is {pulled.min_offset} to {pulled.max_offset}"
-            lost(what, fail=fail)
+            what = f"{queue}: offset {at} is no longer stored; the stored range is {pulled.min_offset} to {pulled.max_offset}"
+            report_loss(what, fail=fail)
             if at >= pulled.max_offset:
                 break
             at = max(at + 1, pulled.min_offset)
@@ -86,14 +86,14 @@ def _read_range(kept: CachedCluster, options: SourceOptions, group: str, range_:
                 yield from columns.batches(page)
                 page = Page(range_.end, tags)
         elif at >= pulled.max_offset:
-            lost(f"{queue}: the queue ends at {pulled.max_offset}, before the planned {range_.end}", fail=fail)
+            report_loss(f"{queue}: the queue ends at {pulled.max_offset}, before the planned {range_.end}", fail=fail)
             break
         else:
             if idle_ms >= options.fetch_timeout_ms:
                 raise TransportError(
-                    f"{queue}: no message at offset {at} within {idle_ms} ms although the queue reaches {pulled.max_offset}"
+                    f"{queue}: no message at offset {at} within {idle_ms} ms, although the queue ends at {pulled.max_offset}"
                 )
-            kept.pause(PAUSE_MS)
+            cached.pause(PAUSE_MS)
             idle_ms += PAUSE_MS
     if page.count:
         yield from columns.batches(page)

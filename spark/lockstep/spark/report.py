@@ -1,4 +1,4 @@
-"""The verdict as a page: one file, pictures as SVG, no scripts. Pure."""
+"""Render the verdict as one HTML file with SVG charts and without scripts. Pure."""
 
 from collections.abc import Sequence
 from html import escape
@@ -33,22 +33,22 @@ COUNTS = (
     ("repeated", "repeated"),
     ("outOfOrder", "out of order within their key"),
     ("misplaced", "in another queue than their key's"),
-    ("unexpected", "that nobody sent"),
+    ("unexpected", "that the run did not send"),
     ("corrupt", "corrupt"),
     ("repeatedElsewhere", "of the repeats in another queue than the first"),
-    ("foreign", "of other runs (not judged)"),
-    ("missingOffsets", "offsets since the run began that were not there to be read"),
+    ("foreign", "of other runs (not checked)"),
+    ("missingOffsets", "offsets since the run began that could not be read"),
 )
 
 
 def page(verdict: dict[str, Any], findings: "Findings") -> str:
-    """The whole report."""
+    """Return the report."""
     clean = verdict["clean"]
-    kinds = [f"{verdict[name]:,} {words}" for name, words in COUNTS[2:8] if verdict[name]]
+    kinds = [f"{verdict[name]:,} {label}" for name, label in COUNTS[2:8] if verdict[name]]
     line = "Clean: nothing lost, repeated, out of order or corrupt." if clean and not kinds else ", ".join(kinds)
     stored = with_pauses([(row["second"], row["rows"]) for row in findings.seconds])
     charts = [
-        chart("Stored, rows a second", lines([stored], "s since the first row", "")),
+        chart("Stored, rows per second", lines([stored], "s since the first row", "")),
         chart("Rows in each queue", bars(findings.queues)),
     ]
     if findings.histogram:
@@ -65,7 +65,7 @@ def page(verdict: dict[str, Any], findings: "Findings") -> str:
             f"<h1>Run {escape(verdict['runId'])}, topic {escape(verdict['topic'])}</h1>",
             f'<div class="verdict {"clean" if clean else "broken"}">{escape(line)}</div>',
             "<table>",
-            *(f'<tr><td class="n">{verdict[name]:,}</td><td>{escape(words)}</td></tr>' for name, words in COUNTS),
+            *(f'<tr><td class="n">{verdict[name]:,}</td><td>{escape(label)}</td></tr>' for name, label in COUNTS),
             "</table>",
             latency_table(verdict["latencyMs"]),
             f'<div class="charts">{"".join(charts)}</div>',
@@ -77,21 +77,21 @@ def page(verdict: dict[str, Any], findings: "Findings") -> str:
 
 def latency_table(latency: dict[str, dict[str, float] | None]) -> str:
     named = [
-        (words, latency.get(name))
-        for name, words in (("dueToStored", "from due to stored, ms"), ("storedToRead", "from stored to landed, ms"))
+        (label, latency.get(name))
+        for name, label in (("dueToStored", "from due to stored, ms"), ("storedToRead", "from stored to landed, ms"))
     ]
-    rows = [(words, figures) for words, figures in named if figures]
+    rows = [(label, figures) for label, figures in named if figures]
     if not rows:
         return ""
     head = "".join(f"<th class=n>{escape(name)}</th>" for name in rows[0][1])
     body = "".join(
-        f"<tr><td>{words}</td>{''.join(f'<td class=n>{value:,}</td>' for value in figures.values())}</tr>" for words, figures in rows
+        f"<tr><td>{label}</td>{''.join(f'<td class=n>{value:,}</td>' for value in figures.values())}</tr>" for label, figures in rows
     )
     return f"<p></p><table><tr><th></th>{head}</tr>{body}</table>"
 
 
 def violations_table(violations: Sequence[dict[str, Any]], queues: Sequence[str]) -> str:
-    """The first of them, with where each stands; what is lost stands nowhere."""
+    """Return a table of the first violations with queue and offset, which lost rows don't have."""
     if not violations:
         return ""
 
@@ -103,7 +103,7 @@ def violations_table(violations: Sequence[dict[str, Any]], queues: Sequence[str]
     cells = (f"<td>{escape(one['kind'])}</td>{place(one)}<td>{escape(one['what'])}</td>" for one in violations[:ROWS_MAX])
     rows = "<tr><th></th><th>queue</th><th class=n>offset</th><th></th></tr>" + "".join(f"<tr>{cell}</tr>" for cell in cells)
     more = f"<p>and {len(violations) - ROWS_MAX} more in violations/</p>" if len(violations) > ROWS_MAX else ""
-    return f"<h2>What is wrong</h2><table>{rows}</table>{more}"
+    return f"<h2>Violations</h2><table>{rows}</table>{more}"
 
 
 def chart(title: str, svg: str, legend: Sequence[str] = ()) -> str:
@@ -112,7 +112,7 @@ def chart(title: str, svg: str, legend: Sequence[str] = ()) -> str:
 
 
 def with_pauses(seconds: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """With the first and the last second of each pause, in which there were none: a line would lead across it."""
+    """Add zeros for the first and the last second of each pause: else a line would be drawn across it."""
     made: list[tuple[int, float]] = []
     for second, rows in seconds:
         if made and second > made[-1][0] + 1:
@@ -122,7 +122,7 @@ def with_pauses(seconds: Sequence[tuple[int, float]]) -> list[tuple[int, float]]
 
 
 def lines(series: Sequence[Sequence[tuple[float, float]]], below: str, unit: str) -> str:
-    """One polyline each over the same axes, from 0 on."""
+    """Return one polyline per series over the same axes, which begin at 0."""
     points = [point for one in series for point in one]
     if not points:
         return empty()
@@ -146,7 +146,7 @@ def lines(series: Sequence[Sequence[tuple[float, float]]], below: str, unit: str
 
 
 def bars(values: Sequence[tuple[str, float]]) -> str:
-    """One bar each; names stand below where there is room."""
+    """Return a bar chart, with as many names below the bars as fit."""
     if not values:
         return empty()
     y_max = nice(max(value for _, value in values))
@@ -185,7 +185,7 @@ def empty() -> str:
 
 
 def nice(value: float) -> float:
-    """The next 1, 2, 4 or 8 × 10ⁿ, so that quarters are round."""
+    """Round up to 1, 2, 4 or 8 × 10ⁿ, so that quarters are round numbers."""
     if value <= 0:
         return 1
     scale: float = 10.0 ** int(log10(value) // 1)

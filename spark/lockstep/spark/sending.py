@@ -1,4 +1,4 @@
-"""What one task of a write does: its rows as frames, each acknowledged before the task ends."""
+"""One task of a write: sends its rows in frames, and ends when all are acknowledged."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,34 +17,34 @@ from lockstep.spark.offsets import to_plain
 from lockstep.spark.options import SinkOptions
 
 WINDOW = 4
-"""Frames of a task that are encoded and not acknowledged; one of each queue is on its way at a time."""
+"""Maximum number of a task's frames that are encoded and not acknowledged; one per queue is in flight."""
 SLICE_MS = 20
-"""Rows of less than this are sent without waiting for their time."""
+"""Waits of the rate limit below this are skipped."""
 LATENCIES_MAX = 2_000
-"""Kept of a task; of more every second one goes."""
+"""Latencies stored per task; at this limit every second one is dropped."""
 GROUP = "spark"
 
 
 class DeliberateError(LockstepError):
-    """Option failTask asked for it."""
+    """Raised by the option failTask."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What a task has sent."""
+    """Totals of the frames that a task has sent."""
 
     rows: int = 0
     bytes: int = 0
-    """Of the records, without what the broker adds."""
+    """Bytes of the records, without the bytes that the broker adds."""
     frames: int = 0
     repeated_frames: int = 0
-    """Stored already, as the broker answered: an earlier attempt had sent them."""
+    """Frames that the broker had stored already: an earlier attempt had sent them. Excludes those whose offset it still knows."""
     next_offsets: dict[MessageQueue, int] = field(default_factory=dict)
     ack_us: list[int] = field(default_factory=list)
-    """From the call to the acknowledgement, of each frame or of every 2nd, 4th, …"""
+    """Time from the call to the acknowledgement of each frame, or of every 2nd, 4th, … frame."""
     _stride: int = 1
 
-    def note(self, frame: Frame, result: SendResult, ack_us: int) -> None:
+    def record(self, frame: Frame, result: SendResult, ack_us: int) -> None:
         self.rows += len(frame.sizes)
         self.bytes += len(frame.records)
         if self.frames % self._stride == 0:
@@ -60,7 +60,7 @@ class Sent:
 
 
 def total(tasks: Iterable[Sent]) -> dict[str, Any]:
-    """Of a whole job, as the report has it."""
+    """Return the totals of a job in the form of the report."""
     sent = list(tasks)
     latencies = sorted(us for one in sent for us in one.ack_us)
     ends: dict[MessageQueue, int] = {}
@@ -81,23 +81,23 @@ def total(tasks: Iterable[Sent]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Which of a job's tasks this is, and what all of them share."""
+    """The parameters of one task attempt."""
 
     options: SinkOptions
     layout: TopicLayout | None
-    """Of the job's one topic, as it was when the job was planned: the same for each attempt. None: rows name their topics."""
+    """The layout of the job's one topic when the job was planned, the same for each attempt. None if rows name their topics."""
     born_ms: int
-    """Of rows without a bornTimestamp."""
+    """The bornTimestamp of rows without one."""
     number: int
     attempt: int
     given_id: GivenId | None
-    """None: at least once."""
+    """The id of idempotent sends; None for at-least-once sends."""
     scheduled: bool
-    """Frames are cut by bornTimestamp too."""
+    """True if rows have a bornTimestamp."""
 
 
 class Pace:
-    """When a task's frames may leave, by an absolute schedule: a stall is caught up. Pure."""
+    """Computes when a task's frames may be sent, by an absolute schedule: after a stall they are sent faster. Pure."""
 
     def __init__(self, options: SinkOptions, begun_us: int) -> None:
         rate = options.max_rows_per_second
@@ -105,15 +105,18 @@ class Pace:
         self._not_before = options.not_before
         self._begun_us = begun_us
 
-    def wait_ms(self, due_ms: int, handed: int, wall_ms: int, now_us: int) -> float:
-        """From now until a frame that is due at `due_ms`, behind `handed` rows; less than SLICE_MS of a limit is not waited for."""
+    def wait_ms(self, due_ms: int, rows_before: int, wall_ms: int, now_us: int) -> float:
+        """Return how long to wait before a frame that is due at `due_ms` and follows `rows_before` rows.
+
+        The rate limit causes no waits below SLICE_MS.
+        """
         scheduled_ms = max(0, due_ms - wall_ms) if self._not_before else 0
-        limited_ms = (self._begun_us + handed * self._row_us - now_us) / 1_000 if self._row_us else 0.0
+        limited_ms = (self._begun_us + rows_before * self._row_us - now_us) / 1_000 if self._row_us else 0.0
         return max(scheduled_ms, limited_ms if limited_ms > SLICE_MS else 0.0)
 
 
 class TaskSender:
-    """Sends what it is given, in order for each queue."""
+    """Sends the frames of one task, in order per queue."""
 
     def __init__(self, task: Task, producer: Producer, cluster: Cluster, host: Host) -> None:
         self._task = task
@@ -123,40 +126,40 @@ class TaskSender:
         self._clock = host.clock
         self._window = asyncio.Semaphore(WINDOW)
         self._pace = Pace(task.options, host.clock.monotonic_us())
-        self._handed = 0
-        self._begun: set[str] = set()
-        """Topics of which a frame was sent: before that, frames could overtake one another."""
-        self._passed: dict[MessageQueue, bool] = {}
-        """Of each queue, whether the broker had its last frame until now and others behind it: of its very last one it knows the place."""
+        self._rows_sent = 0
+        self._topics_begun: set[str] = set()
+        """Topics to which a frame was sent. The first frame of a topic is awaited: others could overtake it."""
+        self._repeated: dict[MessageQueue, bool] = {}
+        """For each queue, whether its latest frame was stored already and isn't the last one there, whose repeat would get an offset."""
         self.sent = Sent()
 
     async def send_all(self, batches: Iterable[Any], frames: Frames) -> Sent:
-        """The rows of the whole task. Raises what the first failed frame raised."""
+        """Send all rows of the task. Raise the error of the first frame that failed."""
         try:
             async with asyncio.TaskGroup() as group:
                 for batch in batches:
                     for topic in frames.missing(batch):
                         frames.open(await self._cluster.layout(topic))
                     for frame in frames.add(batch):
-                        await self._hand(frame, group)
+                        await self._start_send(frame, group)
                 for frame in frames.finish():
-                    await self._hand(frame, group)
+                    await self._start_send(frame, group)
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         self._check_ends()
         return self.sent
 
-    async def _hand(self, frame: Frame, group: asyncio.TaskGroup) -> None:
+    async def _start_send(self, frame: Frame, group: asyncio.TaskGroup) -> None:
         await self._window.acquire()
         self._fail_on_purpose()
         await self._wait(frame)
-        self._handed += len(frame.sizes)
-        if frame.queue.topic not in self._begun:
-            self._begun.add(frame.queue.topic)
+        self._rows_sent += len(frame.sizes)
+        if frame.queue.topic not in self._topics_begun:
+            self._topics_begun.add(frame.queue.topic)
             await self._send(frame)
             return
         group.create_task(self._send(frame))
-        # One turn posts it, the next one writes it: then it is on its way while the next frame is encoded.
+        # One turn queues the request, the next one writes it: then it is in flight while the next frame is encoded.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
@@ -166,27 +169,27 @@ class TaskSender:
             result = await self._producer.send_records(frame.queue, frame.records, frame.sizes)
         finally:
             self._window.release()
-        self.sent.note(frame, result, self._clock.monotonic_us() - begun_us)
-        self._passed[frame.queue] = result.queue_offset < 0
+        self.sent.record(frame, result, self._clock.monotonic_us() - begun_us)
+        self._repeated[frame.queue] = result.queue_offset < 0
 
     def _check_ends(self) -> None:
-        """Repeats of the same rows end where the rows before them ended. A queue that gets no row this time is not noticed."""
-        short = [str(queue) for queue, passed in sorted(self._passed.items()) if passed]
+        """Raise StateError if an earlier attempt sent more frames to a queue. A queue that gets no row this time is not detected."""
+        short = [str(queue) for queue, repeated in sorted(self._repeated.items()) if repeated]
         if short:
             raise StateError(
-                f"a repeated task ended before what an earlier attempt had sent to {', '.join(short)}: it had fewer rows, or the topic's "
+                f"a repeated task sent fewer frames than an earlier attempt to {', '.join(short)}: it had fewer rows, or the topic's "
                 f"queues have changed; {ADVICE}"
             )
 
     async def _wait(self, frame: Frame) -> None:
-        wait_ms = self._pace.wait_ms(frame.due_ms, self._handed, self._clock.wall_ms(), self._clock.monotonic_us())
+        wait_ms = self._pace.wait_ms(frame.due_ms, self._rows_sent, self._clock.wall_ms(), self._clock.monotonic_us())
         if wait_ms:
             await asyncio.sleep(wait_ms / 1_000)
 
     def _fail_on_purpose(self) -> None:
         fail = self._options.fail_task
         if fail is not None and self._task.number == fail[0] and self._task.attempt == 0 and self.sent.rows >= fail[1]:
-            raise DeliberateError(f"task {fail[0]} fails after {self.sent.rows:,} acknowledged rows, as option failTask says")
+            raise DeliberateError(f"task {fail[0]} fails after {self.sent.rows:,} acknowledged rows, as specified by the option failTask")
 
 
 def _first(errors: BaseException) -> BaseException:
@@ -196,7 +199,7 @@ def _first(errors: BaseException) -> BaseException:
 
 
 def task_frames(task: Task) -> Frames:
-    """What the task's rows are put into; open where the job has one topic."""
+    """Return the task's frames, opened if the job has one topic."""
     options = task.options
     make = partial(
         TopicFrames,
@@ -213,7 +216,7 @@ def task_frames(task: Task) -> Frames:
 
 
 async def send_task(task: Task, batches: Iterable[Any], host: Host) -> Sent:
-    """One attempt of one task. LockstepError says what to do where the task's rows are to blame."""
+    """Run one attempt of one task. Raise LockstepError, with the next step if the task's rows are the cause."""
     options, frames = task.options, task_frames(task)
     async with connected(options.nameserver, options.request_timeout_ms) as cluster, _producer(task) as producer:
         try:
@@ -240,19 +243,19 @@ ADVICE = (
 
 
 def explained(error: LockstepError) -> LockstepError:
-    """With what to do about it."""
+    """Return an error that contains the next step, if one is known."""
     cause = error.__cause__ if isinstance(error.__cause__, LockstepError) else error
     if isinstance(cause, NonDeterministicRetryError):
         return StateError(
             "a repeated task sent other rows, or the same in another order, than the attempt before it, or frameRecords, frameBytes, "
-            f"notBefore or the topic's queues have changed: {ADVICE} The broker says: {cause}"
+            f"notBefore or the topic's queues have changed: {ADVICE} Reported by the broker: {cause}"
         )
     if isinstance(cause, StaleEpochError):
-        return StateError(f"a later micro-batch of this query has begun: this attempt is left over from an earlier one. {cause}")
+        return StateError(f"a later micro-batch of this query has begun, and this attempt belongs to an earlier one. {cause}")
     if isinstance(cause, OutOfSequenceError):
         return StateError(
-            "the broker has other frames of this task than were sent before: it lost the end of its log (a power cut), or frameRecords, "
-            "frameBytes, notBefore, the topic's queues or the rows under this producerId have changed. The task begins again from its "
+            "the broker does not have the frames that this task has sent: it lost the end of its log (a power cut), or frameRecords, "
+            "frameBytes, notBefore, the topic's queues or the rows under this producerId have changed. The task starts again from its "
             f"first row. {cause}"
         )
     return error

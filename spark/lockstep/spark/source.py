@@ -1,4 +1,4 @@
-"""The Data Source `lockstep`: what Spark asks for a reader or a writer. Called in planner processes: no SparkSession here."""
+"""The data source `lockstep`, which makes readers and writers for Spark. Runs in planner processes, which have no SparkSession."""
 
 from typing import Any
 
@@ -45,11 +45,12 @@ class LockstepDataSource(DataSource):
         options = SourceOptions.parse(self.options)
         if tuple(schema.fieldNames()) != options.all_columns:
             raise ConfigError(
-                f"the schema of a read is lockstep's own ({', '.join(options.all_columns)}): leave schema() out, choose by option columns"
+                f"the schema of a read can't be changed ({', '.join(options.all_columns)}): omit schema(), and select columns with the "
+                'option "columns"'
             )
         return options
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("lockstep")` known to this session. Needed where the package came by --py-files; harmless elsewhere."""
+    """Register `format("lockstep")` in this session. Only needed if the package was passed by --py-files."""
     spark.dataSource.register(LockstepDataSource)

@@ -1,9 +1,9 @@
-"""The streaming source. Spark keeps its offsets in the checkpoint; what is published to the brokers is for lag displays.
+"""The streaming source. Spark stores its offsets in the checkpoint; the offsets that it publishes to the brokers only show the lag.
 
-Spark asks initialOffset, then latestOffset, then initialOffset again: the log of batch 0 holds only its end. So `latest` is pinned: the
-first latestOffset after an initialOffset answers the start unchanged, batch 0 is empty, and the start stands in the checkpoint. Without it
-what arrives between the two calls, or before a restart with batch 0 unfinished, would be lost. After such a restart Spark asks for the
-partitions of batch 0 first: its end stands in the checkpoint, and the next latestOffset is answered as any other.
+Spark calls initialOffset, then latestOffset, then initialOffset again, and the log of batch 0 contains only the batch's end. So `latest` is
+pinned: the first latestOffset after an initialOffset returns the start unchanged, which makes batch 0 empty and stores the start in the
+checkpoint. Otherwise messages that arrive between the two calls, or before a restart with batch 0 unfinished, would be lost. After such a
+restart Spark calls partitions for batch 0 first: its end is in the checkpoint, and the next latestOffset is a regular one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,23 +27,23 @@ from lockstep.spark.offsets import Plain, from_plain, ranges_between, share_limi
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, starts, subscribed
 from lockstep.spark.reader import ReadPartition, group_of, partitions_of
-from lockstep.spark.reading import lost, read
+from lockstep.spark.reading import read, report_loss
 
 log = get_logger("lockstep.spark")
 
 
 class LockstepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One object in one planner process serves a whole run; `read` runs in tasks and touches nothing but options and partition."""
+    """A streaming read. One object in a planner process serves a whole run; `read` runs in tasks and uses only options and partition."""
 
     def __init__(self, options: SourceOptions) -> None:
         if options.ending_offsets != "latest" or options.ending_timestamp is not None:
-            raise ConfigError("endingOffsets and endingTimestamp are for batch reads: a stream has no end; Trigger.AvailableNow ends it")
+            raise ConfigError("endingOffsets and endingTimestamp are for batch reads: use Trigger.AvailableNow to end a stream")
         self._options = options
         self._group = group_of(options)
         self._state: _State | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get no connection."""
+        """Pickle without the connection, which tasks don't need."""
         return {**self.__dict__, "_state": None}
 
     def _running(self) -> "_State":
@@ -83,27 +83,27 @@ class LockstepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         if self._state is not None:
-            self._state.kept.close()
+            self._state.cached.close()
             self._state = None
 
 
 class _State:
-    """What the planner process keeps between calls."""
+    """The state that the planner process keeps between calls."""
 
     def __init__(self, options: SourceOptions, group: str, host: Host) -> None:
-        self.kept = CachedCluster(options.nameserver, options.request_timeout_ms)
+        self.cached = CachedCluster(options.nameserver, options.request_timeout_ms)
         self._options = options
         self._group = group
         self._clock = host.clock
         self._initial: Plain | None = None
         self._pinned = False
-        """The start stands in the checkpoint, or in the batch that is planned now."""
+        """True if the start is in the checkpoint, or in the batch that is being planned."""
         self._target: dict[MessageQueue, int] | None = None
-        """Of AvailableNow: nothing beyond it is read."""
+        """The end of a read with AvailableNow."""
         self._now: Subscribed | None = None
         self._now_ms = 0
         self._waiting_since_ms: int | None = None
-        """Since when fewer messages wait than minOffsetsPerTrigger."""
+        """Since when fewer messages are available than minOffsetsPerTrigger."""
         self._mean_bytes: dict[MessageQueue, int] = {}
 
     def fix_target(self) -> None:
@@ -116,15 +116,15 @@ class _State:
             async def begin(cluster: Cluster) -> Plain:
                 return to_plain(await starts(cluster, self._options, now, self._group, default="latest"))
 
-            self._initial = self.kept.ask(begin)
+            self._initial = self.cached.run(begin)
         return self._initial
 
     def next_end(self, start: Plain, limit: ReadLimit) -> Plain:
-        """Where the next batch ends; `start` itself where there is none now."""
+        """Return the end of the next batch, or `start` if there is none yet."""
         if not self._pinned and start == self._initial:
             self._pinned = True
             return start
-        now = self._look_again()
+        now = self._look_fresh()
         begin = from_plain(start, now.layouts)
         self._check_present(begin, now)
         end = self._reachable(begin, now)
@@ -146,39 +146,39 @@ class _State:
         return partitions_of(ranges_between(begin, stop), now, self._options)
 
     def publish(self, end: Plain) -> None:
-        """The group's offsets, for whoever looks at its lag. A refusal is no reason to stop: the checkpoint is what counts."""
+        """Publish the group's offsets, so that its lag can be observed. Rejections are logged: Spark relies on the checkpoint alone."""
         offsets = from_plain(end, self._look().layouts)
-        for error in self.kept.ask(lambda cluster: cluster.commit(self._group, offsets)):
+        for error in self.cached.run(lambda cluster: cluster.commit(self._group, offsets)):
             log.warning("offsets.not_published", group=self._group, error=str(error))
 
     # ----------------------------------------------------------------------------------------------------------------- parts
 
-    def _look_again(self) -> Subscribed:
-        """What there is now, for processAllAvailable counts on it. An idle query would ask 90 times a second: `offsetPollMs`."""
+    def _look_fresh(self) -> Subscribed:
+        """Return fresh bounds, which processAllAvailable relies on, at most once per `offsetPollMs`: an idle query makes 90 calls per s."""
         since_ms = self._clock.monotonic_ms() - self._now_ms
         if self._now is not None and since_ms < self._options.offset_poll_ms:
-            self.kept.pause(self._options.offset_poll_ms - since_ms)
+            self.cached.pause(self._options.offset_poll_ms - since_ms)
         return self._look(fresh=True)
 
     def _look(self, *, fresh: bool = False) -> Subscribed:
-        """Queues and bounds, at most `offsetPollMs` old."""
+        """Return queues and bounds that are at most `offsetPollMs` old."""
         now_ms = self._clock.monotonic_ms()
         if self._now is None or fresh or now_ms - self._now_ms >= self._options.offset_poll_ms:
-            self._now = self.kept.ask(lambda cluster: subscribed(cluster, self._options))
+            self._now = self.cached.run(lambda cluster: subscribed(cluster, self._options))
             self._now_ms = now_ms
         return self._now
 
     def _check_present(self, begin: dict[MessageQueue, int], now: Subscribed) -> None:
-        """Queues that are gone or begin anew are loss; new ones begin at their minimum. Changes `begin`."""
+        """Update `begin`: report queues that were removed or truncated as loss, and add new queues at their first offset."""
         fail = self._options.fail_on_data_loss
         for queue in [queue for queue in begin if queue not in now.bounds]:
-            lost(f"{queue}: the query stands at {begin[queue]}, and the queue is not there any more", fail=fail)
+            report_loss(f"{queue}: the query is at offset {begin[queue]}, and the queue no longer exists", fail=fail)
             del begin[queue]
         for queue, (low, high) in now.bounds.items():
             at = begin.setdefault(queue, low)
             if at > high:
-                lost(
-                    f"{queue}: the query stands at {at}, and the queue ends at {high}: its topic was made anew, or its log was cut",
+                report_loss(
+                    f"{queue}: the query is at offset {at}, and the queue ends at {high}: its topic was created again, or its log was cut",
                     fail=fail,
                 )
                 begin[queue] = high
@@ -211,13 +211,13 @@ class _State:
         return waiting
 
     def _rows_of(self, bytes_max: int, waiting: Mapping[MessageQueue, int], begin: Mapping[MessageQueue, int]) -> int:
-        """About as many messages as have that many bytes: by the mean of the first page of each queue."""
+        """Estimate how many messages have `bytes_max` bytes, from the mean size in the first page of each queue."""
         total = weight = 0
         for queue, count in waiting.items():
             if count > 0:
                 if queue not in self._mean_bytes:
                     pull = Pull(self._group, queue, begin[queue], self._options)
-                    pulled = self.kept.ask(lambda cluster, pull=pull: cluster.pull(pull))  # type: ignore[misc]
+                    pulled = self.cached.run(lambda cluster, pull=pull: cluster.pull(pull))  # type: ignore[misc]
                     self._mean_bytes[queue] = len(pulled.data) // max(1, pulled.next_offset - begin[queue]) or 1
                 total += count
                 weight += count * self._mean_bytes[queue]

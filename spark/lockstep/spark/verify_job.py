@@ -1,6 +1,6 @@
-"""Proves from a topic what became of a load generator's run: what is lost, repeated, out of order, misplaced, corrupt, and how late.
+"""Check a topic for the rows of a load generator's run: lost, repeated, out of order, misplaced and corrupt rows, and their latency.
 
-What must be there comes of the manifest alone, never of offsets: a broker that lost its tail would lose both.
+The expected rows are derived from the manifest alone, never from offsets: a broker that lost its tail would lose both.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
-from lockstep.spark.cluster import Cluster, ask
-from lockstep.spark.job import NAMESERVER, Parser, run, say, session
+from lockstep.spark.cluster import Cluster, run_once
+from lockstep.spark.job import NAMESERVER, Parser, print_status, run, session
 from lockstep.spark.load_job import CONF, TIMEOUT_MS, read_manifest, whole
 from lockstep.spark.load_rows import Manifest, sent_columns
 from lockstep.spark.offsets import Plain, from_plain, to_plain
@@ -25,12 +25,13 @@ from lockstep.spark.verifying import LANDED, Findings, find
 
 COLUMNS = "key,value,partition,offset,timestamp"
 EXIT_BROKEN, EXIT_REPEATED = 1, 2
-VIOLATIONS_TOLD = 5
-"""Of each kind."""
+VIOLATIONS_PRINTED = 5
+"""Maximum number of printed violations of each kind."""
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Exit 0 clean; 1 lost, out of order, misplaced, unexpected or corrupt; 2 repeats beyond --allow-duplicates; 3 could not run."""
+    """Run the check. Return 0 if the run is clean, 1 if rows are lost, out of order, misplaced, unexpected or corrupt, 2 if there are more
+    repeats than --allow-duplicates, 3 if the job could not run."""
     options = parser().parse_args(argv)
     return run(lambda: verify(options, spark))
 
@@ -41,8 +42,8 @@ def verify(options: argparse.Namespace, given: SparkSession | None) -> int:
     manifest = read_manifest(Path(options.manifest))
     folder = Path(options.out or Path(options.manifest).parent)
     folder.mkdir(parents=True, exist_ok=True)
-    what = f"{manifest.rows:,} rows of {manifest.keys:,} keys must be in topic {manifest.topic}"
-    say(f"run {manifest.run_id}: {what}. Starting Spark, about 10 s")
+    what = f"{manifest.rows:,} rows of {manifest.keys:,} keys are expected in topic {manifest.topic}"
+    print_status(f"run {manifest.run_id}: {what}. Starting Spark, about 10 s")
     spark = given or session("lockstep verify", options.master, {**CONF, "spark.sql.shuffle.partitions": "4"})
     try:
         ends = folder / "landing-ends.json"
@@ -61,11 +62,11 @@ def verify(options: argparse.Namespace, given: SparkSession | None) -> int:
 
 
 def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path) -> Plain:
-    """The topic since the run began → parquet, without the filler; where each queue ends. Again: what has come since. Spark's file sink
-    writes each row once.
+    """Write the topic since the start of the run to parquet, without the filler. Return the end of each queue.
 
-    What is gone (retention, a topic made anew, a store that was lost) is left out: the manifest says what is lost by it. A queue that ends
-    below where the run began is read from its first offset on: its store was lost, and the run may have been sent again.
+    If it runs again, only new rows are added; Spark's file sink writes each row once. Messages that no longer exist (retention, a topic
+    that was created again, a lost store) are skipped: the comparison with the manifest reports them as lost. A queue that ends below its
+    start offset is read from its first offset: its store was lost, and the run may have been repeated.
     """
     bounds = bounds_of(nameserver, manifest.topic)
     starts = from_plain(manifest.start_offsets, {})
@@ -105,7 +106,7 @@ def bounds_of(nameserver: str, topic: str) -> dict[MessageQueue, tuple[int, int]
     async def look(cluster: Cluster) -> dict[MessageQueue, tuple[int, int]]:
         return await cluster.bounds([await cluster.layout(topic)])
 
-    return ask(nameserver_addresses(nameserver), TIMEOUT_MS, look)
+    return run_once(nameserver_addresses(nameserver), TIMEOUT_MS, look)
 
 
 def judged(findings: Findings, manifest: Manifest, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
@@ -127,13 +128,13 @@ def judged(findings: Findings, manifest: Manifest, options: argparse.Namespace, 
 
 def as_text(verdict: dict[str, Any], findings: Findings, folder: Path) -> str:
     faults = ", ".join(
-        f"{verdict[name]:,} {words}"
-        for name, words in (
+        f"{verdict[name]:,} {label}"
+        for name, label in (
             ("lost", "lost"),
             ("repeated", "repeated"),
             ("outOfOrder", "out of order"),
             ("misplaced", "in a queue that is not their key's"),
-            ("unexpected", "that nobody sent"),
+            ("unexpected", "that the run did not send"),
             ("corrupt", "corrupt"),
         )
     )
@@ -142,12 +143,14 @@ def as_text(verdict: dict[str, Any], findings: Findings, folder: Path) -> str:
     if stored is not None:
         lines.append(f"from due to stored: p50 {stored['p50']} ms, p99 {stored['p99']} ms, max {stored['max']} ms")
     if verdict["repeatedElsewhere"]:
-        lines.append(f"{verdict['repeatedElsewhere']:,} of the repeats stand in another queue than the first: no repeated frame does that")
+        lines.append(
+            f"{verdict['repeatedElsewhere']:,} of the repeats are in another queue than the first, which repeated frames do not cause"
+        )
     if verdict["missingOffsets"]:
-        lines.append(f"{verdict['missingOffsets']:,} offsets since the run began were not there to be read: retention, or a lost store")
+        lines.append(f"{verdict['missingOffsets']:,} offsets since the run began could not be read: retention, or a lost store")
     for kind in dict.fromkeys(violation["kind"] for violation in findings.violations):
-        told = [violation["what"] for violation in findings.violations if violation["kind"] == kind]
-        lines += [f"  {kind}: {what}" for what in told[:VIOLATIONS_TOLD]]
+        texts = [violation["what"] for violation in findings.violations if violation["kind"] == kind]
+        lines += [f"  {kind}: {text}" for text in texts[:VIOLATIONS_PRINTED]]
     lines.append(f"{folder / 'verdict.json'}, {folder / 'report.html'}")
     return "\n".join(lines)
 
@@ -156,10 +159,14 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(prog="verify_load.py", description=__doc__)
     add = made.add_argument
     add("--manifest", required=True, help="runs/RUN_ID/manifest.json, as the load generator wrote it")
-    add("--nameserver", default=NAMESERVER, help="HOST:PORT (several separated by ;); default LOCKSTEP_NAMESERVER, else 127.0.0.1:9876")
-    add("--out", help="folder of verdict.json, report.html and the parquet (default: the manifest's)")
-    add("--master", help="default: what spark-submit says")
-    add("--allow-duplicates", type=whole(0), default=0, help="so many repeats are no fault (idempotence=none; default 0)")
-    add("--landed", action="store_true", help="judge what was landed before, and read nothing")
-    add("--json", action="store_true", help="the verdict as JSON, the last line on stdout")
+    add(
+        "--nameserver",
+        default=NAMESERVER,
+        help="nameservers as HOST:PORT, separated by ; (default: LOCKSTEP_NAMESERVER, else 127.0.0.1:9876)",
+    )
+    add("--out", help="directory of verdict.json, report.html and the parquet files (default: the manifest's)")
+    add("--master", help="Spark master (default: the one of spark-submit)")
+    add("--allow-duplicates", type=whole(0), default=0, help="accept up to N repeats, for idempotence=none (default 0)")
+    add("--landed", action="store_true", help="check the parquet files of an earlier run of this command, and read nothing from the topic")
+    add("--json", action="store_true", help="print the verdict as JSON, as the last line on stdout")
     return made

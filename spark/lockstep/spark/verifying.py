@@ -1,7 +1,7 @@
-"""What is wrong with a landed run, counted exactly: pure Spark over parquet, and the manifest's expectation.
+"""Count the violations of a landed run exactly, with Spark over parquet files and the manifest's expectation.
 
-Of each (key, seq) the first one in its queue counts; the others are repeats. A corrupt row whose key and seq can still be read is not
-counted as lost besides, and one that says what nobody sent is corrupt and nothing else: what it was is lost.
+The first row of each (key, seq) in its queue counts; the others are repeats. A corrupt row whose key and seq can still be read is not also
+counted as lost. A corrupt row with a key and seq that the run did not send counts only as corrupt; the row that was sent is lost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,41 +18,41 @@ from lockstep.spark.offsets import Plain
 
 LANDED = """run_id string, key_number bigint, seq bigint, born_us bigint, crc_matches boolean, key string, queue int, offset bigint,
 bytes int, stored_us bigint, read_us bigint"""
-"""Of a landed row: a landing without any has no file that would say it."""
+"""The schema of landed rows, which a landing without rows has no file to infer from."""
 LISTED_MAX = 50
-"""Violations of a kind that are listed."""
+"""Maximum number of listed violations of each kind."""
 GAPS_LISTED_MAX = 10
-"""They stand before the others."""
+"""Maximum number of listed gaps, which come before the other violations."""
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 @dataclass(slots=True)
 class Findings:
-    """Counts, the first violations of each kind, and what the report draws."""
+    """Counts, the first violations of each kind, and the data of the report's charts."""
 
     counts: dict[str, int]
     latency: dict[str, dict[str, float] | None]
     violations: list[dict[str, Any]]
     seconds: list[dict[str, Any]] = field(default_factory=list)
-    """Per second of the run: second, rows, p50, p99, max (ms from due to stored)."""
+    """For each second of the run: second, rows, and p50, p99 and max of the ms from due to stored."""
     histogram: list[tuple[float, int]] = field(default_factory=list)
-    """(ms from due to stored, up to; rows)."""
+    """(upper bound of the ms from due to stored, rows)."""
     queues: list[tuple[str, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is wrong: how often, and the first of each kind."""
+    """The counts of violations, and the first ones of each kind."""
 
     counts: dict[str, int]
     violations: list[dict[str, Any]]
 
-    def add(self, gaps: Sequence[tuple[int, int, int]], manifest: Manifest) -> None:
-        """Offsets that were not there explain loss; without any they were of others."""
+    def add_gaps(self, gaps: Sequence[tuple[int, int, int]], manifest: Manifest) -> None:
+        """Add offsets that could not be read. They are listed only if rows are lost, which they explain."""
         self.counts["missingOffsets"] = sum(last - first + 1 for _, first, last in gaps)
         if self.counts["lost"]:
             self.violations[:0] = [
-                violation("gap", f"queue {manifest.queues[queue]} has nothing at offsets {first} to {last}", queue, first)
+                violation("gap", f"queue {manifest.queues[queue]} has no messages at offsets {first} to {last}", queue, first)
                 for queue, first, last in gaps[:GAPS_LISTED_MAX]
             ]
 
@@ -62,7 +62,7 @@ def violation(kind: str, what: str, queue: int | None = None, offset: int | None
 
 
 def judge(ours: DataFrame, foreign: int, per_key: DataFrame, manifest: Manifest) -> Judgement:
-    """`ours`: the run's rows as landed; `per_key`: of `by_key`."""
+    """Count and list the violations. `ours`: the run's landed rows; `per_key`: the result of `by_key`."""
     sound = ours.where("crc_matches")
     totals = per_key.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("found", "lost", "repeated", "unexpected"))).first()
     assert totals is not None
@@ -79,19 +79,19 @@ def judge(ours: DataFrame, foreign: int, per_key: DataFrame, manifest: Manifest)
 
 
 def of_run(landing: DataFrame, manifest: Manifest) -> tuple[DataFrame, int]:
-    """The run's own rows, and how many are of others."""
+    """Return the run's rows, and the number of rows of other runs."""
     foreign = landing.where(F.col("run_id").isNull() | (F.col("run_id") != manifest.run_id)).count()
     return landing.where(F.col("run_id") == manifest.run_id), foreign
 
 
 def find(spark: SparkSession, landing: DataFrame, manifest: Manifest, ends: Plain, folder: Path) -> Findings:
-    """Judges, measures, and writes per_key, per_second and violations beside the landing. `ends`: of each queue when it was landed."""
+    """Check and measure the run, and write per_key, per_second and violations to `folder`. `ends`: the queues' ends when landing."""
     own, foreign = of_run(landing, manifest)
     ours = own.persist()
     sound = ours.where("crc_matches")
     per_key = by_key(ours, expectation(spark, manifest)).persist()
     judgement = judge(ours, foreign, per_key, manifest)
-    judgement.add(gaps(spark, landing, manifest, ends), manifest)
+    judgement.add_gaps(gaps(spark, landing, manifest, ends), manifest)
     per_key.write.mode("overwrite").parquet(str(folder / "per_key"))
     schema = "kind string, what string, queue int, offset bigint"
     rows = [tuple(one.values()) for one in judgement.violations]
@@ -111,18 +111,18 @@ def find(spark: SparkSession, landing: DataFrame, manifest: Manifest, ends: Plai
 
 
 def expectation(spark: SparkSession, manifest: Manifest) -> DataFrame:
-    """key_number, expected."""
-    deal = manifest.deal
-    if not deal.skew:
+    """Return the columns key_number and expected."""
+    shares = manifest.shares
+    if not shares.skew:
         whole, rest = divmod(manifest.rows, manifest.keys)
         return spark.range(manifest.keys).select(
             F.col("id").alias("key_number"), (F.lit(whole) + F.when(F.col("id") < rest, 1).otherwise(0)).alias("expected")
         )
-    return spark.createDataFrame(pa.table({"key_number": range(manifest.keys), "expected": deal.counts(manifest.rows)}))
+    return spark.createDataFrame(pa.table({"key_number": range(manifest.keys), "expected": shares.counts(manifest.rows)}))
 
 
 def by_key(ours: DataFrame, expected: DataFrame) -> DataFrame:
-    """key_number, expected, found, lost, repeated, unexpected. A sound row beyond what its key should have is unexpected, however often."""
+    """Return key_number, expected, found, lost, repeated and unexpected. Intact rows beyond a key's expected seqs are unexpected."""
     known = ours.join(expected, "key_number", "left")
     within = F.coalesce(F.col("seq").between(0, F.col("expected") - 1), F.lit(False))
     counted = known.groupBy("key_number").agg(
@@ -143,7 +143,7 @@ def by_key(ours: DataFrame, expected: DataFrame) -> DataFrame:
 
 
 def in_other_queues(ours: DataFrame, per_key: DataFrame) -> int:
-    """How many of the repeats stand in a further queue: a frame that is sent again goes to the same one."""
+    """Return how many of the repeats are in another queue than the first. A repeated frame goes to the same queue."""
     known = ours.join(per_key.select("key_number", "expected"), "key_number").where(F.col("seq").between(0, F.col("expected") - 1))
     further = known.groupBy("key_number", "seq").agg((F.countDistinct("queue") - 1).alias("further"))
     total = further.agg(F.sum("further")).first()
@@ -151,8 +151,8 @@ def in_other_queues(ours: DataFrame, per_key: DataFrame) -> int:
 
 
 def gaps(spark: SparkSession, landing: DataFrame, manifest: Manifest, ends: Plain) -> list[tuple[int, int, int]]:
-    """(queue, first, last): offsets since the run began that nothing was read of, though something behind them was, or the queue ends
-    behind them and nothing of it was read at all.
+    """Return (queue, first, last) for offsets since the run began that were not read, although later ones of the queue were read, or
+    although the queue ends after them and nothing was read from it.
     """
     begun, ended = manifest.start_offsets.get(manifest.topic, {}), ends.get(manifest.topic, {})
     starts = spark.createDataFrame(
@@ -173,7 +173,7 @@ def gaps(spark: SparkSession, landing: DataFrame, manifest: Manifest, ends: Plai
 
 
 def out_of_order(sound: DataFrame, manifest: Manifest) -> DataFrame:
-    """First occurrences that stand behind a higher seq of their key in the same queue."""
+    """Return first occurrences that are stored after a higher seq of their key in the same queue."""
     firsts = sound.groupBy("key_number", "queue", "seq").agg(F.min("offset").alias("offset"))
     before = Window.partitionBy("key_number", "queue").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
     checked = firsts.withColumn("highest", F.max("seq").over(before)).where(F.col("seq") < F.col("highest"))
@@ -181,7 +181,7 @@ def out_of_order(sound: DataFrame, manifest: Manifest) -> DataFrame:
 
 
 def in_wrong_queue(sound: DataFrame, manifest: Manifest) -> DataFrame:
-    """Rows that stand in another queue than the SDK would choose for their key, or carry another key."""
+    """Return rows in another queue than the SDK would choose for their key, or with another key."""
     if manifest.order != "key":
         return sound.where(F.lit(False))
     key = key_of(F.col("key_number"))
@@ -192,7 +192,7 @@ def in_wrong_queue(sound: DataFrame, manifest: Manifest) -> DataFrame:
 def listed(
     ours: DataFrame, per_key: DataFrame, disordered: DataFrame, misplaced: DataFrame, counts: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """The first of each kind that there is: kind, what, queue, offset."""
+    """Return the first violations of each kind: kind, what, queue, offset."""
     found: list[dict[str, Any]] = []
 
     def add(kind: str, what: str, queue: int | None = None, offset: int | None = None) -> None:
@@ -207,27 +207,28 @@ def listed(
     if counts["repeated"] or counts["unexpected"]:
         places = F.sort_array(F.collect_list(F.struct("queue", "offset"))).alias("places")
         for row in first(ours.groupBy("key_number", "seq").agg(places).where(F.size("places") > 1), "key_number", "seq"):
-            one, *more = row.places
-            at = ", ".join(f"queue {place.queue} offset {place.offset}" for place in more)
-            add("repeated", f"key {row.key_number} seq {row.seq}, first in queue {one.queue} offset {one.offset}, again at {at}", *more[0])
+            stored, *repeats = row.places
+            at = ", ".join(f"queue {place.queue} offset {place.offset}" for place in repeats)
+            what = f"key {row.key_number} seq {row.seq}, first in queue {stored.queue} offset {stored.offset}, again at {at}"
+            add("repeated", what, *repeats[0])
         sound = ours.where("crc_matches")
         beyond = sound.join(per_key.select("key_number", "expected"), "key_number").where(~F.col("seq").between(0, F.col("expected") - 1))
         for row in first(beyond, "queue", "offset"):
             add("unexpected", f"key {row.key_number} seq {row.seq}, and the key has {row.expected}", row.queue, row.offset)
     if counts["outOfOrder"]:
         for row in first(disordered, "queue", "offset"):
-            add("outOfOrder", f"key {row.key_number} seq {row.seq} behind seq {row.highest}", row.queue, row.offset)
+            add("outOfOrder", f"key {row.key_number} seq {row.seq} after seq {row.highest}", row.queue, row.offset)
     if counts["misplaced"]:
         for row in first(misplaced, "queue", "offset"):
             add("misplaced", f"key {row.key_number} ({row.key}) seq {row.seq} in queue {row.queue}", row.queue, row.offset)
     if counts["corrupt"]:
         for row in first(ours.where(~F.col("crc_matches")), "queue", "offset"):
-            add("corrupt", f"its CRC does not hold; it says key {row.key_number} seq {row.seq}", row.queue, row.offset)
+            add("corrupt", f"CRC mismatch; its fields contain key {row.key_number} seq {row.seq}", row.queue, row.offset)
     return found
 
 
 def missing(ours: DataFrame, per_key: DataFrame) -> DataFrame:
-    """key_number, first, last: runs of seqs that are not there."""
+    """Return key_number, first and last of ranges of missing seqs."""
     short = per_key.where("lost > 0").select("key_number", "expected")
     there = ours.join(short, "key_number").where(F.col("seq").between(0, F.col("expected") - 1)).select("key_number", "seq").distinct()
     edges = there.unionByName(short.select("key_number", F.lit(-1).cast("bigint").alias("seq"))).unionByName(
@@ -259,7 +260,7 @@ def per_second(sound: DataFrame, late: Column) -> DataFrame:
 
 
 def histogram(sound: DataFrame, late: Column) -> list[tuple[float, int]]:
-    """Four bins to each factor of ten, from 0.1 ms on; what is above the last one with it."""
+    """Return four bins per factor of ten, from 0.1 ms. The last bin includes everything above it."""
     step = F.least(F.greatest(F.ceil(F.log10(F.greatest(late, F.lit(0.1))) * 4), F.lit(-4)), F.lit(24)).cast("int").alias("step")
     return [(10 ** (row.step / 4), row["count"]) for row in sound.groupBy(step).count().orderBy("step").collect()]
 

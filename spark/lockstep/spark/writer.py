@@ -1,4 +1,4 @@
-"""The sink. A frame is stored once, however often its task is tried (docs/wire.md: idempotent sends).
+"""The sink. A frame is stored once, however often its task is retried (docs/wire.md: idempotent sends).
 
 scope = producer id, task, topic, queue    batch:  an id per job, epoch 0
                                            stream: the query's id, epoch = batch number
@@ -20,7 +20,7 @@ from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import new_event_loop
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
-from lockstep.spark.cluster import Cluster, ask
+from lockstep.spark.cluster import Cluster, run_once
 from lockstep.spark.frames import check_columns
 from lockstep.spark.options import SinkOptions
 from lockstep.spark.sending import Sent, Task, send_task, total
@@ -29,22 +29,22 @@ log = get_logger("lockstep.spark")
 
 
 class TaskCommit(WriterCommitMessage):
-    """What one task has sent."""
+    """The totals of one task."""
 
     def __init__(self, sent: Sent) -> None:
         self.sent = sent
 
 
 class _Writer:
-    """What a job's tasks share: made where Spark plans the job, pickled to each task."""
+    """The shared state of a job's tasks, made when Spark plans the job and pickled to each task."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise ConfigError('lockstep can only append: use mode("append"); a topic is emptied by retention, or deleted and made anew')
+            raise ConfigError('lockstep can only append: use mode("append"); to empty a topic, delete and create it again')
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         check_columns(types, topic_given=options.topic is not None)
         if options.not_before and "bornTimestamp" not in types:
-            raise ConfigError('notBefore sends rows by their column "bornTimestamp", and there is none')
+            raise ConfigError('notBefore sends rows at the times in their column "bornTimestamp": add it, or remove notBefore')
         self._options = options
         self._scheduled = "bornTimestamp" in types
         self._layout: TopicLayout | None = None
@@ -54,7 +54,7 @@ class _Writer:
             async def layout(cluster: Cluster) -> TopicLayout:
                 return await cluster.layout(topic)
 
-            self._layout = ask(options.nameserver, options.request_timeout_ms, layout)
+            self._layout = run_once(options.nameserver, options.request_timeout_ms, layout)
 
     def _send(self, iterator: Iterator[Any], given_id: GivenId | None, born_ms: int) -> TaskCommit:
         context = TaskContext.get()
@@ -71,23 +71,23 @@ class _Writer:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return TaskCommit(runner.run(send_task(task, iterator, Host.real())))
 
-    def _done(self, messages: list[WriterCommitMessage | None], **facts: Any) -> None:
+    def _report_commit(self, messages: list[WriterCommitMessage | None], **facts: Any) -> None:
         sent = [message.sent for message in messages if isinstance(message, TaskCommit)]
         if len(sent) != len(messages):
-            raise StateError(f"{len(messages) - len(sent)} of {len(messages)} tasks did not say what they sent")
+            raise StateError(f"{len(messages) - len(sent)} of {len(messages)} tasks did not report what they sent")
         report = {**facts, **total(sent)}
         log.info("write.committed", **{name: report[name] for name in ("rows", "bytes", "repeatedFrames", "nextOffsets")}, **facts)
         if self._options.report_file is not None:
             Path(self._options.report_file).write_text(json.dumps(report))  # world: the driver's disk
 
-    def _given_up(self, messages: list[WriterCommitMessage | None], **facts: Any) -> None:
+    def _report_abort(self, messages: list[WriterCommitMessage | None], **facts: Any) -> None:
         ended = [message.sent.rows for message in messages if isinstance(message, TaskCommit)]
         log.error(
             "write.aborted",
             tasks=len(messages),
             ended=len(ended),
             rows_of_ended=sum(ended),
-            consequence="what was acknowledged stays in the topic and can be read",
+            consequence="acknowledged rows stay in the topic and can be read",
             **facts,
         )
 
@@ -98,7 +98,7 @@ class LockstepWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite)
         self._producer_id = options.producer_id or Host.real().random.token(16).hex()
-        # Who begins a whole job again under its id must send the same bytes.
+        # A job that is started again under its id must send the same bytes.
         self._born_ms = 0 if options.producer_id else Host.real().clock.wall_ms()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -109,10 +109,10 @@ class LockstepWriter(_Writer, DataSourceArrowWriter):
         return self._send(iterator, given_id, self._born_ms)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._done(messages, producerId=self._producer_id)
+        self._report_commit(messages, producerId=self._producer_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._given_up(messages)
+        self._report_abort(messages)
 
 
 class LockstepStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -125,12 +125,12 @@ class LockstepStreamWriter(_Writer, DataSourceStreamArrowWriter):
         given_id = None
         if self._options.idempotence == "sequence":
             if query is None or batch is None:
-                raise StateError("Spark does not say which query and micro-batch this task belongs to: set idempotence=none")
+                raise StateError("Spark did not provide the query and micro-batch of this task: set idempotence=none")
             given_id = GivenId(self._options.producer_id or query.replace("-", ""), context.partitionId(), int(batch))
         return self._send(iterator, given_id, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._done(messages, batch=batchId)
+        self._report_commit(messages, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._given_up(messages, batch=batchId)
+        self._report_abort(messages, batch=batchId)

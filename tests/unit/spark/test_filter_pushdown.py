@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.spark.filter_pushdown import FilterPushdown, narrowing
+from lockstep.spark.filter_pushdown import FilterPushdown, pushdown_of
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @given(st.lists(COMPARISON, max_size=4), st.integers(0, 20))
 def test_an_offset_that_the_filters_let_pass_is_read(filters: list[tuple[type, int]], offset: int) -> None:
-    made = narrowing(kind(("offset",), value) for kind, value in filters)
+    made = pushdown_of(kind(("offset",), value) for kind, value in filters)
     if all(HOLDS[kind](offset, value) for kind, value in filters):
         assert made.offset_from <= offset < made.offset_until
 
 
 @given(st.lists(COMPARISON, max_size=4), st.integers(0, 20))
 def test_a_time_that_the_filters_let_pass_is_read(filters: list[tuple[type, int]], micros: int) -> None:
-    made = narrowing(kind(("timestamp",), EPOCH + timedelta(microseconds=value * 100)) for kind, value in filters)
+    made = pushdown_of(kind(("timestamp",), EPOCH + timedelta(microseconds=value * 100)) for kind, value in filters)
     store_ms = micros * 100 // 1_000
     if all(HOLDS[kind](store_ms * 10, value) for kind, value in filters):
         assert made.store_ms_from is None or made.store_ms_from <= store_ms
@@ -63,8 +63,8 @@ def test_a_time_that_the_filters_let_pass_is_read(filters: list[tuple[type, int]
 
 
 def test_queues_are_those_that_all_filters_name() -> None:
-    assert narrowing([In(("partition",), (1, 2, 3)), In(("partition",), (2, 3, 4))]).numbers == {2, 3}
-    assert narrowing([EqualTo(("partition",), 2)]).numbers == {2}
+    assert pushdown_of([In(("partition",), (1, 2, 3)), In(("partition",), (2, 3, 4))]).numbers == {2, 3}
+    assert pushdown_of([EqualTo(("partition",), 2)]).numbers == {2}
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_queues_are_those_that_all_filters_name() -> None:
     [EqualTo(("key",), b"x"), StringContains(("value",), "x"), EqualTo(("headers", "key"), "x"), object(), GreaterThan(("offset",), "5")],
 )
 def test_other_filters_change_nothing(other: object) -> None:
-    assert narrowing([other]) == FilterPushdown()
+    assert pushdown_of([other]) == FilterPushdown()

@@ -156,7 +156,7 @@ def test_a_row_that_can_not_be_sent_is_named(row: dict[str, object], said: str) 
 
 def test_a_key_that_is_no_text_is_named() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([b"\xff"])], names=["value", "key"])
-    with pytest.raises(LocalProtocolError, match="no UTF-8"):
+    with pytest.raises(LocalProtocolError, match="not UTF-8"):
         cut(made(), batch)
 
 
@@ -179,7 +179,7 @@ def test_columns_are_checked_before_anything_is_sent() -> None:
         ({"value": "string", "vlaue": "string"}, True, 'did you mean "value"?'),
         ({"value": "int"}, True, "expected binary or string"),
         ({"key": "string"}, True, 'needs the column "value"'),
-        ({"value": "string"}, False, "where to?"),
+        ({"value": "string"}, False, "the topic is missing"),
     ):
         with pytest.raises(LocalProtocolError) as refused:
             check_columns(types, topic_given=topic_given)

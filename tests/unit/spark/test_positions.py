@@ -91,7 +91,7 @@ def test_a_pattern_takes_the_topics_whose_whole_name_fits_and_that_are_there() -
 
 def test_queues_are_assigned_by_their_numbers_over_all_brokers() -> None:
     assert queues(assign={"orders": [2, 0], "bills": [0]}) == ["bills a:0", "orders a:0", "orders b:0"]
-    with pytest.raises(ConfigError, match="queue 3 of topic orders, which has 3, numbered from 0 on"):
+    with pytest.raises(ConfigError, match="queue 3 of topic orders, which has 3 queues, numbered from 0"):
         queues(assign={"orders": [3]})
 
 
@@ -140,7 +140,7 @@ def test_the_ending_time_goes_before_ending_offsets() -> None:
 def test_a_queue_that_is_not_there_is_a_mistake_unless_loss_is_none() -> None:
     named = {"orders": {"a:0": 12, "a:7": 99}}
     for option in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"):
-        with pytest.raises(ConfigError, match=f"{option} names orders@a:7, which this read does not have: it reads orders@a:0"):
+        with pytest.raises(ConfigError, match=f"{option} names orders@a:7, which this read does not include: it reads orders@a:0"):
             (end if option == "endingOffsets" else begin)(**{option: named})
     assert begin(startingOffsets=named, failOnDataLoss="false") == {"a:0": 12, "a:1": 10, "b:0": 10}
     assert end(endingOffsets=named, failOnDataLoss="false") == {"a:0": 12, "a:1": 20, "b:0": 10}

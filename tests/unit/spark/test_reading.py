@@ -36,7 +36,7 @@ class FakeQueue:
         self.paused_ms = 0
         self.closed = False
 
-    def ask(self, question: Callable[[Any], Any]) -> Any:
+    def run(self, question: Callable[[Any], Any]) -> Any:
         made = question(self)
         try:
             made.send(None)
@@ -85,7 +85,7 @@ def test_what_the_broker_filters_out_is_no_loss(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_start_below_what_is_stored_fails_and_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        DataLostError, match=r"t@a:0: offset 5 is not stored any more, what is there is 8 to 20\. To go on .* failOnDataLoss=false"
+        DataLostError, match=r"t@a:0: offset 5 is no longer stored; the stored range is 8 to 20\. To continue .* failOnDataLoss=false"
     ):
         offsets(FakeQueue(8, 20), monkeypatch, 5, 15)
 
@@ -103,7 +103,7 @@ def test_a_queue_that_ends_before_the_planned_end_is_loss(monkeypatch: pytest.Mo
 
 def test_a_queue_that_brings_nothing_is_waited_for_as_long_as_the_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = FakeQueue(0, 20, page=0)
-    with pytest.raises(TransportError, match="no message at offset 5 within 400 ms although the queue reaches 20"):
+    with pytest.raises(TransportError, match="no message at offset 5 within 400 ms, although the queue ends at 20"):
         offsets(queue, monkeypatch, 5, 15, fetchTimeoutMs="400")
     assert queue.paused_ms == 400
     assert queue.closed

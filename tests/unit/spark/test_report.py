@@ -82,7 +82,7 @@ def test_each_violation_is_reported_with_its_queue_and_offset() -> None:
     places = [(1, 7_000), (None, None), (5, 3)]
     violations = [{"kind": "corrupt", "what": "x", "queue": queue, "offset": offset} for queue, offset in places]
     text = page(verdict(clean=False, corrupt=3), findings(violations=violations))
-    rows = text.partition("<h2>What is wrong</h2>")[2].partition("</table>")[0].split("<tr>")[2:]
+    rows = text.partition("<h2>Violations</h2>")[2].partition("</table>")[0].split("<tr>")[2:]
     assert rows == [
         f"<td>corrupt</td><td>{queue}</td><td class=n>{offset}</td><td>x</td></tr>"
         for queue, offset in (("b:0", "7,000"), ("", ""), ("5", "3"))

@@ -111,7 +111,7 @@ async def test_a_repeated_task_with_fewer_rows_fails_and_says_what_to_do(again: 
         await send(task(cluster), rows(30))
         with pytest.raises(StateError) as failed:
             await send(replace(task(cluster), attempt=1), rows(again))
-        said = r"ended before what an earlier attempt had sent to t@a:0.*had fewer rows, or the topic's queues have changed.*sort within"
+        said = r"sent fewer frames than an earlier attempt to t@a:0.*had fewer rows, or the topic's queues have changed.*sort within"
         assert re.search(said, str(failed.value))
         assert "frameRecords" not in str(failed.value), "frames that are cut elsewhere are told by the broker"
 
@@ -142,7 +142,7 @@ async def test_a_repeat_over_queues_that_were_added_fails_and_says_so() -> None:
     [
         (NonDeterministicRetryError("other bytes"), "sort within partitions"),
         (StaleEpochError("over"), "a later micro-batch of this query has begun"),
-        (OutOfSequenceError("a gap"), "begins again from its first row"),
+        (OutOfSequenceError("a gap"), "starts again from its first row"),
     ],
 )
 async def test_a_refusal_says_what_to_do(refusal: NonDeterministicRetryError | StaleEpochError | OutOfSequenceError, said: str) -> None:

@@ -29,7 +29,7 @@ async def _doctor(nameserver: str, as_json: bool) -> None:
         print_json({"healthy": not problems, "findings": [asdict(finding) for finding in findings]})
     else:
         print_table(["check", "where", "result", "what to do"], [_row(finding) for finding in findings])
-        print_line(f"{len(findings)} checks, {len(problems)} problems")
+        print_line(f"checks: {len(findings)}, problems: {len(problems)}")
     if problems:
         raise typer.Exit(1)
 

@@ -62,8 +62,8 @@ async def _reset(group: str, to: str, topic: str | None, only: Sequence[str], dr
     columns = ["topic", "broker", ">queue", ">old offset", ">new offset", ">end offset", "messages"]
     print_table(columns, [_row(move) for move in plan])
     again, skipped = -sum(min(0, move.change) for move in plan), sum(max(0, move.change) for move in plan)
-    summary = f"group {group}: {again} messages again, {skipped} skipped"
-    print_line(summary + (": nothing was changed (--dry-run)" if dry_run else ""))
+    counts = f"messages to consume again: {again}, messages to skip: {skipped}"
+    print_line(f"group {group}: {counts}" + ("; nothing was changed (--dry-run)" if dry_run else ""))
 
 
 def _row(move: Move) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ from lockstep.admin.layout_publish import publish_layout
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, TopicArgument, run
 from lockstep.admin.render import print_json, print_line
 from lockstep.client.config import DEFAULT_NAMESERVER
+from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from lockstep.runtime.host import Host
 
@@ -29,7 +30,10 @@ def delete_command(
 async def _delete(topic: str, force: bool, nameserver: str, as_json: bool) -> None:
     check_not_system_topic(topic)
     admin = AdminClient(Host.current(), nameserver)
-    before = (await admin.route(topic)).layout
+    try:
+        before = (await admin.route(topic)).layout
+    except TopicNotExistError:
+        raise CommandError(f"topic {topic} does not exist; run `lockstep topic list` to list the topics") from None
     if not force:
         _check_not_group_topic(topic)
     deletion = before.deletion
