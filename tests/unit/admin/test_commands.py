@@ -244,7 +244,7 @@ def test_what_a_group_alone_has_is_deleted_by_force_only(lockstep: Any, cluster:
     assert_failed(lockstep("topic", "delete", topic), "nothing was changed", words, "--force")
     assert cluster.brokers["broker-a"].created == []
     assert lockstep("topic", "delete", topic, "--force").out.startswith(f"topic {topic} is deleted")
-    assert_failed(lockstep("topic", "delete", topic), "no topic")
+    assert_failed(lockstep("topic", "delete", topic), "does not exist")
 
 
 def test_dead_letters_that_are_not_shown_are_counted(lockstep: Any, cluster: ThreadedCluster) -> None:

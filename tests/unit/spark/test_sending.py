@@ -20,15 +20,16 @@ from lockstep.protocol.sequence import FrameSequence  # noqa: E402
 from lockstep.runtime.host import Host  # noqa: E402
 from lockstep.spark.options import SinkOptions  # noqa: E402
 from lockstep.spark.sending import DeliberateError, Pace, Sent, Task, TaskSender, send_task, task_frames, total  # noqa: E402
+from support import fake_broker  # noqa: E402
 from support.clocks import LoopClock  # noqa: E402
-from support.fake_broker import FakeBroker, FakeCluster, Seen, fake_cluster, make_layout, refuse  # noqa: E402
+from support.fake_broker import FakeBroker, FakeCluster, fake_cluster, make_layout, refuse  # noqa: E402
 from support.loops import FrozenLoop  # noqa: E402
 
 JOB = GivenId("0123456789abcdef" * 2)
 
 
 def task(cluster: FakeCluster, **options: str) -> Task:
-    given = SinkOptions.parse({"nameserver": cluster.address, "topic": "t", "frameRecords": "2", "requestTimeoutMs": "5000", **options})
+    given = SinkOptions.parse({"nameserver": cluster.nameserver, "topic": "t", "frameRecords": "2", "requestTimeoutMs": "5000", **options})
     layout = cluster.brokers["a"].layouts["t"]
     return Task(given, layout, born_ms=5, number=0, attempt=0, given_id=JOB, scheduled=False)
 
@@ -48,7 +49,7 @@ async def send(one: Task, batches: list[object]) -> Sent:
 
 
 def queue(cluster: FakeCluster, number: int) -> list[bytes]:
-    return cluster.brokers["a"].queues[("t", number)]
+    return cluster.brokers["a"].bodies[("t", number)]
 
 
 @pytest.mark.parametrize("attempt", range(5))
@@ -71,7 +72,7 @@ class Remembered:
     def popleft(self) -> "Remembered":
         return self
 
-    def __call__(self, broker: FakeBroker, seen: Seen) -> None:
+    def __call__(self, broker: FakeBroker, seen: "fake_broker.Sent") -> None:
         header = seen.header
         assert header.producer_id is not None
         scope = Scope(header.producer_id, header.partition, header.topic, header.queue_id)
@@ -80,7 +81,7 @@ class Remembered:
         verdict = self._table.check_frame(scope, frame, now_ms=0)
         stored = verdict.stored or StoredFrame(-1, -1, 0)
         if verdict is ACCEPT:
-            bodies = broker.queues.setdefault((header.topic, header.queue_id), [])
+            bodies = broker.bodies.setdefault((header.topic, header.queue_id), [])
             stored = StoredFrame(len(bodies), len(bodies), 1)
             self._table.record_frame(scope, frame, stored)
             bodies += seen.bodies
@@ -94,7 +95,7 @@ async def test_a_task_that_failed_midway_and_is_tried_again_stores_every_row_onc
         one = task(cluster, failTask="0:9")
         with pytest.raises(DeliberateError):
             await send(one, rows(30))
-        assert 0 < len(cluster.brokers["a"].stored) < 30
+        assert 0 < sum(map(len, cluster.brokers["a"].bodies.values())) < 30
         for _ in range(2):
             sent = await send(replace(one, attempt=1), rows(30))
             assert queue(cluster, 0) == [b"%d" % number for number in range(0, 30, 2)]
