@@ -67,6 +67,7 @@ def removed_queues_come_back(patch: Patches) -> None:
 
 TOPICS = "tests/unit/broker/test_topic_table.py::"
 ROOM = "tests/unit/nameserver/test_topic_quota.py::"
+ROUTES = "tests/unit/nameserver/test_route_table.py::"
 CHALLENGES = "tests/unit/nameserver/test_route_challenges.py::"
 PARTS = "tests/unit/nameserver/test_route_parts.py::"
 OWNERS = "tests/unit/nameserver/test_name_owner.py::"
@@ -85,7 +86,7 @@ def topics_have_no_limit(patch: Patches) -> None:
     patch.set(TopicTable, "_check_room", lambda self, topic, known: None)
 
 
-@mutant("first", aimed=CHALLENGES + "test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_left_out")
+@mutant("first", aimed=ROUTES + "test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_left_out")
 def entries_of_layouts_have_no_limit(patch: Patches) -> None:
     """A nameserver keeps at most 2^20 entries of layouts."""
     patch.set(LayoutTable, "more_entries", lambda self, layout: 0)
@@ -110,7 +111,7 @@ def system_topics_have_layouts(patch: Patches) -> None:
     patch.set(layouts, "is_sendable_topic", lambda topic: True)
 
 
-@mutant("first", aimed=CHALLENGES + "test_an_invalid_layout_is_left_out_and_named_and_the_others_count")
+@mutant("first", aimed=ROUTES + "test_an_invalid_layout_is_left_out_and_named_and_the_others_count")
 def one_layout_refuses_a_broker(patch: Patches) -> None:
     """A nameserver leaves an impossible layout out, and takes the registration."""
     take = RouteTable._adopt_layouts
@@ -247,7 +248,7 @@ def the_first_part_is_the_whole(patch: Patches) -> None:
     patch.set(RouteTable, "_collect_part", forgets)
 
 
-@mutant("first", aimed=CHALLENGES + "test_a_broker_that_was_never_routed_is_forgotten_with_its_connection")
+@mutant("first", aimed=ROUTES + "test_a_broker_that_was_never_routed_is_forgotten_with_its_connection")
 def strangers_are_remembered(patch: Patches) -> None:
     """A broker that was never routed is forgotten when its connection is gone."""
 
