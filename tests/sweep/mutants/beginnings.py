@@ -6,6 +6,7 @@ from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_limits import GroupLimits
 from lockstep.broker.group_state import GroupState
+from lockstep.broker.group_tables import GroupTables
 from lockstep.broker.start_policy import StartPositions
 from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import LockTable
@@ -70,7 +71,7 @@ def groups_leave_their_topics_behind(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{GROUPS}::test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_limit")
 def one_queue_stands_for_its_topic(patch: Patches) -> None:
     """A start counts all the queues in which it begins."""
-    patch.set(GroupState, "missing_progress_count", lambda self, group, topic: 1)
+    patch.set(GroupTables, "missing_progress_count", lambda self, group, topic: 1)
 
 
 @mutant(
