@@ -1,4 +1,4 @@
-"""Messages that fail: retried by the broker's delays, then dead letters, looked at and handed out again once the cause is mended.
+"""Failing messages: retried with the broker's delays, then stored as dead letters, listed, and replayed when the cause is fixed.
 
 lockstep up &
 python examples/dead_letters.py
@@ -15,11 +15,11 @@ from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, Mess
 NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
 TOPIC, GROUP = "mails", "mailing"
 ONE_SECOND = 1
-"""The delay level. Left at 0, RocketMQ's table holds: 10 s after the first failure, 30 s, 1 min, … 2 h."""
+"""The delay level. With 0, RocketMQ's table applies: 10 s after the first failure, then 30 s, 1 min, … 2 h."""
 
 
 async def lockstep(*arguments: str) -> Any:
-    """A command, as it would be typed; what it prints as JSON."""
+    """Run a command and return the JSON that it prints."""
     command = ("lockstep", *arguments, "--nameserver", NAMESERVER, "--json")
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()

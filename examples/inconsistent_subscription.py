@@ -1,15 +1,15 @@
 """Two members of one group that subscribe to different tags: how RocketMQ loses messages that way, and how to see it.
 
-The published experiment: A subscribes to tagA, B to tagB; a topic has four queues, and eight messages of tagB are sent in turn. In a group
-with `--subscription-policy classic` the broker keeps one subscription for all members, as RocketMQ does: that of whoever came last, or was
-given queues last. B's. A owns half of the queues, is handed their messages, and drops them by its own tag; its progress moves on. Nobody
-has an error, every message is CONSUMED, and half of them are gone. When B has left, A's subscription is the group's again, and the same
-messages are CONSUMED_BUT_FILTERED.
+The published experiment: A subscribes to tagA, B to tagB; a topic has four queues, and eight messages of tagB are sent round robin. In a
+group with `--subscription-policy classic` the broker keeps one subscription for all members, as RocketMQ does: that of the member that
+registered, or was granted queues, last. Here that is B. A owns half of the queues, receives their messages, drops them by its own tag, and
+commits its progress. No member reports an error, every message is CONSUMED, and half of them are lost. When B has left, A's subscription
+applies to the group again, and the same messages are CONSUMED_BUT_FILTERED.
 
     lockstep up &
     python examples/inconsistent_subscription.py
 
-Without the policy (the default, strict) B is refused at its start, both sides named.
+With the default policy, strict, B is rejected at its start with an error that names both members.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ TOPIC, GROUP, BROKER = "inconsistent", "inconsistent-group", "broker-a"
 
 
 async def lockstep(*arguments: str) -> Any:
-    """A command, as it would be typed; what it prints as JSON."""
+    """Run a command and return the JSON that it prints."""
     command = ("lockstep", *arguments, "--nameserver", NAMESERVER, "--json")
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
@@ -55,7 +55,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def until_broker_holds(tag: str) -> None:
-    """Until the group's subscription, of which there is one whatever its members want, is this one."""
+    """Wait until this is the subscription of the group, which has one for all members."""
     while (await lockstep("group", "show", GROUP))["subscription"].get(TOPIC) != tag:
         pass
 

@@ -1,8 +1,8 @@
-"""Payments booked exactly once, in order, although a worker is killed in the middle: the fence in a database.
+"""Payments that are booked exactly once and in order although a worker is killed: fencing in a database.
 
-Two workers share the queues of `payments` and book into one SQLite file. One is killed with SIGKILL on the way; the other takes its queues
-over and is handed again whatever the dead one had not committed. The ledger refuses an older owner (`epoch`) and knows what is booked
-(`next_offset`), so that each payment counts once.
+Two workers share the queues of `payments` and book into one SQLite file. One is killed with SIGKILL; the other takes its queues over and
+receives again the messages that the first had not committed. The ledger rejects an earlier owner (`epoch`) and stores the next offset to
+book (`next_offset`), so that each payment is booked once.
 
     lockstep up &
     python examples/ledger.py
@@ -43,7 +43,7 @@ def worker(name: str, file: str) -> None:
         with closing(connect(file)) as db, db:  # one transaction
             db.execute("INSERT OR IGNORE INTO progress VALUES (?, 0, 0)", (queue,))
             if not db.execute("UPDATE progress SET epoch = ?1 WHERE queue = ?2 AND epoch <= ?1", (epoch, queue)).rowcount:
-                return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT  # a later owner has written
+                return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT  # a later owner has booked payments
             for message in messages:
                 step = (message.queue_offset + 1, queue, message.queue_offset)
                 if db.execute("UPDATE progress SET next_offset = ? WHERE queue = ? AND next_offset <= ?", step).rowcount:
@@ -54,7 +54,7 @@ def worker(name: str, file: str) -> None:
 
 
 def booked(file: str) -> list[tuple[str, int, str]]:
-    """Account, number and worker of every payment in the ledger, oldest first."""
+    """Return account, number and worker of every payment in the ledger, oldest first."""
     with closing(connect(file)) as db:
         return db.execute("SELECT account, number, worker FROM booked ORDER BY rowid").fetchall()
 
@@ -64,7 +64,7 @@ async def hire(name: str, file: str) -> asyncio.subprocess.Process:
 
 
 async def pay_and_kill(workers: Sequence[asyncio.subprocess.Process], file: str) -> int:
-    """How many payments were sent; all are booked."""
+    """Send payments, kill a worker meanwhile, and wait until all are booked. Return the number of payments."""
     sent = 0
     async with Producer("shop", nameserver=NAMESERVER) as producer:
 
@@ -73,7 +73,7 @@ async def pay_and_kill(workers: Sequence[asyncio.subprocess.Process], file: str)
             await producer.send(Message(TOPIC, b"%d" % sent, sharding_key=f"account-{sent % ACCOUNTS}"))
             sent += 1
 
-        while len({worker for _, _, worker in booked(file)}) < len(workers):  # until both have a part of it
+        while len({worker for _, _, worker in booked(file)}) < len(workers):  # until both have booked payments
             await pay()
             await asyncio.sleep(0.01)
         workers[0].send_signal(signal.SIGKILL)
@@ -94,7 +94,7 @@ async def main() -> None:
     finally:
         for each in workers:
             if each.returncode is None:
-                each.terminate()  # an ordered end: what is under way is finished and committed
+                each.terminate()  # a graceful stop: messages in progress are finished and committed
         await asyncio.gather(*(each.wait() for each in workers))
 
     rows = booked(file)

@@ -37,14 +37,14 @@ STEPS = ("created", "paid", "shipped")
 
 @dataclass
 class Shop:
-    """What the service has done. A real one has a database instead."""
+    """Records what the service has done, in place of a database."""
 
     shipped: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Order → its steps, as they were handled."""
+    """Order → its handled steps, in order."""
     mailed: set[str] = field(default_factory=set[str])
     audited: list[str] = field(default_factory=list[str])
     complete: asyncio.Event = field(default_factory=asyncio.Event)
-    """Every order was shipped, mailed and audited."""
+    """Set when every order was shipped, mailed and audited."""
 
     def look(self) -> None:
         """Called after each change."""
@@ -54,7 +54,7 @@ class Shop:
 
 
 async def take_order(producer: Producer, order: str) -> bool:
-    """Send the steps of an order, one after the other. Returns whether all of them were stored."""
+    """Send the steps of an order in sequence. Return whether all of them were stored."""
     for step in STEPS:
         message = Message(TOPIC, step.encode(), tags=step, keys=[order], sharding_key=order)
         try:
@@ -74,7 +74,7 @@ def shipping(client: Client, shop: Shop) -> PushConsumer:
     async def ship(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
         for message in messages:
             steps = shop.shipped[str(message.sharding_key)]
-            if message.tags not in steps:  # a message may come again
+            if message.tags not in steps:  # a message may be delivered again
                 steps.append(str(message.tags))
         shop.look()
 
@@ -82,7 +82,7 @@ def shipping(client: Client, shop: Shop) -> PushConsumer:
 
 
 def mailing(client: Client, shop: Shop) -> PushConsumer:
-    """The concurrent consumer: a mail that fails is sent back to the broker and comes again later."""
+    """The concurrent consumer: a mail that fails is sent back to the broker and redelivered later."""
     consumer = PushConsumer("shop-mailing", client=client, concurrency=10, max_reconsume_times=3)
     consumer.subscribe(TOPIC, "shipped")
 
@@ -99,7 +99,7 @@ def mailing(client: Client, shop: Shop) -> PushConsumer:
 
 
 def auditing(client: Client) -> PullConsumer:
-    """The pull consumer: whoever polls it decides when."""
+    """The pull consumer: its caller decides when to poll."""
     return PullConsumer("shop-audit", client=client).subscribe(TOPIC)
 
 
@@ -132,7 +132,7 @@ async def customers(producer: Producer, consumers: Sequence[PushConsumer | PullC
     try:
         yield
     finally:
-        ordering.cancel()  # a signal has come before everything was done
+        ordering.cancel()  # a signal was received before everything was done
         await asyncio.wait([ordering])
 
 

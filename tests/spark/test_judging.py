@@ -136,7 +136,7 @@ def test_offsets_that_nothing_was_read_of_are_reported_as_gaps(landed: tuple[Any
     assert gaps(spark, rows.where(~holes), manifest, read) == [(1, 0, 0), (1, 5, 6), (1, 9, 9)]
     assert gaps(spark, rows.where("queue != 2 or offset >= 3"), behind_the_start, read) == []
     findings = judged(landed, lambda rows: rows.where(~holes))
-    findings.add(gaps(spark, rows.where(~holes), manifest, read), manifest)
+    findings.add_gaps(gaps(spark, rows.where(~holes), manifest, read), manifest)
     assert counts(findings) == {"lost": 4}
     assert findings.counts["missingOffsets"] == 4
     assert [(one["queue"], one["offset"], one["what"]) for one in findings.violations if one["kind"] == "gap"] == [
