@@ -27,5 +27,5 @@ async def test_message_show_prints_each_of_two_messages_at_the_same_log_offset_o
         assert (shown["broker"], shown["body"], shown["offset_message_id"]) == (name, f"in {name}", message_id)
     a, b = ids.values()
     foreign = a[:16] + f"{int(b[16:], 16) + 1:016X}"
-    assert "the store that" in await cluster.command("message", "show", foreign, code=1)
+    assert "the store with the id" in await cluster.command("message", "show", foreign, code=1)
     assert "expected 32 hex digits" in await cluster.command("message", "show", "no-id", code=2)
