@@ -67,7 +67,7 @@ def test_a_run_of_other_settings_does_not_go_on_in_the_same_folder(
     run = ["--run-id", "0123456789abcdef", "--rows"]
     assert load(table, tmp_path, *run, "100") == 0
     assert load(table, tmp_path, *run, "200") == 3
-    assert "with other settings: give another --out" in capsys.readouterr().err
+    assert "with other settings: use another --out" in capsys.readouterr().err
 
 
 def test_a_paced_run_that_goes_on_where_there_are_fewer_cores_sends_nothing_twice(

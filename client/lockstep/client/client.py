@@ -76,8 +76,7 @@ class ConnectionArguments(GroupArguments):
         """
         if self.client is None:
             return Client(DEFAULT_NAMESERVER if self.nameserver is None else self.nameserver, host=self.host)
-        if self.nameserver is not None or self.host is not None:
-            raise ConfigError(
-                f"client={self.client!r} and nameserver={self.nameserver!r}: give one of them; a client has its nameserver already"
-            )
+        for name, value in (("nameserver", self.nameserver), ("host", self.host)):
+            if value is not None:
+                raise ConfigError(f"client={self.client!r} and {name}={value!r}: give one of them; a client has its {name} already")
         return self.client

@@ -48,8 +48,9 @@ def check_settings(config: Any) -> None:
     Raises:
         ConfigError: It names the setting, its value and the expected values.
     """
+    declared = _declared(config.__class__)
     for field in fields(config):
-        annotation, value = field.type, getattr(config, field.name)
+        annotation, value = declared[field.name], getattr(config, field.name)
         limits = next((each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Range)), None)
         kinds = _alternatives(annotation)
         if not any(_accepts(kind, limits, value) for kind in kinds):
@@ -60,6 +61,12 @@ def check_settings(config: Any) -> None:
 def settings_of(config: Any, declared: type) -> dict[str, Any]:
     """Return those settings of `config` that the dataclass `declared` has too, as keywords."""
     return {field.name: getattr(config, field.name) for field in fields(declared)}
+
+
+@functools.lru_cache(maxsize=64)
+def _declared(config: type) -> dict[str, Any]:
+    """Return the type of each field, also of a subclass in a module with `from __future__ import annotations`."""
+    return typing.get_type_hints(config, include_extras=True)
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
@@ -75,7 +82,7 @@ def _accepts(kind: Any, limits: Range | None, value: object) -> bool:
         return isinstance(value, int | kind) and not isinstance(value, bool) and (limits is None or value in limits)
     if typing.get_origin(kind) is Literal:
         return value in typing.get_args(kind)
-    return isinstance(value, typing.get_origin(kind) or kind)
+    return kind is Any or isinstance(value, typing.get_origin(kind) or kind)
 
 
 def _words(kind: Any, limits: Range | None) -> list[str]:

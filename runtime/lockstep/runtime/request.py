@@ -82,8 +82,9 @@ class Request:
         return response(self.opaque, self.codec, code, remark, None if header is None else to_plain(header), raw)
 
     def respond(self, command: Command, parts: Sequence[bytes | memoryview] = ()) -> None:
-        """Send the response; `parts` are a body that is not copied. Send nothing to a one-way request or a closed connection."""
-        if self.flag & ONEWAY_FLAG:
+        """Send the response; `parts` are a body that is not copied. Send nothing to a one-way request, a closed connection, or
+        after a response was sent."""
+        if self.is_done or self.flag & ONEWAY_FLAG:
             return
         if parts:
             self.endpoint.send_parts(command, parts)
@@ -92,7 +93,9 @@ class Request:
         self.is_done = True
 
     def respond_encoded(self, frame: bytes) -> None:
-        """Send a response that is encoded already. It can't be too large any more."""
+        """Send a response that is encoded already, unless one was sent. It can't be too large any more."""
+        if self.is_done:
+            return
         self.endpoint.send_frame(frame)
         self.is_done = True
 

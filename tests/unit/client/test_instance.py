@@ -25,6 +25,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
+from lockstep.runtime.host import Host
 from support.fake_broker import fake_cluster, make_layout
 from support.instance_kit import Ears, billing, instance_of, linked
 from support.loops import until
@@ -71,6 +72,10 @@ def test_a_client_and_a_nameserver_are_not_both_given(kind: type[Producer] | typ
         kind("g", client=Client("127.0.0.1:1"), nameserver="127.0.0.1:1")
     with pytest.raises(ConfigError, match="HOST:PORT"):
         kind("g", nameserver="nowhere")
+    with pytest.raises(ConfigError, match="nameserver address 1: expected a string"):
+        kind("g", nameserver=[1])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"client=.* and host=.*: give one of them"):
+        kind("g", client=Client("127.0.0.1:1"), host=Host.real())
 
 
 def test_the_settings_of_a_client_are_checked() -> None:

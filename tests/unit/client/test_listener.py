@@ -192,7 +192,13 @@ def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize(
-    "build", [lambda: OrderedRetry(max_attempts=0), lambda: OrderedRetry(on_exhausted="dlq"), lambda: Backoff(factor=0.5)]
+    "build",
+    [
+        lambda: OrderedRetry(max_attempts=0),
+        lambda: OrderedRetry(on_exhausted="dlq"),
+        lambda: Backoff(factor=0.5),
+        lambda: Backoff(factor=1e6),
+    ],
 )  # type: ignore[arg-type]
 def test_a_retry_policy_out_of_range_is_refused(build: object) -> None:
     with pytest.raises(ConfigError):

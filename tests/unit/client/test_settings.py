@@ -85,5 +85,17 @@ def test_another_value_is_refused_with_the_setting_the_value_and_what_is_expecte
     assert str(refused.value) == message
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quoted(Config):
+    extra: "Annotated[int, Range(1, 5)]" = 3
+    anything: "Any" = None
+
+
+def test_annotations_may_be_strings_as_in_a_module_that_postpones_them() -> None:
+    assert Quoted(extra=5, anything=object()).extra == 5
+    with pytest.raises(ConfigError, match=r"extra is 6: expected an integer in 1 … 5"):
+        Quoted(extra=6)
+
+
 def test_the_settings_of_a_base_are_given_as_keywords() -> None:
     assert settings_of(Config(wait_ms=7, count=3), Base) == {"wait_ms": 7}

@@ -198,6 +198,33 @@ async def test_held_is_answered_by_whoever_kept_it() -> None:
     assert (answer.opaque, answer.code) == (opaque, ResponseCode.PULL_NOT_FOUND)
 
 
+async def test_a_request_has_one_response_whatever_is_sent_after_it() -> None:
+    bench = Bench()
+    opaque = bench.ask(RequestCode.PULL_MESSAGE)
+    (request,) = bench.processor.held
+    request.respond(request.reply(code=ResponseCode.PULL_NOT_FOUND))
+    request.respond(request.reply())
+    request.respond_encoded(b"a second one")
+    request.fail(KeyError("later"))
+    answer = await bench.answer()
+    assert (answer.opaque, answer.code) == (opaque, ResponseCode.PULL_NOT_FOUND)
+
+
+async def test_an_error_after_a_response_waits_for_the_log_is_the_only_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    def fails(endpoint: Endpoint) -> None:
+        patch.undo()
+        raise KeyError("flush")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Endpoint, "flush_soon", fails)
+        bench.ask(RequestCode.SEND_MESSAGE, body=b"x")
+    bench.log.confirm()
+    answer = await bench.answer()
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
 async def test_an_unknown_code_is_named() -> None:
     bench = Bench()
     bench.ask(7777)

@@ -29,7 +29,7 @@ class Backoff:
 
     first_ms: Annotated[int, Range(1)] = 1_000
     """The pause before the first retry, in milliseconds."""
-    factor: Annotated[float, Range(1)] = 2.0
+    factor: Annotated[float, Range(1, 1_000)] = 2.0
     """Each further pause is longer by this factor."""
     max_ms: Annotated[int, Range(1)] = SUSPEND_MS_MAX
     """The longest pause, in milliseconds."""
