@@ -88,7 +88,7 @@ def every_start_believes_its_wall_clock(patch: Patches) -> None:
     patch.set(StoreClock, "start", believe)
 
 
-@mutant("clocks", aimed="tests/unit/broker/store/test_store_clock.py::test_a_wall_clock_that_is_a_year_ahead_for_seconds_removes_nothing")
+@mutant("clocks", aimed="tests/unit/broker/store/test_store_clock.py::test_wall_clock_a_year_ahead_for_seconds_removes_nothing")
 def retention_believes_the_wall_clock(patch: Patches) -> None:
     """Nothing is old because the wall clock is far ahead for seconds."""
     patch.set(Store, "safe_now_ms", lambda self: self._host.clock.wall_ms())
@@ -96,7 +96,7 @@ def retention_believes_the_wall_clock(patch: Patches) -> None:
 
 @mutant(
     "clocks",
-    aimed="tests/unit/broker/store/test_store_clock.py::test_a_search_by_time_skips_nothing_that_was_stored_then_wherever_the_clock_was_set_back",
+    aimed="tests/unit/broker/store/test_store_clock.py::test_search_by_time_skips_no_message_wherever_the_clock_was_set_back",
 )
 def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
     """A search by time skips nothing of that time or later where the clock was set back."""
@@ -105,7 +105,7 @@ def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
 
 
 @mutant(
-    "clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_what_is_left_out_makes_a_record_late_by_what_is_said_and_never_early"
+    "clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_omitted_steps_make_a_record_late_by_at_most_late_ms_and_never_early"
 )
 def a_step_that_is_left_out_is_forgotten(patch: Patches) -> None:
     """Where there are too many steps of the clock, one is added to another: records count as stored later for it, never earlier."""
@@ -116,13 +116,13 @@ def a_step_that_is_left_out_is_forgotten(patch: Patches) -> None:
     patch.set(ClockSteps, "_remove", forget)
 
 
-@mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_their_number_is_bounded_over_boots_too_and_the_newest_is_exact")
+@mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_step_count_is_bounded_over_boots_and_the_newest_step_is_exact")
 def steps_of_the_clock_are_kept_without_a_limit(patch: Patches) -> None:
     """The number of steps is bounded: each due message and each snapshot reads them."""
     patch.set(ClockSteps, "_remove_one", lambda self: None)
 
 
-@mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_a_search_by_time_skips_nothing_where_steps_were_left_out")
+@mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_search_by_time_skips_no_message_when_steps_were_omitted")
 def a_search_by_time_forgets_the_steps_that_were_left_out(patch: Patches) -> None:
     """Where steps back were left out, a search by time allows for stamps that fall."""
     stretches = ClockSteps.rising_ranges

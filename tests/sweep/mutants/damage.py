@@ -21,31 +21,31 @@ from sweep.mutants.registry import Patches, mutant
 TESTS = "tests/unit/broker/store"
 
 
-@mutant("rot", aimed=f"{TESTS}/test_read.py::test_entries_that_point_elsewhere_are_written_again_and_no_message_is_lost")
+@mutant("rot", aimed=f"{TESTS}/test_read.py::test_wrong_entries_are_rebuilt_from_the_log_and_no_message_is_lost")
 def queue_entries_are_believed(patch: Patches) -> None:
     """A consume-queue entry read from a file names a record of its topic, queue and offset, or is written again from the log."""
     patch.set(Check, "run", lambda self, data, position: None)
 
 
-@mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_a_first_file_that_retention_removed_is_told_from_one_that_is_missing")
+@mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_first_file_removed_by_retention_is_distinguished_from_a_missing_one")
 def the_start_of_the_log_is_not_recorded(patch: Patches) -> None:
     """Where the log begins is recorded before retention removes what lies below it: a first file that is missing stops the start."""
     patch.set(StoreDirectory, "read_start", lambda self: None)
 
 
-@mutant("rot", aimed=f"{TESTS}/test_path_watch.py::test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone")
+@mutant("rot", aimed=f"{TESTS}/test_path_watch.py::test_sync_flush_confirms_nothing_after_the_files_are_removed")
 def removed_files_are_synced_as_if_they_were_there(patch: Patches) -> None:
     """A sync is confirmed only while the paths of the log, the lock and the synced length still name the open files."""
     patch.set(PathWatch, "check", lambda self: None)
 
 
-@mutant("rot", aimed=f"{TESTS}/test_damage_laws.py::test_what_is_damaged_is_refused_or_reported_and_nothing_else_is_lost")
+@mutant("rot", aimed=f"{TESTS}/test_damage_laws.py::test_damage_is_rejected_or_reported_and_no_other_message_is_lost")
 def queue_files_are_cut_before_the_log_was_read(patch: Patches) -> None:
     """A start that is refused has changed no file."""
     patch.set(QueueFiles, "postpone_changes", lambda self: None)
 
 
-@mutant("rot", aimed=f"{TESTS}/test_foreign.py::test_a_foreign_log_with_anything_that_is_not_read_is_refused_at_its_place")
+@mutant("rot", aimed=f"{TESTS}/test_foreign.py::test_foreign_log_with_an_unreadable_record_is_rejected_with_its_position")
 def a_foreign_log_is_taken_unread(patch: Patches) -> None:
     """The log of a directory without an identity is read to its end before anything is written."""
 
@@ -61,19 +61,19 @@ def lost_messages_are_no_gap(patch: Patches) -> None:
     patch.set(pull, "CODES", {**pull.CODES, ReadStatus.LOST: pull.CODES[ReadStatus.NO_MATCHED]})
 
 
-@mutant("rot", aimed=f"{TESTS}/test_put_off.py::test_an_entry_that_is_zero_is_not_taken_for_one_that_retention_has_removed")
+@mutant("rot", aimed=f"{TESTS}/test_put_off.py::test_zero_entry_is_not_mistaken_for_one_removed_by_retention")
 def zero_entries_count_as_removed(patch: Patches) -> None:
     """An entry that names no place in the log is not taken for one of a message that retention has removed."""
     patch.set(consume_queue, "names_place", lambda position, size: True)
 
 
-@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_a_snapshot_that_is_put_off_leaves_its_consume_queues_to_the_next_one")
+@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_postponed_snapshot_leaves_its_consume_queues_to_the_next_one")
 def a_snapshot_that_is_put_off_counts_its_queues_as_synced(patch: Patches) -> None:
     """Consume-queue files that a snapshot could not sync are synced by the next one."""
     patch.set(QueueFiles, "mark_unsynced", lambda self, paths, directories: None)
 
 
-@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_retention_keeps_what_a_snapshot_needs_until_its_file_is_removed")
+@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_retention_keeps_segments_that_a_snapshot_needs_until_it_is_removed")
 def snapshots_that_are_to_be_removed_need_no_log(patch: Patches) -> None:
     """Retention keeps what a snapshot needs until its file is removed: a crash leaves no snapshot without its log."""
     patch.set(Snapshots, "needs_from", property(lambda self: min((needed for _, needed in self.kept), default=None)))
@@ -84,19 +84,19 @@ def _passed_is_ahead(evidence: SnapshotEvidence) -> SnapshotEvidence:
     return SnapshotEvidence.AHEAD if evidence is SnapshotEvidence.PASSED else evidence
 
 
-@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_a_start_removes_a_snapshot_that_retention_has_passed_when_a_newer_one_fits")
+@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_start_removes_a_snapshot_older_than_the_log_if_a_newer_one_is_valid")
 def an_old_snapshot_stops_the_start(patch: Patches) -> None:
     """A snapshot from before the beginning of the log is removed when a newer one fits, and stops no start."""
     patch.set(snapshot_choice, "snapshot_evidence", lambda *of: _passed_is_ahead(snapshot_evidence(*of)))
 
 
-@mutant("rot", aimed=f"{TESTS}/test_wrong_entries.py::test_an_entry_below_where_the_log_began_at_the_snapshot_hides_no_message")
+@mutant("rot", aimed=f"{TESTS}/test_wrong_entries.py::test_entry_below_the_log_start_at_the_snapshot_hides_no_message")
 def entries_below_the_snapshots_log_count_as_removed(patch: Patches) -> None:
     """An entry that names a place below where the log began when the snapshot was taken is wrong."""
     patch.set(store, "encode_parts", lambda *values: encode_parts(*values[:8]))
 
 
-@mutant("files", aimed=f"{TESTS}/test_next_file.py::test_a_file_that_another_program_removes_or_replaces_loses_no_message")
+@mutant("files", aimed=f"{TESTS}/test_next_file.py::test_next_log_file_removed_or_replaced_by_another_program_loses_no_message")
 def any_file_becomes_the_next_of_the_log(patch: Patches) -> None:
     """The next file of the log is renamed only while its path names the file that is open."""
 
@@ -107,13 +107,13 @@ def any_file_becomes_the_next_of_the_log(patch: Patches) -> None:
     patch.set(CommitLog, "_open_next", unlooked)
 
 
-@mutant("files", aimed=f"{TESTS}/test_next_file.py::test_without_an_inode_sends_are_refused_while_state_records_have_room")
+@mutant("files", aimed=f"{TESTS}/test_next_file.py::test_without_a_free_inode_sends_are_rejected_while_state_records_have_room")
 def a_missing_inode_is_a_failed_disk(patch: Patches) -> None:
     """Without an inode or quota for the next file of the log sends are refused, and the broker goes on."""
     patch.set(commit_log, "NO_FILE", SHORTAGE)
 
 
-@mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_a_damaged_size_takes_no_good_record_along")
+@mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_damaged_size_field_loses_no_intact_record")
 def a_damaged_size_is_believed(patch: Patches) -> None:
     """A damaged record ends where its size says only if the lengths of its fields agree: its size may be what is damaged."""
     patch.set(scan, "record_bounds", lambda data: None)
@@ -158,13 +158,13 @@ def losses_below_the_snapshot_are_not_looked_for(patch: Patches) -> None:
     patch.set(QueueRecovery, "compare_below", unlooked)
 
 
-@mutant("rot", aimed=f"{LOSSES}::test_check_finds_the_last_message_behind_the_snapshot_by_the_queues_entries")
+@mutant("rot", aimed=f"{LOSSES}::test_check_finds_a_last_message_after_the_snapshot_by_the_queue_entries")
 def the_offset_of_a_lost_last_message_is_given_again(patch: Patches) -> None:
     """A lost message that was the last of its queue keeps its offset too."""
     patch.set(QueueRecovery, "add_lost_ends", lambda self, damaged, end: [])
 
 
-@mutant("rot", aimed=f"{LOSSES}::test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue")
+@mutant("rot", aimed=f"{LOSSES}::test_scrub_finds_lost_messages_at_both_ends_of_a_queue")
 def a_scrub_does_not_look_behind_the_last_record(patch: Patches) -> None:
     """A scrub and a check find messages that are missing at the end of a queue."""
 
@@ -174,19 +174,19 @@ def a_scrub_does_not_look_behind_the_last_record(patch: Patches) -> None:
     patch.set(Scrub, "_look_behind", unlooked)
 
 
-@mutant("rot", aimed=f"{LOSSES}::test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue")
+@mutant("rot", aimed=f"{LOSSES}::test_scrub_finds_lost_messages_at_both_ends_of_a_queue")
 def a_queue_begins_with_the_first_record_that_is_found(patch: Patches) -> None:
     """A scrub and a check find messages that are missing at the beginning of a queue."""
     patch.set(Scrubber, "first", lambda self, key: None)
 
 
-@mutant("rot", aimed=f"{LOSSES}::test_the_first_file_and_the_record_of_the_start_missing_together_stop_the_start")
+@mutant("rot", aimed=f"{LOSSES}::test_start_fails_if_the_first_file_and_the_start_record_are_missing")
 def a_snapshot_says_nothing_of_the_start(patch: Patches) -> None:
     """Without `lockstep/start` the newest snapshot states where the log began: a first file that is missing stops the start."""
     patch.set(store, "recorded_start", lambda files, directory: directory.read_start())
 
 
-@mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_what_has_no_name_of_the_store_is_left_alone")
+@mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_foreign_names_in_the_directory_are_ignored_and_left_unchanged")
 def any_name_is_a_queue(patch: Patches) -> None:
     """Names among the consume queues that are not a topic or not a queue id are not touched."""
 
@@ -196,7 +196,7 @@ def any_name_is_a_queue(patch: Patches) -> None:
     patch.set(directory, "queue_directories", listed)
 
 
-@mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_a_directory_in_the_place_of_a_file_is_refused_with_exit_5_and_its_path")
+@mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_directory_in_place_of_a_file_is_rejected_with_exit_5_and_its_path")
 def a_misplaced_directory_is_a_failed_disk(patch: Patches) -> None:
     """A directory in the place of a file is refused with exit 5 and its path: exit 3 means that the disk has failed."""
     patch.set(store, "misplaced", lambda error, root: None)

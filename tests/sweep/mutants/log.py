@@ -50,7 +50,7 @@ def shown_before_confirmed(patch: Patches) -> None:
     patch.set(ConsumeQueue, "add_entries", shown)
 
 
-@mutant("fsync", "power", aimed="tests/unit/broker/store/test_crashes.py::test_what_was_confirmed_survives_and_nothing_is_invented")
+@mutant("fsync", "power", aimed="tests/unit/broker/store/test_crashes.py::test_confirmed_records_survive_crashes_and_no_others_appear")
 def recovered_is_served_unsynced(patch: Patches) -> None:
     """The results of a start are durable before the port opens."""
 
@@ -86,13 +86,13 @@ def snapshot_before_sync(patch: Patches) -> None:
     patch.set(Checkpointer, "write", early)
 
 
-@mutant("power", "disk", aimed="tests/unit/broker/store/test_snapshots.py::test_a_snapshot_ahead_of_the_log_is_ignored_and_goes")
+@mutant("power", "disk", aimed="tests/unit/broker/store/test_snapshots.py::test_snapshot_ahead_of_the_log_is_ignored_and_removed")
 def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
     """A snapshot that the log does not bear out is removed."""
     patch.set(snapshot_choice, "snapshot_evidence", lambda log, damage, snapshot: SnapshotEvidence.FITS)
 
 
-@mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_torn_tail_is_cut_and_zero_again")
+@mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_torn_tail_is_cut_and_zeroed")
 def the_cut_tail_is_not_zeroed(patch: Patches) -> None:
     """The bytes after the end of the recovered log are zero again, durably."""
 
@@ -107,9 +107,7 @@ def the_cut_tail_is_not_zeroed(patch: Patches) -> None:
     patch.set(CommitLog, "begin", begin)
 
 
-@mutant(
-    "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_death_between_a_failed_sync_and_its_mark_loses_nothing_that_was_shown"
-)
+@mutant("disk", aimed="tests/unit/broker/store/test_recovery.py::test_crash_between_a_failed_sync_and_its_mark_loses_no_visible_message")
 def the_page_cache_is_trusted(patch: Patches) -> None:
     """After a failed sync, what can be read may not be on the disk: it is copied into new files."""
     patch.set(CommitLog, "replace_segments", lambda self, position, end: None)
@@ -118,7 +116,7 @@ def the_page_cache_is_trusted(patch: Patches) -> None:
 
 @mutant(
     "disk",
-    aimed="tests/unit/broker/store/test_recovery.py::test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_is_trusted",
+    aimed="tests/unit/broker/store/test_recovery.py::test_tail_is_rewritten_to_a_new_file_after_a_failed_sync",
 )
 def a_failed_sync_is_forgotten(patch: Patches) -> None:
     """A failed sync is marked, for the next start."""
@@ -140,7 +138,7 @@ def a_failed_sync_is_tried_again(patch: Patches) -> None:
     patch.set(SyncPlan, "run", again)
 
 
-@mutant("disk", aimed="tests/unit/broker/store/test_append.py::test_a_failed_write_or_sync_is_final_and_nothing_is_answered")
+@mutant("disk", aimed="tests/unit/broker/store/test_append.py::test_failed_write_or_sync_is_fatal_and_confirms_nothing")
 def served_after_a_failed_write(patch: Patches) -> None:
     """After a failed write or sync no response is sent any more."""
 

@@ -86,14 +86,14 @@ def files_have_no_reserve(patch: Patches) -> None:
     patch.set(Descriptors, "open", lambda self, function, *args: function(*args))
 
 
-@mutant("swarm", aimed="tests/unit/broker/store/test_shortage.py::test_the_next_file_of_the_log_is_open_before_it_is_needed")
+@mutant("swarm", aimed="tests/unit/broker/store/test_shortage.py::test_next_log_file_is_open_before_it_is_needed")
 def the_next_file_is_opened_when_it_is_needed(patch: Patches) -> None:
     """The next file of the log is open before it is needed: rolling needs no descriptor."""
     patch.set(CommitLog, "prepare", lambda self: None)
 
 
 @mutant(
-    "swarm", aimed="tests/unit/broker/store/test_shortage.py::test_without_a_descriptor_sends_are_refused_while_state_records_have_room"
+    "swarm", aimed="tests/unit/broker/store/test_shortage.py::test_without_a_descriptor_sends_are_rejected_while_state_records_have_room"
 )
 def sends_fill_the_last_file(patch: Patches) -> None:
     """Without a descriptor for the next file, the end of the newest one is for state records alone."""

@@ -67,13 +67,13 @@ def removals_are_synced_once_at_the_end(patch: Patches) -> None:
     patch.set(CommitLog, "remove", remove)
 
 
-@mutant("files", aimed="tests/unit/broker/store/test_recovery.py::test_a_stale_file_at_a_roll_is_made_zero_first")
+@mutant("files", aimed="tests/unit/broker/store/test_recovery.py::test_stale_next_file_is_zeroed_at_a_roll")
 def a_file_that_comes_back_is_not_emptied(patch: Patches) -> None:
     """An existing file at the place where the log continues is emptied before it is used."""
     patch.set(CommitLog, "_take_next", lambda self, path: self._files.open(path, create=True))
 
 
-@mutant("files", aimed="tests/unit/broker/store/test_recovery.py::test_the_cut_is_durable_before_anything_is_appended")
+@mutant("files", aimed="tests/unit/broker/store/test_recovery.py::test_cut_is_durable_before_the_next_append")
 def the_cut_tail_is_not_synced(patch: Patches) -> None:
     """The cut of a start is durable before anything is appended."""
     begin, sync = CommitLog.begin, SimFile.sync

@@ -70,7 +70,7 @@ def groups_in_use_are_forgotten(patch: Patches) -> None:
 
 
 @mutant(
-    "swarm", aimed="tests/unit/broker/store/test_append.py::test_below_half_the_reserve_nothing_begins_and_changes_of_what_is_there_go_on"
+    "swarm", aimed="tests/unit/broker/store/test_append.py::test_below_half_the_disk_reserve_new_state_is_rejected_and_changes_are_written"
 )
 def what_begins_takes_the_reserve(patch: Patches) -> None:
     """Below half the disk reserve nothing begins: the rest is for changes of existing state."""

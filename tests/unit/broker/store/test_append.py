@@ -31,7 +31,7 @@ from support.store_kit import (
 )
 
 
-async def test_offsets_are_dense_per_queue_and_places_contiguous() -> None:
+async def test_offsets_are_dense_per_queue_and_log_positions_contiguous() -> None:
     store = await open_store(SimFiles())
     first = store.append_frame("orders", 0, record(b"a") + record(b"b"), 2, born_host=BORN_HOST)
     other = store.append_frame("bills", 0, record(b"c", topic="bills"), 1, born_host=BORN_HOST)
@@ -42,7 +42,7 @@ async def test_offsets_are_dense_per_queue_and_places_contiguous() -> None:
     await store.close()
 
 
-async def test_a_turn_is_one_write_and_is_seen_only_after_it() -> None:
+async def test_appends_of_one_turn_are_one_write_and_readable_only_after_it() -> None:
     files = SimFiles()
     store = await open_store(files)
     writes: list[str] = []
@@ -59,7 +59,7 @@ async def test_a_turn_is_one_write_and_is_seen_only_after_it() -> None:
 
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
-async def test_waiters_are_called_in_log_order_and_readers_see_first(flush: FlushMode) -> None:
+async def test_waiters_are_called_in_log_order_after_records_are_readable(flush: FlushMode) -> None:
     store = await open_store(SimFiles(), flush=flush)
     seen: list[object] = []
     store.writer.on_arrival = lambda topic, queue_id: seen.append((topic, queue_id, store.bounds(topic, queue_id)))
@@ -73,7 +73,7 @@ async def test_waiters_are_called_in_log_order_and_readers_see_first(flush: Flus
     await store.close()
 
 
-async def test_nothing_pending_is_confirmed_at_once() -> None:
+async def test_waiter_is_called_at_once_if_nothing_is_pending() -> None:
     store = await open_store(SimFiles())
     called: list[int] = []
     store.writer.when_confirmed(lambda: called.append(1))
@@ -81,7 +81,7 @@ async def test_nothing_pending_is_confirmed_at_once() -> None:
     await store.close()
 
 
-async def test_a_dirty_turn_makes_an_answer_wait_for_the_journal() -> None:
+async def test_response_waits_for_the_state_changes_of_its_turn() -> None:
     """A response that appends nothing waits until the change that it depends on is stored."""
     store = await open_store(SimFiles())
     order: list[str] = []
@@ -99,7 +99,7 @@ async def test_a_dirty_turn_makes_an_answer_wait_for_the_journal() -> None:
     await store.close()
 
 
-async def test_sync_flush_confirms_after_one_shared_fdatasync() -> None:
+async def test_sync_flush_confirms_a_turn_after_one_fdatasync() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=SYNC)
@@ -131,8 +131,8 @@ async def test_sync_flush_confirms_after_one_shared_fdatasync() -> None:
 
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
-async def test_who_waits_for_the_disk_has_it_synced_at_once_and_is_called_after_it(flush: FlushMode) -> None:
-    """In an hour's flush interval: those who do not wait for the disk are confirmed long before."""
+async def test_when_synced_starts_a_sync_at_once_and_is_called_after_it(flush: FlushMode) -> None:
+    """The flush interval is an hour; waiters that do not need the disk are called long before."""
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=flush, flush_interval_ms=3_600_000)
@@ -160,7 +160,7 @@ async def test_who_waits_for_the_disk_has_it_synced_at_once_and_is_called_after_
 
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
-async def test_who_waits_for_the_operating_system_is_called_at_the_end_of_the_turn_and_readers_wait_on(flush: FlushMode) -> None:
+async def test_when_written_is_called_at_the_end_of_the_turn_before_records_are_readable(flush: FlushMode) -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=flush, flush_interval_ms=3_600_000)
@@ -187,7 +187,7 @@ async def test_who_waits_for_the_operating_system_is_called_at_the_end_of_the_tu
     store.writer.flusher.abandon()
 
 
-async def test_a_failed_sync_calls_no_waiter_for_the_disk() -> None:
+async def test_failed_sync_calls_no_when_synced_waiter() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=ASYNC, flush_interval_ms=3_600_000)
@@ -207,7 +207,7 @@ async def test_a_failed_sync_calls_no_waiter_for_the_disk() -> None:
     store.writer.flusher.abandon()
 
 
-async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
+async def test_repeated_send_waits_for_the_pending_sync() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=SYNC)
@@ -225,7 +225,7 @@ async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
     await store.close()
 
 
-async def test_an_answer_waits_for_a_change_of_an_earlier_turn_that_nobody_waited_for() -> None:
+async def test_response_waits_for_the_sync_of_a_change_of_an_earlier_turn() -> None:
     """The end of a session or a lease is not a request, so no response waits for its record. The next response may reveal it."""
     files = SimFiles()
     host = host_of(files)
@@ -244,7 +244,7 @@ async def test_an_answer_waits_for_a_change_of_an_earlier_turn_that_nobody_waite
     await store.close()
 
 
-async def test_nothing_is_allocated_for_records_that_a_frame_can_not_hold() -> None:
+async def test_record_count_above_the_frame_size_allocates_nothing() -> None:
     store = await open_store(SimFiles(), segment_bytes=1 << 20)
     frame = bytes(1 << 19)
     tracemalloc.start()
@@ -258,8 +258,8 @@ async def test_nothing_is_allocated_for_records_that_a_frame_can_not_hold() -> N
     await store.close()
 
 
-async def test_store_time_does_not_fall_with_the_wall_clock() -> None:
-    """For the case that the clock stays behind for long see test_store_clock.py."""
+async def test_store_timestamp_does_not_fall_with_the_wall_clock() -> None:
+    """A clock that stays behind for a long time is tested in test_store_clock.py."""
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host)
@@ -285,7 +285,7 @@ async def test_records_carry_born_and_store_host() -> None:
     await store.close()
 
 
-async def test_a_frame_never_spans_two_segments_and_the_rest_is_a_blank_record() -> None:
+async def test_frame_never_spans_two_segments_and_a_blank_record_fills_the_rest() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096)
     for _ in range(3):
@@ -303,7 +303,7 @@ async def test_a_frame_never_spans_two_segments_and_the_rest_is_a_blank_record()
 
 
 @pytest.mark.parametrize(("spare", "segment_count"), [(8, 1), (7, 2)])
-async def test_eight_bytes_stay_free_behind_a_record(spare: int, segment_count: int) -> None:
+async def test_eight_bytes_stay_free_at_the_end_of_a_segment(spare: int, segment_count: int) -> None:
     """RocketMQ: a record goes into the next file where fewer than 8 bytes would be left for the blank one."""
     store = await open_store(SimFiles(), segment_bytes=8192)
     append(store, b"x" * 3000)
@@ -316,7 +316,7 @@ async def test_eight_bytes_stay_free_behind_a_record(spare: int, segment_count: 
     await store.close()
 
 
-async def test_a_senders_record_leaves_room_for_its_copies_and_the_brokers_own_may_fill_it() -> None:
+async def test_sent_record_leaves_room_for_the_properties_of_its_copies() -> None:
     store = await open_store(SimFiles(), segment_bytes=8192)
     longest = store.sent_record_bytes_max - len(record(b""))
     with pytest.raises(MessageIllegalError, match=f"record 0: size {store.sent_record_bytes_max + 1}, expected"):
@@ -328,14 +328,14 @@ async def test_a_senders_record_leaves_room_for_its_copies_and_the_brokers_own_m
     await store.close()
 
 
-async def test_what_no_segment_can_hold_is_refused() -> None:
+async def test_frame_larger_than_a_segment_is_rejected() -> None:
     store = await open_store(SimFiles(), segment_bytes=4096)
     with pytest.raises(MessageIllegalError, match="frame of 5097 bytes, a log file takes 4088"):
         append(store, b"x" * 5000)
     await store.close()
 
 
-async def test_no_client_may_send_to_the_state_topic_or_a_negative_queue() -> None:
+async def test_send_to_the_state_topic_or_a_negative_queue_is_rejected() -> None:
     store = await open_store(SimFiles())
     with pytest.raises(MessageIllegalError, match="nobody may send to queue 0 of LOCKSTEP_SYS_STATE"):
         append(store, b"x", topic="LOCKSTEP_SYS_STATE")
@@ -344,7 +344,7 @@ async def test_no_client_may_send_to_the_state_topic_or_a_negative_queue() -> No
     await store.close()
 
 
-async def test_a_refused_frame_leaves_no_queue_and_no_gap() -> None:
+async def test_rejected_frame_creates_no_queue_and_no_gap() -> None:
     store = await open_store(SimFiles())
     append(store, b"a")
     with pytest.raises(MessageIllegalError):
@@ -363,7 +363,7 @@ async def test_a_refused_frame_leaves_no_queue_and_no_gap() -> None:
 # -- the disk ------------------------------------------------------------------------------------
 
 
-async def test_below_the_reserve_sends_are_refused_state_and_reads_go_on_and_sends_resume() -> None:
+async def test_below_the_disk_reserve_sends_are_rejected_and_state_records_written() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, disk_reserve_bytes=20_000)
@@ -388,7 +388,7 @@ async def test_below_the_reserve_sends_are_refused_state_and_reads_go_on_and_sen
     await store.close()
 
 
-async def test_below_half_the_reserve_nothing_begins_and_changes_of_what_is_there_go_on() -> None:
+async def test_below_half_the_disk_reserve_new_state_is_rejected_and_changes_are_written() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, disk_reserve_bytes=20_000)
@@ -409,7 +409,7 @@ async def test_below_half_the_reserve_nothing_begins_and_changes_of_what_is_ther
     await store.close()
 
 
-async def test_the_reserve_is_256_mib_or_a_twentieth() -> None:
+async def test_default_disk_reserve_is_the_lesser_of_256_mib_and_5_percent() -> None:
     files = SimFiles(capacity_bytes=1 << 30)
     store = await open_store(files, disk_reserve_bytes=None)
     assert store.disk_status().reserve_bytes == (1 << 30) * 5 // 100
@@ -421,7 +421,7 @@ async def test_the_reserve_is_256_mib_or_a_twentieth() -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-async def test_a_failed_write_or_sync_is_final_and_nothing_is_answered(operation: str) -> None:
+async def test_failed_write_or_sync_is_fatal_and_confirms_nothing(operation: str) -> None:
     files = SimFiles()
     store = await open_store(files, flush=SYNC)
     fatal: list[BaseException] = []
@@ -447,7 +447,7 @@ async def test_a_failed_write_or_sync_is_final_and_nothing_is_answered(operation
     assert files.exists("/store/abort")
 
 
-async def test_no_space_in_the_middle_of_a_write_is_final_and_the_start_cuts_what_is_half() -> None:
+async def test_full_disk_during_a_write_is_fatal_and_recovery_cuts_the_partial_frame() -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, b"a" * 50)
@@ -467,7 +467,7 @@ async def test_no_space_in_the_middle_of_a_write_is_final_and_the_start_cuts_wha
     await store.close()
 
 
-async def test_short_writes_are_carried_on() -> None:
+async def test_short_writes_are_continued() -> None:
     files = SimFiles(seed=3, short_writes=True)
     store = await open_store(files)
     bodies = [b"%d" % number * 100 for number in range(100)]
@@ -481,7 +481,7 @@ async def test_short_writes_are_carried_on() -> None:
     await store.close()
 
 
-async def test_a_failing_journal_is_final(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_journal_is_fatal(caplog: pytest.LogCaptureFixture) -> None:
     store = await open_store(SimFiles())
     fatal: list[BaseException] = []
     store.writer.on_fatal = fatal.append
@@ -500,7 +500,7 @@ async def test_a_failing_journal_is_final(caplog: pytest.LogCaptureFixture) -> N
 # -- upkeep --------------------------------------------------------------------------------------
 
 
-async def test_memory_keeps_only_the_recent_log_and_entries() -> None:
+async def test_memory_holds_only_the_recent_log_and_entries() -> None:
     store = await open_store(SimFiles(), segment_bytes=1 << 20, tail_bytes=2_000, queue_tail_bytes=2_000)
     for number in range(500):
         append(store, b"%d" % number)
@@ -514,7 +514,7 @@ async def test_memory_keeps_only_the_recent_log_and_entries() -> None:
     await store.close()
 
 
-async def test_idempotent_frames_come_back_through_the_replay() -> None:
+async def test_idempotent_frames_are_replayed_after_a_restart() -> None:
     files = SimFiles()
     store = await open_store(files)
     frame, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
@@ -530,7 +530,7 @@ async def test_idempotent_frames_come_back_through_the_replay() -> None:
     await store.close()
 
 
-async def test_a_dropped_topic_is_hidden_and_its_offsets_never_return() -> None:
+async def test_dropped_topic_is_hidden_and_its_offsets_are_not_reused() -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, b"old", b"old")
@@ -552,7 +552,7 @@ async def test_a_dropped_topic_is_hidden_and_its_offsets_never_return() -> None:
     await store.close()
 
 
-async def test_a_young_queue_has_its_first_message_near_the_end() -> None:
+async def test_queue_is_young_while_its_first_message_is_near_the_log_end() -> None:
     files = SimFiles()
     store = await open_store(files)
     assert store.young_queue("orders", 0)
@@ -563,7 +563,7 @@ async def test_a_young_queue_has_its_first_message_near_the_end() -> None:
     await store.close()
 
 
-def test_a_config_out_of_range_is_refused() -> None:
+def test_config_out_of_range_is_rejected() -> None:
     with pytest.raises(ConfigError, match="segment_bytes is 10"):
         config(segment_bytes=10)
     with pytest.raises(ConfigError, match="store_host"):

@@ -20,7 +20,7 @@ SET_MS = st.integers(-2_000, 2_000) | st.integers(-3_600_000, 3_600_000)
 
 
 def exact_ms(steps: list[ClockStep], position: int, stamp_ms: int) -> int:
-    """By all steps of the one boot."""
+    """Return the time of the stamp by all steps of the one boot."""
     return stamp_ms + sum(step.by_ms for step in steps if step.position > position)
 
 
@@ -35,7 +35,7 @@ def one_boot(set_ms: list[int]) -> list[ClockStep]:
 @given(st.lists(SET_MS, max_size=40), st.integers(3, 8))
 @example([-300, 300] * 5, 3)
 @example([300] * 20, 3)
-def test_what_is_left_out_makes_a_record_late_by_what_is_said_and_never_early(set_ms: list[int], count_max: int) -> None:
+def test_omitted_steps_make_a_record_late_by_at_most_late_ms_and_never_early(set_ms: list[int], count_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STEPS_MAX", count_max)
         steps, kept = one_boot(set_ms), ClockSteps(one_boot(set_ms))
@@ -50,7 +50,7 @@ def test_what_is_left_out_makes_a_record_late_by_what_is_said_and_never_early(se
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 2), SET_MS), max_size=40), st.integers(3, 8))
-def test_their_number_is_bounded_over_boots_too_and_the_newest_is_exact(found: list[tuple[int, int]], count_max: int) -> None:
+def test_step_count_is_bounded_over_boots_and_the_newest_step_is_exact(found: list[tuple[int, int]], count_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STEPS_MAX", count_max)
         kept, since = ClockSteps(), 0
@@ -64,7 +64,7 @@ def test_their_number_is_bounded_over_boots_too_and_the_newest_is_exact(found: l
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 2_000)), max_size=40), st.integers(0, 400))
-def test_over_boots_whose_clock_was_only_set_forward_no_record_is_early(found: list[tuple[bool, int]], position: int) -> None:
+def test_no_record_is_early_if_each_boot_set_the_clock_forward_only(found: list[tuple[bool, int]], position: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STEPS_MAX", 4)
         since, steps = 0, list[ClockStep]()
@@ -74,19 +74,19 @@ def test_over_boots_whose_clock_was_only_set_forward_no_record_is_early(found: l
         assert ClockSteps(steps).true_ms(position, 7) >= exact_ms(steps, position, 7)
 
 
-def test_a_year_of_steps_makes_a_record_late_by_little_beside_what_the_clock_was_set() -> None:
+def test_lateness_after_5000_steps_is_small_compared_with_their_sum() -> None:
     kept = ClockSteps(one_boot([300] * 5_000))
     assert len(kept.kept) == STEPS_MAX
     assert max(step.late_ms for step in kept.kept) <= 4 * 300 * 5_000 // STEPS_MAX
 
 
-def test_a_jump_of_the_clock_that_returned_moves_nothing_of_earlier_boots() -> None:
+def test_clock_jump_that_was_undone_moves_no_record_of_earlier_boots() -> None:
     kept = ClockSteps([ClockStep(20, 3_600_000, 3_700_000, 10), ClockStep(30, -3_600_000, 100_500, 10)])
     assert [kept.true_ms(position, 50) for position in (0, 10, 20, 30)] == [50, 50, 50 - 3_600_000, 50]
 
 
-def test_true_times_are_looked_up_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred due messages read the whole list a hundred times."""
+def test_true_time_lookup_table_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise 100 due messages would read the whole list 100 times."""
     kept = ClockSteps(one_boot([300] * STEPS_MAX))
     made = 0
     look_up = ClockSteps._look_up
@@ -103,7 +103,7 @@ def test_true_times_are_looked_up_by_position(monkeypatch: pytest.MonkeyPatch) -
     assert len(kept._boots) == 1, "what is walked: once for each boot"
 
 
-async def test_a_search_by_time_looks_only_at_where_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_search_by_time_binary_searches_between_backward_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     store = await open_store(files, host=host_of(files))
     for _ in range(64):
@@ -130,7 +130,7 @@ async def test_a_search_by_time_looks_only_at_where_the_clock_was_set_back(monke
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(0, 1_000))
 @example([273, 271, 270, 2, 0, 1, 0], 273)
-def test_a_search_by_time_skips_nothing_where_steps_were_left_out(found: list[int], asked: int) -> None:
+def test_search_by_time_skips_no_message_when_steps_were_omitted(found: list[int], asked: int) -> None:
     async def main() -> None:
         files = SimFiles()
         store = await open_store(files, host=host_of(files))
@@ -158,7 +158,7 @@ def test_a_search_by_time_skips_nothing_where_steps_were_left_out(found: list[in
     asyncio.run(main())
 
 
-def test_a_snapshot_packs_them_one_by_one_and_brings_them_back() -> None:
+def test_snapshot_packs_clock_steps_as_rows_and_restores_them() -> None:
     stamps = StoreClock(5, one_boot([300, -299] * 1_000), ClockReading("boot", 1, 2, 0))
     plain = stamps.plain()
     assert isinstance(plain["steps"], SnapshotRows)

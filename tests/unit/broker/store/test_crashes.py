@@ -26,19 +26,19 @@ def shapes(random: Random) -> dict[str, Any]:
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 40), flush=st.sampled_from(FlushMode))
-def test_what_was_confirmed_survives_and_nothing_is_invented(seed: int, flush: FlushMode) -> None:
+def test_confirmed_records_survive_crashes_and_no_others_appear(seed: int, flush: FlushMode) -> None:
     """A prefix of the log survives, with every confirmed record that had to; offsets are dense; opening again changes nothing."""
     asyncio.run(universe(seed, flush, settings=shapes))
 
 
-def test_the_universes_reach_losses_and_rolls() -> None:
-    """The property above is worth something: unconfirmed work does get lost, under both flush modes."""
+def test_crash_runs_include_losses_and_segment_rolls() -> None:
+    """Unconfirmed records do get lost in these runs, under both flush modes, so the test above can fail."""
     lost = {flush: sum(asyncio.run(universe(seed, flush, settings=shapes)).lost for seed in range(8)) for flush in FlushMode}
     assert min(lost.values()) > 0
 
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
-async def test_a_death_at_every_single_operation(flush: FlushMode) -> None:
+async def test_crash_at_every_single_operation_keeps_confirmed_records(flush: FlushMode) -> None:
     """One script is killed at its n-th change for every n, then the power is cut: everything confirmed under sync flush is stored."""
     for crash_after in range(60):
         files = SimFiles(seed=crash_after)

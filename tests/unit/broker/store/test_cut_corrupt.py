@@ -33,7 +33,7 @@ async def synced(store: Store) -> None:
 
 
 async def killed(files: SimFiles, count: int, **settings: int) -> None:
-    """`count` messages of SIZE bytes, all of them known to be synced; every fifth is followed by a state record."""
+    """Create a killed store with `count` synced messages of SIZE bytes; a state record follows every fifth."""
     store = await open_store(files, **NEVER, **settings)
     for number in range(count):
         append(store, b"%d" % (number % 10) * 100)
@@ -44,7 +44,7 @@ async def killed(files: SimFiles, count: int, **settings: int) -> None:
 
 
 async def refused(files: SimFiles, match: str) -> None:
-    """Without the flag, and no file of the log has changed."""
+    """Assert that a start without the flag fails and changes no file of the log."""
     before = {path: bytes(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path}
     with pytest.raises(StoreCorruptError, match=match):
         await recovered(files)
@@ -58,7 +58,7 @@ def manifest(files: SimFiles, number: int = 1) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("at", "count"), [(100, 1), (1, 1), (5, 1), (30, 1), (30, 300), (0, SIZE), (0, 2 * SIZE), (190, 20)])
-async def test_a_damaged_stretch_is_passed_over_and_everything_behind_it_stays(at: int, count: int) -> None:
+async def test_cut_corrupt_skips_a_damaged_range_and_keeps_all_later_records(at: int, count: int) -> None:
     files = SimFiles()
     await killed(files, 40)
     position = 2 * SIZE
@@ -85,8 +85,8 @@ async def test_a_damaged_stretch_is_passed_over_and_everything_behind_it_stays(a
 
 
 @pytest.mark.parametrize("bit", range(32))
-async def test_a_damaged_size_takes_no_good_record_along(bit: int) -> None:
-    """Also if the wrong size ends at another record, or after the end of the log."""
+async def test_damaged_size_field_loses_no_intact_record(bit: int) -> None:
+    """The wrong size may end at another record, or after the end of the log."""
     files = SimFiles()
     size, count = 128, 10
     store = await open_store(files, **NEVER)
@@ -101,7 +101,7 @@ async def test_a_damaged_size_takes_no_good_record_along(bit: int) -> None:
     await store.close()
 
 
-async def test_the_bytes_of_a_damaged_stretch_stay_and_a_copy_put_back_is_read_again() -> None:
+async def test_cut_corrupt_keeps_damaged_bytes_and_a_restored_copy_is_read() -> None:
     files = SimFiles()
     await killed(files, 10)
     files.flip(LOG, 3 * SIZE + 100)
@@ -118,7 +118,7 @@ async def test_the_bytes_of_a_damaged_stretch_stay_and_a_copy_put_back_is_read_a
     await store.close()
 
 
-async def test_a_damaged_record_takes_no_other_record_of_its_idempotent_frame_along() -> None:
+async def test_damaged_record_loses_no_other_record_of_its_idempotent_frame() -> None:
     files = SimFiles()
     store = await open_store(files, **NEVER)
     crc, first, starts = 0, 0, []
@@ -137,7 +137,7 @@ async def test_a_damaged_record_takes_no_other_record_of_its_idempotent_frame_al
     await store.close()
 
 
-async def test_a_tail_that_is_gone_is_cut_and_what_was_cut_is_kept_aside() -> None:
+async def test_unreadable_tail_is_cut_and_kept_in_a_set_aside_directory() -> None:
     files = SimFiles()
     await killed(files, 10)
     end = files.names[LOG].used_bytes
@@ -159,7 +159,7 @@ async def test_a_tail_that_is_gone_is_cut_and_what_was_cut_is_kept_aside() -> No
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_what_was_set_aside_survives_a_power_cut(seed: int) -> None:
+async def test_set_aside_files_survive_a_power_cut(seed: int) -> None:
     """Whole files of the log and damaged snapshots are moved."""
     files = SimFiles(seed)
     await killed(files, 60, segment_bytes=4096)
@@ -185,7 +185,7 @@ async def test_what_was_set_aside_survives_a_power_cut(seed: int) -> None:
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
-async def test_without_a_log_file_the_others_are_read_and_state_stays(missing: int) -> None:
+async def test_missing_log_file_loses_no_record_of_other_files_and_no_state(missing: int) -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096)
     for number in range(60):
@@ -219,7 +219,7 @@ async def test_without_a_log_file_the_others_are_read_and_state_stays(missing: i
     await store.close()
 
 
-async def test_a_lost_offset_that_retention_passes_is_forgotten() -> None:
+async def test_lost_offset_is_forgotten_when_retention_passes_it() -> None:
     files = SimFiles()
     await killed(files, 60, segment_bytes=4096)
     files.flip(f"{PATH}/commitlog/{0:020d}", 3 * SIZE + 100)
@@ -233,7 +233,7 @@ async def test_a_lost_offset_that_retention_passes_is_forgotten() -> None:
     await store.close()
 
 
-async def test_a_stretch_that_retention_removes_is_forgotten_also_when_no_queue_begins_later() -> None:
+async def test_damaged_range_of_a_deleted_topic_is_forgotten_when_retention_removes_it() -> None:
     """Its file held messages of a deleted topic alone."""
     files = SimFiles()
     await killed(files, 60, segment_bytes=4096)
@@ -249,7 +249,7 @@ async def test_a_stretch_that_retention_removes_is_forgotten_also_when_no_queue_
     await store.close()
 
 
-async def test_a_first_file_that_retention_removed_is_told_from_one_that_is_missing() -> None:
+async def test_first_file_removed_by_retention_is_distinguished_from_a_missing_one() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096, log_bytes_max=9000)
     for _ in range(80):

@@ -127,7 +127,7 @@ def told_aside(files: SimFiles) -> int:
 
 
 async def check(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
-    """Whether it started; the law."""
+    """Assert the law; return whether the store started."""
     before = contents(made.files)
     checked = await check_store(made.files, PATH, lambda position, end: None)
     assert contents(made.files) == before, f"{what}: the check changed files"
@@ -172,7 +172,7 @@ async def check(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
 
 
 @pytest.mark.parametrize("seed", seeds(100, 400))
-async def test_what_is_damaged_is_refused_or_reported_and_nothing_else_is_lost(seed: int) -> None:
+async def test_damage_is_rejected_or_reported_and_no_other_message_is_lost(seed: int) -> None:
     random = Random(seed)
     made = await stored(random)
     what = "; ".join(harm(random, made.files) for _ in range(random.choice((1, 1, 2))))
@@ -182,7 +182,7 @@ async def test_what_is_damaged_is_refused_or_reported_and_nothing_else_is_lost(s
 
 @pytest.mark.parametrize("bit", usually((0, 1, 7, 8, 31, 32, 62, 63), range(64)))
 @pytest.mark.parametrize(("count", "removed"), [(1, False), (2, False), (30, False), (30, True)])
-async def test_a_flipped_bit_of_the_first_queue_offset_loses_one_message(bit: int, count: int, removed: bool) -> None:
+async def test_flipped_bit_of_the_first_queue_offset_loses_one_message(bit: int, count: int, removed: bool) -> None:
     """No CRC covers the offset, and no earlier record shows the correct one. `removed`: retention has removed the earlier records."""
     files = SimFiles()
     settings = {"segment_bytes": 4096, "log_bytes_max": 6 * 4096}

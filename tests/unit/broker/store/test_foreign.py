@@ -1,4 +1,4 @@
-"""Opening a directory that is not quite ours: understood whole, or refused with the place and left as it was."""
+"""Opening a directory that another program wrote: it is read completely, or rejected with the position and left unchanged."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ async def with_messages(files: SimFiles, count: int, **settings: int) -> None:
 
 
 def forget_ours(files: SimFiles) -> None:
-    """As another program leaves a directory: its log and consume queues, and nothing of ours."""
+    """Leave only a log and consume queues, as another program would."""
     files.remove_tree(f"{PATH}/lockstep")
 
 
@@ -44,7 +44,7 @@ def contents(files: SimFiles) -> dict[str, bytes]:
 
 
 async def refused(files: SimFiles, match: str, error: type[Exception] = StoreCorruptError, **settings: object) -> None:
-    """With and without --cut-corrupt, and nothing has changed."""
+    """Assert that a start fails with and without --cut-corrupt and changes nothing."""
     before = contents(files)
     for cut_corrupt in (False, True):
         with pytest.raises(error, match=match):
@@ -53,7 +53,7 @@ async def refused(files: SimFiles, match: str, error: type[Exception] = StoreCor
 
 
 @pytest.mark.parametrize("default", [4096, 16384, 1 << 20])
-async def test_a_foreign_log_keeps_its_own_file_length(default: int) -> None:
+async def test_foreign_log_keeps_its_own_file_length(default: int) -> None:
     """A start that took the length from the settings would stretch the first file and delete all others."""
     files = SimFiles()
     await with_messages(files, 50, segment_bytes=8192, queue_file_entries=16)
@@ -72,7 +72,7 @@ async def test_a_foreign_log_keeps_its_own_file_length(default: int) -> None:
     assert all(contents(files)[path] == data for path, data in list(logs.items())[:-1])
 
 
-async def test_a_foreign_log_with_files_of_different_lengths_is_refused() -> None:
+async def test_foreign_log_with_files_of_different_lengths_is_rejected() -> None:
     files = SimFiles()
     await with_messages(files, 60, segment_bytes=4096)
     forget_ours(files)
@@ -81,7 +81,7 @@ async def test_a_foreign_log_with_files_of_different_lengths_is_refused() -> Non
     await refused(files, f"log file {path} has 8192 bytes, 00000000000000000000 has 4096")
 
 
-async def test_a_foreign_log_that_lacks_a_middle_file_is_refused() -> None:
+async def test_foreign_log_without_a_middle_file_is_rejected() -> None:
     files = SimFiles()
     await with_messages(files, 60, segment_bytes=4096)
     forget_ours(files)
@@ -107,8 +107,8 @@ def hole(files: SimFiles) -> None:
 
 
 @pytest.mark.parametrize("harm", [ipv6, other_magic, torn, hole])
-async def test_a_foreign_log_with_anything_that_is_not_read_is_refused_at_its_place(harm: Callable[[SimFiles], None]) -> None:
-    """It was taken for an unfinished tail: what followed was cut, 7 of 10 messages."""
+async def test_foreign_log_with_an_unreadable_record_is_rejected_with_its_position(harm: Callable[[SimFiles], None]) -> None:
+    """An earlier version took it for a torn tail and cut the 7 of 10 messages that followed."""
     files = SimFiles()
     await with_messages(files, 10)
     forget_ours(files)
@@ -116,7 +116,7 @@ async def test_a_foreign_log_with_anything_that_is_not_read_is_refused_at_its_pl
     await refused(files, rf"log position {3 * SIZE} in {LOG}: .*another program made it")
 
 
-async def test_the_last_record_of_a_foreign_log_is_no_unfinished_tail() -> None:
+async def test_unreadable_last_record_of_a_foreign_log_is_not_cut_as_a_torn_tail() -> None:
     files = SimFiles()
     await with_messages(files, 4)
     forget_ours(files)
@@ -124,7 +124,7 @@ async def test_the_last_record_of_a_foreign_log_is_no_unfinished_tail() -> None:
     await refused(files, f"log position {3 * SIZE}")
 
 
-async def test_a_directory_whose_identity_is_gone_is_refused() -> None:
+async def test_directory_without_its_identity_file_is_rejected() -> None:
     files = SimFiles()
     await with_messages(files, 10)
     files.unlink(f"{PATH}/lockstep/identity")
@@ -132,8 +132,8 @@ async def test_a_directory_whose_identity_is_gone_is_refused() -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [4096, 32768])
-async def test_log_files_that_are_not_of_the_stores_length_are_refused(segment_bytes: int) -> None:
-    """Ours by its identity, with the log files of another store."""
+async def test_log_files_of_another_length_than_the_stores_are_rejected(segment_bytes: int) -> None:
+    """The identity is this store's, the log files are another store's."""
     files, other = SimFiles(), SimFiles()
     await with_messages(files, 200, segment_bytes=8192)
     await with_messages(other, 400, segment_bytes=segment_bytes)
@@ -145,7 +145,7 @@ async def test_log_files_that_are_not_of_the_stores_length_are_refused(segment_b
 
 
 @pytest.mark.parametrize("same_sizes", [True, False])
-async def test_the_commit_log_of_another_broker_is_refused(same_sizes: bool) -> None:
+async def test_commit_log_of_another_broker_is_rejected(same_sizes: bool) -> None:
     files, other = SimFiles(), SimFiles()
     await with_messages(files, 20)
     host = host_of(other)
@@ -163,7 +163,7 @@ async def test_the_commit_log_of_another_broker_is_refused(same_sizes: bool) -> 
     assert {path: data for path, data in contents(files).items() if path in before} == before
 
 
-async def test_an_identity_of_another_broker_is_refused_before_anything_is_made() -> None:
+async def test_identity_of_another_broker_is_rejected_before_any_file_is_created() -> None:
     files = SimFiles()
     await with_messages(files, 10)
     path = f"{PATH}/lockstep/identity"
@@ -171,7 +171,7 @@ async def test_an_identity_of_another_broker_is_refused_before_anything_is_made(
     await refused(files, "belongs to broker broker-b", IdentityError)
 
 
-async def test_a_refused_new_directory_is_not_filled() -> None:
+async def test_rejected_new_directory_stays_without_store_files() -> None:
     files = SimFiles()
     files.makedirs(f"{PATH}/commitlog")
     files.open(f"{PATH}/commitlog/{7:020d}", create=True).pwritev([b"not ours" * 1000], 0)
@@ -179,8 +179,8 @@ async def test_a_refused_new_directory_is_not_filled() -> None:
     assert files.listdir(PATH) == ["commitlog", "lock"]
 
 
-async def test_a_log_of_ours_without_anything_else_of_ours_is_refused() -> None:
-    """Another identity would make its state, with grants and progress, that of another broker."""
+async def test_log_with_state_records_but_without_identity_and_snapshots_is_rejected() -> None:
+    """With a new identity the state, with grants and progress, would belong to another broker."""
     files = SimFiles()
     store = await open_store(files)
     append(store, b"a")

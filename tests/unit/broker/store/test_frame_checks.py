@@ -51,7 +51,7 @@ def patched(frame: bytes, at: int, data: bytes) -> bytes:
     return frame[:at] + data + frame[at + len(data) :]
 
 
-def test_every_record_gets_its_place_and_stamp_and_an_entry() -> None:
+def test_each_record_gets_its_offsets_timestamps_and_a_queue_entry() -> None:
     frame = good(b"a", b"TAGS\x01TagA\x02") + good(b"bb") + good(b"ccc", "KEYS\x01k\x02TAGS\x01中文".encode())
     tail = bytearray(b"before")
     entries = take(frame, 3, tail)
@@ -111,14 +111,14 @@ def test_every_record_gets_its_place_and_stamp_and_an_entry() -> None:
         (b"\0" * 10, 1, "does not hold the 1 whole records"),
     ],
 )
-def test_a_bad_frame_is_refused_by_record_and_rule_and_leaves_nothing(frame: bytes, count: int, words: str) -> None:
+def test_invalid_frame_is_rejected_with_record_and_rule_and_leaves_nothing(frame: bytes, count: int, words: str) -> None:
     tail = bytearray(b"before")
     with pytest.raises(MessageIllegalError, match=words):
         take(frame, count, tail, size_max=5000 if len(frame) < 9_000 else 40_000)
     assert tail == b"before"
 
 
-def test_a_body_has_at_most_4_mib_whatever_room_the_record_leaves() -> None:
+def test_body_limit_is_4_mib_even_if_the_record_may_be_larger() -> None:
     limit = 4 << 20
     tail = bytearray()
     take(good(bytes(limit)), 1, tail, size_max=limit + 65536)
@@ -128,7 +128,7 @@ def test_a_body_has_at_most_4_mib_whatever_room_the_record_leaves() -> None:
     assert len(tail) == limit + 97
 
 
-def test_what_senders_and_brokers_add_has_room_beside_the_longest_properties() -> None:
+def test_longest_properties_leave_room_for_those_added_by_clients_and_brokers() -> None:
     longest = b"a\x01" + b"x" * 30_718
     named = longest + b"\x02UNIQ_KEY\x01" + b"A" * 32
     take(good(properties=named), 1, size_max=40_000)
@@ -137,27 +137,27 @@ def test_what_senders_and_brokers_add_has_room_beside_the_longest_properties() -
         take(good(properties=named + b"A"), 1, size_max=40_000)
 
 
-def test_names_of_the_broker_pass_in_its_own_records() -> None:
+def test_broker_records_may_use_reserved_property_names() -> None:
     take(good(properties=b"DELAY\x013\x02", reconsume_times=2), 1, trusted=True)
 
 
-def test_a_reserved_name_within_a_value_or_a_longer_name_is_none() -> None:
+def test_reserved_name_inside_a_value_or_a_longer_name_is_accepted() -> None:
     take(good(properties=b"A\x01DELAY\x02XDELAY\x011\x02BTIMER_\x011") + good(b"\x02DELAY\x013\x02"), 2)
 
 
-def test_a_tag_in_another_name_is_no_tag() -> None:
+def test_tags_as_the_end_of_another_property_name_is_not_a_tag() -> None:
     assert tag_code(b"XTAGS\x01a\x02", 1) == 0
     assert tag_code(b"XTAGS\x01a\x02TAGS\x01TagA", 1) == 2598919
 
 
-def test_the_sequence_must_count_the_frame() -> None:
+def test_frame_sequence_must_count_the_records_of_the_frame() -> None:
     frame, _ = sequenced([b"a", b"b"], first=0, previous_crc=0, queue_id=3)
     take(frame, 2)
     with pytest.raises(MessageIllegalError, match="counts 2 records, the frame has 3"):
         take(frame + good(b"c"), 3)
 
 
-def test_a_frame_that_is_not_sequenced_carries_none_of_our_names() -> None:
+def test_unsequenced_frame_with_a_reserved_property_name_is_rejected() -> None:
     """No check compares such a stamp with the scope: recovery would take its wrong CRC for a torn frame and cut the log there."""
     frame, _ = sequenced([b"a", b"b"], first=0, previous_crc=0, queue_id=3)
     with pytest.raises(MessageIllegalError, match="record 0: property names beginning with __LS_ are lockstep's own"):
@@ -166,7 +166,7 @@ def test_a_frame_that_is_not_sequenced_carries_none_of_our_names() -> None:
         take(good() + good(properties=b"A\x01b\x02__LS_X\x011"), 2, sequenced=False)
 
 
-def test_a_large_body_is_taken_as_it_is() -> None:
+def test_large_body_is_stored_unchanged() -> None:
     body = bytes(range(256)) * 400
     tail = bytearray()
     take(good(body), 1, tail, size_max=1 << 20)
@@ -177,7 +177,7 @@ def test_a_large_body_is_taken_as_it_is() -> None:
     bodies=st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=8),
     tags=st.lists(st.text(st.characters(exclude_characters="\x00\x01\x02", exclude_categories=["Cs"]), min_size=1), min_size=8, max_size=8),
 )
-def test_entries_name_records_and_tags(bodies: list[bytes], tags: list[str]) -> None:
+def test_queue_entries_hold_position_size_and_tag_code(bodies: list[bytes], tags: list[str]) -> None:
     frame = b"".join(good(body, b"TAGS\x01" + tag.encode()) for body, tag in zip(bodies, tags, strict=False))
     tail = bytearray()
     entries = take(frame, len(bodies), tail, position=0)
@@ -188,7 +188,7 @@ def test_entries_name_records_and_tags(bodies: list[bytes], tags: list[str]) -> 
 
 
 @given(at=st.integers(0, 199), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_refused_or_changes_only_what_is_the_users(at: int, bit: int) -> None:
+def test_flipped_bit_is_rejected_or_changes_only_user_data(at: int, bit: int) -> None:
     """Any input raises nothing but MessageIllegalError, and each accepted frame is well-formed."""
     frame = good(b"first", b"A\x01b\x02") + good(b"second")
     at %= len(frame)
@@ -205,7 +205,7 @@ def test_a_flipped_bit_is_refused_or_changes_only_what_is_the_users(at: int, bit
         assert [view.queue_offset for view in views] == [40, 41]
 
 
-def test_a_sequence_that_is_cut_short_or_goes_on_behind_its_digits_is_refused() -> None:
+def test_truncated_or_overlong_sequence_property_is_rejected() -> None:
     frame, _ = sequenced([b"a"], first=0, previous_crc=0, queue_id=3)
     _, properties_at, end = record_bounds(frame)
     stamp = frame[properties_at:end]

@@ -19,7 +19,7 @@ SETTINGS: dict[str, Any] = {"segment_bytes": 4096}
 
 
 async def stored(files: SimFiles, **settings: Any) -> list[tuple[str, int, int]]:
-    """Stops a store in order that has COUNT messages in two queues; topic, queue and log position of each."""
+    """Cleanly stop a store with COUNT messages in two queues; return topic, queue and log position of each."""
     store = await open_store(files, **SETTINGS, **settings)
     places = []
     for number in range(COUNT):
@@ -58,7 +58,7 @@ HARMS: dict[str, tuple[Callable[[SimFiles], None], Callable[[int], bool]]] = {
 
 
 def ranges(lost: dict[tuple[str, int], list[int]]) -> list[list[object]]:
-    """[topic, queue, first, end] of consecutive offsets."""
+    """Return [topic, queue, first, end] of consecutive offsets."""
     rows: list[list[Any]] = []
     for (topic, queue_id), offsets in lost.items():
         for offset in offsets:
@@ -92,7 +92,7 @@ def as_named(rows: list[list[Any]]) -> list[str]:
 
 
 async def harmed(files: SimFiles, harm: str) -> dict[tuple[str, int], list[int]]:
-    """Damages a store that was stopped in order; the offsets that are lost."""
+    """Damage a cleanly stopped store; return the lost offsets."""
     places = await stored(files)
     change, is_lost = HARMS[harm]
     if harm == "a bit of the last message":
@@ -132,7 +132,7 @@ async def test_event_manifest_metric_and_check_name_the_same_lost_messages(harm:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_check_names_what_is_lost_at_both_ends_of_a_queue(harm: str) -> None:
+async def test_check_reports_lost_messages_at_both_ends_of_a_queue(harm: str) -> None:
     files = SimFiles()
     lost = await harmed(files, harm)
     report = await checked(files)
@@ -140,7 +140,7 @@ async def test_check_names_what_is_lost_at_both_ends_of_a_queue(harm: str) -> No
 
 
 @pytest.mark.parametrize("harm", ["two files are swapped", "a bit of the first message", "a bit of the last message"])
-async def test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue(harm: str) -> None:
+async def test_scrub_finds_lost_messages_at_both_ends_of_a_queue(harm: str) -> None:
     """The log is damaged while the broker runs."""
     files = SimFiles()
     rows = ranges(await harmed(files, harm))
@@ -158,7 +158,7 @@ async def test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue(harm: str) -> 
     await store.close()
 
 
-async def test_a_scrub_takes_messages_that_come_while_it_runs_for_no_damage() -> None:
+async def test_scrub_does_not_report_messages_appended_while_it_runs() -> None:
     files = SimFiles()
     await stored(files)
     store = await open_store(files, scrub_bytes_per_s=1 << 40, **SETTINGS)
@@ -176,7 +176,7 @@ async def test_a_scrub_takes_messages_that_come_while_it_runs_for_no_damage() ->
     await store.close()
 
 
-async def test_check_finds_the_last_message_behind_the_snapshot_by_the_queues_entries() -> None:
+async def test_check_finds_a_last_message_after_the_snapshot_by_the_queue_entries() -> None:
     files = SimFiles()
     store = await open_store(files, **SETTINGS)
     append(store, b"0" * 100)
@@ -202,8 +202,8 @@ async def test_check_finds_the_last_message_behind_the_snapshot_by_the_queues_en
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
 @pytest.mark.parametrize("again", [False, True])
-async def test_messages_of_a_topic_that_was_deleted_are_not_lost(missing: int, again: bool) -> None:
-    """`again`: it was created again and has new messages."""
+async def test_messages_of_a_deleted_topic_are_not_counted_as_lost(missing: int, again: bool) -> None:
+    """With `again` the topic was created again and has new messages."""
     files = SimFiles()
     store = await open_store(files, **SETTINGS)
     for number in range(COUNT):
@@ -225,7 +225,7 @@ async def test_messages_of_a_topic_that_was_deleted_are_not_lost(missing: int, a
     assert (await checked(files)).lost_messages == count
 
 
-async def test_messages_of_a_topic_that_was_deleted_behind_the_snapshot_are_not_lost() -> None:
+async def test_messages_of_a_topic_deleted_after_the_snapshot_are_not_counted_as_lost() -> None:
     files = SimFiles()
     store = await open_store(files, **SETTINGS)
     for number in range(30):
@@ -262,7 +262,7 @@ async def retained(files: SimFiles) -> int:
     return start
 
 
-async def test_what_retention_has_removed_is_not_lost() -> None:
+async def test_messages_removed_by_retention_are_not_counted_as_lost() -> None:
     files = SimFiles()
     start = await retained(files)
     assert (await checked(files)).problems == []
@@ -279,7 +279,7 @@ async def test_what_retention_has_removed_is_not_lost() -> None:
     await store.close()
 
 
-async def test_retention_by_age_removes_a_file_that_was_missing() -> None:
+async def test_retention_by_age_removes_the_damage_record_of_a_missing_file() -> None:
     """It has no record, so the next file that has one decides."""
     files = SimFiles()
     await stored(files)
@@ -295,8 +295,8 @@ async def test_retention_by_age_removes_a_file_that_was_missing() -> None:
     await store.close()
 
 
-async def test_a_queue_without_files_whose_last_message_is_damaged_does_not_count_as_removed() -> None:
-    """Retention has run since the snapshot, whose last record the message is."""
+async def test_damaged_last_message_of_a_queue_without_files_is_lost_not_removed() -> None:
+    """Retention has run since the snapshot, and the message is the snapshot's last record."""
     files = SimFiles()
     store = await open_store(files, log_bytes_max=9_000, **SETTINGS)
     for queue_id, count in ((1, 3), (0, 70), (1, 1)):
@@ -317,7 +317,7 @@ async def test_a_queue_without_files_whose_last_message_is_damaged_does_not_coun
 
 
 @pytest.mark.parametrize("saved", [True, False])
-async def test_damage_that_is_known_stays_known_when_retention_removes_its_beginning(saved: bool) -> None:
+async def test_known_damage_stays_recorded_when_retention_removes_its_beginning(saved: bool) -> None:
     """`saved` False: the broker was killed before it could write the table of damage again."""
     files = SimFiles()
     await stored(files)
@@ -338,7 +338,7 @@ async def test_damage_that_is_known_stays_known_when_retention_removes_its_begin
     files.remove_tree(f"{PATH}/consumequeue/orders")
     store, found = await recovered(files, **SETTINGS)
     assert (found.lost_synced, store.damage.stretches) == (False, {4096: 8192})
-    # Without the queues' files what retention has removed of the lost messages is not known.
+    # Without the queues' files it is unknown which of the lost messages retention has removed.
     assert [(await read_told(store, *key)).lost for key in KEYS] == 2 * [[] if saved else list(range(20))]
     await store.close()
 
@@ -346,7 +346,7 @@ async def test_damage_that_is_known_stays_known_when_retention_removes_its_begin
 # --------------------------------------------------------------------------------------------- without a record of the log's beginning
 
 
-async def test_the_first_file_and_the_record_of_the_start_missing_together_stop_the_start() -> None:
+async def test_start_fails_if_the_first_file_and_the_start_record_are_missing() -> None:
     """The snapshot records the beginning of the log."""
     files = SimFiles()
     await stored(files)
@@ -362,7 +362,7 @@ async def test_the_first_file_and_the_record_of_the_start_missing_together_stop_
     await store.close()
 
 
-async def test_without_the_record_of_the_start_a_log_that_is_whole_is_served() -> None:
+async def test_intact_log_is_served_without_the_start_record() -> None:
     files = SimFiles()
     start = await retained(files)
     files.unlink(f"{PATH}/lockstep/start")

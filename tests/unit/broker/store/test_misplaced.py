@@ -61,7 +61,7 @@ FOREIGN = (
 @pytest.mark.parametrize("cut_corrupt", [False, True])
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("name", FOREIGN)
-async def test_what_has_no_name_of_the_store_is_left_alone(name: str, clean: bool, cut_corrupt: bool) -> None:
+async def test_foreign_names_in_the_directory_are_ignored_and_left_unchanged(name: str, clean: bool, cut_corrupt: bool) -> None:
     files = SimFiles()
     await stored(files, clean=clean)
     put(files, f"{PATH}/{name}")
@@ -73,7 +73,7 @@ async def test_what_has_no_name_of_the_store_is_left_alone(name: str, clean: boo
 
 
 @pytest.mark.parametrize("name", FOREIGN[:5])
-async def test_a_directory_without_an_identity_is_taken_over_with_foreign_names_in_it(name: str) -> None:
+async def test_directory_without_identity_and_log_is_initialized_despite_foreign_names(name: str) -> None:
     files = SimFiles()
     await stored(files, clean=True)
     put(files, f"{PATH}/{name}")
@@ -96,7 +96,7 @@ async def test_a_directory_without_an_identity_is_taken_over_with_foreign_names_
         f"{PATH}/lockstep/snapshot-{7:020d}",
     ],
 )
-async def test_a_directory_in_the_place_of_a_file_is_refused_with_exit_5_and_its_path(path: str, clean: bool, cut_corrupt: bool) -> None:
+async def test_directory_in_place_of_a_file_is_rejected_with_exit_5_and_its_path(path: str, clean: bool, cut_corrupt: bool) -> None:
     files = SimFiles()
     await stored(files, clean=clean)
     if path in files.names:
@@ -113,7 +113,7 @@ async def test_a_directory_in_the_place_of_a_file_is_refused_with_exit_5_and_its
     await store.close()
 
 
-async def test_a_file_in_the_place_of_a_queue_is_refused_with_exit_5_and_its_path() -> None:
+async def test_file_in_place_of_a_queue_directory_is_rejected_with_exit_5_and_its_path() -> None:
     files = SimFiles()
     await stored(files, clean=False)
     files.remove_tree(QUEUE)
@@ -123,7 +123,7 @@ async def test_a_file_in_the_place_of_a_queue_is_refused_with_exit_5_and_its_pat
         await recovered(files)
 
 
-async def test_a_disk_that_fails_still_ends_with_exit_3() -> None:
+async def test_disk_error_exits_with_code_3() -> None:
     files = SimFiles()
     await stored(files, clean=False)
     files.faults.append(Fault("read", LOG))
@@ -131,13 +131,13 @@ async def test_a_disk_that_fails_still_ends_with_exit_3() -> None:
         await recovered(files)
 
 
-def test_only_names_within_the_store_are_the_stores() -> None:
+def test_misplaced_covers_only_paths_within_the_store() -> None:
     assert misplaced(NotADirectoryError(20, "Not a directory", "/store/a"), "/store") is not None
     for error in (OSError(5, "Input/output error", "/store/a"), NotADirectoryError(20, "Not a directory", "/elsewhere/a"), OSError("none")):
         assert misplaced(error, "/store") is None
 
 
-def test_a_directory_is_no_file_to_read(tmp_path: Path) -> None:
-    """Opened for reading alone, it would be."""
+def test_read_only_open_of_a_directory_raises(tmp_path: Path) -> None:
+    """A read-only open would succeed otherwise."""
     with pytest.raises(IsADirectoryError):
         ReadOnlyFiles().open(str(tmp_path))

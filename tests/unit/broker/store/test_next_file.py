@@ -1,4 +1,4 @@
-"""The file that waits to become the next one of the log: removed, replaced by another program, or not to be created."""
+"""The prepared next log file: removed or replaced by another program, or impossible to create."""
 
 import errno
 
@@ -14,7 +14,7 @@ NEXT = "/store/lockstep/next-log-file"
 @pytest.mark.parametrize("upkeep", [False, True])
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 @pytest.mark.parametrize("power", [False, True])
-async def test_a_file_that_another_program_removes_or_replaces_loses_no_message(how: str, upkeep: bool, power: bool) -> None:
+async def test_next_log_file_removed_or_replaced_by_another_program_loses_no_message(how: str, upkeep: bool, power: bool) -> None:
     files = SimFiles()
     failed: list[BaseException] = []
     store = await open_store(files, flush=SYNC)
@@ -39,7 +39,7 @@ async def test_a_file_that_another_program_removes_or_replaces_loses_no_message(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-async def test_without_an_inode_sends_are_refused_while_state_records_have_room(number: int) -> None:
+async def test_without_a_free_inode_sends_are_rejected_while_state_records_have_room(number: int) -> None:
     files = SimFiles()
     failed: list[BaseException] = []
     store = await open_store(files, flush=SYNC)

@@ -13,12 +13,12 @@ from support.store_kit import ASYNC, LOG, PATH, SYNC, abandon, append, confirmed
 
 
 def move(files: SimFiles, path: str) -> None:
-    """The file is there under another name."""
+    """Move the file to another name."""
     files.names[path + ".moved"] = files.names.pop(path)
 
 
 def replace(files: SimFiles, path: str) -> None:
-    """Another file has the name."""
+    """Replace the file by another one of the same name."""
     data = bytes(files.names[path].cache)
     del files.names[path]
     files.open(path, create=True).pwritev([data], 0)
@@ -36,14 +36,14 @@ HARMS: list[Callable[[SimFiles], None]] = [
 
 
 def ended(store: Store) -> list[BaseException]:
-    """Receives what ends the process."""
+    """Return the list that receives the fatal errors."""
     fatal: list[BaseException] = []
     store.writer.on_fatal = fatal.append
     return fatal
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone(harm: Callable[[SimFiles], None]) -> None:
+async def test_sync_flush_confirms_nothing_after_the_files_are_removed(harm: Callable[[SimFiles], None]) -> None:
     files = SimFiles()
     store = await open_store(files, flush=SYNC)
     append(store, b"a")
@@ -64,7 +64,9 @@ async def test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone(ha
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
 @pytest.mark.parametrize("harm", HARMS)
-async def test_an_idle_store_notices_it_too(harm: Callable[[SimFiles], None], flush: FlushMode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_store_detects_removed_files(
+    harm: Callable[[SimFiles], None], flush: FlushMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lockstep.broker.store.flusher.CHECK_MS", 1)
     files = SimFiles()
     store = await open_store(files, flush=flush)
@@ -80,7 +82,7 @@ async def test_an_idle_store_notices_it_too(harm: Callable[[SimFiles], None], fl
     await store.close(clean=False)
 
 
-async def test_a_new_log_file_is_watched_in_place_of_the_one_before() -> None:
+async def test_new_log_file_is_watched_instead_of_the_previous_one() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096, flush=SYNC)
     for _ in range(50):
@@ -92,7 +94,7 @@ async def test_a_new_log_file_is_watched_in_place_of_the_one_before() -> None:
     abandon(store)
 
 
-async def test_a_consume_queue_write_that_fails_before_the_check_names_the_cause() -> None:
+async def test_failed_consume_queue_write_reports_the_removed_directory() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=1 << 20, flush=ASYNC)
     append(store, b"a")
@@ -108,7 +110,7 @@ async def test_a_consume_queue_write_that_fails_before_the_check_names_the_cause
     await store.close(clean=False)
 
 
-async def test_a_log_file_that_can_not_be_created_before_the_check_names_the_cause() -> None:
+async def test_failed_log_file_creation_reports_the_removed_directory() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096, flush=ASYNC)
     fatal = ended(store)
@@ -125,7 +127,7 @@ async def test_a_log_file_that_can_not_be_created_before_the_check_names_the_cau
     await store.close(clean=False)
 
 
-async def test_consume_queues_are_not_written_into_a_directory_that_is_gone() -> None:
+async def test_consume_queues_are_not_written_into_a_removed_directory() -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, b"a")

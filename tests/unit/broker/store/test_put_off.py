@@ -1,4 +1,4 @@
-"""A snapshot that is put off for want of a file descriptor, and a process that ends before an older snapshot is removed."""
+"""A snapshot that is postponed for lack of a file descriptor, and a process that ends before an older snapshot is removed."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ def refused(*_: object) -> None:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-async def test_a_snapshot_that_is_put_off_leaves_its_consume_queues_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_postponed_snapshot_leaves_its_consume_queues_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     store = await open_store(files, flush=SYNC)
     for number in range(10):
@@ -39,8 +39,8 @@ async def test_a_snapshot_that_is_put_off_leaves_its_consume_queues_to_the_next_
 
 
 @pytest.mark.parametrize("zeros", [range(7, 9), range(7, 12), range(8, 20), range(9, 25), range(1, 24)])
-async def test_an_entry_that_is_zero_is_not_taken_for_one_that_retention_has_removed(zeros: range) -> None:
-    """Entries of a file that the disk lost: messages that the log still has are read, and none is passed over."""
+async def test_zero_entry_is_not_mistaken_for_one_removed_by_retention(zeros: range) -> None:
+    """The disk lost a file of entries: messages that the log still has are read, and none is skipped."""
     files = SimFiles()
     settings: dict[str, Any] = {"segment_bytes": 4096, "log_bytes_max": 1, "flush": SYNC, "queue_tail_bytes": 20}
     store = await open_store(files, **settings)
@@ -66,7 +66,7 @@ async def test_an_entry_that_is_zero_is_not_taken_for_one_that_retention_has_rem
 
 
 async def snapshots_of(store: Store, number: int) -> None:
-    """Three files of log, and a snapshot at their end."""
+    """Append three log files of messages and write a snapshot."""
     for _ in range(12):
         append(store, b"x" * 900)
     await confirmed(store)
@@ -79,7 +79,7 @@ def snapshot_files(files: SimFiles) -> list[str]:
 
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize(("put_off", "skip"), [(1, 0), (2, 0), (2, 1), (3, 1)])
-async def test_a_snapshot_that_is_put_off_leaves_no_file_for_which_a_start_is_refused(
+async def test_postponed_snapshot_leaves_no_file_that_makes_a_start_fail(
     clean: bool, put_off: int, skip: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No descriptor for the sync of the directory, of the new name (`skip` 0) or of the removal of an older one."""
@@ -110,7 +110,7 @@ async def test_a_snapshot_that_is_put_off_leaves_no_file_for_which_a_start_is_re
     await store.close()
 
 
-async def test_retention_keeps_what_a_snapshot_needs_until_its_file_is_removed() -> None:
+async def test_retention_keeps_segments_that_a_snapshot_needs_until_it_is_removed() -> None:
     """The process ends when the newest snapshot is written, and retention has run, and the oldest snapshot is still there."""
     files = SimFiles()
     settings: dict[str, Any] = {"segment_bytes": 4096, "log_bytes_max": 1, "flush": SYNC}
@@ -139,7 +139,7 @@ async def test_retention_keeps_what_a_snapshot_needs_until_its_file_is_removed()
 
 
 @pytest.mark.parametrize("clean", [False, True])
-async def test_a_start_removes_a_snapshot_that_retention_has_passed_when_a_newer_one_fits(clean: bool) -> None:
+async def test_start_removes_a_snapshot_older_than_the_log_if_a_newer_one_is_valid(clean: bool) -> None:
     """An earlier version left such files."""
     files = SimFiles()
     settings: dict[str, Any] = {"segment_bytes": 4096, "log_bytes_max": 1, "flush": SYNC}

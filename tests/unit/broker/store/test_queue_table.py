@@ -1,4 +1,4 @@
-"""When entries of consume queues are written: never those of thousands of queues in one turn of a loop that serves."""
+"""When consume-queue entries are written: one turn of the loop never writes those of thousands of queues."""
 
 import asyncio
 from random import Random
@@ -15,7 +15,7 @@ QUEUES = 5 * FLUSH_QUEUES_PER_TURN
 
 
 class Writes:
-    """Consume-queue files written since the last `take`."""
+    """Counts the consume-queue files written since the last `take`."""
 
     def __init__(self, files: SimFiles) -> None:
         self.count = 0
@@ -35,7 +35,7 @@ def waiting(store: Store) -> int:
     return sum(queue.next - queue.flushed for queue in store._queues)
 
 
-async def test_what_waits_in_memory_is_written_some_queues_a_turn_and_the_oldest_first() -> None:
+async def test_waiting_entries_are_written_some_queues_per_turn_oldest_first() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=1 << 20, queue_tail_bytes=20 * QUEUES)
     writes = Writes(files)
@@ -55,7 +55,7 @@ async def test_what_waits_in_memory_is_written_some_queues_a_turn_and_the_oldest
     await store.close()
 
 
-async def test_a_snapshot_writes_some_queues_a_turn_too() -> None:
+async def test_snapshot_writes_some_queues_per_turn() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=1 << 20)
     writes, most = Writes(files), 0
@@ -76,7 +76,7 @@ async def test_a_snapshot_writes_some_queues_a_turn_too() -> None:
     await store.close()
 
 
-async def test_a_queue_with_many_entries_is_written_by_itself() -> None:
+async def test_queue_with_many_entries_is_written_alone() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=1 << 20, queue_file_entries=300_000)
     writes = Writes(files)
@@ -91,7 +91,7 @@ async def test_a_queue_with_many_entries_is_written_by_itself() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_the_count_of_waiting_entries_is_their_count(seed: int) -> None:
+async def test_waiting_entry_counter_equals_the_number_of_waiting_entries(seed: int) -> None:
     random = Random(seed)
     store = await open_store(SimFiles(seed), segment_bytes=1 << 16, queue_tail_bytes=20 * 10)
     for _ in range(200):

@@ -34,7 +34,7 @@ async def of_bodies(*bodies: bytes, files: SimFiles | None = None, **settings: i
 
 
 async def cold_store(files: SimFiles, count: int = 100, *, snapshot: bool = False, **settings: int) -> Store:
-    """A store that has `count` messages of 100 B in two queues, turn about, and nothing of them in memory."""
+    """Return a store with `count` messages of 100 B, alternating between two queues, none of them in memory."""
     store = await open_store(files, **settings)
     for number in range(count):
         append(store, b"%d" % number + b"." * 100, queue_id=number % 2)
@@ -54,14 +54,14 @@ async def cold_store(files: SimFiles, count: int = 100, *, snapshot: bool = Fals
         (4, ReadStatus.OFFSET_TOO_LARGE, 3),
     ],
 )
-async def test_an_offset_is_judged_as_rocketmq_judges_it(offset: int, status: ReadStatus, next_offset: int) -> None:
+async def test_read_status_of_an_offset_is_rocketmqs(offset: int, status: ReadStatus, next_offset: int) -> None:
     store = await of_bodies(b"a", b"b", b"c")
     result = read(store, offset)
     assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (status, next_offset, 0, 3)
     await store.close()
 
 
-async def test_an_unknown_queue_has_no_queue_and_an_unconfirmed_one_is_empty() -> None:
+async def test_unknown_queue_is_no_queue_and_an_unconfirmed_one_is_empty() -> None:
     store = await open_store(SimFiles())
     assert read(store, 5).status is ReadStatus.NO_QUEUE
     append(store, b"a")
@@ -69,7 +69,7 @@ async def test_an_unknown_queue_has_no_queue_and_an_unconfirmed_one_is_empty() -
     await store.close()
 
 
-async def test_records_side_by_side_are_one_piece() -> None:
+async def test_adjacent_records_are_returned_as_one_part() -> None:
     store = await of_bodies(*[b"%d" % number for number in range(20)])
     result = read(store, 3, max_count=10)
     assert (len(result.parts), result.count, result.next_offset) == (1, 10, 13)
@@ -78,7 +78,7 @@ async def test_records_side_by_side_are_one_piece() -> None:
     await store.close()
 
 
-async def test_queues_turn_about_give_pieces_in_order() -> None:
+async def test_interleaved_queues_return_parts_in_order() -> None:
     store = await open_store(SimFiles())
     for number in range(10):
         append(store, b"%d" % number, queue_id=number % 2)
@@ -89,7 +89,7 @@ async def test_queues_turn_about_give_pieces_in_order() -> None:
     await store.close()
 
 
-async def test_the_byte_limit_counts_whole_records_and_the_first_always_fits() -> None:
+async def test_byte_limit_counts_whole_records_and_the_first_always_fits() -> None:
     store = await of_bodies(b"x" * 100, b"y" * 100, b"z" * 100)
     size = len(record(b"x" * 100))
     assert read(store, 0, max_bytes=1).count == 1
@@ -99,7 +99,7 @@ async def test_the_byte_limit_counts_whole_records_and_the_first_always_fits() -
     await store.close()
 
 
-async def test_a_filter_scans_on_and_tells_how_far() -> None:
+async def test_filtered_read_stops_after_a_scan_limit_and_returns_the_next_offset() -> None:
     store = await open_store(SimFiles())
     for number in range(1_000):
         append(store, b"%d" % number, properties=b"TAGS\x01A" if number in (0, 950) else b"TAGS\x01B")
@@ -115,13 +115,13 @@ async def test_a_filter_scans_on_and_tells_how_far() -> None:
     await store.close()
 
 
-async def test_a_message_without_a_tag_does_not_match_a_tag() -> None:
+async def test_message_without_a_tag_does_not_match_a_tag() -> None:
     store = await of_bodies(b"a")
     assert read(store, 0, tags=frozenset({A})).status is ReadStatus.NO_MATCHED
     await store.close()
 
 
-async def test_what_is_in_no_cache_is_read_in_a_thread() -> None:
+async def test_records_outside_all_caches_are_read_in_a_thread() -> None:
     files = SimFiles(cached_reads=False)
     store = await cold_store(files, queue_tail_bytes=200)
     assert store.read("orders", 0, 0, max_count=32, max_bytes=1 << 20) is None
@@ -131,7 +131,7 @@ async def test_what_is_in_no_cache_is_read_in_a_thread() -> None:
     await store.close()
 
 
-async def test_neighbours_in_the_file_are_fetched_with_one_read() -> None:
+async def test_adjacent_records_of_a_file_are_fetched_with_one_read() -> None:
     files = SimFiles()
     store = await cold_store(files, segment_bytes=1 << 20)
     store._log.tail_start = store._log.end
@@ -143,7 +143,7 @@ async def test_neighbours_in_the_file_are_fetched_with_one_read() -> None:
     await store.close()
 
 
-async def test_a_read_crosses_segments_and_queue_files() -> None:
+async def test_read_crosses_segments_and_queue_files() -> None:
     store = await cold_store(SimFiles(), count=300, segment_bytes=4096, queue_tail_bytes=200)
     for queue_id in (0, 1):
         assert await everything(store, queue_id=queue_id) == [b"%d" % number + b"." * 100 for number in range(queue_id, 300, 2)]
@@ -151,7 +151,7 @@ async def test_a_read_crosses_segments_and_queue_files() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 5, 15, 30, 90, 150])
-async def test_damage_in_a_file_is_never_served(at: int) -> None:
+async def test_damaged_record_of_a_file_is_never_served(at: int) -> None:
     """Bits flipped in size, magic, queue id, physical offset or body of a record that comes from a file."""
     files = SimFiles()
     store = await cold_store(files, segment_bytes=1 << 20, snapshot=True)
@@ -174,7 +174,7 @@ async def test_damage_in_a_file_is_never_served(at: int) -> None:
     await store.close()
 
 
-async def test_time_finds_the_first_message_not_older() -> None:
+async def test_search_by_time_finds_the_first_message_not_older() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host)
@@ -195,7 +195,7 @@ async def test_time_finds_the_first_message_not_older() -> None:
     await store.close()
 
 
-async def test_a_record_is_found_by_its_place_alone_and_state_is_secret() -> None:
+async def test_record_is_found_by_position_and_state_records_are_hidden() -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, b"a")
@@ -213,7 +213,7 @@ async def test_a_record_is_found_by_its_place_alone_and_state_is_secret() -> Non
 
 
 @pytest.mark.parametrize("cached", [True, False])
-async def test_entries_that_are_missing_are_written_again_from_the_log_when_they_are_read(cached: bool) -> None:
+async def test_missing_entries_are_rebuilt_from_the_log_when_they_are_read(cached: bool) -> None:
     """Their messages are in the log: a response that continues after them would lose them."""
     files = SimFiles(cached_reads=cached)
     store = await cold_store(files, queue_file_entries=20, snapshot=True)
@@ -230,7 +230,7 @@ async def test_entries_that_are_missing_are_written_again_from_the_log_when_they
 
 
 def rewrite(files: SimFiles, queue_id: int, first: int, entries: list[tuple[int, int]]) -> None:
-    """Puts other entries (position, size) into a queue's files of 20 entries."""
+    """Write other entries (position, size) into a queue's files of 20 entries."""
     for index, (position, size) in enumerate(entries, first):
         at = index * 20
         path = f"/store/consumequeue/orders/{queue_id}/{at - at % 400:020d}"
@@ -251,9 +251,7 @@ def rewrite(files: SimFiles, queue_id: int, first: int, entries: list[tuple[int,
         lambda size: (0, 1 << 20),
     ],
 )
-async def test_entries_that_point_elsewhere_are_written_again_and_no_message_is_lost(
-    wrong: Callable[[int], tuple[int, int]], cached: bool
-) -> None:
+async def test_wrong_entries_are_rebuilt_from_the_log_and_no_message_is_lost(wrong: Callable[[int], tuple[int, int]], cached: bool) -> None:
     files = SimFiles(cached_reads=cached)
     size = len(record(b"0" + b"." * 100))
     for first, count in ((0, 1), (7, 1), (7, 30), (0, 50), (49, 1)):
@@ -267,7 +265,7 @@ async def test_entries_that_point_elsewhere_are_written_again_and_no_message_is_
         files = SimFiles(cached_reads=cached)
 
 
-async def test_the_repair_of_a_queue_reads_only_between_the_entries_that_are_right() -> None:
+async def test_queue_repair_reads_only_between_correct_entries() -> None:
     files = SimFiles()
     store = await cold_store(files, count=1_000, queue_file_entries=20, snapshot=True, queue_tail_bytes=100, segment_bytes=1 << 20)
     rewrite(files, 0, 200, [(0, 150)])
@@ -289,7 +287,7 @@ async def test_the_repair_of_a_queue_reads_only_between_the_entries_that_are_rig
     await store.close()
 
 
-async def test_a_read_that_fails_while_a_queue_is_repaired_ends_nothing_and_is_tried_again() -> None:
+async def test_failed_read_during_a_queue_repair_is_not_fatal_and_is_retried() -> None:
     files = SimFiles()
     store = await cold_store(files, queue_file_entries=20, snapshot=True, queue_tail_bytes=100, tail_bytes=400)
     rewrite(files, 0, 10, [(0, 150)])
@@ -303,8 +301,8 @@ async def test_a_read_that_fails_while_a_queue_is_repaired_ends_nothing_and_is_t
     await store.close()
 
 
-async def test_an_offset_within_a_body_reads_no_more_than_a_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes there are the sender's: they may claim a gigabyte, and even to be a record."""
+async def test_position_inside_a_body_reads_no_more_than_the_largest_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender controls these bytes: they may claim a gigabyte, or look like a record."""
     asked: list[int] = []
     pread = SimFile.pread
     monkeypatch.setattr(SimFile, "pread", lambda file, count, offset: (asked.append(count), pread(file, count, offset))[1])
@@ -332,7 +330,7 @@ async def test_an_offset_within_a_body_reads_no_more_than_a_record_may_have(monk
     max_bytes=st.integers(1, 4000),
     wanted=st.none() | st.frozensets(st.sampled_from([A, B, -7])),
 )
-def test_choose_takes_what_a_plain_loop_takes(
+def test_choose_equals_a_plain_loop(
     sizes: list[int], gaps: list[int], tags: list[int], max_count: int, max_bytes: int, wanted: frozenset[int] | None
 ) -> None:
     position, rows = 1 << 33, []

@@ -1,4 +1,4 @@
-"""The store on the operating system's files: one life, one kill, one rebuild."""
+"""The store on real files: a run, a kill and a recovery."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ from lockstep.runtime.host import Host
 from support.store_kit import IDENTITY, Recorded, append, confirmed, everything
 
 
-async def test_a_store_lives_dies_and_comes_back(tmp_path: Path) -> None:
+async def test_store_on_real_files_recovers_after_a_kill(tmp_path: Path) -> None:
     host = Host.real()
     config = StoreConfig(f"{tmp_path}/store", flush=FlushMode.SYNC, segment_bytes=64 * 1024, tail_bytes=4096, queue_tail_bytes=2000)
     store = await Store.open(config, host, IDENTITY)

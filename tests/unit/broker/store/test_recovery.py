@@ -33,7 +33,7 @@ SIZE = len(record(b"0" * 100))
 
 
 async def killed_with(files: SimFiles, count: int, *, synced: int = 0) -> None:
-    """A killed store with `count` messages of SIZE bytes, the first `synced` of them known to be synced."""
+    """Create a killed store with `count` messages of SIZE bytes, the first `synced` of them known to be synced."""
     store = await open_store(files, **NEVER)
     for number in range(count):
         append(store, b"%d" % (number % 10) * 100)
@@ -48,7 +48,7 @@ async def sync_recorded(store: Store) -> None:
     await store.writer.flusher.sync(record=True)
 
 
-async def test_a_kill_loses_nothing_that_was_written() -> None:
+async def test_kill_loses_no_written_record() -> None:
     files = SimFiles()
     await killed_with(files, 10)
     store, found = await recovered(files)
@@ -58,7 +58,7 @@ async def test_a_kill_loses_nothing_that_was_written() -> None:
 
 
 @pytest.mark.parametrize("kept", [4, 8, 40, 88, SIZE - 3])
-async def test_a_torn_tail_is_cut_and_zero_again(kept: int) -> None:
+async def test_torn_tail_is_cut_and_zeroed(kept: int) -> None:
     files = SimFiles()
     await killed_with(files, 10, synced=4)
     files.overwrite(LOG, 9 * SIZE + kept, bytes(SIZE))
@@ -74,7 +74,7 @@ async def test_a_torn_tail_is_cut_and_zero_again(kept: int) -> None:
 
 
 @pytest.mark.parametrize("hole", [4, 5, 8])
-async def test_an_unsynced_hole_with_good_records_behind_it_is_cut_and_zeroed(hole: int) -> None:
+async def test_unsynced_hole_before_intact_records_is_cut_and_zeroed(hole: int) -> None:
     """Pages reach the disk in any order: records after the hole were never confirmed durable, and must not become readable later."""
     files = SimFiles()
     await killed_with(files, 10, synced=4)
@@ -91,7 +91,7 @@ async def test_an_unsynced_hole_with_good_records_behind_it_is_cut_and_zeroed(ho
     await store.close()
 
 
-async def test_the_cut_is_durable_before_anything_is_appended() -> None:
+async def test_cut_is_durable_before_the_next_append() -> None:
     """A power cut that keeps the first new record but not the cut must not bring back the stale records after it."""
     files = SimFiles()
     store = await open_store(files, **NEVER)
@@ -115,7 +115,7 @@ async def test_the_cut_is_durable_before_anything_is_appended() -> None:
     await store.close()
 
 
-async def test_a_file_named_by_an_earlier_life_is_durable_after_the_next_sync() -> None:
+async def test_log_files_created_before_a_kill_are_durable_after_recovery() -> None:
     for seed in range(10):
         files = SimFiles(seed=seed)
         store = await open_store(files, segment_bytes=4096, **NEVER)
@@ -130,7 +130,7 @@ async def test_a_file_named_by_an_earlier_life_is_durable_after_the_next_sync() 
         await store.close()
 
 
-async def test_a_stale_file_at_a_roll_is_made_zero_first() -> None:
+async def test_stale_next_file_is_zeroed_at_a_roll() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=8192)
     append(store, b"x" * 5000)
@@ -144,7 +144,7 @@ async def test_a_stale_file_at_a_roll_is_made_zero_first() -> None:
 
 
 @pytest.mark.parametrize("at", [1, 5, 13, 22, 30, 87, 120, SIZE - 5, SIZE - 2])
-async def test_a_flipped_bit_below_the_synced_length_stops_the_start_with_its_position(at: int) -> None:
+async def test_flipped_bit_below_the_synced_length_fails_the_start_with_its_position(at: int) -> None:
     files = SimFiles()
     await killed_with(files, 10, synced=8)
     files.flip(LOG, 3 * SIZE + at)
@@ -159,7 +159,7 @@ async def test_a_flipped_bit_below_the_synced_length_stops_the_start_with_its_po
     await store.close()
 
 
-async def test_the_synced_length_is_recorded_within_a_second_of_its_sync() -> None:
+async def test_synced_length_is_recorded_within_a_second_of_its_sync() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=SYNC)
@@ -173,7 +173,7 @@ async def test_the_synced_length_is_recorded_within_a_second_of_its_sync() -> No
     await store.close()
 
 
-async def test_a_half_idempotent_frame_is_cut_whole() -> None:
+async def test_partial_idempotent_frame_is_cut_whole() -> None:
     files = SimFiles()
     store = await open_store(files, **NEVER)
     first, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
@@ -192,7 +192,7 @@ async def test_a_half_idempotent_frame_is_cut_whole() -> None:
 
 
 @pytest.mark.parametrize("frame", [0, 1])
-async def test_the_frame_crc_finds_what_no_body_crc_covers(frame: int) -> None:
+async def test_frame_crc_detects_damage_that_no_body_crc_covers(frame: int) -> None:
     """A flipped bit in the user's flag of an idempotent frame's second record."""
     files = SimFiles()
     store = await open_store(files, **NEVER)
@@ -207,7 +207,7 @@ async def test_the_frame_crc_finds_what_no_body_crc_covers(frame: int) -> None:
     await store.close()
 
 
-async def test_a_frame_of_an_unknown_past_is_taken_as_it_is() -> None:
+async def test_frame_that_continues_an_unknown_crc_is_accepted() -> None:
     """A frame flagged first with a sequence above 0: the CRC that it continues is unknown."""
     files = SimFiles()
     store = await open_store(files, **NEVER)
@@ -223,7 +223,7 @@ async def test_a_frame_of_an_unknown_past_is_taken_as_it_is() -> None:
     await store.close()
 
 
-async def test_a_queue_offset_out_of_turn_ends_the_log() -> None:
+async def test_queue_offset_out_of_sequence_ends_the_log() -> None:
     files = SimFiles()
     await killed_with(files, 5)
     files.overwrite(LOG, 3 * SIZE + 20, (7).to_bytes(8, "big"))
@@ -232,7 +232,7 @@ async def test_a_queue_offset_out_of_turn_ends_the_log() -> None:
     await store.close()
 
 
-async def test_zeros_in_the_properties_are_a_sector_that_never_arrived() -> None:
+async def test_zeros_in_the_properties_are_a_torn_write() -> None:
     files = SimFiles()
     store = await open_store(files, **NEVER)
     append(store, b"a", properties=b"A\x01" + b"b" * 50 + b"\x02")
@@ -245,7 +245,7 @@ async def test_zeros_in_the_properties_are_a_sector_that_never_arrived() -> None
     await store.close()
 
 
-async def test_a_lost_last_file_and_a_lost_length_are_an_unfinished_tail() -> None:
+async def test_missing_last_file_and_wrong_file_length_are_a_torn_tail() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096, **NEVER)
     for _ in range(50):
@@ -267,7 +267,7 @@ async def test_a_lost_last_file_and_a_lost_length_are_an_unfinished_tail() -> No
 
 
 @pytest.mark.parametrize("missing", ["00000000000000000000", "00000000000000004096"])
-async def test_a_missing_file_below_the_synced_length_is_corruption(missing: str) -> None:
+async def test_missing_file_below_the_synced_length_is_corruption(missing: str) -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096)
     for _ in range(50):
@@ -280,7 +280,7 @@ async def test_a_missing_file_below_the_synced_length_is_corruption(missing: str
     assert files.listdir("/store/commitlog") == left, "a start that stops removes nothing"
 
 
-async def test_an_emptied_log_directory_is_corruption() -> None:
+async def test_emptied_log_directory_is_corruption() -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, b"a")
@@ -293,7 +293,7 @@ async def test_an_emptied_log_directory_is_corruption() -> None:
 # -- a failed sync -------------------------------------------------------------------------------
 
 
-async def test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_is_trusted() -> None:
+async def test_tail_is_rewritten_to_a_new_file_after_a_failed_sync() -> None:
     """The kernel marks pages that it could not write as clean: only in a new file do they reach the disk."""
     files = SimFiles()
     store = await open_store(files)
@@ -318,7 +318,7 @@ async def test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_
     await store.close()
 
 
-async def test_a_death_between_a_failed_sync_and_its_mark_loses_nothing_that_was_shown() -> None:
+async def test_crash_between_a_failed_sync_and_its_mark_loses_no_visible_message() -> None:
     files = SimFiles()
     store = await open_store(files)
     store.writer.on_fatal = lambda _: None
@@ -350,7 +350,7 @@ async def snapshot_of(files: SimFiles, count: int) -> None:
     await store.close()
 
 
-async def test_missing_consume_queue_files_are_built_from_the_log() -> None:
+async def test_missing_consume_queue_files_are_rebuilt_from_the_log() -> None:
     files = SimFiles()
     await snapshot_of(files, 100)
     for path in [path for path in files.names if path.startswith("/store/consumequeue/orders/0/")]:
@@ -363,7 +363,7 @@ async def test_missing_consume_queue_files_are_built_from_the_log() -> None:
 
 
 @pytest.mark.parametrize("earlier_life", [False, True])
-async def test_a_snapshot_makes_the_queues_durable_with_their_names(earlier_life: bool) -> None:
+async def test_snapshot_makes_consume_queue_files_and_names_durable(earlier_life: bool) -> None:
     for seed in range(5):
         files = SimFiles(seed=seed)
         store = await open_store(files, **NEVER)
@@ -381,7 +381,7 @@ async def test_a_snapshot_makes_the_queues_durable_with_their_names(earlier_life
         assert {path: bytes(inode.cache) for path, inode in files.names.items() if "/consumequeue/" in path} == written
 
 
-async def test_entries_behind_the_snapshot_are_zero_again_after_a_kill() -> None:
+async def test_entries_after_the_snapshot_are_zeroed_after_a_kill() -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, b"a")
@@ -398,7 +398,7 @@ async def test_entries_behind_the_snapshot_are_zero_again_after_a_kill() -> None
     await store.close()
 
 
-async def test_a_log_that_another_program_made_is_taken_on() -> None:
+async def test_log_of_another_program_is_adopted() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096, log_bytes_max=4096)
     for _ in range(60):
@@ -417,7 +417,7 @@ async def test_a_log_that_another_program_made_is_taken_on() -> None:
         await kill(store, files)
 
 
-async def test_a_long_reading_lets_others_run_and_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+async def test_recovery_yields_to_the_loop_and_reports_progress(caplog: pytest.LogCaptureFixture) -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=16 << 20, **NEVER)
     for _ in range(50):

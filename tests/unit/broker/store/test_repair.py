@@ -16,7 +16,7 @@ SETTINGS = {"queue_file_entries": 20, "tail_bytes": 400, "queue_tail_bytes": 100
 
 
 async def stored(files: SimFiles) -> Store:
-    """Two queues of 50 messages, in files alone."""
+    """Return a store with two queues of 50 messages that are only in files."""
     store = await open_store(files, **SETTINGS)
     for number in range(100):
         append(store, b"%d" % number + b"." * 100, queue_id=number % 2)
@@ -26,20 +26,20 @@ async def stored(files: SimFiles) -> Store:
 
 
 def rot(files: SimFiles, queue_id: int, offset: int) -> None:
-    """The entry names another record."""
+    """Make the entry name another record."""
     at = offset * 20
     files.overwrite(f"{PATH}/consumequeue/orders/{queue_id}/{at - at % 400:020d}", at % 400, ENTRY.pack(0, 150, 0))
 
 
 async def pulled(store: Store, offset: int, queue_id: int = 0) -> ReadStatus | None:
-    """The status of a read from files; None when the place is being repaired."""
+    """Return the status of a read from files, or None while the entry is being repaired."""
     try:
         return (await store.read_cold("orders", queue_id, offset, max_count=1, max_bytes=1)).status
     except SystemBusyError:
         return None
 
 
-async def test_an_entry_that_rots_again_is_repaired_again() -> None:
+async def test_entry_damaged_again_is_repaired_again() -> None:
     files = SimFiles(cached_reads=False)
     store = await stored(files)
     for _ in range(3):
@@ -51,7 +51,7 @@ async def test_an_entry_that_rots_again_is_repaired_again() -> None:
     await store.close()
 
 
-async def test_a_reader_that_finds_a_wrong_entry_after_another_ones_repair_loses_nothing() -> None:
+async def test_reader_that_finds_a_wrong_entry_after_its_repair_loses_nothing() -> None:
     """Both have read the entry before the repair; the second one's read of the log is slower."""
     files = SimFiles(cached_reads=False)
     store = await stored(files)
@@ -78,7 +78,7 @@ async def test_a_reader_that_finds_a_wrong_entry_after_another_ones_repair_loses
     await store.close()
 
 
-async def test_repairs_that_wait_have_a_limit_and_what_is_beyond_it_is_repaired_when_it_is_read_again() -> None:
+async def test_pending_repairs_are_limited_and_the_rest_is_repaired_at_the_next_read() -> None:
     files = SimFiles(cached_reads=False)
     store = await open_store(files, **SETTINGS)
     count = 2 * REPAIRS_MAX
@@ -102,7 +102,7 @@ async def test_repairs_that_wait_have_a_limit_and_what_is_beyond_it_is_repaired_
     await store.close()
 
 
-async def test_what_was_found_before_the_repair_changes_nothing() -> None:
+async def test_mismatch_found_before_the_repair_changes_nothing() -> None:
     """A scrub reports a finding some time after the damage was seen."""
     files = SimFiles(cached_reads=False)
     store = await stored(files)

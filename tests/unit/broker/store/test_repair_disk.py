@@ -14,7 +14,7 @@ HEAD = len(record(b"a"))
 
 
 @pytest.mark.parametrize("how", ["retention", "close", "another repair"])
-async def test_damage_that_a_full_disk_did_not_take_is_written_later(how: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_damage_table_not_written_to_a_full_disk_is_written_later(how: str, caplog: pytest.LogCaptureFixture) -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, *[b"%d" % number for number in range(9)])
@@ -45,7 +45,7 @@ async def test_damage_that_a_full_disk_did_not_take_is_written_later(how: str, c
     await store.close()
 
 
-async def test_what_changes_while_the_table_is_written_is_written_next() -> None:
+async def test_change_during_the_write_of_the_damage_table_is_written_next() -> None:
     files = SimFiles()
     store = await open_store(files)
     store.damage.add_lost("orders", 0, 3, 4)
@@ -64,7 +64,7 @@ async def test_what_changes_while_the_table_is_written_is_written_next() -> None
     await store.close()
 
 
-async def test_whether_a_repair_has_helped_takes_one_look_at_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repair_is_verified_with_one_read_of_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, b"a", b"b")

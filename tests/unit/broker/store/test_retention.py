@@ -19,7 +19,7 @@ BODY = b"x" * 900
 
 
 async def aged(files: SimFiles, host: Host, segments: int = 5, **settings: int) -> Store:
-    """A store whose segments are an hour apart, with a snapshot at the end."""
+    """Return a store whose segments are an hour apart, with a snapshot at the end."""
     store = await open_store(files, host=host, segment_bytes=4096, **settings)
     for _ in range(segments):
         for _ in range(4):
@@ -36,7 +36,7 @@ def log_files(files: SimFiles) -> list[str]:
     return files.listdir("/store/commitlog")
 
 
-async def test_segments_go_when_the_record_that_follows_them_is_too_old() -> None:
+async def test_segment_is_removed_when_the_record_after_it_is_too_old() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, retention_ms=2 * HOUR_MS)
@@ -61,7 +61,7 @@ async def test_age_counts_to_the_millisecond() -> None:
     await store.close()
 
 
-async def test_the_log_is_kept_below_its_limit_by_whole_segments() -> None:
+async def test_log_size_is_kept_below_its_limit_by_whole_segments() -> None:
     files = SimFiles()
     store = await aged(files, host_of(files), log_bytes_max=10_000)
     assert await store.retention(0) == [("orders", 0, 12)]
@@ -69,7 +69,7 @@ async def test_the_log_is_kept_below_its_limit_by_whole_segments() -> None:
     await store.close()
 
 
-async def test_a_full_file_system_takes_the_oldest_whatever_their_age() -> None:
+async def test_full_file_system_removes_the_oldest_segments_of_any_age() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, disk_used_percent_max=80)
@@ -90,7 +90,7 @@ async def test_a_full_file_system_takes_the_oldest_whatever_their_age() -> None:
         ({"disk_used_percent_max": 80}, "WARNING", "30000 of the disk's 32000 bytes are used, at most 80% may be"),
     ],
 )
-async def test_what_is_removed_is_logged_with_the_reason(
+async def test_removal_is_logged_with_its_reason(
     settings: dict[str, int], level: str, reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
@@ -104,7 +104,7 @@ async def test_what_is_removed_is_logged_with_the_reason(
     await store.close()
 
 
-async def test_the_newest_segment_and_what_the_older_snapshot_needs_stay() -> None:
+async def test_newest_segment_and_segments_that_the_older_snapshot_needs_are_kept() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, segment_bytes=4096, log_bytes_max=1)
@@ -129,7 +129,7 @@ async def test_the_newest_segment_and_what_the_older_snapshot_needs_stay() -> No
     await store.close()
 
 
-async def test_a_segment_under_a_reader_stays_until_the_read_is_over() -> None:
+async def test_segment_with_a_reader_is_kept_until_the_read_ends() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, retention_ms=-1)
@@ -142,7 +142,7 @@ async def test_a_segment_under_a_reader_stays_until_the_read_is_over() -> None:
     await store.close()
 
 
-async def test_a_disk_that_refuses_a_removal_is_exit_3() -> None:
+async def test_failed_removal_is_fatal_with_exit_3() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, retention_ms=-1)
@@ -157,7 +157,7 @@ async def test_a_disk_that_refuses_a_removal_is_exit_3() -> None:
     await store.close(clean=False)
 
 
-async def test_consume_queue_files_below_the_minimum_go_too_but_for_the_one_with_the_last_entry_below() -> None:
+async def test_consume_queue_files_below_the_minimum_are_removed_except_the_last_of_them() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, segments=5, retention_ms=-1, queue_file_entries=5)
@@ -171,7 +171,7 @@ async def test_consume_queue_files_below_the_minimum_go_too_but_for_the_one_with
 
 
 @pytest.mark.parametrize("power", [False, True])
-async def test_a_crash_after_retention_leaves_a_log_without_gaps(power: bool) -> None:
+async def test_crash_after_retention_leaves_a_log_without_gaps(power: bool) -> None:
     for seed in range(20):
         files = SimFiles(seed=seed)
         host = host_of(files)
@@ -193,7 +193,7 @@ async def test_a_crash_after_retention_leaves_a_log_without_gaps(power: bool) ->
         await store.close()
 
 
-async def test_a_queue_without_anything_left_keeps_its_end() -> None:
+async def test_empty_queue_keeps_its_end_offset() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, segment_bytes=4096, log_bytes_max=1)
@@ -214,9 +214,7 @@ async def test_a_queue_without_anything_left_keeps_its_end() -> None:
 
 
 @pytest.mark.parametrize("queue_file_entries", [3, 5, 7])
-async def test_a_start_after_retention_and_a_kill_reads_no_more_of_the_log_than_before(
-    queue_file_entries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_start_after_retention_and_a_kill_reads_no_more_of_the_log(queue_file_entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The snapshot names entries that retention has removed: their queues looked damaged, and the log was read twice from its beginning."""
     read_bytes = 0
     pread = SimFile.pread
@@ -247,7 +245,7 @@ async def test_a_start_after_retention_and_a_kill_reads_no_more_of_the_log_than_
 
 
 @pytest.mark.parametrize("queue_file_entries", [3, 5, 7])
-async def test_entries_that_are_lost_after_retention_are_written_again(queue_file_entries: int) -> None:
+async def test_entries_lost_after_retention_are_rebuilt(queue_file_entries: int) -> None:
     """A file that retention has not removed is missing."""
     files = SimFiles()
     host = host_of(files)
@@ -263,7 +261,7 @@ async def test_entries_that_are_lost_after_retention_are_written_again(queue_fil
     await store.close()
 
 
-async def test_the_files_of_queues_that_lost_messages_are_removed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_consume_queue_files_are_removed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=16384, log_bytes_max=16384)
     count = 40

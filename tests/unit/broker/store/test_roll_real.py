@@ -11,7 +11,7 @@ from support.store_kit import ASYNC, IDENTITY, SYNC, Recorded, append, host_of
 
 
 class Scarce(RealFiles):
-    """Opens nothing while `short`."""
+    """A file system that opens no file while `short`."""
 
     __slots__ = ("short",)
 
@@ -25,7 +25,7 @@ class Scarce(RealFiles):
 
 
 @pytest.mark.parametrize("flush", [SYNC, ASYNC])
-async def test_a_roll_is_synced_without_a_free_descriptor(flush: FlushMode, tmp_path: Path) -> None:
+async def test_roll_is_synced_without_a_free_descriptor(flush: FlushMode, tmp_path: Path) -> None:
     files = Scarce()
     failed: list[BaseException] = []
     config = StoreConfig(path=str(tmp_path / "store"), segment_bytes=16 << 10, disk_reserve_bytes=0, flush=flush, flush_interval_ms=1)

@@ -17,7 +17,7 @@ COUNT = 10
 
 
 class LongFile(AbsentFile):
-    """`data`, and zeros up to `size`."""
+    """A file of `data` and zeros up to `size`."""
 
     def __init__(self, data: bytes, size: int) -> None:
         self._data = data
@@ -29,7 +29,7 @@ class LongFile(AbsentFile):
 
 
 class Sink:
-    """Continue after damage."""
+    """Collects the results of a scan, which continues after damage."""
 
     def __init__(self) -> None:
         self.stretches: list[DamagedRange] = []
@@ -60,7 +60,7 @@ def records(first: int, position: int) -> bytes:
 
 
 async def scanned(sink: Sink, *log_files: AbsentFile, limit: int) -> int:
-    """Scans a log of these files; the most that was read at once, in bytes."""
+    """Scan a log of these files; return the largest single read in bytes."""
     log = CommitLog(SimFiles(), "/log", SEGMENT_BYTES, 0, PathWatch(SimFiles()))
     starts = range(0, len(log_files) * SEGMENT_BYTES, SEGMENT_BYTES)
     log.segments = [Segment(f"/log/{start}", start, SEGMENT_BYTES, file) for start, file in zip(starts, log_files, strict=True)]
@@ -79,7 +79,7 @@ async def scanned(sink: Sink, *log_files: AbsentFile, limit: int) -> int:
 
 
 @pytest.mark.parametrize("size", [0, 1, len(RECORD) * COUNT, len(RECORD) * COUNT + 50, SEGMENT_BYTES - 1, SEGMENT_BYTES])
-async def test_a_log_file_that_ends_early_is_not_searched_behind_its_end(size: int) -> None:
+async def test_short_log_file_is_not_searched_past_its_end(size: int) -> None:
     sink = Sink()
     missing = COUNT if size < len(RECORD) else 0
     second = LongFile(records(COUNT - missing, SEGMENT_BYTES), SEGMENT_BYTES)
@@ -92,7 +92,7 @@ async def test_a_log_file_that_ends_early_is_not_searched_behind_its_end(size: i
 
 
 @pytest.mark.parametrize("bit", range(32))
-async def test_a_damaged_size_does_not_say_how_much_is_read_at_once(bit: int) -> None:
+async def test_damaged_size_field_does_not_determine_the_read_size(bit: int) -> None:
     data = bytearray(records(0, 0))
     data[3 - bit // 8] ^= 1 << bit % 8
     sink = Sink()

@@ -17,7 +17,7 @@ ENTRIES = f"{PATH}/consumequeue/orders/0/{0:020d}"
 
 
 async def stored(files: SimFiles, count: int = 60, **settings: int) -> Store:
-    """A store whose every message is in files alone."""
+    """Return a store whose messages are only in files."""
     store = await open_store(files, **settings)
     for number in range(count):
         append(store, b"%d" % (number % 10) * 100)
@@ -31,7 +31,7 @@ async def scrubbed(store: Store) -> None:
     await store._repairs.idle.wait()
 
 
-async def test_a_whole_store_has_nothing_to_find() -> None:
+async def test_scrub_of_an_intact_store_finds_and_changes_nothing() -> None:
     files = SimFiles()
     store = await stored(files)
     before = {path: bytes(inode.cache) for path, inode in files.names.items()}
@@ -41,7 +41,7 @@ async def test_a_whole_store_has_nothing_to_find() -> None:
     await store.close()
 
 
-async def test_a_scrub_finds_damage_before_a_consumer_does_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_scrub_finds_damage_before_a_consumer_and_reports_it_once(caplog: pytest.LogCaptureFixture) -> None:
     files = SimFiles()
     store = await stored(files)
     files.overwrite(LOG, 7 * SIZE + 30, bytes(SIZE))
@@ -57,7 +57,7 @@ async def test_a_scrub_finds_damage_before_a_consumer_does_and_says_so_once(capl
     await store.close()
 
 
-async def test_a_scrub_writes_wrong_entries_again() -> None:
+async def test_scrub_rewrites_wrong_entries() -> None:
     files = SimFiles()
     store = await stored(files)
     files.overwrite(ENTRIES, 20 * 5, ENTRY.pack(0, SIZE, 0) * 3)
@@ -67,7 +67,7 @@ async def test_a_scrub_writes_wrong_entries_again() -> None:
     await store.close()
 
 
-async def test_a_scrub_reads_no_faster_than_it_may_and_a_little_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scrub_keeps_its_rate_and_reads_a_little_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=1 << 20, scrub_bytes_per_s=1 << 30, **NEVER)
     for _ in range(4_000):
@@ -89,7 +89,7 @@ async def test_a_scrub_reads_no_faster_than_it_may_and_a_little_in_each_turn(mon
     await store.close()
 
 
-async def test_a_scrub_stops_when_the_broker_does_and_a_failed_read_ends_the_pass_alone() -> None:
+async def test_scrub_stops_with_the_broker_and_a_failed_read_ends_only_its_pass() -> None:
     files = SimFiles()
     store = await stored(files)
     await store.scrubber.run(lambda: True)
@@ -102,7 +102,7 @@ async def test_a_scrub_stops_when_the_broker_does_and_a_failed_read_ends_the_pas
     await store.close()
 
 
-async def test_retention_may_remove_what_a_scrub_reads() -> None:
+async def test_retention_may_remove_segments_during_a_scrub() -> None:
     files = SimFiles()
     store = await stored(files, 200, segment_bytes=4096, log_bytes_max=4096)
     scrubbing = asyncio.create_task(store.scrubber.run(lambda: False))
@@ -118,8 +118,8 @@ async def test_retention_may_remove_what_a_scrub_reads() -> None:
     await store.close()
 
 
-async def test_a_scrub_that_retention_overtakes_reports_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What retention removed is not read, so the queues go on at later offsets than the pass has met."""
+async def test_scrub_overtaken_by_retention_reports_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removed messages are not read, so the queues continue at offsets above those of the pass."""
     files = SimFiles()
     settings = {"queue_file_entries": 20, "segment_bytes": 16_384, "log_bytes_max": 100_000, "queue_tail_bytes": 100, "tail_bytes": 400}
     store = await open_store(files, scrub_bytes_per_s=1 << 40, **settings)
@@ -153,7 +153,7 @@ async def checked(files: SimFiles) -> CheckReport:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_check_of_a_whole_store_finds_nothing(clean: bool) -> None:
+async def test_check_of_an_intact_store_finds_nothing(clean: bool) -> None:
     files = SimFiles()
     store = await stored(files)
     append(store, b"behind the snapshot")
@@ -166,7 +166,7 @@ async def test_check_of_a_whole_store_finds_nothing(clean: bool) -> None:
     assert (report.problems, report.record_count, report.log_end) == ([], 61, store._log.written)
 
 
-async def test_check_prints_every_place_in_numbers() -> None:
+async def test_check_reports_each_problem_with_its_numbers() -> None:
     files = SimFiles()
     store = await stored(files)
     await store.close()
@@ -200,7 +200,7 @@ async def test_check_finds_missing_files_and_damaged_snapshots() -> None:
     assert [problem.kind for problem in (await checked(files)).problems] == ["file"]
 
 
-async def test_check_calls_an_unfinished_tail_no_damage() -> None:
+async def test_check_does_not_report_a_torn_tail_as_damage() -> None:
     files = SimFiles()
     store = await open_store(files, **NEVER)
     for _ in range(10):
@@ -212,7 +212,7 @@ async def test_check_calls_an_unfinished_tail_no_damage() -> None:
     assert (report.problems, report.record_count, report.unsynced_tail_bytes > 0) == ([], 9, True)
 
 
-async def test_check_refuses_a_store_that_is_open_and_what_is_none() -> None:
+async def test_check_rejects_an_open_store_and_a_directory_without_a_store() -> None:
     files = SimFiles()
     store = await stored(files)
     with pytest.raises(StoreInUseError):

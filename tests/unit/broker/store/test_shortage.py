@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 
 @contextmanager
 def shortage(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]]:
-    """No file is opened. The paths that were tried."""
+    """Let every open fail; yield the paths that were tried."""
     tried: list[str] = []
 
     def refused(self: SimFiles, path: str, *, create: bool = False) -> File:
@@ -41,7 +41,7 @@ def shortage(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]
 
 
 def filled(store: Store) -> int:
-    """Sends until that is refused; how many were taken."""
+    """Send until a send is rejected; return how many were accepted."""
     for number in range(SEGMENT):
         try:
             append(store, b"x" * 100)
@@ -58,7 +58,7 @@ async def opened(files: SimFiles, **settings: int) -> tuple[Store, list[BaseExce
 
 
 @BOTH
-async def test_the_next_file_of_the_log_is_open_before_it_is_needed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_next_log_file_is_open_before_it_is_needed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     store, failed = await opened(files)
     append(store, b"first" * 2_000)
@@ -78,7 +78,7 @@ async def test_the_next_file_of_the_log_is_open_before_it_is_needed(number: int,
 
 
 @BOTH
-async def test_without_a_descriptor_sends_are_refused_while_state_records_have_room(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_descriptor_sends_are_rejected_while_state_records_have_room(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state record that can't be written ends the broker, so an eighth of a file is left for them."""
     files = SimFiles()
     store, failed = await opened(files)
@@ -105,7 +105,7 @@ async def test_without_a_descriptor_sends_are_refused_while_state_records_have_r
 
 
 @BOTH
-async def test_entries_of_queues_wait_in_memory_and_a_snapshot_is_put_off(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_descriptor_queue_entries_wait_and_a_snapshot_is_postponed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     store, failed = await opened(files, queue_tail_bytes=20 * 4)
     with shortage(monkeypatch, number):
@@ -126,8 +126,8 @@ async def test_entries_of_queues_wait_in_memory_and_a_snapshot_is_put_off(number
 
 
 @BOTH
-async def test_a_file_of_another_queue_gives_its_descriptor_away(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted: two descriptors are free for the files of eight queues."""
+async def test_open_file_of_another_queue_is_closed_to_free_a_descriptor(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two descriptors are free for the files of eight queues."""
     files = SimFiles()
     store, failed = await opened(files, queue_tail_bytes=0)
     open_, opened_count = SimFiles.open, 0
@@ -162,7 +162,7 @@ async def store_with_old_segments(files: SimFiles) -> tuple[Store, list[BaseExce
 
 
 @BOTH
-async def test_retention_waits_for_the_descriptors_with_which_it_looks_for_minimums(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retention_waits_for_descriptors_to_find_the_queue_minimums(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then no file of the log is removed, so no message is missing whose queue still begins with it."""
     store, failed = await store_with_old_segments(SimFiles())
     search, tried = QueueFiles.search, 0
@@ -182,7 +182,7 @@ async def test_retention_waits_for_the_descriptors_with_which_it_looks_for_minim
 
 
 @BOTH
-async def test_retention_that_gets_no_descriptor_is_put_off(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retention_without_a_descriptor_is_postponed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     store, failed = await store_with_old_segments(files)
     before = files.listdir("/store/commitlog")
@@ -200,7 +200,7 @@ async def test_retention_that_gets_no_descriptor_is_put_off(number: int, monkeyp
     await store.close()
 
 
-async def test_the_clock_is_set_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clock_adjustment_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The boot id is read from a file, at the start."""
     files = SimFiles()
     host = host_of(files)
@@ -218,7 +218,7 @@ async def test_the_clock_is_set_without_a_file(monkeypatch: pytest.MonkeyPatch) 
 
 
 @BOTH
-async def test_retention_leaves_the_files_of_queues_that_it_can_not_list(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retention_keeps_consume_queue_files_that_it_cannot_list(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, segment_bytes=4096, log_bytes_max=1, queue_file_entries=2)
@@ -247,7 +247,7 @@ async def test_retention_leaves_the_files_of_queues_that_it_can_not_list(number:
     await store.close()
 
 
-async def test_a_commit_log_on_a_file_system_of_its_own_rolls_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commit_log_on_another_file_system_rolls(monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     store, failed = await opened(files)
     rename = SimFiles.rename
@@ -270,7 +270,7 @@ async def test_a_commit_log_on_a_file_system_of_its_own_rolls_too(monkeypatch: p
 
 
 @pytest.mark.parametrize("power", [False, True])
-async def test_a_power_cut_between_the_names_of_the_next_file_harms_no_segment(power: bool) -> None:
+async def test_power_cut_between_the_renames_of_the_next_file_damages_no_segment(power: bool) -> None:
     """The rename is durable in one directory and not in the other: both names are of one file then."""
     files = SimFiles()
     store, _ = await opened(files)

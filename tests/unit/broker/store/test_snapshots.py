@@ -38,7 +38,7 @@ async def test_two_snapshots_are_kept_and_the_newest_is_used() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 9, 25, -1])
-async def test_a_damaged_snapshot_falls_back_to_the_older_one(at: int) -> None:
+async def test_damaged_newest_snapshot_falls_back_to_the_older_one(at: int) -> None:
     files = SimFiles()
     store = await open_store(files)
     store.append_state(b"one")
@@ -55,8 +55,8 @@ async def test_a_damaged_snapshot_falls_back_to_the_older_one(at: int) -> None:
     await store.close()
 
 
-async def test_a_snapshot_ahead_of_the_log_is_ignored_and_goes() -> None:
-    """Left there, it would be taken for true once the log has grown past its position."""
+async def test_snapshot_ahead_of_the_log_is_ignored_and_removed() -> None:
+    """If it stayed, it would be used once the log has grown past its position."""
     files = SimFiles()
     store = await open_store(files)
     store.append_state(b"one")
@@ -80,7 +80,7 @@ async def test_a_snapshot_ahead_of_the_log_is_ignored_and_goes() -> None:
     await store.close()
 
 
-async def test_a_snapshot_holds_the_changes_of_its_own_turn_once() -> None:
+async def test_snapshot_contains_the_changes_of_its_own_turn_once() -> None:
     files = SimFiles()
     store = await open_store(files)
     journal = [b"change"]
@@ -99,7 +99,7 @@ async def test_a_snapshot_holds_the_changes_of_its_own_turn_once() -> None:
     await store.close()
 
 
-async def test_a_snapshot_is_due_by_bytes_or_by_time_and_change() -> None:
+async def test_snapshot_is_due_by_bytes_or_by_time_since_a_change() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, snapshot_bytes=1_000, snapshot_interval_ms=60_000)
@@ -115,7 +115,7 @@ async def test_a_snapshot_is_due_by_bytes_or_by_time_and_change() -> None:
     await store.close()
 
 
-async def test_a_snapshot_is_written_only_after_the_log_is_durable_to_it() -> None:
+async def test_snapshot_is_written_after_the_log_is_durable_up_to_it() -> None:
     files = SimFiles()
     store = await open_store(files, **NEVER)
     append(store, b"x")
@@ -127,7 +127,7 @@ async def test_a_snapshot_is_written_only_after_the_log_is_durable_to_it() -> No
     await store.close()
 
 
-async def test_without_any_snapshot_a_log_that_lost_its_beginning_is_corrupt() -> None:
+async def test_truncated_log_without_a_valid_snapshot_is_corrupt() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096, log_bytes_max=4096)
     for _ in range(60):
@@ -156,7 +156,7 @@ async def test_without_any_snapshot_a_log_that_lost_its_beginning_is_corrupt() -
 
 
 def sealed(payload: bytes) -> bytes:
-    """A file whose header fits whatever the payload is."""
+    """Return a snapshot file with a valid header for the payload."""
     return HEAD.pack(MAGIC, crc32(payload), len(payload)) + payload
 
 
@@ -171,13 +171,13 @@ PLAIN = st.recursive(st.none() | st.integers(-(2**63), 2**64 - 1) | st.text(max_
 @example(sealed(msgpack.packb([1, 2, 3, 4, [["t", 0, "x", 1]], None])))
 @example(sealed(msgpack.packb(["x", 2, 3, 4, [], None])))
 @example(sealed(b"\x91" * 3_000))
-def test_decode_returns_none_for_anything_that_is_not_a_whole_snapshot(data: bytes) -> None:
+def test_decode_returns_none_for_an_invalid_snapshot(data: bytes) -> None:
     snapshot = decode(data)
     assert snapshot is None or isinstance(snapshot.position, int)
 
 
 @given(st.binary(max_size=30), st.integers(0, 2**40), st.data())
-def test_a_snapshot_comes_back_whole_and_with_one_changed_byte_not_at_all(plain: bytes, position: int, data: Any) -> None:
+def test_snapshot_round_trips_and_one_changed_byte_invalidates_it(plain: bytes, position: int, data: Any) -> None:
     written = encode(position, -1, 5, 6, [["orders", 0, 1, 2]], plain, [[9, 8, 7]])
     assert decode(written) == Snapshot(position, -1, 5, 6, [("orders", 0, 1, 2)], plain, [[9, 8, 7]])
     at = data.draw(st.integers(0, len(written) - 1))
@@ -185,7 +185,7 @@ def test_a_snapshot_comes_back_whole_and_with_one_changed_byte_not_at_all(plain:
     assert decode(written[:at]) is None
 
 
-async def test_rows_of_a_snapshot_are_made_and_packed_in_slices_of_a_turn() -> None:
+async def test_snapshot_rows_are_built_and_packed_in_slices_of_a_turn() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096)
     append(store, b"a")
@@ -218,7 +218,7 @@ async def test_rows_of_a_snapshot_are_made_and_packed_in_slices_of_a_turn() -> N
     await store.close()
 
 
-async def test_no_turn_joins_or_checks_more_of_a_snapshot_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_turn_joins_and_checks_at_most_a_chunk_of_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [0]
 
     def counted(data: bytes, before: int = 0) -> int:
@@ -244,12 +244,12 @@ async def test_no_turn_joins_or_checks_more_of_a_snapshot_than_a_chunk(monkeypat
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.integers(0, 9)), max_size=40))
-def test_rows_are_packed_as_a_list_of_them(rows: list[tuple[str, int]]) -> None:
+def test_snapshot_rows_are_packed_like_a_list(rows: list[tuple[str, int]]) -> None:
     tables = {"a": rows, "b": {"c": rows, "d": 5}}
     as_rows = {"a": SnapshotRows(len(rows), lambda: rows), "b": {"c": SnapshotRows(len(rows), lambda: iter(rows)), "d": 5}}
     assert encode(1, -1, 5, 6, SnapshotRows(0, lambda: ()), as_rows, [], None) == encode(1, -1, 5, 6, [], tables, [], None)
 
 
-def test_a_number_that_is_no_whole_one_makes_no_snapshot() -> None:
+def test_non_integer_number_invalidates_a_snapshot() -> None:
     written = encode(1, -1, 5, 6, [], None, cast(Any, [[float("inf")]]))
     assert decode(written) is None

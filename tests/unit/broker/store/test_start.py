@@ -26,7 +26,7 @@ from support.store_kit import (
 )
 
 
-async def test_a_second_open_of_the_directory_is_refused() -> None:
+async def test_second_open_of_the_directory_is_rejected() -> None:
     files = SimFiles()
     store = await open_store(files)
     with pytest.raises(StoreInUseError, match="/store is open in another broker") as error:
@@ -49,7 +49,7 @@ async def test_a_second_open_of_the_directory_is_refused() -> None:
         ("store", ["."]),
     ],
 )
-def test_every_directory_that_a_first_start_may_have_named_is_synced(path: str, above: list[str]) -> None:
+def test_every_directory_that_a_first_start_may_have_created_is_synced(path: str, above: list[str]) -> None:
     """A store whose own directory a power cut takes away has lost everything it had acknowledged."""
     files = SimFiles()
     files.directories.add(".")
@@ -62,7 +62,7 @@ def test_every_directory_that_a_first_start_may_have_named_is_synced(path: str, 
 
 
 @pytest.mark.parametrize("other", [Identity("test", "broker-b"), Identity("prod", "broker-a")])
-async def test_another_name_or_cluster_is_refused_and_lets_go_of_the_lock(other: Identity) -> None:
+async def test_another_name_or_cluster_is_rejected_and_the_lock_released(other: Identity) -> None:
     files = SimFiles()
     await (await open_store(files)).close()
     with pytest.raises(IdentityError, match="belongs to broker broker-a of cluster test") as error:
@@ -71,7 +71,7 @@ async def test_another_name_or_cluster_is_refused_and_lets_go_of_the_lock(other:
     await (await open_store(files)).close()
 
 
-async def test_the_store_id_is_random_and_stays() -> None:
+async def test_store_id_is_random_and_persistent() -> None:
     files = SimFiles()
     store = await open_store(files)
     store_id = store.store_id
@@ -82,7 +82,7 @@ async def test_the_store_id_is_random_and_stays() -> None:
     await store.close()
 
 
-async def test_an_unknown_format_and_a_damaged_identity_are_told_apart() -> None:
+async def test_unknown_format_and_damaged_identity_are_distinguished() -> None:
     files = SimFiles()
     await (await open_store(files)).close()
     path = "/store/lockstep/identity"
@@ -97,7 +97,7 @@ async def test_an_unknown_format_and_a_damaged_identity_are_told_apart() -> None
         assert error.value.exit_code == 5
 
 
-async def test_a_store_keeps_its_own_file_lengths() -> None:
+async def test_store_keeps_its_own_file_lengths() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=8192, queue_file_entries=8)
     for _ in range(20):
@@ -113,7 +113,7 @@ async def test_a_store_keeps_its_own_file_lengths() -> None:
     assert {len(inode.cache) for path, inode in files.names.items() if "/consumequeue/" in path} == {160}
 
 
-async def test_the_directory_is_apaches_and_ours_lies_apart() -> None:
+async def test_directory_layout_is_rocketmqs_with_our_files_in_a_subdirectory() -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, b"a", queue_id=3)
@@ -134,7 +134,7 @@ async def test_the_directory_is_apaches_and_ours_lies_apart() -> None:
     assert [int.from_bytes(checkpoint[at : at + 8], "big") for at in (0, 8, 16, 24)] == [1_700_000_000_000] * 3 + [0]
 
 
-async def test_a_clean_stop_is_known_and_a_kill_too() -> None:
+async def test_clean_stop_and_kill_are_distinguished() -> None:
     files = SimFiles()
     store = await open_store(files)
     assert store.stopped_clean
@@ -153,7 +153,7 @@ async def test_a_clean_stop_is_known_and_a_kill_too() -> None:
     await store.close()
 
 
-async def test_closing_syncs_what_was_written_while_another_sync_ran() -> None:
+async def test_close_syncs_records_written_during_another_sync() -> None:
     files = SimFiles()
     host = host_of(files)
     assert isinstance(host.threads, LoopThreads)
@@ -177,7 +177,7 @@ async def test_closing_syncs_what_was_written_while_another_sync_ran() -> None:
     await store.close()
 
 
-async def test_the_boot_id_is_durable_once_marked() -> None:
+async def test_boot_id_is_durable_after_mark_boot() -> None:
     files = SimFiles()
     store = await open_store(files)
     assert not store.may_have_forgotten("boot-1"), "a new store has nothing to forget"
@@ -194,7 +194,7 @@ async def test_the_boot_id_is_durable_once_marked() -> None:
 
 @pytest.mark.parametrize("before", [ASYNC, SYNC])
 @pytest.mark.parametrize("after", [ASYNC, SYNC])
-async def test_what_a_machine_crash_may_have_taken_depends_on_how_the_store_served_then(before: FlushMode, after: FlushMode) -> None:
+async def test_assumed_loss_after_a_machine_crash_depends_on_the_flush_mode_before_it(before: FlushMode, after: FlushMode) -> None:
     files = SimFiles()
     store = await open_store(files, flush=before)
     await store.mark_boot("boot-1")
@@ -205,7 +205,7 @@ async def test_what_a_machine_crash_may_have_taken_depends_on_how_the_store_serv
     await store.close()
 
 
-async def test_a_cut_below_the_synced_length_is_known_until_a_start_has_drawn_its_conclusions() -> None:
+async def test_cut_below_the_synced_length_is_remembered_until_the_boot_is_marked() -> None:
     files = SimFiles()
     store = await open_store(files)
     await store.mark_boot("boot-1")
@@ -224,7 +224,7 @@ async def test_a_cut_below_the_synced_length_is_known_until_a_start_has_drawn_it
         files.crash(power=True)
 
 
-async def test_before_recovery_nothing_is_taken_and_closing_leaves_it_unclean() -> None:
+async def test_before_recovery_appends_are_rejected_and_close_is_unclean() -> None:
     files = SimFiles()
     store = await open_store(files)
     append(store, b"a")
@@ -239,7 +239,7 @@ async def test_before_recovery_nothing_is_taken_and_closing_leaves_it_unclean() 
     await store.close()
 
 
-async def test_recovered_messages_are_seen_only_once_they_are_synced() -> None:
+async def test_recovered_messages_are_readable_only_after_a_sync() -> None:
     """Kill −9 leaves unsynced bytes in the page cache: shown before a sync, a power cut could take them back."""
     files = SimFiles()
     store = await open_store(files, flush_interval_ms=1_000_000)
@@ -271,7 +271,7 @@ async def test_recovered_messages_are_seen_only_once_they_are_synced() -> None:
     await store.close()
 
 
-async def test_a_disk_that_fails_at_the_start_is_exit_3() -> None:
+async def test_disk_error_at_the_start_exits_with_code_3() -> None:
     files = SimFiles()
     files.faults.append(Fault("write", "identity"))
     with pytest.raises(StoreDiskError) as error:
@@ -289,7 +289,7 @@ async def test_a_disk_that_fails_at_the_start_is_exit_3() -> None:
 
 
 @pytest.mark.parametrize("crash_after", range(14))
-async def test_a_first_start_that_dies_leaves_nothing_that_a_later_power_cut_takes_back(crash_after: int) -> None:
+async def test_crashed_first_start_leaves_nothing_that_a_later_power_cut_reverts(crash_after: int) -> None:
     """The second start syncs the names that the first one created, because it can't know whether they were synced."""
     for seed in range(6):
         files = SimFiles(seed=seed)
@@ -315,7 +315,7 @@ async def test_a_first_start_that_dies_leaves_nothing_that_a_later_power_cut_tak
         await store.close()
 
 
-def test_the_synced_length_survives_one_torn_slot() -> None:
+def test_synced_length_survives_one_torn_slot() -> None:
     files = SimFiles()
     directory = StoreDirectory(files, PATH)
     directory.lock()
@@ -333,7 +333,7 @@ def test_the_synced_length_survives_one_torn_slot() -> None:
     torn.unlock()
 
 
-async def test_a_stores_proof_is_made_once_and_a_store_of_an_earlier_version_gets_one() -> None:
+async def test_proof_is_created_once_also_for_a_store_of_an_earlier_version() -> None:
     files = SimFiles()
     first = await open_store(files)
     proof = first.proof
@@ -351,7 +351,7 @@ async def test_a_stores_proof_is_made_once_and_a_store_of_an_earlier_version_get
     assert files.exists(PATH + "/lockstep/proof")
 
 
-async def test_a_damaged_proof_is_named_and_the_store_is_free_again() -> None:
+async def test_damaged_proof_is_reported_and_the_lock_released() -> None:
     files = SimFiles()
     await (await open_store(files)).close()
     files.names[PATH + "/lockstep/proof"].cache[:4] = b"####"

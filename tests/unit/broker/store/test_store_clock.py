@@ -30,7 +30,7 @@ def machine(files: SimFiles) -> tuple[Host, SetClock]:
 
 
 def lasts(store: Store, clock: SetClock) -> None:
-    """The wall clock is as it is for so long that it is believed."""
+    """Advance the time until the wall clock is trusted."""
     for _ in range(TRUST_MS // 1_000 + 1):
         store.follow_clock()
         clock.now_ms += 1_000
@@ -47,7 +47,7 @@ def records(part: bytes | memoryview) -> list[bytes]:
     return [bytes(part[begin:end]) for begin, end in split_records(bytes(part))]
 
 
-async def test_stamps_do_not_follow_a_wall_clock_that_was_an_hour_ahead_for_seconds() -> None:
+async def test_timestamps_do_not_follow_a_wall_clock_ahead_for_seconds() -> None:
     files = SimFiles()
     host, clock = machine(files)
     store = await open_store(files, host=host)
@@ -60,7 +60,7 @@ async def test_stamps_do_not_follow_a_wall_clock_that_was_an_hour_ahead_for_seco
     await store.close()
 
 
-async def test_stamps_find_back_to_a_wall_clock_that_was_set_back_and_a_restart_knows_it() -> None:
+async def test_timestamps_follow_a_clock_set_back_and_the_step_survives_a_restart() -> None:
     files = SimFiles()
     host, clock = machine(files)
     clock.ahead_ms = HOUR_MS
@@ -86,7 +86,7 @@ async def test_stamps_find_back_to_a_wall_clock_that_was_set_back_and_a_restart_
     await store.close()
 
 
-async def test_a_start_with_a_clock_behind_the_log_stamps_on_from_the_log() -> None:
+async def test_start_with_a_clock_behind_the_log_continues_from_the_log() -> None:
     files = SimFiles()
     host, clock = machine(files)
     store = await open_store(files, host=host)
@@ -104,7 +104,7 @@ async def test_a_start_with_a_clock_behind_the_log_stamps_on_from_the_log() -> N
     await store.close()
 
 
-async def test_a_search_by_time_skips_nothing_that_was_stored_then_wherever_the_clock_was_set_back() -> None:
+async def test_search_by_time_skips_no_message_wherever_the_clock_was_set_back() -> None:
     """Binary search alone would end after the jump back, or before it, by chance."""
     files = SimFiles()
     host, clock = machine(files)
@@ -130,7 +130,7 @@ async def test_a_search_by_time_skips_nothing_that_was_stored_then_wherever_the_
 
 
 async def restarted_ahead(files: SimFiles, host: Host, store: Store, clock: SetClock) -> Store:
-    """A start while the wall clock is an hour ahead believes it: there is nothing to compare it with."""
+    """Restart while the wall clock is an hour ahead: it is trusted, since there is nothing to compare it with."""
     await store.close()
     clock.ahead_ms = HOUR_MS
     return await open_store(files, host=host)
@@ -150,7 +150,7 @@ async def aged(files: SimFiles, host: Host, clock: SetClock, **sizes: int) -> St
     return store
 
 
-async def test_a_wall_clock_that_is_a_year_ahead_for_seconds_removes_nothing() -> None:
+async def test_wall_clock_a_year_ahead_for_seconds_removes_nothing() -> None:
     files = SimFiles()
     host, clock = machine(files)
     store = await aged(files, host, clock)
@@ -166,7 +166,7 @@ async def test_a_wall_clock_that_is_a_year_ahead_for_seconds_removes_nothing() -
     await store.close()
 
 
-async def test_what_a_clock_stamped_that_was_behind_does_not_take_older_segments_along() -> None:
+async def test_records_stamped_by_a_slow_clock_do_not_remove_older_segments() -> None:
     """The record that follows a segment has a stamp of last year."""
     files = SimFiles()
     host, clock = machine(files)
@@ -188,7 +188,7 @@ async def test_what_a_clock_stamped_that_was_behind_does_not_take_older_segments
     await store.close()
 
 
-async def test_an_entry_of_a_delay_says_when_the_message_is_due_by_its_stamp_also_when_it_is_built_again() -> None:
+async def test_delay_entry_has_the_due_time_by_its_timestamp_also_after_a_rebuild() -> None:
     files = SimFiles()
     host, clock = machine(files)
     store = await open_store(files, host=host)
@@ -214,7 +214,7 @@ async def test_an_entry_of_a_delay_says_when_the_message_is_due_by_its_stamp_als
 
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(0, 1_000))
-def test_the_search_finds_the_first_with_the_time_whatever_the_stamps(found: list[int], asked: int) -> None:
+def test_search_finds_the_first_message_at_or_after_the_time_for_any_timestamps(found: list[int], asked: int) -> None:
     """As `Query.offset_by_time` goes over the stretches between steps."""
 
     async def main() -> None:
@@ -242,7 +242,7 @@ def test_the_search_finds_the_first_with_the_time_whatever_the_stamps(found: lis
     asyncio.run(main())
 
 
-def test_what_was_stamped_ahead_is_read_as_so_much_earlier_and_what_was_not_as_it_is() -> None:
+def test_timestamp_taken_ahead_is_corrected_by_the_step_and_others_are_unchanged() -> None:
     kept = StoreClock()
     for position, stamp in [(0, 100), (10, 3_700), (20, 3_701), (30, 102), (40, 200)]:
         kept.record_stamp(position, stamp)
@@ -254,12 +254,12 @@ def test_what_was_stamped_ahead_is_read_as_so_much_earlier_and_what_was_not_as_i
 
 @pytest.mark.parametrize("steps", [[], [ClockStep(30, -3_599, 102, 10)]])
 @pytest.mark.parametrize("reading", [None, ClockReading("boot-1", 7, 9, 10)])
-def test_what_a_snapshot_keeps_of_them_comes_back(steps: list[ClockStep], reading: ClockReading | None) -> None:
+def test_snapshot_restores_the_store_clock(steps: list[ClockStep], reading: ClockReading | None) -> None:
     plain = StoreClock(5, steps, reading).plain()
     again = stamps_of(5, plain)
     assert (again.newest_ms, again.steps, again.plain()) == (5, steps, plain)
 
 
-def test_a_snapshot_of_an_older_version_has_steps_back_alone() -> None:
+def test_snapshot_of_an_older_version_has_backward_steps_only() -> None:
     assert stamps_of(5, [[30, 3_701, 102]]).steps == [ClockStep(30, 102 - 3_701, 102, 30)]
     assert stamps_of(5, []).steps == []

@@ -12,7 +12,7 @@ LOST = [*combinations(range(COUNT), 1), *combinations(range(COUNT), 2), (0, 1, 2
 
 
 @pytest.mark.parametrize("lost", LOST)
-async def test_no_message_with_the_asked_time_is_skipped(lost: tuple[int, ...]) -> None:
+async def test_search_by_time_with_lost_messages_skips_no_remaining_message(lost: tuple[int, ...]) -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host)

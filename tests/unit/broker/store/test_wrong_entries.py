@@ -21,7 +21,7 @@ def wrong(files: SimFiles, first: int, count: int, position: int) -> None:
 
 @pytest.mark.parametrize("position", [-1, -5, -4_863_123_275_888_359_608])
 @pytest.mark.parametrize(("first", "count"), [(0, 1), (0, 2), (4, 1), (9, 1), (0, 10)])
-async def test_an_entry_with_a_negative_place_hides_no_message(first: int, count: int, position: int) -> None:
+async def test_entry_with_a_negative_position_hides_no_message(first: int, count: int, position: int) -> None:
     files = SimFiles()
     store = await open_store(files, **SMALL)
     bodies = [b"m%d" % number for number in range(10)]
@@ -38,7 +38,7 @@ async def test_an_entry_with_a_negative_place_hides_no_message(first: int, count
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("clean", [False, True])
-async def test_an_entry_below_where_the_log_began_at_the_snapshot_hides_no_message(clean: bool, count: int) -> None:
+async def test_entry_below_the_log_start_at_the_snapshot_hides_no_message(clean: bool, count: int) -> None:
     files = SimFiles()
     store = await open_store(files, **SMALL, log_bytes_max=1)
     for number in range(2):
@@ -57,8 +57,8 @@ async def test_an_entry_below_where_the_log_began_at_the_snapshot_hides_no_messa
     await store.close()
 
 
-async def test_an_entry_that_is_too_low_in_the_middle_hides_no_message_from_retention() -> None:
-    """The search meets it first."""
+async def test_entry_with_a_too_low_position_in_the_middle_hides_no_message_from_retention() -> None:
+    """The search reads it first."""
     files = SimFiles()
     store = await open_store(files, **SMALL, log_bytes_max=1, queue_tail_bytes=20)
     for number in range(2):
@@ -76,7 +76,7 @@ async def test_an_entry_that_is_too_low_in_the_middle_hides_no_message_from_rete
     await store.close()
 
 
-async def test_entries_that_wait_to_be_written_have_a_limit_over_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entries_waiting_to_be_written_are_limited_over_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild, "WAITING_BYTES_MAX", 50 * ENTRY_BYTES)
     files = SimFiles()
     store = await open_store(files, **SMALL)
