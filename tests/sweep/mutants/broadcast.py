@@ -49,7 +49,7 @@ def the_file_is_ahead(patch: Patches) -> None:
     patch.set(LocalProgress, "note", ahead)
 
 
-@mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_no_message_is_handled_before_its_queues_start_is_in_the_file")
+@mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_queue_is_not_consumed_before_its_start_offset_is_saved")
 def a_start_is_not_awaited(patch: Patches) -> None:
     """Where a member begins in a queue is in its file before the first message is handled."""
 
@@ -173,7 +173,9 @@ def went_back_is_not_noticed(patch: Patches) -> None:
     patch.set(LocalSession, "went_back", lambda self, party, first, end: None)
 
 
-@mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_a_member_that_began_a_queue_again_has_done_so_after_a_crash_too")
+@mutant(
+    WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_restart_of_a_queue_from_its_beginning_survives_a_crash_of_the_member"
+)
 def going_back_is_not_awaited(patch: Patches) -> None:
     """The offset at which a member begins a queue again is in its file before the first message is handled."""
     patch.set(LocalProgress, "restart_at", lambda self, own, offset: self._set(own.queue, SavedProgress(offset, 0)))
@@ -185,7 +187,7 @@ def a_member_forgets_where_it_was(patch: Patches) -> None:
     patch.set(LocalOffsets, "place", lambda self, queue: None)
 
 
-@mutant(WORLD, aimed="tests/unit/client/test_offset_file.py::test_a_second_consumer_is_told_to_take_a_name_of_its_own")
+@mutant(WORLD, aimed="tests/unit/client/test_offset_file.py::test_offset_file_in_use_is_rejected_with_advice_to_set_instance_name")
 def two_members_share_a_file(patch: Patches) -> None:
     """Two consumers never share a file."""
     opened = OffsetFile.open

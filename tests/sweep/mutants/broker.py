@@ -257,7 +257,7 @@ def no_queue_free(patch: Patches) -> None:
     patch.set(PendingEffects, "notify_topic_free", lambda self, group, topic: None)
 
 
-@mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_what_is_sent_to_new_queues_is_consumed_soon")
+@mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_messages_in_new_queues_are_consumed_within_seconds")
 def new_layouts_are_not_told(patch: Patches) -> None:
     """Subscribers of a topic are notified of its new layout."""
     patch.set(PendingEffects, "notify_layout_changed", lambda self, topic: None)

@@ -31,7 +31,7 @@ def no_deadline(patch: Patches) -> None:
 @mutant(
     "late",
     "pause",
-    aimed="tests/unit/client/test_lease_timers.py::test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered",
+    aimed="tests/unit/client/test_lease_timers.py::test_connection_proves_nothing_before_its_first_lock_response",
 )
 def proof_before_lock(patch: Patches) -> None:
     """On a new connection there is no proof of life until the response to its first LOCK."""
@@ -84,13 +84,13 @@ def not_fenced_at_the_drain_limit(patch: Patches) -> None:
     patch.set(QueueOwnership, "tick", unfenced)
 
 
-@mutant("late", "churn", aimed="tests/unit/client/test_ownership.py::test_every_pair_goes_where_the_table_says_and_nowhere_else")
+@mutant("late", "churn", aimed="tests/unit/client/test_ownership.py::test_each_state_and_event_pair_follows_the_transition_table")
 def release_not_awaited(patch: Patches) -> None:
     """A released queue is acquired again only after the response to the release."""
     patch.set(ownership, "TRANSITIONS", {**ownership.TRANSITIONS, (OwnershipState.RELEASING, OwnershipEvent.SENT): OwnershipState.GONE})
 
 
-@mutant("pause", "churn", aimed="tests/unit/client/test_ownership.py::test_a_queue_is_not_locked_again_while_its_old_listener_runs")
+@mutant("pause", "churn", aimed="tests/unit/client/test_ownership.py::test_queue_is_not_locked_again_while_its_old_call_runs")
 def locked_while_an_old_call_runs(patch: Patches) -> None:
     """A queue whose old listener still runs in this process is not locked again by it."""
     patch.set(QueueOwnership, "may_acquire", property(lambda self: self.state is OwnershipState.WANTED))
@@ -133,14 +133,14 @@ def drained_before_leaving(patch: Patches) -> None:
 @mutant(
     "disk",
     "broker",
-    aimed="tests/unit/client/test_push_consumer_life.py::test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it_on_the_list",
+    aimed="tests/unit/client/test_push_consumer_life.py::test_heartbeat_in_flight_during_a_stop_does_not_rejoin_the_group",
 )
 def left_once(patch: Patches) -> None:
     """A heartbeat on its way when a consumer leaves does not keep it on the list."""
     patch.set(Membership, "_leave_again", lambda self, link: None)
 
 
-@mutant("late", "swarm", aimed="tests/unit/client/test_rebalance.py::test_a_list_without_me_is_no_list")
+@mutant("late", "swarm", aimed="tests/unit/client/test_rebalance.py::test_member_list_without_this_member_is_ignored")
 def a_list_without_me_is_believed(patch: Patches) -> None:
     """A member list without this client is not used: heartbeat, ask again, drop nothing."""
 
@@ -154,7 +154,8 @@ def a_list_without_me_is_believed(patch: Patches) -> None:
 
 
 @mutant(
-    "single", aimed="tests/unit/client/test_broker_session.py::test_an_empty_sync_leaves_every_third_of_the_grace_while_a_queue_is_held"
+    "single",
+    aimed="tests/unit/client/test_broker_session.py::test_empty_sync_is_sent_every_third_of_the_grace_period_while_a_queue_is_held",
 )
 def no_proof_of_life(patch: Patches) -> None:
     """A session sends a request every grace/3 while it holds a lock, and every 5 s in any case."""
@@ -164,7 +165,7 @@ def no_proof_of_life(patch: Patches) -> None:
 @mutant(
     "net",
     "machines",
-    aimed="tests/unit/client/test_broker_session.py::test_one_empty_sync_unanswered_for_the_grace_closes_the_connection_and_reconnects",
+    aimed="tests/unit/client/test_broker_session.py::test_empty_sync_without_response_for_the_grace_period_triggers_a_reconnect",
 )
 def silence_is_not_watched(patch: Patches) -> None:
     """An empty SYNC without a response within the grace ends the connection."""
@@ -185,9 +186,7 @@ def late_results_are_not_offered(patch: Patches) -> None:
     patch.set(QueueOwnership, "lock_item", without)
 
 
-@mutant(
-    "late", aimed="tests/unit/client/test_instance.py::test_a_link_is_up_after_the_answered_heartbeat_and_each_connect_has_a_higher_number"
-)
+@mutant("late", aimed="tests/unit/client/test_instance.py::test_link_is_up_after_the_heartbeat_response_and_connection_numbers_increase")
 def newest_session_dials_under_an_old_number(patch: Patches) -> None:
     """HEART_BEAT carries a connection number that rises with each connect."""
     describe = Instance._describe
@@ -207,7 +206,7 @@ def what_drains_is_not_named(patch: Patches) -> None:
     patch.set(QueueOwnership, "lock_item", lambda self: None if self.state is OwnershipState.DRAINING else lock_item(self))
 
 
-@mutant("late", aimed="tests/unit/client/test_ownership.py::test_a_release_on_the_way_is_not_named_in_lock")
+@mutant("late", aimed="tests/unit/client/test_ownership.py::test_queue_with_a_release_in_flight_is_not_named_in_lock")
 def a_release_on_its_way_is_named(patch: Patches) -> None:
     """LOCK does not name a queue whose release has left on this connection."""
     patch.set(ownership, "_HOLDING", ownership._HOLDING | {OwnershipState.RELEASED})
@@ -219,14 +218,14 @@ def only_the_clock_asks_for_queues(patch: Patches) -> None:
     patch.set(LockSchedule, "trigger", lambda self: None)
 
 
-@mutant("handover", aimed="tests/unit/client/test_lease_timers.py::test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer")
+@mutant("handover", aimed="tests/unit/client/test_lease_timers.py::test_trigger_during_a_lock_sends_another_after_its_response")
 def a_reason_during_a_lock_is_forgotten(patch: Patches) -> None:
     """A reason that comes while a LOCK is in flight sends another one after it."""
     trigger = LockSchedule.trigger
     patch.set(LockSchedule, "trigger", lambda self: None if self.in_flight else trigger(self))
 
 
-@mutant("net", "swarm", aimed="tests/unit/client/test_rebalance.py::test_each_broker_shares_its_own_queues_among_its_own_list")
+@mutant("net", "swarm", aimed="tests/unit/client/test_rebalance.py::test_queues_of_each_broker_are_divided_among_the_members_in_its_list")
 def one_list_deals_all_queues(patch: Patches) -> None:
     """The queues of a broker are dealt among those whom that broker lists."""
 
@@ -240,7 +239,7 @@ def one_list_deals_all_queues(patch: Patches) -> None:
     patch.set(rebalance, "_by_broker", dealt)
 
 
-@mutant("broker", "power", aimed="tests/unit/client/test_rebalance.py::test_an_older_list_is_not_taken_over_and_a_broker_that_restarted_is")
+@mutant("broker", "power", aimed="tests/unit/client/test_rebalance.py::test_older_member_list_is_ignored_unless_its_term_is_higher")
 def lists_are_counted_without_the_term(patch: Patches) -> None:
     """The lists of a broker that was started again are newer than all before: a version is (term, counter)."""
 

@@ -63,7 +63,7 @@ def send_backs_are_not_awaited(patch: Patches) -> None:
 
 @mutant(
     WORLD,
-    aimed="tests/unit/client/test_concurrently.py::test_what_could_not_be_sent_back_is_called_again_whenever_its_call_ended",
+    aimed="tests/unit/client/test_concurrently.py::test_failed_send_back_repeats_the_call_however_long_the_call_took",
 )
 def ended_calls_run_too_long(patch: Patches) -> None:
     """A call that has ended is not sent back for running too long."""
@@ -197,7 +197,7 @@ def whatever_stands_there_is_copied(patch: Patches) -> None:
 
 @mutant(
     WORLD,
-    aimed="tests/unit/client/test_delayed_send.py::test_a_refusal_behind_a_try_that_may_be_stored_does_not_say_that_nothing_is",
+    aimed="tests/unit/client/test_delayed_send.py::test_delayed_send_refused_after_an_unknown_attempt_has_outcome_unknown",
 )
 def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
     """A delayed send that may be stored does not end as not stored."""
@@ -222,7 +222,7 @@ def what_waits_outlives_its_topic(patch: Patches) -> None:
     patch.set(GroupTopics, "deleted_since", lambda self, topic, counter: False)
 
 
-@mutant("concurrent", aimed="tests/unit/client/test_delayed_send.py::test_what_is_no_level_is_refused_with_the_list")
+@mutant("concurrent", aimed="tests/unit/client/test_delayed_send.py::test_delay_that_matches_no_level_is_rejected_with_the_list_of_levels")
 def any_delay_is_a_level(patch: Patches) -> None:
     """A delay that is not a level of the broker is refused, not rounded."""
     patch.set(DelayedDelivery, "find_delay_level", lambda self, delay_ms: 1)

@@ -10,25 +10,25 @@ from sweep.mutants.registry import Patches, mutant
 
 DEADLINES_TEST = "tests/unit/client/test_send_deadlines.py"
 CAPACITY_TEST = (
-    "tests/unit/client/test_above_capacity.py::test_above_the_capacity_of_a_healthy_broker_no_send_ends_unknown_and_none_is_stored_twice"
+    "tests/unit/client/test_above_capacity.py::test_sends_above_a_brokers_capacity_never_end_unknown_and_are_stored_at_most_once"
 )
 MIXED_TEST = "tests/unit/client/test_mixed_deadlines.py"
 GATE_TEST = "tests/unit/client/test_in_flight_limit.py"
 
 
-@mutant("send", aimed=f"{DEADLINES_TEST}::test_a_send_ends_by_its_deadline_whatever_it_waits_for")
+@mutant("send", aimed=f"{DEADLINES_TEST}::test_send_ends_by_its_deadline_whatever_it_waits_for")
 def the_in_flight_limit_has_no_deadline(patch: Patches) -> None:
     """A send ends at its deadline also while it waits for the in-flight limit or its route."""
     patch.set(Expiry, "add", lambda self, deadline_ms, waiting: None)
 
 
-@mutant("send", aimed=f"{DEADLINES_TEST}::test_a_keyed_send_that_expires_at_the_limit_fails_what_waits_behind_it_and_no_other_key")
+@mutant("send", aimed=f"{DEADLINES_TEST}::test_keyed_send_that_expires_at_the_in_flight_limit_fails_only_later_sends_of_its_key")
 def what_expires_at_the_limit_fails_alone(patch: Patches) -> None:
     """A keyed send that expires while it waits for the in-flight limit fails the pending ones of its key after it."""
     patch.set(InFlightLimit, "_fail_later", InFlightLimit._leave)
 
 
-@mutant("send", aimed="tests/unit/client/test_many_queues.py::test_what_happens_costs_each_queue_once")
+@mutant("send", aimed="tests/unit/client/test_many_queues.py::test_cost_of_each_event_is_linear_in_the_queues")
 def each_queue_wakes_all_the_others(patch: Patches) -> None:
     """What happens to one queue costs the other queues nothing."""
     count = TopicMachine._count_stalled
@@ -48,13 +48,13 @@ def sends_are_written_however_little_time_is_left(patch: Patches) -> None:
     patch.set(BrokerState, "expected_ms", property(lambda self: 0))
 
 
-@mutant("send", aimed=f"{GATE_TEST}::test_a_waiter_that_was_admitted_and_has_not_run_is_refused_when_a_send_ahead_of_it_fails")
+@mutant("send", aimed=f"{GATE_TEST}::test_admitted_waiter_that_has_not_run_is_refused_if_an_earlier_send_of_its_key_fails")
 def what_is_admitted_is_not_refused(patch: Patches) -> None:
     """A keyed send that was admitted is refused as long as it has not run when one of its key ahead of it fails."""
     patch.set(InFlightLimit, "_refused_at", lambda self, waiter: None)
 
 
-@mutant("send", aimed=f"{MIXED_TEST}::test_a_frame_goes_on_for_the_sends_whose_deadline_has_not_come")
+@mutant("send", aimed=f"{MIXED_TEST}::test_expiry_of_one_send_does_not_abort_the_frame_of_the_others")
 def a_frame_ends_with_its_earliest_deadline(patch: Patches) -> None:
     """A send whose deadline comes while its frame is unanswered ends alone; the frame goes on for the others."""
     begin = InFlightFrame.begin

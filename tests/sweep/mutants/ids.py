@@ -34,7 +34,7 @@ def large_decompressed_bodies_are_kept(patch: Patches) -> None:
     patch.set(message, "BODY_CACHE_BYTES_MAX", 1 << 40)
 
 
-@mutant("swarm", aimed="tests/unit/client/test_many_held_queues.py::test_the_progress_of_one_queue_is_told_without_a_look_at_the_others")
+@mutant("swarm", aimed="tests/unit/client/test_many_held_queues.py::test_cost_of_a_commit_is_independent_of_the_number_of_held_queues")
 def each_commit_looks_at_all_queues(patch: Patches) -> None:
     """The progress of one queue costs the session no look at its other queues."""
     watch_calls = BrokerSession._watch_calls

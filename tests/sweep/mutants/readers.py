@@ -248,7 +248,7 @@ def copies_lose_their_flags(patch: Patches) -> None:
 
 @mutant(
     WORLD,
-    aimed="tests/unit/client/test_pull_consumer_seek.py::test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_come_back",
+    aimed="tests/unit/client/test_pull_consumer_seek.py::test_seek_and_pause_are_forgotten_when_the_queue_moves_to_another_member",
 )
 def what_was_asked_of_a_queue_comes_back(patch: Patches) -> None:
     """A pause, and a seek before its broker has responded, count while the queue is assigned."""

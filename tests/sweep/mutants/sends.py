@@ -60,7 +60,7 @@ def sequences_are_forgotten_at_a_start(patch: Patches) -> None:
 
 @mutant(
     "power",
-    aimed="tests/unit/client/test_producer_retries.py::test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_records",
+    aimed="tests/unit/client/test_producer_retries.py::test_lost_suffix_starts_a_new_epoch_with_the_same_records",
 )
 def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
     """A frame whose predecessors the broker lost begins a new epoch."""
@@ -118,7 +118,7 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
 @mutant(
     "send",
     "broker",
-    aimed="tests/unit/client/test_producer_refusals.py::test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on",
+    aimed="tests/unit/client/test_producer_refusals.py::test_sends_after_a_failed_send_of_their_key_fail_unsent_and_other_keys_continue",
 )
 def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     """If a keyed send fails, later ones of its key that wait fail unsent."""
@@ -129,7 +129,7 @@ def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
 @mutant(
     "send",
     "net",
-    aimed="tests/unit/client/test_producer_retries.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
+    aimed="tests/unit/client/test_producer_retries.py::test_moved_unkeyed_send_that_may_be_stored_never_fails_as_not_stored",
 )
 def moved_sends_end_as_not_stored(patch: Patches) -> None:
     """A send that left a queue which may have it does not end as not stored."""
@@ -196,9 +196,7 @@ def lower_producer_epochs_are_taken(patch: Patches) -> None:
     patch.set(sequence_table, "_other_epoch", taken)
 
 
-@mutant(
-    "send", "broker", aimed="tests/unit/client/test_producer_refusals.py::test_a_keyed_send_refused_by_its_broker_does_not_go_to_another"
-)
+@mutant("send", "broker", aimed="tests/unit/client/test_producer_refusals.py::test_refused_keyed_send_does_not_move_to_another_broker")
 def a_keyed_frame_moves(patch: Patches) -> None:
     """A keyed frame is tried again at its own queue, and nowhere else."""
 
@@ -210,7 +208,7 @@ def a_keyed_frame_moves(patch: Patches) -> None:
     patch.set(queue_machine, "seal_frame", unkeyed)
 
 
-@mutant("send", "net", aimed="tests/unit/client/test_producer.py::test_what_gathers_behind_a_frame_in_flight_leaves_as_one_frame")
+@mutant("send", "net", aimed="tests/unit/client/test_producer.py::test_sends_during_a_frame_in_flight_are_combined_into_one_frame")
 def frames_do_not_wait_for_each_other(patch: Patches) -> None:
     """One frame in flight per queue and producer."""
     write, answered = QueueMachine._write, QueueMachine.handle_response
@@ -232,13 +230,13 @@ def frames_do_not_wait_for_each_other(patch: Patches) -> None:
 LAYOUTS_TEST = "tests/unit/client/test_producer_layouts.py"
 
 
-@mutant("wipe", aimed=f"{LAYOUTS_TEST}::test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_it_was")
+@mutant("wipe", aimed=f"{LAYOUTS_TEST}::test_keyed_send_is_resent_unchanged_if_the_higher_layout_was_lost")
 def a_lost_layout_is_waited_for(patch: Patches) -> None:
     """A keyed send that was refused for a higher layout is tried as it was from time to time: that layout may be lost."""
     patch.set(queue_machine, "KEYED_AGAIN_MS", 1 << 40)
 
 
-@mutant("alter", aimed=f"{LAYOUTS_TEST}::test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_what_waits_behind_it")
+@mutant("alter", aimed=f"{LAYOUTS_TEST}::test_sends_refused_for_a_newer_layout_are_resent_before_later_sends")
 def what_is_refused_goes_to_the_end(patch: Patches) -> None:
     """Messages that are repeated after a refusal go before those sent later."""
     add = QueueMachine.add

@@ -1,4 +1,4 @@
-"""A producer above the capacity of its brokers: a send that can not be answered in time fails as not stored, and every other one is
+"""If a producer exceeds the capacity of its brokers, a send that can't get a response in time fails as not stored. Every other send is
 acknowledged."""
 
 import asyncio
@@ -25,7 +25,7 @@ STORED_MIN = 1_000
 """With 50 messages in flight and 200 ms for each response, some 1,250 are stored in the time of the test."""
 
 
-def answers_after(delays_ms: Callable[[int], int]) -> Step:
+def store_and_respond_after(delays_ms: Callable[[int], int]) -> Step:
     """Store a frame when it arrives and respond later."""
     number = 0
 
@@ -37,7 +37,7 @@ def answers_after(delays_ms: Callable[[int], int]) -> Step:
     return step
 
 
-class Forever:
+class RepeatedStep:
     """A script of one step."""
 
     def __init__(self, step: Step) -> None:
@@ -51,7 +51,7 @@ class Forever:
 
 
 async def flood(producer: Producer, per_second: int, keys: int) -> tuple[Counter[str], list[bytes]]:
-    """Sends at this rate; returns how many ended in which way, and the bodies of those that were acknowledged."""
+    """Send at this rate. Return the number of sends per outcome and the bodies of the acknowledged ones."""
     ends: Counter[str] = Counter()
     acknowledged: list[bytes] = []
 
@@ -87,9 +87,7 @@ USUAL |= {(0, "20 ms, each twentieth 500 ms", 1), (50, "20 ms, each twentieth 50
 
 
 @pytest.mark.parametrize(("keys", "latency", "brokers"), usually(USUAL, itertools.product([0, 50], LATENCIES, [1, 2])))
-async def test_above_the_capacity_of_a_healthy_broker_no_send_ends_unknown_and_none_is_stored_twice(
-    keys: int, latency: str, brokers: int
-) -> None:
+async def test_sends_above_a_brokers_capacity_never_end_unknown_and_are_stored_at_most_once(keys: int, latency: str, brokers: int) -> None:
     config = ProducerConfig(in_flight_count_max=50, send_timeout_ms=3_000, keyed_send_timeout_ms=3_000)
     names = ["a", "b"][:brokers]
     loop = asyncio.get_running_loop()
@@ -98,7 +96,7 @@ async def test_above_the_capacity_of_a_healthy_broker_no_send_ends_unknown_and_n
     async with fake_cluster(*names, topics={"t": 4}) as cluster, producing(cluster, config) as producer:
         await asyncio.gather(*[producer.send(message("first")) for _ in range(8)])
         for broker in cluster.brokers.values():
-            broker.script = Forever(answers_after(LATENCIES[latency]))  # type: ignore[assignment]
+            broker.script = RepeatedStep(store_and_respond_after(LATENCIES[latency]))  # type: ignore[assignment]
         ends, acknowledged = await flood(producer, 1_000, keys)
         assert ends.keys() == {"stored", Outcome.NOT_STORED.value}, ends
         stored = Counter(body for broker in cluster.brokers.values() for body in broker.stored if body != b"first")

@@ -1,4 +1,4 @@
-"""RocketMQ's strategies by name, in a whole cluster under a virtual clock: every queue has one owner, and an ordered group refuses some."""
+"""RocketMQ's allocation strategies in a simulated cluster: every queue has one owner, and ordered groups reject some strategies."""
 
 import itertools
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def held(consumer: PushConsumer) -> list[MessageQueue]:
 
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "by_broker"])
-def test_three_members_share_every_queue_and_two_share_it_again_when_one_is_gone(strategy: str, in_order: bool) -> None:
+def test_queues_are_divided_among_all_members_and_again_after_one_leaves(strategy: str, in_order: bool) -> None:
     async def main() -> None:
         async with TestCluster(brokers=2) as cluster, AsyncExitStack() as stack:
             await cluster.create_topic("orders", queues=6)
@@ -61,7 +61,7 @@ def test_three_members_share_every_queue_and_two_share_it_again_when_one_is_gone
     simulate(main)
 
 
-def test_a_room_that_fails_leaves_the_member_what_it_has() -> None:
+def test_failing_machine_room_lookup_keeps_the_current_assignment() -> None:
     rooms = {"ok": True}
 
     def room_of_member(_: str) -> str:
@@ -85,7 +85,7 @@ def test_a_room_that_fails_leaves_the_member_what_it_has() -> None:
     simulate(main)
 
 
-def test_members_must_agree_on_the_strategy_and_on_its_rooms() -> None:
+def test_member_with_another_strategy_or_other_rooms_is_rejected() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster:
             await cluster.create_topic("orders", queues=4)
@@ -99,7 +99,7 @@ def test_members_must_agree_on_the_strategy_and_on_its_rooms() -> None:
 
 
 @pytest.mark.parametrize("strategy", [ByConfig(()), MachineRoomNearby(lambda _: "a", lambda _: "a")])
-def test_what_members_could_differ_about_is_refused_to_an_ordered_group(strategy: Strategy) -> None:
+def test_ordered_consumer_rejects_strategies_on_which_members_could_disagree(strategy: Strategy) -> None:
     made = PushConsumer("billing", allocate=strategy)
     with pytest.raises(ConfigError, match=r"billing: allocate .* can't be used with @orderly, because members could disagree"):
         made.orderly(ordered)

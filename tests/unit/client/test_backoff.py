@@ -1,4 +1,4 @@
-"""How long a queue is left alone: pauses after refusals, distrust after frames that ended elsewhere."""
+"""Backoff of a producer's queue: pauses after refusals, distrust after frames that were moved to another broker."""
 
 import pytest
 
@@ -23,14 +23,14 @@ from lockstep.client.producer.broker_state import RESPONSES, BrokerState
         (1, True, 50),
     ],
 )
-def test_a_refusal_is_followed_by_the_brokers_pause_or_a_doubled_one(refusals: int, hint_ms: object, pause_ms: int) -> None:
+def test_refused_queue_pauses_for_the_brokers_hint_or_a_doubling_backoff(refusals: int, hint_ms: object, pause_ms: int) -> None:
     patience = QueueBackoff()
     patience.refusals = refusals
     patience.refused(hint_ms, 10_000)
     assert (patience.not_before_ms, patience.trusted_ms) == (10_000 + pause_ms, 0)
 
 
-def test_distrust_doubles_to_ten_seconds_and_ends_with_a_stored_frame() -> None:
+def test_distrust_of_a_broker_doubles_up_to_ten_seconds_and_resets_after_a_stored_frame() -> None:
     patience = QueueBackoff()
     for seconds in (1, 2, 4, 8, 10, 10):
         patience.frame_lost(5_000)
@@ -45,7 +45,7 @@ def test_distrust_doubles_to_ten_seconds_and_ends_with_a_stored_frame() -> None:
     assert (patience.not_before_ms, patience.trusted_ms) == (0, 0)
 
 
-def test_a_response_is_expected_within_twice_the_slowest_of_the_recent_ones() -> None:
+def test_expected_response_time_is_twice_the_slowest_recent_response() -> None:
     broker = BrokerState("a")
     assert broker.expected_ms == 0
     broker.record_response(300)

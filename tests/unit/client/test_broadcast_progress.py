@@ -27,7 +27,7 @@ from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.broadcast_world import DONE, GROUP, TOPIC, bodies, world
 
 
-def test_a_killed_member_repeats_at_most_a_second_and_loses_nothing() -> None:
+def test_killed_broadcast_member_loses_no_message_and_repeats_at_most_one_second() -> None:
     async def main() -> None:
         async with world() as w:
             at: dict[bytes, list[float]] = {}
@@ -62,7 +62,7 @@ def test_a_killed_member_repeats_at_most_a_second_and_loses_nothing() -> None:
     simulate(main)
 
 
-def test_a_power_cut_loses_no_message_either() -> None:
+def test_power_cut_of_a_broadcast_member_loses_no_message() -> None:
     async def main() -> None:
         async with world() as w:
             seen: Counter[bytes] = Counter()
@@ -90,7 +90,7 @@ def test_a_power_cut_loses_no_message_either() -> None:
     simulate(main)
 
 
-def test_a_failure_is_counted_through_a_restart() -> None:
+def test_attempt_count_continues_after_a_restart() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             attempts: list[int] = []
@@ -111,7 +111,7 @@ def test_a_failure_is_counted_through_a_restart() -> None:
     simulate(main)
 
 
-def test_every_grant_has_a_higher_epoch_also_after_a_restart() -> None:
+def test_each_grant_has_a_higher_epoch_even_across_restarts() -> None:
     async def main() -> None:
         async with world(queues=3) as w:
             for _ in range(3):
@@ -123,7 +123,7 @@ def test_every_grant_has_a_higher_epoch_also_after_a_restart() -> None:
     simulate(main)
 
 
-def test_commit_each_waits_for_the_file() -> None:
+def test_commit_each_writes_the_offset_file_before_the_next_call() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             seen: list[bytes] = []
@@ -152,7 +152,7 @@ def test_commit_each_waits_for_the_file() -> None:
     simulate(main)
 
 
-def test_members_go_on_when_their_broker_was_killed() -> None:
+def test_broadcast_members_resume_after_a_broker_kill() -> None:
     async def main() -> None:
         async with world(queues=2) as w, w.member("one"), w.member("two"):
             await w.send(*bodies(0, 10))
@@ -167,8 +167,8 @@ def test_members_go_on_when_their_broker_was_killed() -> None:
     simulate(main)
 
 
-def test_a_broker_that_lost_a_part_of_its_log_gives_everything_that_is_there() -> None:
-    """The file is ahead of the broker's queue, as after a power cut of the broker under async flush: others have those offsets now."""
+def test_member_restarts_the_queue_if_its_saved_offset_is_past_the_end_of_the_brokers_log() -> None:
+    """The file is ahead of the broker's queue, as after a power cut of the broker under async flush: new messages reuse those offsets."""
 
     async def main() -> None:
         async with world(queues=1) as w:
@@ -190,7 +190,7 @@ def test_a_broker_that_lost_a_part_of_its_log_gives_everything_that_is_there() -
     simulate(main)
 
 
-def test_a_member_that_began_a_queue_again_has_done_so_after_a_crash_too() -> None:
+def test_restart_of_a_queue_from_its_beginning_survives_a_crash_of_the_member() -> None:
     """The member is killed after it went back and before its file was written; then the queue grows beyond its earlier offset."""
 
     async def main() -> None:
@@ -231,7 +231,7 @@ def test_a_member_that_began_a_queue_again_has_done_so_after_a_crash_too() -> No
     simulate(main)
 
 
-def test_no_message_is_handled_before_its_queues_start_is_in_the_file() -> None:
+def test_queue_is_not_consumed_before_its_start_offset_is_saved() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             member = w.bare("one", consume_from_where=ConsumeFromWhere.LAST_OFFSET).subscribe("later")
@@ -259,7 +259,7 @@ def test_no_message_is_handled_before_its_queues_start_is_in_the_file() -> None:
     simulate(main)
 
 
-def test_a_queue_that_its_layout_takes_away_keeps_its_place_for_when_it_is_back() -> None:
+def test_offset_of_a_removed_queue_is_kept_until_the_queue_returns() -> None:
     async def main() -> None:
         async with world(queues=2) as w:
             admin = AdminClient(Host.current(), w.cluster.nameserver)

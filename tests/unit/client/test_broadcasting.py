@@ -33,7 +33,7 @@ from support.broadcast_world import DONE, GROUP, LATER, TOPIC, bodies, world
 
 
 @pytest.mark.parametrize("kind", ["member", "ordered"])
-def test_every_member_has_every_message_and_goes_on_behind_it_after_a_restart(kind: str) -> None:
+def test_each_broadcast_member_gets_every_message_once_across_a_restart(kind: str) -> None:
     async def main() -> None:
         async with world(brokers=2) as w:
             await w.send(*bodies(0, 40))
@@ -55,7 +55,7 @@ def test_every_member_has_every_message_and_goes_on_behind_it_after_a_restart(ki
         (ConsumeFromWhere.TIMESTAMP, [b"new"]),
     ],
 )
-def test_a_new_member_begins_where_its_policy_says(where: ConsumeFromWhere, expected: list[bytes]) -> None:
+def test_new_broadcast_member_starts_at_consume_from_where(where: ConsumeFromWhere, expected: list[bytes]) -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             await w.send(b"old")
@@ -70,7 +70,7 @@ def test_a_new_member_begins_where_its_policy_says(where: ConsumeFromWhere, expe
     simulate(main)
 
 
-def test_a_topic_that_is_created_again_is_consumed_from_its_beginning_whatever_the_policy_says() -> None:
+def test_recreated_topic_is_consumed_from_its_beginning_even_with_last_offset() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             await w.send(*bodies(0, 5))
@@ -92,7 +92,7 @@ def test_a_topic_that_is_created_again_is_consumed_from_its_beginning_whatever_t
     simulate(main)
 
 
-def test_a_queue_that_was_added_while_a_member_was_away_is_consumed_from_its_beginning() -> None:
+def test_queue_added_while_a_member_is_offline_is_consumed_from_its_beginning() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             admin = AdminClient(Host.current(), w.cluster.nameserver)
@@ -111,7 +111,7 @@ def test_a_queue_that_was_added_while_a_member_was_away_is_consumed_from_its_beg
 
 
 @pytest.mark.parametrize("answer", [LATER, ValueError("no")], ids=["later", "raises"])
-def test_what_a_concurrent_listener_fails_is_dropped(answer: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_broadcast_message_that_a_concurrent_listener_fails_is_dropped(answer: object, caplog: pytest.LogCaptureFixture) -> None:
     def judge(message: MessageExt) -> object:
         if message.body != b"bad":
             return DONE
@@ -134,7 +134,7 @@ def test_what_a_concurrent_listener_fails_is_dropped(answer: object, caplog: pyt
     assert "message.dropped" in caplog.text
 
 
-def test_an_ordered_listener_that_fails_holds_up_its_own_queue_here_and_nobody_elses() -> None:
+def test_failing_ordered_broadcast_listener_blocks_only_its_own_queue_on_that_member() -> None:
     async def main() -> None:
         async with world(queues=2) as w:
             fails = {b"0": 3}
@@ -158,7 +158,7 @@ def test_an_ordered_listener_that_fails_holds_up_its_own_queue_here_and_nobody_e
     simulate(main)
 
 
-def test_a_group_is_broadcasting_or_clustering_and_never_both() -> None:
+def test_member_with_another_message_model_is_rejected() -> None:
     async def main() -> None:
         async with world() as w:
             clustering = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
@@ -178,7 +178,7 @@ def test_a_group_is_broadcasting_or_clustering_and_never_both() -> None:
     simulate(main)
 
 
-def test_a_second_member_of_one_name_is_refused_and_the_first_goes_on() -> None:
+def test_second_broadcast_member_with_the_same_name_is_rejected() -> None:
     async def main() -> None:
         async with world() as w:
             async with w.member("one"):
@@ -193,7 +193,7 @@ def test_a_second_member_of_one_name_is_refused_and_the_first_goes_on() -> None:
     simulate(main)
 
 
-def test_what_admin_tools_say_of_the_group_is_true() -> None:
+def test_broadcast_group_status_has_members_but_no_owners_or_lag_and_reset_is_rejected() -> None:
     async def main() -> None:
         async with world(queues=2) as w:
             await w.send(*bodies(0, 10))
@@ -210,7 +210,7 @@ def test_what_admin_tools_say_of_the_group_is_true() -> None:
     simulate(main)
 
 
-def test_stopping_lets_a_running_call_finish_and_keeps_its_result() -> None:
+def test_stop_waits_for_a_running_call_and_saves_its_result() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             done: list[bytes] = []
@@ -237,7 +237,7 @@ def test_stopping_lets_a_running_call_finish_and_keeps_its_result() -> None:
     simulate(main)
 
 
-def test_its_health_is_good_as_long_as_its_brokers_are_there() -> None:
+def test_broadcast_member_is_healthy_while_its_brokers_are_reachable() -> None:
     async def main() -> None:
         async with world() as w, w.member("one") as member:
             await w.cluster.advance(seconds=2)
@@ -254,7 +254,7 @@ def test_its_health_is_good_as_long_as_its_brokers_are_there() -> None:
     simulate(main)
 
 
-def test_a_concurrent_call_that_runs_too_long_holds_progress_up_no_more() -> None:
+def test_concurrent_call_past_its_timeout_does_not_block_progress() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             made = w.bare("one", consume_timeout_ms=2_000, stop_timeout_ms=100)
@@ -276,7 +276,7 @@ def test_a_concurrent_call_that_runs_too_long_holds_progress_up_no_more() -> Non
     simulate(main)
 
 
-def test_a_call_that_outlasts_its_limit_is_reported_and_then_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_cancels_a_hanging_call_and_leaves_its_message_uncommitted(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             told: list[float] = []

@@ -1,4 +1,4 @@
-"""The session with a broker, in virtual time: proof of life, LOCK, SYNC, fences, rebalance. Each interleaving was a hole once."""
+"""A consumer's session with a broker, in virtual time: liveness, LOCK, SYNC, fencing, rebalance. Each test reproduces a former bug."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from support.session_kit import EMPTY_SYNC, LOCK, SYNC
 pytestmark = pytest.mark.frozen_clock
 
 
-async def test_an_empty_sync_leaves_every_third_of_the_grace_while_a_queue_is_held() -> None:
+async def test_empty_sync_is_sent_every_third_of_the_grace_period_while_a_queue_is_held() -> None:
     async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         await advance(1.5)  # the LOCK after the first second proves life too
@@ -28,7 +28,7 @@ async def test_an_empty_sync_leaves_every_third_of_the_grace_while_a_queue_is_he
         assert len(a.server.endpoints) == 1
 
 
-async def test_the_grace_is_the_one_that_the_last_grant_carried() -> None:
+async def test_grace_period_is_taken_from_the_last_grant() -> None:
     async with frozen_cluster() as cluster, consuming(cluster, Handled()) as consumer:
         a = cluster["a"]
         a.grace_ms = 9_000
@@ -39,7 +39,7 @@ async def test_the_grace_is_the_one_that_the_last_grant_carried() -> None:
         assert consumer.health().brokers[0].grace_ms == 9_000
 
 
-async def test_an_empty_sync_leaves_every_5_s_while_nothing_is_held() -> None:
+async def test_empty_sync_is_sent_every_5_s_while_no_queue_is_held() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         a.lists_only[G] = ["zz"]
@@ -50,7 +50,7 @@ async def test_an_empty_sync_leaves_every_5_s_while_nothing_is_held() -> None:
             assert 2 <= len(a.received(SYNC)) - before <= 3
 
 
-async def test_proof_of_life_overtakes_a_commit_that_waits_for_the_disk() -> None:
+async def test_empty_sync_proves_liveness_while_a_commit_is_pending() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled):
@@ -80,7 +80,7 @@ async def test_no_more_than_one_sync_with_items_is_in_flight() -> None:
             assert [item.offset for item in a.sync_items()] == [1, 5]
 
 
-async def test_past_proven_and_grace_no_batch_starts_cancelled_is_set_and_what_was_fetched_is_kept() -> None:
+async def test_expired_lease_cancels_calls_starts_no_batch_and_keeps_fetched_messages() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0", b"1", b"2"])
@@ -110,7 +110,7 @@ async def test_past_proven_and_grace_no_batch_starts_cancelled_is_set_and_what_w
             ]
 
 
-async def test_time_in_which_the_machine_slept_counts_against_what_is_proven() -> None:
+async def test_lease_expires_during_system_sleep() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         clock = cluster.host.clock
@@ -126,7 +126,7 @@ async def test_time_in_which_the_machine_slept_counts_against_what_is_proven() -
             assert handled.bodies == [b"0"]
 
 
-async def test_what_is_proven_is_when_the_question_left_not_when_the_answer_came() -> None:
+async def test_lease_is_measured_from_the_send_time_of_the_sync_request() -> None:
     async with frozen_cluster() as cluster, consuming(cluster, Handled()) as consumer:
         a = cluster["a"]
         await advance(1.5)
@@ -142,7 +142,7 @@ async def test_what_is_proven_is_when_the_question_left_not_when_the_answer_came
         assert 600 <= broker.proven_ago_ms < 700
 
 
-async def test_whoever_waits_for_cancelled_is_woken_when_proof_lapses() -> None:
+async def test_waiting_on_cancelled_wakes_when_the_lease_expires() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         woken: list[int] = []
@@ -162,7 +162,7 @@ async def test_whoever_waits_for_cancelled_is_woken_when_proof_lapses() -> None:
             a.answer_kept()
 
 
-async def test_a_late_answer_on_the_same_connection_lets_the_calls_go_on() -> None:
+async def test_late_sync_response_on_the_same_connection_resumes_calls() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled):
@@ -178,7 +178,7 @@ async def test_a_late_answer_on_the_same_connection_lets_the_calls_go_on() -> No
             assert a.received(RequestCode.HEART_BEAT)[-1].connection == 1
 
 
-async def test_after_a_reconnect_no_commit_leaves_before_the_first_lock_is_answered() -> None:
+async def test_no_commit_is_sent_after_a_reconnect_before_the_first_lock_response() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
@@ -195,7 +195,7 @@ async def test_after_a_reconnect_no_commit_leaves_before_the_first_lock_is_answe
             assert a.committed(G, "orders", 0) == 1
 
 
-async def test_a_result_that_ends_past_the_deadline_is_still_offered_with_its_epoch() -> None:
+async def test_result_after_the_lease_expires_is_committed_with_its_epoch() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
@@ -213,7 +213,7 @@ async def test_a_result_that_ends_past_the_deadline_is_still_offered_with_its_ep
             assert a.committed(G, "orders", 0) == 1
 
 
-async def test_one_empty_sync_unanswered_for_the_grace_closes_the_connection_and_reconnects() -> None:
+async def test_empty_sync_without_response_for_the_grace_period_triggers_a_reconnect() -> None:
     async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         await advance(1.5)
@@ -228,7 +228,7 @@ async def test_one_empty_sync_unanswered_for_the_grace_closes_the_connection_and
         assert a.received(RequestCode.HEART_BEAT)[-1].connection == first + 1
 
 
-async def test_on_a_new_connection_nothing_is_proven_until_its_first_lock_is_answered() -> None:
+async def test_new_connection_grants_no_lease_until_its_first_lock_response() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled):

@@ -1,4 +1,4 @@
-"""Settings that can't be are refused by name."""
+"""Invalid settings are rejected with an error that names them."""
 
 import inspect
 import re
@@ -27,19 +27,19 @@ from lockstep.client.sync import Producer as BlockingProducer
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 
 
-def test_nameservers_come_as_one_text_or_as_a_list() -> None:
+def test_nameservers_are_accepted_as_a_string_or_a_list() -> None:
     assert nameserver_addresses("h:1") == ("h:1",)
     assert nameserver_addresses(" h:1 ; g:65535;h:1;") == ("h:1", "g:65535")
     assert nameserver_addresses(["h:1", "[::1]:2"]) == ("h:1", "[::1]:2")
 
 
 @pytest.mark.parametrize("address", ["", ";", "host", "host:", ":1", "h:0", "h:65536", "h:" + "9" * 5_000, "h:x", "h:１"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_invalid_nameserver_address_is_rejected(address: str) -> None:
     with pytest.raises(ConfigError, match="nameserver"):
         nameserver_addresses(address)
 
 
-def test_limits_must_be_positive_and_fit_a_frame() -> None:
+def test_producer_limits_must_be_positive_and_fit_a_frame() -> None:
     with pytest.raises(ConfigError, match=r"^send_timeout_ms is 0: expected an integer of at least 1"):
         ProducerConfig(send_timeout_ms=0)
     with pytest.raises(ConfigError, match=r"send_timeout_ms is 0\.5"):
@@ -53,12 +53,12 @@ def test_limits_must_be_positive_and_fit_a_frame() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 0.5, True, "3"])
-def test_a_send_has_at_least_a_millisecond(timeout_ms: object) -> None:
+def test_send_timeout_below_one_millisecond_is_rejected(timeout_ms: object) -> None:
     with pytest.raises(LocalProtocolError, match=r"timeout_ms is .*at least 1"):
         check_terms(timeout_ms, "stored")  # type: ignore[arg-type]
 
 
-def test_a_misspelt_durability_is_refused() -> None:
+def test_unknown_durability_is_rejected() -> None:
     with pytest.raises(LocalProtocolError, match=r"require is 'durably'"):
         check_terms(None, "durably")
     check_terms(1, "durable")
@@ -75,7 +75,7 @@ CLIENTS = [
 
 
 @pytest.mark.parametrize(("user", "config"), [*CLIENTS, (Client, ClientConfig)])
-def test_every_setting_is_in_the_signature_with_its_default(user: type, config: type) -> None:
+def test_signature_lists_every_setting_with_its_default(user: type, config: type) -> None:
     shown = inspect.signature(user).parameters
     if user is not Client:
         assert list(shown)[:2] == ["group", "nameserver"]
@@ -84,7 +84,7 @@ def test_every_setting_is_in_the_signature_with_its_default(user: type, config: 
 
 
 @pytest.mark.parametrize(("user", "config"), CLIENTS)
-def test_an_unknown_setting_names_the_class_that_was_called_and_what_was_meant(user: type, config: type) -> None:
+def test_error_for_an_unknown_setting_names_the_class_and_suggests_a_setting(user: type, config: type) -> None:
     name = fields(config)[0].name
     with pytest.raises(TypeError, match=rf"^{user.__name__}\(\) has no setting '{name}x': did you mean '{name}'\?$"):
         user("group", **{f"{name}x": 1})
@@ -99,7 +99,7 @@ def test_an_unknown_setting_names_the_class_that_was_called_and_what_was_meant(u
 
 
 @pytest.mark.parametrize(("user", "config"), CLIENTS)
-def test_a_missing_or_surplus_argument_names_the_class_that_was_called(user: type, config: type) -> None:
+def test_error_for_a_missing_or_surplus_argument_names_the_class(user: type, config: type) -> None:
     with pytest.raises(TypeError, match=rf"^{user.__name__}\(\): missing a required argument: 'group'$"):
         user()
     with pytest.raises(TypeError, match=rf"^{user.__name__}\(\): too many positional arguments$"):
@@ -109,13 +109,13 @@ def test_a_missing_or_surplus_argument_names_the_class_that_was_called(user: typ
 
 
 @pytest.mark.parametrize(("user", "config"), CLIENTS)
-def test_an_address_without_a_port_is_refused_at_once(user: type, config: type) -> None:
+def test_address_without_a_port_is_rejected_by_the_constructor(user: type, config: type) -> None:
     with pytest.raises(ConfigError, match='nameserver address "localhost": expected HOST:PORT'):
         user("group", nameserver="localhost")
 
 
 @pytest.mark.parametrize("user", [PushConsumer, PullConsumer, Producer])
-def test_an_argument_of_another_type_is_refused_at_once(user: type) -> None:
+def test_argument_of_the_wrong_type_is_rejected_by_the_constructor(user: type) -> None:
     with pytest.raises(ConfigError, match=r"^client is '127.0.0.1:9876': expected a Client or None$"):
         user("group", client="127.0.0.1:9876")
     with pytest.raises(ConfigError, match=r"^nameserver is 9876: expected "):
@@ -123,7 +123,7 @@ def test_an_argument_of_another_type_is_refused_at_once(user: type) -> None:
 
 
 @pytest.mark.parametrize("config", [ClientConfig, ConsumerConfig, ProducerConfig, PullConsumerConfig, Backoff, OrderedRetry, LatencyFaults])
-def test_every_number_has_a_range_and_both_of_its_ends_are_accepted(config: type) -> None:
+def test_numeric_settings_accept_exactly_their_declared_range(config: type) -> None:
     for setting in fields(config):
         limits = declared_range(setting)
         if limits is None:
@@ -131,7 +131,7 @@ def test_every_number_has_a_range_and_both_of_its_ends_are_accepted(config: type
             continue
         for number in (limits.low, limits.high):
             if number is not None:
-                assert getattr(config(**{**BESIDE.get(setting.name, {}), setting.name: number}), setting.name) == number
+                assert getattr(config(**{**REQUIRED_WITH.get(setting.name, {}), setting.name: number}), setting.name) == number
         for number in (limits.low - 1, None if limits.high is None else limits.high + 1):
             if number is not None:
                 with pytest.raises(ConfigError, match=rf"^{setting.name} is {number}: expected .*{re.escape(str(limits))}"):
@@ -142,5 +142,5 @@ def declared_range(setting: "Field[Any]") -> Range | None:
     return next((each for each in getattr(setting.type, "__metadata__", ()) if isinstance(each, Range)), None)
 
 
-BESIDE: dict[str, dict[str, object]] = {"max_ms": {"first_ms": 1}}
-"""Settings that another one at the end of its range needs."""
+REQUIRED_WITH: dict[str, dict[str, object]] = {"max_ms": {"first_ms": 1}}
+"""Other settings that a setting at the end of its range requires."""

@@ -1,4 +1,4 @@
-"""Compressed bodies on every way into and out of the log: stored small, seen plain."""
+"""Bodies are stored compressed by every send method and delivered uncompressed to every kind of consumer."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def is_small(message: MessageExt) -> bool:
     return message.sys_flag == 0x301 and message.body_bytes < len(LARGE) // 4
 
 
-def test_every_way_of_sending_compresses_and_every_listener_sees_the_plain_body() -> None:
+def test_every_send_method_compresses_and_listeners_get_the_uncompressed_body() -> None:
     """Also for retries, dead letters and delays: the broker copies the stored body."""
     sent = {kind: b"%s %s" % (kind.encode(), LARGE) for kind in ("send", "keyed", "batch", "oneway", "delayed")}
     tries: dict[bytes, int] = {}
@@ -86,7 +86,7 @@ def test_every_way_of_sending_compresses_and_every_listener_sees_the_plain_body(
     assert all(map(is_small, ordered + dead))
 
 
-def test_who_pulls_sees_the_plain_body_too() -> None:
+def test_pull_consumer_gets_the_uncompressed_body() -> None:
     async def main() -> list[MessageExt]:
         async with TestCluster(brokers=1) as cluster:
             await cluster.create_topic("orders", queues=1)
@@ -105,7 +105,7 @@ def test_who_pulls_sees_the_plain_body_too() -> None:
 
 
 @pytest.mark.parametrize(("config", "small"), [(ON, True), (OFF, False)])
-def test_it_is_a_setting_of_the_producer(config: ProducerConfig, small: bool) -> None:
+def test_compress_over_bytes_none_disables_compression(config: ProducerConfig, small: bool) -> None:
     found: list[MessageExt] = []
 
     async def main() -> None:
@@ -130,13 +130,13 @@ def test_it_is_a_setting_of_the_producer(config: ProducerConfig, small: bool) ->
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "4096"])
-def test_a_limit_that_is_none_is_refused(limit: object) -> None:
+def test_invalid_compress_over_bytes_is_rejected(limit: object) -> None:
     with pytest.raises(ConfigError, match="compress_over_bytes"):
         ProducerConfig(compress_over_bytes=limit)  # type: ignore[arg-type]
 
 
-def test_rubbish_that_is_marked_as_compressed_is_a_poisoned_message_and_no_more() -> None:
-    """Some other client stored it. It fails by its name, goes the way of every message that fails, and its queue goes on."""
+def test_invalid_compressed_body_fails_only_its_own_message() -> None:
+    """Another client stored the body. Reading it raises, the message is retried and dead-lettered, and its queue continues."""
     wrong: list[str] = []
     taken: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""Concurrent consumers under kills, pauses and restarts from a seed: every message is handled or a dead letter."""
+"""Concurrent consumers under seeded kills, pauses and restarts: every message is consumed or dead-lettered."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStat
 
 
 @pytest.mark.parametrize("seed", seeds(3, 8))
-def test_whatever_dies_every_acknowledged_message_is_handled_or_dead(seed: int) -> None:
+def test_every_acknowledged_message_is_consumed_or_dead_lettered_despite_faults(seed: int) -> None:
     dice = random.Random(seed)
     handled: set[bytes] = set()
     acknowledged: set[bytes] = set()

@@ -78,8 +78,8 @@ async def world(queues: int = 2, **settings: Any) -> AsyncIterator[World]:
             yield World(cluster, producer)
 
 
-async def dead(world: World, group: str = GROUP) -> list[bytes]:
-    """The bodies in the group's dead-letter topic."""
+async def dead_letters(world: World, group: str = GROUP) -> list[bytes]:
+    """Return the bodies in the group's dead-letter topic."""
     found: list[bytes] = []
     reader = PushConsumer(f"{group}-morgue", nameserver=world.cluster.nameserver)
     reader.subscribe(f"%DLQ%{group}")
@@ -94,7 +94,7 @@ async def dead(world: World, group: str = GROUP) -> list[bytes]:
     return found
 
 
-def test_every_message_is_handled_once_and_the_next_consumer_goes_on_behind() -> None:
+def test_each_message_is_consumed_once_and_the_next_consumer_resumes_after_it() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(*(b"%d" % i for i in range(50)))
@@ -109,7 +109,7 @@ def test_every_message_is_handled_once_and_the_next_consumer_goes_on_behind() ->
     simulate(main)
 
 
-def test_a_failed_message_comes_again_by_rocketmqs_table_and_the_others_go_on() -> None:
+def test_failed_message_is_redelivered_with_rocketmqs_retry_delays_without_blocking_others() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             async with w.consumer(lambda message: LATER if message.body == b"bad" and message.reconsume_times < 4 else DONE):
@@ -126,7 +126,7 @@ def test_a_failed_message_comes_again_by_rocketmqs_table_and_the_others_go_on() 
 @pytest.mark.parametrize(
     ("answer", "calls"), [(None, [0]), ("nonsense", [0, 1]), (ValueError("no"), [0, 1])], ids=["none", "nonsense", "raises"]
 )
-def test_none_means_done_and_nonsense_or_an_exception_later(answer: object, calls: list[int]) -> None:
+def test_listener_result_none_acknowledges_and_invalid_results_and_exceptions_retry(answer: object, calls: list[int]) -> None:
     def judge(message: MessageExt) -> object:
         if message.reconsume_times:
             return DONE
@@ -143,7 +143,7 @@ def test_none_means_done_and_nonsense_or_an_exception_later(answer: object, call
     simulate(main)
 
 
-def test_ack_index_says_how_much_of_a_batch_is_done() -> None:
+def test_messages_after_ack_index_are_redelivered() -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             calls: list[list[bytes]] = []
@@ -167,14 +167,14 @@ def test_ack_index_says_how_much_of_a_batch_is_done() -> None:
     simulate(main)
 
 
-def test_after_the_last_retry_it_is_a_dead_letter() -> None:
+def test_message_is_dead_lettered_after_its_last_retry() -> None:
     async def main() -> None:
         async with world() as w:
             async with w.consumer(lambda _: LATER, max_reconsume_times=2):
                 await w.send(b"poison")
                 await w.cluster.advance(seconds=120)
                 assert [times for _, _, times in w.seen] == [0, 1, 2]
-            assert await dead(w) == [b"poison"]
+            assert await dead_letters(w) == [b"poison"]
             assert [(told.queue.topic, told.attempts, told.error) for told in w.dead_lettered] == [(f"%RETRY%{GROUP}", 3, "failed 3 times")]
 
     simulate(main)
@@ -184,7 +184,9 @@ QUICK_LEVELS_MS = (1_000,) * 18
 
 
 @pytest.mark.parametrize("levels_ms", usually([(QUICK_LEVELS_MS,)], [(QUICK_LEVELS_MS,), (LEVELS_MS,)]), ids=["1 s each", "the table"])
-def test_sixteen_retries_by_default_then_the_dead_letter_queue(levels_ms: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_is_retried_sixteen_times_by_default_and_then_dead_lettered(
+    levels_ms: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(BrokerConfig, "delay_levels_ms", lambda _: levels_ms)
 
     async def main() -> None:
@@ -193,25 +195,25 @@ def test_sixteen_retries_by_default_then_the_dead_letter_queue(levels_ms: tuple[
                 await w.send(b"poison")
                 await w.cluster.advance(seconds=sum(levels_ms[2:]) // 1_000 + 30)
                 assert [times for _, _, times in w.seen] == list(range(17))
-            assert await dead(w) == [b"poison"]
+            assert await dead_letters(w) == [b"poison"]
 
     simulate(main)
 
 
-def test_two_brokers_that_make_the_dead_letter_topic_at_once_keep_the_letters_of_both() -> None:
-    """Both write a first layout of it, one of which wins: the other's queue is added to that one with its next registration."""
+def test_concurrent_creation_of_the_dead_letter_topic_by_two_brokers_keeps_every_dead_letter() -> None:
+    """Both write a first layout. One wins, and the other broker's queue is added to it at that broker's next registration."""
 
     async def main() -> None:
         async with world(queues=2) as w:
             async with w.consumer(lambda _: LATER, max_reconsume_times=0):
                 await w.send(*(b"%d" % i for i in range(8)))
                 await w.cluster.advance(seconds=60)
-            assert sorted(await dead(w)) == [b"%d" % i for i in range(8)]
+            assert sorted(await dead_letters(w)) == [b"%d" % i for i in range(8)]
 
     simulate(main)
 
 
-def test_the_listener_chooses_the_delay_or_gives_up() -> None:
+def test_listener_chooses_the_retry_delay_or_dead_letters_the_message() -> None:
     async def main() -> None:
         async with world() as w:
             consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
@@ -229,13 +231,13 @@ def test_the_listener_chooses_the_delay_or_gives_up() -> None:
                 await w.cluster.advance(seconds=30)
             assert len(at) == 2
             assert 1 <= at[1] - at[0] < 2
-            assert await dead(w) == [b"x"]
+            assert await dead_letters(w) == [b"x"]
 
     simulate(main)
 
 
-def test_progress_stops_at_the_smallest_unfinished_message() -> None:
-    """A consumer that is killed during a call leaves only that message and the later ones of its queue to be repeated."""
+def test_committed_offset_does_not_pass_the_lowest_unfinished_message() -> None:
+    """After a consumer is killed during a call, only that message and the later ones of its queue are redelivered."""
 
     async def main() -> None:
         async with world(queues=1, brokers=1) as w:
@@ -264,7 +266,7 @@ def test_progress_stops_at_the_smallest_unfinished_message() -> None:
     simulate(main)
 
 
-def test_so_many_calls_at_a_time_and_no_more_over_all_queues() -> None:
+def test_concurrency_limits_the_calls_across_all_queues() -> None:
     async def main() -> None:
         async with world(queues=4) as w:
             running = most = 0
@@ -288,7 +290,7 @@ def test_so_many_calls_at_a_time_and_no_more_over_all_queues() -> None:
     simulate(main)
 
 
-def test_a_call_that_runs_too_long_is_reported_and_its_messages_come_again() -> None:
+def test_call_past_consume_timeout_is_cancelled_and_its_messages_are_redelivered_once() -> None:
     async def main() -> None:
         async with world() as w:
             told: list[bool] = []
@@ -301,7 +303,7 @@ def test_a_call_that_runs_too_long_is_reported_and_its_messages_come_again() -> 
                 if messages[0].reconsume_times == 0:
                     told.append(await context.cancelled.wait())
                     await asyncio.sleep(1)
-                    return LATER  # counts no more: else there were two copies
+                    return LATER  # ignored after the timeout: otherwise there would be two copies
                 return DONE
 
             async with consumer:
@@ -313,7 +315,7 @@ def test_a_call_that_runs_too_long_is_reported_and_its_messages_come_again() -> 
     simulate(main)
 
 
-def test_a_send_back_that_fails_is_called_again_here_after_five_seconds() -> None:
+def test_failed_send_back_repeats_the_call_locally_after_five_seconds() -> None:
     async def main() -> None:
         async with world(queues=1, brokers=1) as w:
             async with w.consumer(lambda message: LATER if len(w.seen) == 1 else DONE) as consumer:
@@ -344,7 +346,7 @@ def test_a_send_back_that_fails_is_called_again_here_after_five_seconds() -> Non
         (QueryNotFoundError("retention has removed it"), ["send_back.refused"] * 2),
     ],
 )
-def test_why_a_message_could_not_be_sent_back_is_told_and_a_refusal_for_good_once_a_message(
+def test_each_failed_send_back_is_logged_and_a_permanent_refusal_once_per_message(
     error: LockstepError, told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -371,8 +373,8 @@ def test_why_a_message_could_not_be_sent_back_is_told_and_a_refusal_for_good_onc
 
 
 @pytest.mark.parametrize("takes_s", [0.5, 1.5, 2.5])
-def test_what_could_not_be_sent_back_is_called_again_whenever_its_call_ended(takes_s: float) -> None:
-    """Send-backs wait 2 s for a response that never comes. The call ends before it counts as too long, or is sent back for that."""
+def test_failed_send_back_repeats_the_call_however_long_the_call_took(takes_s: float) -> None:
+    """Send-backs wait 2 s for a response that never arrives. The call ends before its timeout, or is sent back because of it."""
 
     async def main() -> None:
         async with world(queues=1, brokers=1) as w:
@@ -408,8 +410,8 @@ def test_what_could_not_be_sent_back_is_called_again_whenever_its_call_ended(tak
     simulate(main)
 
 
-def test_progress_does_not_pass_what_could_not_be_sent_back() -> None:
-    """The consumer that leaves before it could try again leaves it to the next one."""
+def test_committed_offset_does_not_pass_a_message_whose_send_back_failed() -> None:
+    """If the consumer stops before it can retry, the next consumer gets the message."""
 
     async def main() -> None:
         async with world(queues=1, brokers=1) as w:
@@ -432,7 +434,7 @@ def test_progress_does_not_pass_what_could_not_be_sent_back() -> None:
     simulate(main)
 
 
-def test_two_members_share_the_queues_and_a_stop_hands_them_over() -> None:
+def test_two_members_divide_the_queues_and_a_stopped_members_queues_move_to_the_other() -> None:
     async def main() -> None:
         async with world(queues=4) as w:
             first, second = w.consumer(), w.consumer()
@@ -450,7 +452,7 @@ def test_two_members_share_the_queues_and_a_stop_hands_them_over() -> None:
     simulate(main)
 
 
-def test_consumption_goes_on_after_each_kind_of_broker_restart_and_nothing_is_lost() -> None:
+def test_consumption_resumes_without_loss_after_a_broker_kill_or_stop() -> None:
     async def main() -> None:
         async with world(queues=2, brokers=1) as w, w.consumer():
             for number, end in enumerate((w.cluster.kill, w.cluster.stop, w.cluster.kill)):
@@ -465,7 +467,7 @@ def test_consumption_goes_on_after_each_kind_of_broker_restart_and_nothing_is_lo
 
 
 @pytest.mark.parametrize("point", list(ConsumeFromWhere))
-def test_a_new_group_begins_where_it_says_and_later_messages_are_not_skipped(point: ConsumeFromWhere) -> None:
+def test_new_group_starts_at_consume_from_where_and_skips_no_later_message(point: ConsumeFromWhere) -> None:
     async def main() -> None:
         async with world(queues=1) as w:
             times: list[int] = []
@@ -485,7 +487,7 @@ def test_a_new_group_begins_where_it_says_and_later_messages_are_not_skipped(poi
     simulate(main)
 
 
-def test_a_topic_that_is_made_later_is_consumed_from_its_first_message() -> None:
+def test_topic_created_after_the_consumer_is_consumed_from_its_first_message() -> None:
     async def main() -> None:
         async with TestCluster() as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
             w = World(cluster, producer)
@@ -498,7 +500,7 @@ def test_a_topic_that_is_made_later_is_consumed_from_its_first_message() -> None
     simulate(main)
 
 
-def test_a_plain_listener_runs_in_threads() -> None:
+def test_synchronous_concurrent_listener_is_called() -> None:
     async def main() -> None:
         async with world() as w:
             consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
@@ -518,7 +520,7 @@ def test_a_plain_listener_runs_in_threads() -> None:
     simulate(main)
 
 
-def test_a_stop_waits_for_the_running_call_and_its_message_is_done() -> None:
+def test_stop_waits_for_the_running_call_and_commits_its_message() -> None:
     async def main() -> None:
         async with world() as w:
             consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
@@ -542,7 +544,7 @@ def test_a_stop_waits_for_the_running_call_and_its_message_is_done() -> None:
     simulate(main)
 
 
-def test_a_pause_calls_no_listener_and_resume_goes_on() -> None:
+def test_pause_stops_listener_calls_until_resume() -> None:
     async def main() -> None:
         async with world() as w, w.consumer() as consumer:
             consumer.pause()
@@ -556,7 +558,7 @@ def test_a_pause_calls_no_listener_and_resume_goes_on() -> None:
     simulate(main)
 
 
-def test_an_ordered_member_is_refused_in_a_concurrent_group() -> None:
+def test_ordered_member_is_rejected_by_a_concurrent_group() -> None:
     async def main() -> None:
         async with world() as w, w.consumer():
             other = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
@@ -571,7 +573,7 @@ def test_an_ordered_member_is_refused_in_a_concurrent_group() -> None:
     simulate(main)
 
 
-def test_bad_input_is_reported_at_once() -> None:
+def test_invalid_group_second_listener_and_invalid_concurrency_are_rejected() -> None:
     consumer = PushConsumer("g" * 121, nameserver="127.0.0.1:1")
     with pytest.raises(LocalProtocolError, match="at most 120"):
         consumer.concurrently(lambda messages, context: None)

@@ -1,4 +1,4 @@
-"""Hooks observe every call of a listener in its own context, and nothing that they do changes a call."""
+"""Hooks observe every listener call in its own context and can't change its result."""
 
 import contextvars
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Trace:
 
 
 class Broken:
-    """Raises whatever happens."""
+    """A hook that raises in every method."""
 
     def before_consume(self, consuming: Consuming) -> None:
         raise RuntimeError("before")
@@ -69,7 +69,7 @@ def consumed(listener: Any, hooks: Sequence[Any], bodies: Sequence[bytes], *, co
     simulate(main)
 
 
-def test_hooks_surround_each_call_in_its_own_context_whatever_becomes_of_it() -> None:
+def test_consume_hooks_wrap_each_call_in_its_context_whatever_its_result() -> None:
     seen: list[Any] = []
     spans: list[str] = []
     results: list[Any] = [ConsumeOrderlyStatus.SUCCESS, ValueError("no"), ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, None]
@@ -96,7 +96,7 @@ def test_hooks_surround_each_call_in_its_own_context_whatever_becomes_of_it() ->
     assert spans == ["two-span"] * 4
 
 
-def test_a_plain_and_a_concurrent_listener_have_them_too() -> None:
+def test_consume_hooks_wrap_calls_of_synchronous_concurrent_listeners() -> None:
     seen: list[Any] = []
     spans: list[str] = []
 
@@ -109,7 +109,7 @@ def test_a_plain_and_a_concurrent_listener_have_them_too() -> None:
     assert spans == ["one-span"]
 
 
-def test_a_broken_hook_is_no_failure_of_the_call() -> None:
+def test_exception_in_a_consume_hook_does_not_fail_the_call() -> None:
     seen: list[bytes] = []
 
     async def listen(messages: Sequence[MessageExt], _: OrderlyContext) -> ConsumeOrderlyStatus:

@@ -1,7 +1,7 @@
-"""A consumer under a broker that cuts, stalls, steals, and moves its queues: seeded universes in virtual time, then calm.
+"""A consumer whose broker cuts connections, stalls, and moves queues: seeded faults in virtual time, then a period without faults.
 
-Held throughout: no commit covers a message whose call has not ended with SUCCESS; one call per queue at a time; a call's fence is a granted
-epoch and never falls within a queue. Held after calm: every message is committed.
+Invariants throughout: no commit covers a message whose call has not ended with SUCCESS; a queue has one call at a time; the fence of a call
+is a granted epoch and never decreases within a queue. At the end every message is committed.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.frozen_clock
 QUEUES = 3
 
 
-class Witness:
-    """The listener, and the laws that hold while it is called."""
+class CheckingListener:
+    """A listener that checks the invariants of its own calls and records violations in `wrong`."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -68,7 +68,7 @@ class Witness:
         broker.on_commit.append(committed)
 
 
-def mischief(random: Random, broker: FakeBroker) -> None:
+def inject_fault(random: Random, broker: FakeBroker) -> None:
     key = (G, "orders", random.randrange(QUEUES))
     match random.randrange(9):
         case 0:
@@ -90,7 +90,7 @@ def mischief(random: Random, broker: FakeBroker) -> None:
             broker.lists_only.clear()
 
 
-async def storm(cluster: FakeCluster, witness: Witness, random: Random) -> None:
+async def inject_faults_then_check(cluster: FakeCluster, witness: CheckingListener, random: Random) -> None:
     stored: dict[tuple[str, int], int] = defaultdict(int)
     for _ in range(60):
         broker = cluster.brokers[random.choice(["a", "b"])]
@@ -99,7 +99,7 @@ async def storm(cluster: FakeCluster, witness: Witness, random: Random) -> None:
             broker.store("orders", queue_id, [b"%d" % i for i in range(count)])
             stored[broker.name, queue_id] += count
         else:
-            mischief(random, broker)
+            inject_fault(random, broker)
         await advance(random.choice([0.01, 0.03, 0.1, 0.3, 1]))
     for broker in cluster.brokers.values():
         broker.answer_kept()
@@ -115,14 +115,14 @@ async def storm(cluster: FakeCluster, witness: Witness, random: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(3, 8))
-async def test_nothing_is_lost_skipped_or_called_twice_at_once(seed: int) -> None:
+async def test_no_message_is_lost_or_skipped_and_calls_of_a_queue_never_overlap(seed: int) -> None:
     random = Random(seed)
-    witness = Witness(random)
+    witness = CheckingListener(random)
     options = {"batch_count": random.choice([1, 3, 16]), "commit": random.choice(["interval", "each"]), "drain_timeout_ms": 2_000}
     retry = OrderedRetry(backoff=Backoff(10, 1.0))
     async with frozen_cluster("a", "b", topics={"orders": QUEUES}) as cluster:
         for broker in cluster.brokers.values():
             witness.watch(broker)
         async with consuming(cluster, witness, retry=retry, suspend_current_queue_time_ms=20, queue_count_max=20, **options):
-            await storm(cluster, witness, random)
+            await inject_faults_then_check(cluster, witness, random)
     assert not witness.wrong

@@ -1,4 +1,4 @@
-"""Creation of topics: brokers in name order, one layout, refusals."""
+"""create_topic: brokers in name order, one layout, errors."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from support.instance_kit import instance_of
 pytestmark = pytest.mark.simulated
 
 
-async def test_two_who_create_one_topic_at_once_end_with_one_layout() -> None:
+async def test_concurrent_creation_of_a_topic_yields_one_layout() -> None:
     async with fake_cluster("b", "a") as cluster:
         client = Client(cluster.nameserver)
         first, second = client.instance("g"), client.instance("g")
@@ -35,7 +35,7 @@ async def test_two_who_create_one_topic_at_once_end_with_one_layout() -> None:
         await second.close(group="g")
 
 
-async def test_creation_asks_in_name_order_and_goes_on_with_the_layout_that_is_there() -> None:
+async def test_topic_is_created_on_brokers_in_name_order_with_an_existing_layout() -> None:
     async with fake_cluster("b", "a") as cluster, instance_of(cluster) as instance:
         present = make_layout("t", "a", queues=9)
         cluster.brokers["a"].layouts["t"] = present
@@ -46,7 +46,7 @@ async def test_creation_asks_in_name_order_and_goes_on_with_the_layout_that_is_t
         assert [line for line in journal if "TOPIC" in line] == ["a UPDATE_AND_CREATE_TOPIC", "b UPDATE_AND_CREATE_TOPIC"]
 
 
-async def test_what_can_not_be_created_is_refused_by_name() -> None:
+async def test_create_topic_errors_state_the_reason() -> None:
     async with fake_cluster("a") as cluster, instance_of(cluster) as instance:
         with pytest.raises(LocalProtocolError, match="is a system topic"):
             await create_topic(instance, "TBW102", 4)

@@ -54,7 +54,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_every_level_arrives_at_its_time_and_none_early() -> None:
+def test_each_delay_level_is_delivered_on_time_and_never_early() -> None:
     async def main() -> None:
         async with TestCluster() as cluster, listening(cluster) as (producer, seen):
             began = now()
@@ -69,7 +69,7 @@ def test_every_level_arrives_at_its_time_and_none_early() -> None:
     simulate(main)
 
 
-def test_a_delay_that_is_a_level_is_taken_and_the_message_arrives_as_it_was_sent() -> None:
+def test_delay_equal_to_a_level_is_accepted_and_the_message_is_delivered_unchanged() -> None:
     async def main() -> None:
         async with TestCluster() as cluster, listening(cluster) as (producer, seen):
             message = Message("orders", b"x", tags="paid", keys=["a", "b"], properties={"tenant": "t"}, sharding_key="1001", flag=7)
@@ -101,7 +101,7 @@ def test_a_delay_that_is_a_level_is_taken_and_the_message_arrives_as_it_was_sent
         ({"delay_level": 1, "delay": timedelta(seconds=1)}, "give one of them"),
     ],
 )
-def test_what_is_no_level_is_refused_with_the_list(how: dict[str, Any], words: str) -> None:
+def test_delay_that_matches_no_level_is_rejected_with_the_list_of_levels(how: dict[str, Any], words: str) -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
             await cluster.create_topic("orders", queues=1)
@@ -111,7 +111,7 @@ def test_what_is_no_level_is_refused_with_the_list(how: dict[str, Any], words: s
     simulate(main)
 
 
-def test_the_table_is_rocketmqs_and_reads_every_unit() -> None:
+def test_delay_levels_equal_rocketmqs_and_parse_levels_reads_every_unit() -> None:
     assert [LEVELS_MS[level - 1] // 1000 for level in (1, 2, 3, 4, 5, 14, 15, 16, 17, 18)] == [
         1,
         5,
@@ -134,7 +134,7 @@ def test_the_table_is_rocketmqs_and_reads_every_unit() -> None:
             parse_levels(bad)
 
 
-def test_delayed_messages_survive_kills_and_an_orderly_restart_none_lost_none_early() -> None:
+def test_delayed_messages_survive_broker_restarts_and_are_never_early() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
             sent: dict[bytes, float] = {}
@@ -155,7 +155,7 @@ def test_delayed_messages_survive_kills_and_an_orderly_restart_none_lost_none_ea
     simulate(main)
 
 
-def test_a_delayed_message_goes_to_a_broker_that_lives() -> None:
+def test_delayed_message_is_sent_to_a_running_broker() -> None:
     async def main() -> None:
         async with TestCluster() as cluster, listening(cluster) as (producer, seen):
             await cluster.kill("broker-a")
@@ -167,7 +167,7 @@ def test_a_delayed_message_goes_to_a_broker_that_lives() -> None:
     simulate(main)
 
 
-def test_a_delayed_send_that_finds_no_broker_says_that_it_is_not_stored() -> None:
+def test_delayed_send_without_a_broker_fails_as_not_stored() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, _):
             await cluster.kill("broker-a")
@@ -185,7 +185,7 @@ def test_a_delayed_send_that_finds_no_broker_says_that_it_is_not_stored() -> Non
 
 
 @pytest.mark.parametrize("lost", [TransportError("the answer is lost"), BrokerSystemError("the handler failed behind the write")])
-def test_a_refusal_behind_a_try_that_may_be_stored_does_not_say_that_nothing_is(monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
+def test_delayed_send_refused_after_an_unknown_attempt_has_outcome_unknown(monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
             again, tries = DelayedSend._try, []
@@ -211,7 +211,7 @@ def test_a_refusal_behind_a_try_that_may_be_stored_does_not_say_that_nothing_is(
     simulate(main)
 
 
-def test_a_delayed_send_outlasts_the_restart_of_its_broker() -> None:
+def test_delayed_send_succeeds_across_a_broker_restart() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
             await cluster.kill("broker-a")
@@ -228,7 +228,7 @@ def test_a_delayed_send_outlasts_the_restart_of_its_broker() -> None:
 
 @pytest.mark.parametrize("how", [{"sharding_key": "1001"}, {}, {"selector": lambda queues, _: queues[7 % len(queues)]}])
 @pytest.mark.parametrize("maybe_stored", [False, True])
-def test_a_delayed_send_whose_topic_is_deleted_while_it_waits_for_its_broker_ends_then(how: dict[str, Any], maybe_stored: bool) -> None:
+def test_delayed_send_waiting_for_its_broker_fails_when_its_topic_is_deleted(how: dict[str, Any], maybe_stored: bool) -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, _):
             await cluster.kill("broker-a")

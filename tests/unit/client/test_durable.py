@@ -22,7 +22,9 @@ from lockstep.testing import TestCluster, simulate
         ("sync", "written", False),
     ],
 )
-def test_a_power_cut_leaves_what_was_asked_to_be_left(flush: str, require: Require, survive: bool, delay_level: int | None) -> None:
+def test_acknowledged_message_survives_a_power_cut_if_require_and_flush_guarantee_it(
+    flush: str, require: Require, survive: bool, delay_level: int | None
+) -> None:
     found: list[bytes] = []
 
     async def consume(cluster: TestCluster) -> None:

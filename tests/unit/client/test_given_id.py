@@ -1,4 +1,4 @@
-"""A producer with a given id: frames as they were cut, once each whoever sends them again; giving up is the end."""
+"""A producer with a given id: frames keep their records, resent frames are stored once, and a failure ends the queue."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -31,7 +31,7 @@ async def a_job(given_id: GivenId | None = JOB) -> AsyncIterator[tuple[FakeBroke
         yield cluster.brokers["a"], producer
 
 
-async def test_frames_leave_as_they_were_cut_at_the_given_place() -> None:
+async def test_frames_of_a_given_id_keep_their_records_and_sequences() -> None:
     async with a_job() as (broker, producer):
         results = await asyncio.gather(*(producer.send_records(QUEUE, *frame(*bodies)) for bodies in ((b"1", b"2"), (b"3",), (b"4",))))
         assert [one.bodies for one in broker.sends] == [[b"1", b"2"], [b"3"], [b"4"]]
@@ -41,7 +41,7 @@ async def test_frames_leave_as_they_were_cut_at_the_given_place() -> None:
 
 
 @pytest.mark.parametrize("trouble", [lose_answer, ignore, store_and_hang_up, refuse(SystemBusyError("later"))])
-async def test_an_unacknowledged_frame_is_sent_again_byte_for_byte_and_stored_once(trouble: object) -> None:
+async def test_unacknowledged_frame_is_resent_unchanged_and_stored_once(trouble: object) -> None:
     async with a_job() as (broker, producer):
         broker.script.append(trouble)  # type: ignore[arg-type]
         await producer.send_records(QUEUE, *frame(b"1"))
@@ -49,7 +49,7 @@ async def test_an_unacknowledged_frame_is_sent_again_byte_for_byte_and_stored_on
         assert broker.stored == [b"1"]
 
 
-async def test_a_job_that_begins_again_has_its_frames_stored_once() -> None:
+async def test_restarted_job_with_the_same_given_id_stores_its_frames_once() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         for _ in range(2):
             async with Producer("job", nameserver=cluster.nameserver, given_id=JOB) as producer:
@@ -58,7 +58,7 @@ async def test_a_job_that_begins_again_has_its_frames_stored_once() -> None:
 
 
 @pytest.mark.parametrize("refusal", [OutOfSequenceError("a suffix was lost"), NonDeterministicRetryError("other bytes")])
-async def test_a_refused_frame_fails_and_ends_the_queue_instead_of_a_new_epoch(
+async def test_refused_frame_of_a_given_id_fails_its_queue_without_a_new_epoch(
     refusal: OutOfSequenceError | NonDeterministicRetryError,
 ) -> None:
     async with a_job() as (broker, producer):
@@ -74,7 +74,7 @@ async def test_a_refused_frame_fails_and_ends_the_queue_instead_of_a_new_epoch(
         assert [one.bodies for one in broker.sends] == [[b"1"]]
 
 
-async def test_a_cancelled_frame_of_a_given_id_leaves_its_place_to_no_other() -> None:
+async def test_sequence_of_a_cancelled_frame_of_a_given_id_is_not_reused() -> None:
     held: list[Callable[[], None]] = []
     async with a_job() as (broker, producer):
         broker.script.append(answer_later(held))
@@ -95,7 +95,7 @@ async def refused(send: Coroutine[Any, Any, SendResult]) -> SendResult | QueueUn
         return error
 
 
-async def test_without_a_given_id_a_lost_suffix_begins_a_new_epoch() -> None:
+async def test_lost_suffix_starts_a_new_epoch_without_a_given_id() -> None:
     async with a_job(None) as (broker, producer):
         broker.script.append(refuse(OutOfSequenceError("a suffix was lost")))
         await producer.send_records(QUEUE, *frame(b"1"))

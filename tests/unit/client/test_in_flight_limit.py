@@ -1,4 +1,4 @@
-"""The in-flight limit: first come, first served; no wait beyond a deadline; no leak when a waiter is cancelled."""
+"""The in-flight limit: waiters are admitted in arrival order, none waits past its deadline, and a cancelled waiter leaks no slot."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ QUEUE = MessageQueue("t", "a", 0)
 OTHER = MessageQueue("u", "a", 0)
 
 
-def new_gate(count_max: int, clock: Clock | None = None) -> InFlightLimit:
+def make_limit(count_max: int, clock: Clock | None = None) -> InFlightLimit:
     gate = InFlightLimit(count_max, 100)
     gate.begin(Expiry(clock or SetClock(0)), Failures())
     return gate
@@ -36,8 +36,8 @@ def refuse(gate: InFlightLimit, *keys: str) -> None:
     gate._failures.add(gate.refuse_later(QUEUE, keys))
 
 
-async def test_the_gate_shuts_at_its_count_or_its_bytes_and_opens_below() -> None:
-    gate = new_gate(2)
+async def test_in_flight_limit_is_reached_at_its_count_or_its_bytes() -> None:
+    gate = make_limit(2)
     gate.add(1, 10)
     assert not gate.shut
     gate.add(1, 10)
@@ -51,8 +51,8 @@ async def test_the_gate_shuts_at_its_count_or_its_bytes_and_opens_below() -> Non
     assert (gate.count, gate.byte_count, gate.shut) == (0, 0, False)
 
 
-async def test_waiters_enter_in_the_order_in_which_they_came() -> None:
-    gate = new_gate(1)
+async def test_waiters_are_admitted_in_arrival_order() -> None:
+    gate = make_limit(1)
     gate.add(1, 1)
     order: list[str] = []
     async with asyncio.TaskGroup() as group:
@@ -69,8 +69,8 @@ async def test_waiters_enter_in_the_order_in_which_they_came() -> None:
     assert (gate.count, gate.shut) == (0, False)
 
 
-async def test_a_cancelled_waiter_gives_its_place_to_the_next() -> None:
-    gate = new_gate(1)
+async def test_cancelled_waiter_releases_its_slot_to_the_next() -> None:
+    gate = make_limit(1)
     gate.add(1, 1)
     order: list[str] = []
     async with asyncio.TaskGroup() as group:
@@ -89,8 +89,8 @@ async def outcomes(*sends: "asyncio.Future[None]") -> list[type[BaseException] |
     return [None if error is None else type(error) for error in await asyncio.gather(*sends, return_exceptions=True)]
 
 
-async def test_waiters_behind_a_failed_key_are_refused_and_the_others_stay() -> None:
-    gate = new_gate(1)
+async def test_waiters_for_a_failed_key_are_refused_and_others_remain() -> None:
+    gate = make_limit(1)
     gate.add(1, 1)
     order: list[str] = []
     rows = [("bad", QUEUE), ("good", QUEUE), ("bad", OTHER), ("bad", QUEUE)]
@@ -105,8 +105,8 @@ async def test_waiters_behind_a_failed_key_are_refused_and_the_others_stay() -> 
     assert gate.count == 1
 
 
-async def test_a_key_stays_the_same_when_a_layout_gives_it_another_queue_and_a_queue_as_a_whole_is_itself_alone() -> None:
-    gate = new_gate(1)
+async def test_key_failure_applies_across_queues_and_queue_wide_failure_to_one_queue_only() -> None:
+    gate = make_limit(1)
     gate.add(1, 1)
     order: list[str] = []
     before, after = MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
@@ -120,8 +120,8 @@ async def test_a_key_stays_the_same_when_a_layout_gives_it_another_queue_and_a_q
     assert await outcomes(*sends) == [PrecedingSendError, None, PrecedingSendError]
 
 
-async def test_idle_ends_when_the_last_refused_waiter_has_ended_after_everything_in_flight() -> None:
-    gate = new_gate(1)
+async def test_idle_waits_until_refused_waiters_have_failed() -> None:
+    gate = make_limit(1)
     gate.add(1, 1)
     sends = [asyncio.ensure_future(enter(gate, "", [], "k")) for _ in range(2 * FAILURES_PER_TURN)]
     await turns(2)
@@ -133,8 +133,8 @@ async def test_idle_ends_when_the_last_refused_waiter_has_ended_after_everything
     assert set(await outcomes(*sends)) == {PrecedingSendError}
 
 
-async def test_who_finds_room_enters_behind_those_that_were_admitted_and_have_not_run() -> None:
-    gate = new_gate(2)
+async def test_new_send_is_ordered_after_admitted_waiters_that_have_not_run() -> None:
+    gate = make_limit(2)
     gate.add(1, 1)
     gate.add(1, 1)
     order: list[str] = []
@@ -150,8 +150,8 @@ async def test_who_finds_room_enters_behind_those_that_were_admitted_and_have_no
     assert order == ["first", "second"]
 
 
-async def test_what_waits_behind_a_refused_waiter_of_several_keys_is_refused_too_and_what_waits_before_it_is_not() -> None:
-    gate = new_gate(1)
+async def test_refusing_a_waiter_with_several_keys_refuses_later_waiters_of_each_key_but_no_earlier_one() -> None:
+    gate = make_limit(1)
     gate.add(1, 1)
     order: list[str] = []
     rows = [("b",), ("a", "b"), ("b", "c"), ("d",), ("c",)]
@@ -165,9 +165,9 @@ async def test_what_waits_behind_a_refused_waiter_of_several_keys_is_refused_too
     assert order == ["0", "3"]
 
 
-async def test_a_waiter_ends_at_its_deadline_with_what_waits_behind_it_for_the_same_key_and_frees_nobodys_place() -> None:
+async def test_expired_waiter_fails_later_waiters_of_its_key_and_releases_no_slot() -> None:
     clock = SetClock(0)
-    gate = new_gate(1, clock)
+    gate = make_limit(1, clock)
     gate.add(1, 1)
     order: list[str] = []
     rows = [("before", "k", 300), ("late", "k", 100), ("behind", "k", 300), ("other", "j", 300)]
@@ -190,9 +190,9 @@ async def test_a_waiter_ends_at_its_deadline_with_what_waits_behind_it_for_the_s
     assert order == ["before", "other"]
 
 
-async def test_thousands_that_expire_at_once_end_some_in_each_turn_in_the_order_of_their_deadlines() -> None:
+async def test_expired_waiters_fail_in_deadline_order_with_a_limit_per_loop_turn() -> None:
     clock = SetClock(0)
-    gate = new_gate(1, clock)
+    gate = make_limit(1, clock)
     gate.add(1, 1)
     count = 4 * EXPIRED_PER_TURN + 1
     sends = [asyncio.ensure_future(enter(gate, "", [], deadline_ms=1 + n % 2)) for n in range(count)]
@@ -213,8 +213,8 @@ async def test_thousands_that_expire_at_once_end_some_in_each_turn_in_the_order_
     assert not gate.shut
 
 
-async def test_those_that_have_ended_otherwise_are_not_kept_until_their_deadline() -> None:
-    gate = new_gate(1)
+async def test_finished_waiters_are_not_kept_until_their_deadline() -> None:
+    gate = make_limit(1)
     for _ in range(5_000):
         gate.add(1, 1)
         waiting = asyncio.ensure_future(enter(gate, "", []))
@@ -226,8 +226,8 @@ async def test_those_that_have_ended_otherwise_are_not_kept_until_their_deadline
     assert len(gate._expiry._heap) <= 512
 
 
-async def test_idle_waits_for_what_is_in_flight() -> None:
-    gate = new_gate(4)
+async def test_idle_waits_for_sends_in_flight() -> None:
+    gate = make_limit(4)
     await gate.idle()
     gate.add(2, 2)
     waiting = asyncio.ensure_future(gate.idle())
@@ -238,9 +238,9 @@ async def test_idle_waits_for_what_is_in_flight() -> None:
     await waiting
 
 
-async def test_a_waiter_that_was_admitted_and_has_not_run_is_refused_when_a_send_ahead_of_it_fails() -> None:
-    """Between the two there is a loop turn, and a frame may fail in it."""
-    gate = new_gate(1)
+async def test_admitted_waiter_that_has_not_run_is_refused_if_an_earlier_send_of_its_key_fails() -> None:
+    """A loop turn passes between admission and run, and a frame can fail in it."""
+    gate = make_limit(1)
     gate.add(1, 1)
     order: list[str] = []
     rows = ["k", "k", "j"]
@@ -256,8 +256,8 @@ async def test_a_waiter_that_was_admitted_and_has_not_run_is_refused_when_a_send
     assert (gate.count, gate.byte_count, gate.shut, gate._by_place) == (0, 0, False, {})
 
 
-async def test_thousands_behind_a_failed_key_end_some_in_each_turn_in_order_and_none_is_admitted_meanwhile() -> None:
-    gate = new_gate(1)
+async def test_waiters_for_a_failed_key_fail_in_order_with_a_limit_per_loop_turn_and_none_is_admitted() -> None:
+    gate = make_limit(1)
     gate.add(1, 1)
     count = 3 * FAILURES_PER_TURN + 1
     order: list[str] = []
@@ -265,7 +265,7 @@ async def test_thousands_behind_a_failed_key_end_some_in_each_turn_in_order_and_
     sends.append(asyncio.ensure_future(enter(gate, "other", order, "j")))
     await turns(1)
     waiters = list(gate._waiters.values())
-    with Steps("/producer/gate.py") as spent:
+    with Steps("/producer/flow_control.py") as spent:
         ending = gate.refuse_later(QUEUE, ["k"])
     assert spent.count < 20, "the work of the turn in which the key fails does not grow with the waiters"
     later = asyncio.ensure_future(enter(gate, "later", order, "k"))
@@ -284,8 +284,8 @@ async def test_thousands_behind_a_failed_key_end_some_in_each_turn_in_order_and_
     assert order == ["other", "later"], "a send of the key that came after the failure is admitted"
 
 
-async def test_an_admitted_send_that_can_not_be_answered_in_time_expires_with_what_waits_behind_it() -> None:
-    gate = new_gate(1)
+async def test_admitted_send_without_time_for_a_response_expires_with_later_sends_of_its_key() -> None:
+    gate = make_limit(1)
     gate.add(1, 1)
     order: list[str] = []
     late = asyncio.ensure_future(gate.enter(1, 1, [(QUEUE, ["k"])], 1_000, lambda: TimeoutError("late"), lambda: False))

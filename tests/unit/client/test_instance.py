@@ -1,4 +1,4 @@
-"""What producers and consumers share: one session, routes, links, membership."""
+"""The instance that producers and consumers share: session, routes, links, membership."""
 
 import asyncio
 from functools import partial
@@ -33,7 +33,7 @@ from support.loops import until
 pytestmark = pytest.mark.simulated
 
 
-async def test_what_is_given_one_client_shares_an_instance_until_the_last_gives_it_back() -> None:
+async def test_users_of_one_client_share_an_instance_until_the_last_closes_it() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         client = Client(cluster.nameserver)
         async with instance_of(cluster, client=client) as first:
@@ -52,7 +52,7 @@ async def test_what_is_given_one_client_shares_an_instance_until_the_last_gives_
             assert later.session != first.session
 
 
-async def test_each_event_loop_has_an_instance_of_its_own() -> None:
+async def test_each_event_loop_has_its_own_instance() -> None:
     client = Client("127.0.0.1:1")
     mine = client.instance()
 
@@ -67,7 +67,7 @@ async def test_each_event_loop_has_an_instance_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", [Producer, PushConsumer, PullConsumer])
-def test_a_client_and_a_nameserver_are_not_both_given(kind: type[Producer] | type[PushConsumer] | type[PullConsumer]) -> None:
+def test_client_is_mutually_exclusive_with_nameserver_and_host(kind: type[Producer] | type[PushConsumer] | type[PullConsumer]) -> None:
     with pytest.raises(ConfigError, match="give one of them"):
         kind("g", client=Client("127.0.0.1:1"), nameserver="127.0.0.1:1")
     with pytest.raises(ConfigError, match="HOST:PORT"):
@@ -78,14 +78,14 @@ def test_a_client_and_a_nameserver_are_not_both_given(kind: type[Producer] | typ
         kind("g", client=Client("127.0.0.1:1"), host=Host.real())
 
 
-def test_the_settings_of_a_client_are_checked() -> None:
+def test_client_settings_are_validated() -> None:
     with pytest.raises(ConfigError, match="heartbeat_interval_ms is 0: expected an integer of at least 1"):
         Client("127.0.0.1:1", heartbeat_interval_ms=0)
     with pytest.raises(TypeError, match="did you mean 'heartbeat_interval_ms'"):
         Client("127.0.0.1:1", heartbeat_interval=1)  # type: ignore[call-arg]
 
 
-async def test_a_second_consumer_of_one_group_gets_an_instance_of_its_own() -> None:
+async def test_second_consumer_of_a_group_gets_its_own_instance() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         share = partial(instance_of, cluster, client=Client(cluster.nameserver))
         async with share(group="billing") as first:
@@ -98,7 +98,7 @@ async def test_a_second_consumer_of_one_group_gets_an_instance_of_its_own() -> N
 
 
 @pytest.mark.real_network
-async def test_the_client_id_is_address_process_and_random_bits() -> None:
+async def test_client_id_contains_address_process_id_and_random_bits() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         address, _, rest = instance.client_id.partition("@")
         process, _, bits = rest.partition("#")
@@ -108,7 +108,7 @@ async def test_the_client_id_is_address_process_and_random_bits() -> None:
         assert len(bytes.fromhex(instance.session)) == 16
 
 
-async def test_a_nameserver_that_is_gone_or_knows_no_broker_is_left_for_the_next() -> None:
+async def test_client_skips_nameservers_that_are_unreachable_or_know_no_broker() -> None:
     async with fake_cluster("a", topics={"t": 1}) as good, fake_cluster("a") as empty:
         empty.ready = False
         for addresses in (
@@ -125,7 +125,7 @@ async def test_a_nameserver_that_is_gone_or_knows_no_broker_is_left_for_the_next
             await instance.close()
 
 
-async def test_existing_routes_remain_while_no_nameserver_answers() -> None:
+async def test_cached_routes_remain_usable_while_no_nameserver_responds() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         layout = await instance.watch.route("t")
         await cluster.stop()
@@ -134,19 +134,19 @@ async def test_existing_routes_remain_while_no_nameserver_answers() -> None:
             await instance.watch.route("unheard")
 
 
-async def test_a_nameserver_without_any_broker_says_so() -> None:
+async def test_nameserver_without_brokers_raises_route_not_ready() -> None:
     async with fake_cluster("a") as cluster, instance_of(cluster) as instance:
         cluster.ready = False
         with pytest.raises(RouteNotReadyError, match="knows no broker yet"):
             await instance.watch.route("t")
 
 
-async def test_a_topic_that_is_not_there_is_none() -> None:
+async def test_route_of_an_unknown_topic_is_none() -> None:
     async with fake_cluster("a") as cluster, instance_of(cluster) as instance:
         assert await instance.watch.route("t") is None
 
 
-async def test_a_refused_connection_asks_for_the_route_again_and_the_new_address_is_dialled() -> None:
+async def test_refused_connection_refreshes_the_route_and_connects_to_the_new_address() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         (link,) = await linked(instance)
         broker = cluster.brokers["a"]
@@ -160,7 +160,7 @@ async def test_a_refused_connection_asks_for_the_route_again_and_the_new_address
         assert link.view.term == 2
 
 
-async def test_a_higher_layout_is_reported_to_consumers_and_its_brokers_are_linked() -> None:
+async def test_higher_layout_is_reported_to_consumers_and_its_brokers_are_connected() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         cluster.put(make_layout("t", "a"))
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
@@ -175,7 +175,7 @@ async def test_a_higher_layout_is_reported_to_consumers_and_its_brokers_are_link
             assert [link.name for link in instance.links()] == ["a", "b"]
 
 
-async def test_a_broker_whose_address_no_nameserver_knows_yet_is_asked_for_until_it_is_known() -> None:
+async def test_client_polls_for_an_unknown_broker_address_until_it_is_known() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         late = cluster.brokers.pop("b")
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
@@ -187,7 +187,7 @@ async def test_a_broker_whose_address_no_nameserver_knows_yet_is_asked_for_until
             await until(lambda: [link.name for link in instance.links() if link.up] == ["a", "b"])
 
 
-async def test_a_link_is_up_after_the_answered_heartbeat_and_each_connect_has_a_higher_number() -> None:
+async def test_link_is_up_after_the_heartbeat_response_and_connection_numbers_increase() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears = Ears()
         instance.register_consumer("billing", billing, ears.hooks())
@@ -202,7 +202,7 @@ async def test_a_link_is_up_after_the_answered_heartbeat_and_each_connect_has_a_
         assert ears.heard == [("up", "a"), ("down", "a"), ("up", "a")]
 
 
-async def test_a_broker_of_another_name_at_the_address_is_not_taken_for_the_one_sought() -> None:
+async def test_link_rejects_a_broker_with_another_name_at_its_address() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         cluster.put(make_layout("t", "a"))
         right = cluster.brokers["a"].address
@@ -216,7 +216,7 @@ async def test_a_broker_of_another_name_at_the_address_is_not_taken_for_the_one_
             await until(lambda: link.up)
 
 
-async def test_notices_and_free_queues_reach_the_consumer_of_their_group_only() -> None:
+async def test_notifications_are_delivered_only_to_the_consumer_of_their_group() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears, others = Ears(), Ears()
         instance.register_consumer("billing", billing, ears.hooks())
@@ -233,7 +233,7 @@ async def test_notices_and_free_queues_reach_the_consumer_of_their_group_only() 
         assert others.freed == [QueueFreeBody((free[0],))]
 
 
-async def test_what_a_broker_may_not_ask_is_refused_and_garbage_ends_the_connection() -> None:
+async def test_unsupported_broker_request_is_rejected_and_an_invalid_body_closes_the_connection() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         (link,) = await linked(instance)
         (endpoint,) = cluster.brokers["a"].endpoints
@@ -243,7 +243,7 @@ async def test_what_a_broker_may_not_ask_is_refused_and_garbage_ends_the_connect
         await until(lambda: link.connection == 2 and link.up)
 
 
-async def test_a_connection_whose_empty_sync_stays_unanswered_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_without_an_empty_sync_response_is_reopened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokerLink, "grace_ms", 20)
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,
@@ -256,7 +256,7 @@ async def test_a_connection_whose_empty_sync_stays_unanswered_is_made_again(monk
         await until(lambda: link.connection >= 2 and link.up)
 
 
-async def test_until_a_consumer_has_joined_the_instance_proves_life_itself() -> None:
+async def test_instance_sends_empty_syncs_until_a_consumer_has_joined() -> None:
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,
         instance_of(cluster, keepalive_interval_ms=10) as instance,

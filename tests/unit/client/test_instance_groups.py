@@ -24,7 +24,7 @@ from support.loops import LoopWatch, turns, until
 pytestmark = pytest.mark.simulated
 
 
-async def test_joining_asks_broker_after_broker_in_name_order_and_only_then_names_the_group_everywhere() -> None:
+async def test_join_asks_brokers_in_name_order_and_then_every_heartbeat_names_the_group() -> None:
     async with fake_cluster("c", "a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears = Ears()
         instance.register_consumer("billing", billing, ears.hooks())
@@ -41,7 +41,7 @@ async def test_joining_asks_broker_after_broker_in_name_order_and_only_then_name
         assert len(ears.views) == 3
 
 
-async def test_a_broker_that_becomes_known_during_the_join_is_joined_too() -> None:
+async def test_broker_discovered_during_a_join_is_joined_too() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         late = cluster.brokers.pop("b")
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
@@ -59,7 +59,7 @@ async def test_a_broker_that_becomes_known_during_the_join_is_joined_too() -> No
             assert [group.group for group in late.heartbeats[-1].consumers] == ["billing"]
 
 
-async def test_a_broker_that_cannot_be_reached_is_waited_for_before_any_broker_is_joined() -> None:
+async def test_join_waits_for_every_connection_attempt_before_joining_any_broker() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         instance.register_consumer("billing", billing, Ears().hooks())
         await linked(instance)
@@ -74,7 +74,7 @@ async def test_a_broker_that_cannot_be_reached_is_waited_for_before_any_broker_i
         assert all(broker.heartbeats[-1].consumers for broker in cluster.brokers.values())
 
 
-async def test_a_join_that_is_refused_anywhere_leaves_those_it_joined_and_raises_the_refusal() -> None:
+async def test_join_refused_by_one_broker_leaves_the_joined_ones_and_raises() -> None:
     async with fake_cluster("a", "b", "c", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears = Ears()
         instance.register_consumer("billing", billing, ears.hooks())
@@ -91,7 +91,7 @@ async def test_a_join_that_is_refused_anywhere_leaves_those_it_joined_and_raises
         await instance.join("billing")
 
 
-async def test_a_broker_that_is_away_hears_of_the_group_when_it_comes() -> None:
+async def test_broker_that_is_down_during_the_join_learns_the_group_when_it_connects() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         await cluster.brokers["a"].stop()
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
@@ -108,7 +108,7 @@ async def test_a_broker_that_is_away_hears_of_the_group_when_it_comes() -> None:
 @pytest.mark.parametrize(
     "error", [SubscriptionConflictError("group billing has another contract at a"), DuplicateClientIdError("a living session has it")]
 )
-async def test_a_running_member_that_is_refused_is_told_and_named_no_more(error: BrokerError) -> None:
+async def test_refused_running_member_is_notified_and_removed_from_heartbeats(error: BrokerError) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears = Ears()
         instance.register_consumer("billing", billing, ears.hooks())
@@ -124,7 +124,7 @@ async def test_a_running_member_that_is_refused_is_told_and_named_no_more(error:
 
 @pytest.mark.parametrize("refusal", [NoPermissionError, ServiceNotAvailableError])
 @pytest.mark.parametrize("remark", ["b knows 1 groups, 1 are allowed: group audit is refused", "the disk is nearly full"])
-async def test_a_broker_without_room_for_a_group_is_linked_and_takes_the_group_when_it_has_room(
+async def test_broker_that_temporarily_rejects_a_group_stays_connected_and_accepts_it_later(
     refusal: type[BrokerError], remark: str
 ) -> None:
     """The broker was away when the group joined, so the refusal meets the handshake of its link."""
@@ -151,7 +151,7 @@ async def test_a_broker_without_room_for_a_group_is_linked_and_takes_the_group_w
 
 
 @pytest.mark.parametrize("temporary", ["", SubscriptionConflictError.TEMPORARY])
-async def test_a_join_is_not_refused_for_another_group_of_the_same_client(temporary: str) -> None:
+async def test_conflict_of_another_group_of_the_client_does_not_fail_a_join(temporary: str) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears, others = Ears(), Ears()
         instance.register_consumer("billing", billing, ears.hooks())
@@ -166,7 +166,7 @@ async def test_a_join_is_not_refused_for_another_group_of_the_same_client(tempor
         assert len(others.refusals) == (0 if temporary else 1)
 
 
-async def test_of_several_groups_the_one_that_the_refusal_names_is_refused() -> None:
+async def test_conflict_refuses_only_the_group_that_it_names() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears, others = Ears(), Ears()
         instance.register_consumer("billing", billing, ears.hooks())
@@ -182,7 +182,7 @@ async def test_of_several_groups_the_one_that_the_refusal_names_is_refused() -> 
         assert cluster.brokers["a"].heartbeats[-1].consumers == (billing(),)
 
 
-async def test_leaving_is_told_to_every_broker_and_hooks_go_on_until_unregistered() -> None:
+async def test_leave_is_sent_to_every_broker_and_hooks_run_until_unregistered() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears = Ears()
         instance.register_consumer("billing", billing, ears.hooks())
@@ -201,7 +201,7 @@ async def test_leaving_is_told_to_every_broker_and_hooks_go_on_until_unregistere
         assert len(ears.heard) == heard
 
 
-async def test_a_leave_that_is_cancelled_leaves_no_answer_that_nobody_looks_at(loop_watch: LoopWatch) -> None:
+async def test_cancelled_leave_leaves_no_unretrieved_future(loop_watch: LoopWatch) -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         instance.register_consumer("billing", billing, Ears().hooks())
         links = await linked(instance)
@@ -219,7 +219,7 @@ async def test_a_leave_that_is_cancelled_leaves_no_answer_that_nobody_looks_at(l
         assert loop_watch.errors == []
 
 
-async def test_a_group_is_registered_once() -> None:
+async def test_registering_a_group_twice_raises() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         instance.register_consumer("billing", billing, Ears().hooks())
         with pytest.raises(StateError, match="billing"):

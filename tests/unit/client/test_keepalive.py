@@ -10,7 +10,7 @@ from lockstep.testing import TestCluster, simulate
 
 
 @pytest.mark.parametrize("session_timeout_ms", [1_000, 20_000])
-def test_an_idle_client_keeps_its_connections_however_short_sessions_are(session_timeout_ms: int) -> None:
+def test_idle_producer_keeps_its_connections_with_any_session_timeout(session_timeout_ms: int) -> None:
     async def main() -> None:
         async with TestCluster(brokers=2, session_timeout_ms=session_timeout_ms, disconnect_grace_ms=1_000) as cluster:
             await cluster.create_topic("t")
@@ -27,8 +27,8 @@ def test_an_idle_client_keeps_its_connections_however_short_sessions_are(session
 
 
 @pytest.mark.parametrize("model", [MessageModel.CLUSTERING, MessageModel.BROADCASTING])
-def test_a_consumer_without_a_queue_or_without_locks_keeps_them_too(model: MessageModel) -> None:
-    """Two members of a group share one queue, or have it both: broadcasting members lock nothing."""
+def test_consumer_without_queues_or_locks_keeps_its_connections(model: MessageModel) -> None:
+    """Two members of a group have one queue: a clustering member has none of it, and broadcasting members take no locks."""
 
     async def main() -> None:
         connections: list[int] = []

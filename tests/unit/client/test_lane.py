@@ -1,4 +1,4 @@
-"""Entries of a lane are found by deadline and by key without a look at all of them."""
+"""A lane finds entries by deadline and by key without a scan."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +15,12 @@ from support.counting import Steps
 VERSIONS = [LayoutVersion(1, 1), LayoutVersion(2, 1)]
 
 
-class Unlooked:
-    """A future that a pure lane must not look into."""
+class OpaqueFuture:
+    """A future that has no attributes, so that any access by the lane fails."""
 
 
-def parcel(deadline_ms: int = 100, key: str | None = None, version: LayoutVersion | None = None) -> PendingSend:
-    future: Any = Unlooked()
+def pending_send(deadline_ms: int = 100, key: str | None = None, version: LayoutVersion | None = None) -> PendingSend:
+    future: Any = OpaqueFuture()
     return PendingSend(b"r", None, "id", 1, future, deadline_ms, deadline_ms, () if key is None else (key,), version)
 
 
@@ -32,7 +32,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=60))
-def test_a_lane_does_what_a_plain_list_would_do(steps: list[tuple[str, int, str]]) -> None:
+def test_lane_matches_a_list_model(steps: list[tuple[str, int, str]]) -> None:
     lane, plain = Lane(), list[PendingSend]()
 
     def take(wanted: Callable[[PendingSend], bool]) -> list[PendingSend]:
@@ -43,10 +43,10 @@ def test_a_lane_does_what_a_plain_list_would_do(steps: list[tuple[str, int, str]
     for step, number, key in steps:
         match step:
             case "append":
-                plain.append(parcel(number, key, VERSIONS[number % 2]))
+                plain.append(pending_send(number, key, VERSIONS[number % 2]))
                 lane.append(plain[-1])
             case "push":
-                plain.insert(0, parcel(number, key, VERSIONS[number % 2]))
+                plain.insert(0, pending_send(number, key, VERSIONS[number % 2]))
                 lane.push(plain[0])
             case "pop" if plain:
                 assert lane.pop() is plain.pop(0)
@@ -65,9 +65,9 @@ def test_a_lane_does_what_a_plain_list_would_do(steps: list[tuple[str, int, str]
         assert lane.earliest_ms <= min([one.deadline_ms for one in plain], default=1 << 62)
 
 
-def test_of_those_that_expire_the_earliest_are_taken_first_and_the_rest_is_left() -> None:
+def test_take_expired_returns_the_earliest_deadlines_up_to_the_limit() -> None:
     lane = Lane()
-    waiting = [parcel(5), parcel(3), parcel(4), parcel(9)]
+    waiting = [pending_send(5), pending_send(3), pending_send(4), pending_send(9)]
     for one in waiting:
         lane.append(one)
     assert lane.take_expired(5, 2) == [waiting[1], waiting[2]]
@@ -76,13 +76,13 @@ def test_of_those_that_expire_the_earliest_are_taken_first_and_the_rest_is_left(
     assert lane.earliest_ms == 9
 
 
-def test_entries_of_parcels_that_have_left_do_not_pile_up() -> None:
+def test_deadline_heap_does_not_keep_removed_entries() -> None:
     lane = Lane()
-    lane.append(parcel(1))
-    lane.append(parcel(1 << 40))
+    lane.append(pending_send(1))
+    lane.append(pending_send(1 << 40))
     assert len(lane.take_expired(1, 9)) == 1
     for _ in range(5_000):
-        lane.append(parcel(1 << 40, "k"))
+        lane.append(pending_send(1 << 40, "k"))
         lane.pop()
     assert lane._deadlines is not None
     assert len(lane._deadlines) < 200
@@ -105,11 +105,11 @@ def fail_key_by_key(lane: Lane, count: int) -> None:
 
 
 @pytest.mark.parametrize("work", [expire_one_by_one, withdraw_from_the_middle, fail_key_by_key])
-def test_the_end_of_each_costs_the_same_however_many_wait(work: Callable[[Lane, int], None]) -> None:
+def test_cost_of_removing_an_entry_is_independent_of_lane_length(work: Callable[[Lane, int], None]) -> None:
     def steps(count: int) -> int:
         lane = Lane()
         for number in range(count):
-            lane.append(parcel(1 + number, str(number)))
+            lane.append(pending_send(1 + number, str(number)))
         with Steps("/producer/lane.py") as spent:
             work(lane, count)
         assert not lane

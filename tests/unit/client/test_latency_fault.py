@@ -1,4 +1,4 @@
-"""RocketMQ's table of latencies and its effect on sends: unkeyed ones avoid a slow broker, keyed ones never move."""
+"""RocketMQ's latency fault table: unkeyed sends avoid a slow broker, keyed sends never move."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ ROWS += [(2_999, 120), (3_000, 180), (14_999, 180), (15_000, 600), (30_000, 600)
 
 
 @pytest.mark.parametrize(("latency_ms", "left_out_s"), ROWS)
-def test_the_table_is_rocketmqs(latency_ms: int, left_out_s: int) -> None:
+def test_default_latency_table_equals_rocketmqs(latency_ms: int, left_out_s: int) -> None:
     assert LatencyFaults().left_out_for_ms(latency_ms) == left_out_s * 1_000
 
 
@@ -35,18 +35,18 @@ def test_the_table_is_rocketmqs(latency_ms: int, left_out_s: int) -> None:
         {"failed_ms": 1.5},
     ],
 )
-def test_a_table_that_does_not_rise_is_refused(how: dict[str, object]) -> None:
+def test_invalid_latency_table_is_rejected(how: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="_ms"):
         LatencyFaults(**how)  # type: ignore[arg-type]
 
 
-def test_it_is_a_setting_and_off_by_default() -> None:
+def test_latency_faults_are_off_by_default() -> None:
     assert ProducerConfig().latency_faults is None
     with pytest.raises(ConfigError, match="latency_faults is True"):
         ProducerConfig(latency_faults=True)  # type: ignore[arg-type]
 
 
-def test_a_slow_broker_is_out_for_its_time_and_a_quick_answer_lets_it_in() -> None:
+def test_slow_broker_is_excluded_for_its_penalty_or_until_a_fast_response() -> None:
     brokers = BrokerLatencies(LatencyFaults())
     brokers.responded("a", 549, 0)
     assert (brokers.usable("ab", 0), brokers.version, brokers.next_change_ms(0)) == ({"a", "b"}, 0, None)
@@ -72,7 +72,7 @@ def test_a_slow_broker_is_out_for_its_time_and_a_quick_answer_lets_it_in() -> No
         ({"a": 9_000, "b": 600, "c": 800, "d": 700}, "bd"),
     ],
 )
-def test_where_all_are_out_the_better_half_is_used(latencies: dict[str, int], used: str) -> None:
+def test_faster_half_of_the_brokers_is_used_if_all_are_excluded(latencies: dict[str, int], used: str) -> None:
     brokers = BrokerLatencies(LatencyFaults())
     for name, latency_ms in latencies.items():
         brokers.responded(name, latency_ms, 0)
@@ -84,7 +84,7 @@ def test_where_all_are_out_the_better_half_is_used(latencies: dict[str, int], us
     st.lists(st.sampled_from("abcd"), min_size=1),
     st.integers(0, 10**6),
 )
-def test_there_is_always_one_to_send_to_and_none_that_answers_quickly_is_left_out(
+def test_some_broker_is_always_usable_and_fast_brokers_are_never_excluded(
     seen: list[tuple[str, int, int]], names: list[str], later_ms: int
 ) -> None:
     brokers, now_ms, last = BrokerLatencies(LatencyFaults()), 0, {}
@@ -105,66 +105,66 @@ def test_there_is_always_one_to_send_to_and_none_that_answers_quickly_is_left_ou
 TABLE = LatencyFaults(latencies_ms=(100,), left_out_ms=(5_000,), failed_ms=200)
 
 
-def slowly(broker: FakeBroker, seen: Sent) -> None:
+def respond_slowly(broker: FakeBroker, seen: Sent) -> None:
     """Store at once, respond after 150 ms."""
     code, reply = broker.store_frame(seen)
     answer = seen.command.reply(code, None, to_plain(reply))
     asyncio.get_running_loop().call_later(0.150, seen.endpoint.send, answer)
 
 
-async def where(producer: Producer, count: int) -> Counter[str]:
-    """The brokers of so many unkeyed sends, one after the other."""
+async def brokers_used(producer: Producer, count: int) -> Counter[str]:
+    """Send `count` unkeyed messages one after the other. Return the number per broker."""
     return Counter([(await producer.send(Message("t", b"x"))).queue.broker_name for _ in range(count)])
 
 
-async def began(producer: Producer, brokers: dict[str, FakeBroker]) -> None:
+async def warm_up(producer: Producer, brokers: dict[str, FakeBroker]) -> None:
     await producer.send(Message("t", b"first"))
     await until(lambda: all(broker.heartbeats for broker in brokers.values()))
-    await where(producer, 4)
+    await brokers_used(producer, 4)
 
 
 @pytest.mark.simulated
 @pytest.mark.parametrize("on", [True, False])
-async def test_unkeyed_sends_leave_a_slow_broker_out_for_its_time_where_that_is_asked_for(on: bool) -> None:
+async def test_unkeyed_sends_avoid_a_slow_broker_if_latency_faults_are_enabled(on: bool) -> None:
     faults = TABLE if on else None
     async with (
         fake_cluster("a", "b", topics={"t": 2}) as cluster,
         Producer("g", nameserver=cluster.nameserver, latency_faults=faults) as producer,
     ):
-        await began(producer, cluster.brokers)
-        cluster.brokers["a"].script.append(slowly)
-        assert (await where(producer, 4))["a"] >= 1
-        assert await where(producer, 8) == ({"b": 8} if on else {"a": 4, "b": 4})
+        await warm_up(producer, cluster.brokers)
+        cluster.brokers["a"].script.append(respond_slowly)
+        assert (await brokers_used(producer, 4))["a"] >= 1
+        assert await brokers_used(producer, 8) == ({"b": 8} if on else {"a": 4, "b": 4})
         await asyncio.sleep(5.1)
-        assert await where(producer, 8) == {"a": 4, "b": 4}
+        assert await brokers_used(producer, 8) == {"a": 4, "b": 4}
 
 
 @pytest.mark.simulated
-async def test_a_broker_that_fails_is_left_out_and_a_key_stays_with_it() -> None:
+async def test_unkeyed_sends_avoid_a_failed_broker_and_keyed_sends_stay() -> None:
     async with (
         fake_cluster("a", "b", topics={"t": 2}) as cluster,
         Producer("g", nameserver=cluster.nameserver, latency_faults=TABLE, send_timeout_ms=400, attempt_timeout_ms=40) as producer,
     ):
-        await began(producer, cluster.brokers)
+        await warm_up(producer, cluster.brokers)
         key = next(str(n) for n in range(99) if queue_of_key(cluster.layouts["t"], str(n)).broker_name == "a")
         cluster.brokers["a"].script.extend([ignore] * 8)
-        assert await where(producer, 4) == {"b": 4}
+        assert await brokers_used(producer, 4) == {"b": 4}
         cluster.brokers["a"].script.clear()
-        assert await where(producer, 8) == {"b": 8}
+        assert await brokers_used(producer, 8) == {"b": 8}
         for _ in range(3):
             assert (await producer.send(Message("t", b"x", sharding_key=key))).queue.broker_name == "a"
         await asyncio.sleep(1.1)  # the queue itself is not trusted for a second
-        assert (await where(producer, 8))["a"] == 4, "it has answered quickly"
+        assert (await brokers_used(producer, 8))["a"] == 4, "it has answered quickly"
 
 
 @pytest.mark.simulated
-async def test_with_all_brokers_slow_sends_go_on() -> None:
+async def test_sends_continue_if_all_brokers_are_slow() -> None:
     async with (
         fake_cluster("a", "b", topics={"t": 2}) as cluster,
         Producer("g", nameserver=cluster.nameserver, latency_faults=TABLE) as producer,
     ):
-        await began(producer, cluster.brokers)
+        await warm_up(producer, cluster.brokers)
         for broker in cluster.brokers.values():
-            broker.script.append(slowly)
+            broker.script.append(respond_slowly)
         await asyncio.gather(*(producer.send(Message("t", b"x")) for _ in range(4)))
-        assert sum((await where(producer, 8)).values()) == 8
+        assert sum((await brokers_used(producer, 8)).values()) == 8

@@ -1,4 +1,4 @@
-"""Proof of life, LOCK and SYNC: when each is due, and what proves what."""
+"""Proof of life, LOCK and SYNC: when each is due, and which responses prove liveness."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def connected(now_ms: int = 10_000, connection: int = 1) -> ProofOfLife:
     return proof
 
 
-def test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered() -> None:
+def test_connection_proves_nothing_before_its_first_lock_response() -> None:
     proof = connected()
     proof.responded(proof.sent(10_100, empty=True))
     assert proof.proven_ms is None
@@ -23,7 +23,7 @@ def test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered() -
     assert proof.deadline_ms == 12_700
 
 
-def test_on_a_new_connection_the_old_proof_holds_until_its_first_lock() -> None:
+def test_previous_proof_remains_valid_until_the_first_lock_of_a_new_connection() -> None:
     proof = connected()
     proof.responded(proof.sent(10_000, lock=True))
     proof.cut()
@@ -35,7 +35,7 @@ def test_on_a_new_connection_the_old_proof_holds_until_its_first_lock() -> None:
 
 
 @pytest.mark.parametrize(("grace_ms", "deadline_ms"), [(10_000, 12_500), (3_000, 12_500), (1_000, 10_500)])
-def test_an_old_proof_is_not_prolonged_by_a_broker_that_was_started_again_with_a_longer_grace(grace_ms: int, deadline_ms: int) -> None:
+def test_longer_grace_of_a_restarted_broker_does_not_extend_the_previous_proof(grace_ms: int, deadline_ms: int) -> None:
     proof = connected()
     proof.responded(proof.sent(10_000, lock=True))
     proof.cut()
@@ -45,7 +45,7 @@ def test_an_old_proof_is_not_prolonged_by_a_broker_that_was_started_again_with_a
     assert proof.deadline_ms == 16_100 + grace_ms - 500
 
 
-def test_an_answer_of_an_older_connection_proves_nothing() -> None:
+def test_response_on_an_older_connection_proves_nothing() -> None:
     proof = connected()
     late = proof.sent(10_500, lock=True)
     proof.cut()
@@ -55,7 +55,7 @@ def test_an_answer_of_an_older_connection_proves_nothing() -> None:
     assert not proof.is_locked
 
 
-def test_proven_is_the_send_time_and_never_falls() -> None:
+def test_proven_time_is_the_send_time_of_a_request_and_never_decreases() -> None:
     proof = connected()
     first, second = proof.sent(10_000, lock=True), proof.sent(10_900, empty=True)
     proof.responded(second)
@@ -69,7 +69,7 @@ def test_proven_is_the_send_time_and_never_falls() -> None:
 
 
 @pytest.mark.parametrize(("holding", "interval_ms"), [(True, 1_000), (False, 5_000)])
-def test_an_empty_sync_is_due_every_third_of_the_grace_while_holding_else_every_5_s(holding: bool, interval_ms: int) -> None:
+def test_empty_sync_is_due_every_third_of_the_grace_if_queues_are_held_and_every_5_s_otherwise(holding: bool, interval_ms: int) -> None:
     proof = connected()
     assert proof.due_ms(holding) == 10_000 + interval_ms
     proof.responded(proof.sent(10_400, lock=True))
@@ -80,20 +80,20 @@ def test_an_empty_sync_is_due_every_third_of_the_grace_while_holding_else_every_
     assert proof.due_ms(holding) == 11_000 + interval_ms
 
 
-def test_with_a_grace_of_a_minute_something_is_still_said_every_5_s() -> None:
+def test_empty_sync_interval_is_at_most_5_s() -> None:
     proof = ProofOfLife()
     proof.connected(1, 0, 60_000, SESSION_MS)
     assert proof.due_ms(True) == 5_000
 
 
 @pytest.mark.parametrize(("session_timeout_ms", "interval_ms"), [(1_000, 250), (8_000, 2_000), (60_000, 5_000)])
-def test_who_holds_nothing_speaks_four_times_in_a_session_timeout(session_timeout_ms: int, interval_ms: int) -> None:
+def test_empty_sync_is_due_four_times_per_session_timeout(session_timeout_ms: int, interval_ms: int) -> None:
     proof = ProofOfLife()
     proof.connected(1, 0, 60_000, session_timeout_ms)
     assert (proof.due_ms(False), proof.due_ms(True)) == (interval_ms, interval_ms)
 
 
-def test_one_empty_sync_unanswered_for_the_grace_makes_the_connection_dead() -> None:
+def test_connection_is_dead_after_one_empty_sync_without_response_for_the_grace() -> None:
     proof = connected()
     assert proof.silent_at_ms() is None
     first, second = proof.sent(10_000, empty=True), proof.sent(11_000, empty=True)
@@ -104,14 +104,14 @@ def test_one_empty_sync_unanswered_for_the_grace_makes_the_connection_dead() -> 
     assert proof.silent_at_ms() is None
 
 
-def test_a_sync_that_waits_for_the_disk_never_makes_the_connection_dead() -> None:
+def test_sync_with_items_or_lock_without_response_does_not_make_the_connection_dead() -> None:
     proof = connected()
     proof.sent(10_000)
     proof.sent(10_000, lock=True)
     assert proof.silent_at_ms() is None
 
 
-def test_lock_leaves_at_once_on_a_new_connection_after_a_second_and_then_every_20_s() -> None:
+def test_lock_is_due_immediately_on_connect_then_after_1_s_and_every_20_s() -> None:
     schedule = LockSchedule()
     schedule.connected(5_000)
     assert due(schedule, 5_000)
@@ -124,7 +124,7 @@ def test_lock_leaves_at_once_on_a_new_connection_after_a_second_and_then_every_2
     assert schedule.due_ms() == 26_000
 
 
-def test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer() -> None:
+def test_trigger_during_a_lock_sends_another_after_its_response() -> None:
     schedule = LockSchedule()
     schedule.connected(0)
     schedule.sent(0)
@@ -137,7 +137,7 @@ def test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer() -> No
     assert schedule.due_ms() == 20_012
 
 
-def test_a_cut_forgets_the_lock_in_flight() -> None:
+def test_disconnect_discards_the_lock_in_flight() -> None:
     schedule = LockSchedule()
     schedule.connected(0)
     schedule.sent(0)
@@ -145,7 +145,7 @@ def test_a_cut_forgets_the_lock_in_flight() -> None:
     assert due(schedule, 700)
 
 
-def test_sync_leaves_100_ms_after_the_last_and_never_two_at_once() -> None:
+def test_syncs_are_spaced_by_100_ms_with_one_in_flight() -> None:
     schedule = SyncSchedule()
     assert due(schedule, 0)
     schedule.sent(1_000)
@@ -154,7 +154,7 @@ def test_sync_leaves_100_ms_after_the_last_and_never_two_at_once() -> None:
     assert schedule.due_ms() == 1_100
 
 
-def test_a_release_does_not_wait_for_the_spacing_but_for_the_answer() -> None:
+def test_release_skips_the_sync_spacing_but_waits_for_the_response() -> None:
     schedule = SyncSchedule()
     schedule.sent(1_000)
     schedule.send_soon()

@@ -1,4 +1,4 @@
-"""The meaning of a listener's result, and the promises of its context."""
+"""Results of a listener, and its context."""
 
 import functools
 import json
@@ -48,27 +48,27 @@ def context(lapsed: bool = False) -> OrderlyContext:
         (False, SUSPEND, QueueAction.PUT_BACK),
     ],
 )
-def test_auto_and_manual_commit_follow_rocketmqs_table(auto_commit: bool, status: S, step: QueueAction) -> None:
+def test_result_actions_of_auto_and_manual_commit_equal_rocketmqs(auto_commit: bool, status: S, step: QueueAction) -> None:
     assert STEPS[auto_commit, status] is step
 
 
-def test_the_table_is_complete() -> None:
+def test_action_table_covers_every_status() -> None:
     assert len(STEPS) == 2 * len(S)
 
 
 @pytest.mark.parametrize("wrong", [42, lambda: None, lambda messages: None, lambda messages, context, more: None])
-def test_what_cant_be_called_with_messages_and_context_is_no_listener(wrong: object) -> None:
+def test_listener_must_accept_messages_and_context(wrong: object) -> None:
     with pytest.raises(ConfigError, match=r"a function of \(messages, context\)"):
         check_listener(wrong)
 
 
 @pytest.mark.parametrize("fine", [lambda m, c: None, lambda *both: None, lambda m, c, more=1: None, functools.partial(max, 1), divmod])
-def test_anything_that_takes_two_positions_may_be_a_listener(fine: object) -> None:
+def test_any_callable_with_two_positional_arguments_is_a_valid_listener(fine: object) -> None:
     check_listener(fine)
 
 
 @pytest.mark.parametrize("wrong", ["SUCCESS", 0, True, object(), ConsumeConcurrentlyStatus.CONSUME_SUCCESS])
-def test_a_value_that_is_no_status_fails_the_batch_and_is_named(wrong: object) -> None:
+def test_invalid_listener_result_fails_the_batch_with_an_error_that_shows_it(wrong: object) -> None:
     status, why = read_result(wrong)
     assert status is SUSPEND
     assert why is not None
@@ -80,12 +80,12 @@ def test_a_value_that_is_no_status_fails_the_batch_and_is_named(wrong: object) -
     )
 
 
-def test_a_listener_that_returns_nothing_has_succeeded() -> None:
+def test_listener_result_none_means_success() -> None:
     assert read_result(None) == (S.SUCCESS, None)
     assert read_concurrent_result(None) == (ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None)
 
 
-def test_a_coroutine_that_is_never_awaited_is_a_wrong_value_and_leaves_no_warning() -> None:
+def test_coroutine_as_listener_result_is_invalid_and_emits_no_warning() -> None:
     async def inner() -> None: ...
 
     status, why = read_result(inner())
@@ -94,17 +94,17 @@ def test_a_coroutine_that_is_never_awaited_is_a_wrong_value_and_leaves_no_warnin
     assert "async def" in why
 
 
-def test_a_status_is_taken_as_it_is() -> None:
+def test_status_result_is_returned_unchanged() -> None:
     assert [read_result(status) for status in S] == [(status, None) for status in S]
 
 
-def test_a_fence_is_frozen_and_its_epoch_is_text_in_json() -> None:
+def test_fence_is_immutable_and_its_epoch_is_a_string_in_json() -> None:
     assert json.loads(FENCE.to_json()) == {"group": "g", "topic": "t", "broker": "broker-a", "queue": 3, "epoch": str((12 << 32) + 7)}
     with pytest.raises(AttributeError):
         FENCE.epoch = 1  # type: ignore[misc]
 
 
-def test_cancelled_once_seen_stays_set() -> None:
+def test_cancelled_stays_set_once_observed() -> None:
     late = [False]
     call = OrderlyContext(MessageQueue("t", "broker-a", 3), FENCE, 0, lambda: late[0])
     assert not call.cancelled.is_set()
@@ -115,7 +115,7 @@ def test_cancelled_once_seen_stays_set() -> None:
     assert bool(call.cancelled)
 
 
-async def test_cancelled_wakes_whoever_waits() -> None:
+async def test_cancel_wakes_waiters_of_cancelled() -> None:
     call = context()
     waiting = call.cancelled.wait()
     waiting.send(None)  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ async def test_cancelled_wakes_whoever_waits() -> None:
     assert await call.cancelled.wait()
 
 
-def test_async_is_seen_through_partials_and_callable_objects() -> None:
+def test_is_async_detects_partials_and_callable_objects() -> None:
     async def async_(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
         return S.SUCCESS
 
@@ -145,21 +145,21 @@ def test_async_is_seen_through_partials_and_callable_objects() -> None:
 
 
 @pytest.mark.parametrize(("given", "used"), [(-1, 10), (9, 10), (10, 10), (29_999, 29_999), (30_000, 30_000), (30_001, 30_000)])
-def test_a_pause_is_clamped_to_10_ms_and_30_s(given: int, used: int) -> None:
+def test_suspend_time_is_clamped_to_10_ms_and_30_s(given: int, used: int) -> None:
     assert clamp_suspend_ms(given) == used
 
 
-def test_back_off_doubles_from_a_second_to_half_a_minute() -> None:
+def test_backoff_doubles_from_1_s_to_30_s() -> None:
     assert [Backoff().pause_ms(attempts) for attempts in (1, 2, 3, 5, 6, 1_000_000)] == [1_000, 2_000, 4_000, 16_000, 30_000, 30_000]
 
 
-def test_unlimited_attempts_tell_at_3_and_each_doubling() -> None:
+def test_blocked_queue_with_unlimited_attempts_is_reported_at_3_and_each_doubling() -> None:
     retry = OrderedRetry()
     assert [attempts for attempts in range(1, 50) if retry.reports_blocked(attempts)] == [3, 6, 12, 24, 48]
     assert not retry.exhausted(1_000_000)
 
 
-def test_a_limit_tells_when_it_is_met() -> None:
+def test_limited_attempts_report_blocked_when_exhausted() -> None:
     retry = OrderedRetry(max_attempts=2)
     assert [retry.reports_blocked(attempts) for attempts in (1, 2, 3)] == [False, True, True]
     assert [retry.exhausted(attempts) for attempts in (1, 2, 3)] == [False, True, True]
@@ -186,7 +186,7 @@ def test_a_limit_tells_when_it_is_met() -> None:
         {"retry": 5},
     ],
 )
-def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> None:
+def test_error_for_an_invalid_consumer_setting_names_it(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=list(wrong)[-1]):
         ConsumerConfig(**wrong)  # type: ignore[arg-type]
 
@@ -200,6 +200,6 @@ def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> 
         lambda: Backoff(factor=1e6),
     ],
 )  # type: ignore[arg-type]
-def test_a_retry_policy_out_of_range_is_refused(build: object) -> None:
+def test_invalid_retry_policy_is_rejected(build: object) -> None:
     with pytest.raises(ConfigError):
         build()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Round robin over the queues that take messages now: every one of them in turn, and no other while there is one."""
+"""Round robin over the live queues: each in turn, and no other queue while one is live."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ def chosen(live: LiveQueues, count: int) -> list[int]:
     return [live.next() for _ in range(count)]
 
 
-def test_while_nothing_changes_the_order_is_the_layouts_from_the_start_on() -> None:
+def test_queues_are_chosen_in_layout_order_from_the_start_position() -> None:
     live = LiveQueues(BROKERS, 4)
     assert chosen(live, 7) == [4, 5, 0, 1, 2, 3, 4], "none is live: all will do"
     for name in "abc":
@@ -23,7 +23,7 @@ def test_while_nothing_changes_the_order_is_the_layouts_from_the_start_on() -> N
     assert sorted(chosen(live, 6)) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_broker_that_is_left_out_takes_none_while_another_is_live() -> None:
+def test_excluded_broker_is_chosen_only_if_no_other_is_live() -> None:
     live = LiveQueues(BROKERS, 0)
     for name in "ab":
         live.set_up(name, True)
@@ -33,7 +33,7 @@ def test_a_broker_that_is_left_out_takes_none_while_another_is_live() -> None:
     assert set(chosen(live, 8)) == {0, 1, 2}
 
 
-def test_what_leaves_a_queue_goes_to_another_broker_and_only_without_one_to_another_queue_of_its_own() -> None:
+def test_moved_send_prefers_another_broker_over_another_queue_of_the_same_broker() -> None:
     live = LiveQueues(BROKERS, 0)
     for name in "ab":
         live.set_up(name, True)
@@ -54,9 +54,7 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, max_size=40), st.integers(0, 5))
-def test_whatever_happens_only_live_queues_are_chosen_and_each_of_them_as_often(
-    events: list[tuple[str, str | int, bool]], start: int
-) -> None:
+def test_only_live_queues_are_chosen_and_equally_often(events: list[tuple[str, str | int, bool]], start: int) -> None:
     live, up, stalled = LiveQueues(BROKERS, start), dict.fromkeys("abc", False), dict.fromkeys(range(6), False)
     for event, which, flag in events:
         if event == "up":
@@ -80,7 +78,7 @@ def test_whatever_happens_only_live_queues_are_chosen_and_each_of_them_as_often(
     assert Counter(chosen(live, len(usual) * 3)).keys() == set(usual)
 
 
-def test_a_ring_that_loses_an_item_goes_on_with_all_the_others() -> None:
+def test_ring_continues_with_the_remaining_items_after_a_discard() -> None:
     ring = Ring([0, 1, 2, 3])
     assert [ring.next(), ring.next()] == [0, 1]
     ring.discard(0)

@@ -1,4 +1,4 @@
-"""A broadcasting member's offsets: written offsets are read again, and an invalid file is refused with an explanation."""
+"""The offset file of a broadcasting member: encoding, decoding, and rejection of invalid files."""
 
 import json
 import re
@@ -15,7 +15,7 @@ QUEUES = st.builds(MessageQueue, st.sampled_from(["orders", "%DLQ%g"]), st.sampl
 PLACES = st.builds(SavedProgress, st.integers(0, 1 << 62), st.integers(0, 1 << 30))
 
 
-def book(places: dict[MessageQueue, SavedProgress], starts: int = 1) -> LocalOffsets:
+def offsets_of(places: dict[MessageQueue, SavedProgress], starts: int = 1) -> LocalOffsets:
     made = LocalOffsets("prices")
     made.starts = starts
     for queue, place in places.items():
@@ -25,18 +25,18 @@ def book(places: dict[MessageQueue, SavedProgress], starts: int = 1) -> LocalOff
 
 
 @given(st.dictionaries(QUEUES, PLACES, max_size=20), st.integers(0, 1 << 30))
-def test_what_is_written_is_read_again(places: dict[MessageQueue, SavedProgress], starts: int) -> None:
-    text = book(places, starts).encode()
+def test_offset_file_round_trips(places: dict[MessageQueue, SavedProgress], starts: int) -> None:
+    text = offsets_of(places, starts).encode()
     again = LocalOffsets.decode(text, "prices")
     assert again.encode() == text
     assert again.starts == starts
     assert all(again.place(queue) == place for queue, place in places.items())
 
 
-SMALL = book({MessageQueue("orders", "a", 0): SavedProgress(1500, 2)}, 3)
+SMALL = offsets_of({MessageQueue("orders", "a", 0): SavedProgress(1500, 2)}, 3)
 
 
-def test_the_text_is_what_the_page_shows() -> None:
+def test_offset_file_format_is_the_documented_one() -> None:
     assert re.fullmatch(
         rb'\{"format":1,"group":"prices","starts":3,"topics":\{"orders":\{"since":1,"queues":\{"a:0":\[1500,2\]\}\}\},"crc32":\d+\}\n',
         SMALL.encode(),
@@ -44,7 +44,7 @@ def test_the_text_is_what_the_page_shows() -> None:
 
 
 @pytest.mark.parametrize("at", range(len(SMALL.encode())))
-def test_a_byte_that_changed_is_noticed(at: int) -> None:
+def test_changed_byte_in_the_offset_file_is_detected(at: int) -> None:
     text = bytearray(SMALL.encode())
     text[at] ^= 1
     with pytest.raises(ValueError, match=r"not JSON|check sum"):
@@ -52,19 +52,19 @@ def test_a_byte_that_changed_is_noticed(at: int) -> None:
 
 
 @pytest.mark.parametrize("length", range(len(SMALL.encode())))
-def test_a_part_of_it_is_noticed(length: int) -> None:
+def test_truncated_offset_file_is_detected(length: int) -> None:
     with pytest.raises(ValueError, match=r"not JSON|check sum"):
         LocalOffsets.decode(SMALL.encode()[:length], "prices")
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"7", b"{}", b"\xff", b"[" * 100_000, b'{"crc32":"x"}'])
-def test_what_is_nothing_of_ours_is_refused(text: bytes) -> None:
+def test_content_that_is_not_an_offset_file_is_rejected(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"not JSON|check sum"):
         LocalOffsets.decode(text, "prices")
 
 
 @pytest.mark.parametrize(("change", "words"), [({"format": 2}, "its format is 2"), ({"group": "others"}, "it belongs to group 'others'")])
-def test_another_format_and_another_group_are_refused(change: dict[str, object], words: str) -> None:
+def test_offset_file_of_another_format_or_group_is_rejected(change: dict[str, object], words: str) -> None:
     plain = {**json.loads(SMALL.encode()), **change}
     del plain["crc32"]
     body = json.dumps(plain, separators=(",", ":"))
@@ -73,11 +73,11 @@ def test_another_format_and_another_group_are_refused(change: dict[str, object],
         LocalOffsets.decode(signed.encode(), "prices")
 
 
-def test_a_queue_that_was_never_had_has_no_place() -> None:
+def test_unknown_queue_has_no_saved_progress() -> None:
     assert SMALL.place(MessageQueue("orders", "a", 0)) == SavedProgress(1500, 2)
     assert SMALL.place(MessageQueue("orders", "a", 1)) is None
 
 
-def test_the_start_policy_is_looked_at_in_one_layout_only() -> None:
+def test_since_keeps_the_first_layout_version_of_a_topic() -> None:
     made = LocalOffsets("prices")
     assert [made.since("orders", 4), made.since("orders", 7), made.since("other", 7)] == [4, 4, 7]

@@ -1,4 +1,4 @@
-"""The book of a broadcasting member follows its queues, and never two writes of its file at once."""
+"""Progress of a broadcasting member is written to its file in time, with one write at a time."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ PATH = "/offsets/prices/default/offsets.json"
 
 
 class SlowThreads:
-    """Each job takes 50 ms, whoever still waits for it."""
+    """Threads in which each job takes 50 ms, even if its caller was cancelled."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -50,7 +50,7 @@ class SlowThreads:
         return await done
 
 
-class Bench:
+class ProgressUnderTest:
     def __init__(self) -> None:
         here = Host.current()
         self.files, self.threads = SimFiles("x"), SlowThreads()
@@ -59,7 +59,7 @@ class Bench:
         self.progress = LocalProgress(instance, ConsumerConfig(offset_dir="/offsets"), "prices")
         self.own = QueueOwnership("prices", QUEUE, GrantPolicy.LOCAL)
 
-    async def __aenter__(self) -> "Bench":
+    async def __aenter__(self) -> "ProgressUnderTest":
         await self.progress.open()
         self.progress._book.since("orders", 1)
         self.own.want()
@@ -82,8 +82,8 @@ class Bench:
         return None if place is None else place.offset
 
 
-async def test_the_file_follows_within_a_second_and_is_not_written_for_each_message() -> None:
-    async with Bench() as bench:
+async def test_offset_file_is_written_within_a_second_and_not_once_per_message() -> None:
+    async with ProgressUnderTest() as bench:
         for offset in range(1, 301):
             bench.done(offset)
             await asyncio.sleep(0.01)
@@ -94,8 +94,8 @@ async def test_the_file_follows_within_a_second_and_is_not_written_for_each_mess
         assert bench.threads.writes <= 5, "nothing new, nothing written"
 
 
-async def test_who_waits_is_written_for_at_once() -> None:
-    async with Bench() as bench:
+async def test_urgent_progress_is_written_immediately() -> None:
+    async with ProgressUnderTest() as bench:
         bench.done(1)
         await asyncio.sleep(0.2)
         for offset in (2, 3):
@@ -105,8 +105,8 @@ async def test_who_waits_is_written_for_at_once() -> None:
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.01, 0.04, 0.06])
-async def test_the_last_write_waits_for_the_one_before_and_has_everything(at_s: float) -> None:
-    bench = Bench()
+async def test_final_write_waits_for_the_previous_one_and_contains_all_progress(at_s: float) -> None:
+    bench = ProgressUnderTest()
     async with bench:
         bench.done(1, urgent=True)
         await asyncio.sleep(at_s)
@@ -116,9 +116,9 @@ async def test_the_last_write_waits_for_the_one_before_and_has_everything(at_s: 
     assert bench.stored() == 2
 
 
-async def test_a_disk_that_is_full_is_reported_once_and_tried_again_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+async def test_full_disk_is_logged_once_and_writes_are_retried(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    async with Bench() as bench:
+    async with ProgressUnderTest() as bench:
         bench.files.faults.append(Fault("write", error=errno.ENOSPC, count=5))
         for offset in range(1, 500):
             bench.done(offset, urgent=True)
@@ -131,8 +131,8 @@ async def test_a_disk_that_is_full_is_reported_once_and_tried_again_once_a_secon
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.01, 0.06])
-async def test_a_start_that_is_cancelled_gives_the_file_back(at_s: float) -> None:
-    bench = Bench()
+async def test_cancelled_open_releases_the_file_lock(at_s: float) -> None:
+    bench = ProgressUnderTest()
     opening = asyncio.ensure_future(bench.progress.open())
     await asyncio.sleep(at_s)
     opening.cancel()
@@ -142,8 +142,8 @@ async def test_a_start_that_is_cancelled_gives_the_file_back(at_s: float) -> Non
     assert not bench.files.locked, "another start may have it"
 
 
-async def test_what_was_written_for_an_earlier_grant_says_nothing_of_this_one() -> None:
-    async with Bench() as bench:
+async def test_write_for_an_earlier_grant_does_not_confirm_progress_of_the_current_one() -> None:
+    async with ProgressUnderTest() as bench:
         bench.progress.handlers[bench.own] = SimpleNamespace(progress_confirmed=lambda: None)  # type: ignore[assignment]
         bench.done(90, urgent=True)
         await asyncio.sleep(0.01)

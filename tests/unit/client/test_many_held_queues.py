@@ -1,7 +1,7 @@
-"""A consumer of many queues: what happens to one of them does not cost a look at all of them.
+"""A consumer of many queues: an event of one queue does not visit the others.
 
-Counted in lines that the consumer's code executes: with four times the queues, as many for one queue, and at most five times as many for
-all of them.
+Cost is counted in executed lines of the consumer. With four times the queues, an event of one queue costs the same, and an event of all
+queues at most five times as much.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def steps_of_one_message(count: int, commit: str) -> int:
 
 @pytest.mark.frozen_clock
 @pytest.mark.parametrize("commit", ["interval", "each"])
-async def test_the_progress_of_one_queue_is_told_without_a_look_at_the_others(commit: str) -> None:
+async def test_cost_of_a_commit_is_independent_of_the_number_of_held_queues(commit: str) -> None:
     assert await steps_of_one_message(MANY, commit) <= await steps_of_one_message(FEW, commit) + 60
 
 
@@ -48,7 +48,7 @@ def layout(topic: str, brokers: int, queues: int) -> TopicLayout:
 
 
 @pytest.mark.parametrize("heard", [True, False])
-def test_a_round_costs_each_queue_once_however_many_topics_and_brokers_there_are(heard: bool) -> None:
+def test_cost_of_a_rebalance_is_linear_in_the_queues(heard: bool) -> None:
     def steps(topics: int, brokers: int) -> int:
         layouts = {f"t{n}": layout(f"t{n}", brokers, 2) for n in range(topics)}
         lists = MemberLists("me")
@@ -63,7 +63,7 @@ def test_a_round_costs_each_queue_once_however_many_topics_and_brokers_there_are
     assert steps(20, 20) <= 5 * 4 * steps(5, 5)
 
 
-async def test_ending_thousands_of_tasks_costs_each_of_them_once() -> None:
+async def test_cost_of_cancel_all_is_linear_in_the_tasks() -> None:
     async def steps(count: int) -> int:
         tasks = Tasks()
         for _ in range(count):

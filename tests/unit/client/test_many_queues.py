@@ -1,7 +1,7 @@
-"""Thousands of queues: what happens to a broker, a layout or a queue costs each queue it concerns once.
+"""Thousands of queues: the cost of an event of a broker, a layout or a queue is linear in the queues it concerns.
 
-Counted in lines that the producer's code executes: with four times the queues they may be five times as many. If each queue
-looked at all the others, they would be sixteen times as many.
+Cost is counted in executed lines of the producer. With four times the queues it may be five times as high. If each queue visited all
+the others, it would be sixteen times as high.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Case:
         self.queues = cluster.layouts["t"].write_queues
 
     def to_each(self, *, keyed: bool = False) -> list["asyncio.Future[SendResult]"]:
-        """A send for each queue: named, or unkeyed."""
+        """Start one send per queue: to that queue if `keyed`, otherwise unkeyed."""
         return [asyncio.ensure_future(self.producer.send(message(), **({"queue": queue} if keyed else {}))) for queue in self.queues]
 
     def link_up(self) -> bool:
@@ -148,7 +148,7 @@ WORK = [
 
 @pytest.mark.parametrize("latencies", [None, LatencyFaults()], ids=["", "latency faults"])
 @pytest.mark.parametrize("work", WORK)
-async def test_what_happens_costs_each_queue_once(work: Callable[[Case], Awaitable[None]], latencies: LatencyFaults | None) -> None:
+async def test_cost_of_each_event_is_linear_in_the_queues(work: Callable[[Case], Awaitable[None]], latencies: LatencyFaults | None) -> None:
     async def steps(count: int) -> int:
         async with sent_once(count, latencies) as case:
             with Steps(PRODUCER) as counted:
@@ -159,7 +159,7 @@ async def test_what_happens_costs_each_queue_once(work: Callable[[Case], Awaitab
     assert await steps(MANY) <= 5 * few + 2_000
 
 
-async def test_idle_queues_are_not_visited_when_their_broker_comes_and_goes() -> None:
+async def test_reconnect_of_a_broker_does_not_visit_idle_queues() -> None:
     async with sent_once(FEW) as case:
         with Steps(PRODUCER) as few:
             await restart_while_nothing_is_sent(case)
@@ -169,13 +169,13 @@ async def test_idle_queues_are_not_visited_when_their_broker_comes_and_goes() ->
     assert many.count == few.count
 
 
-async def test_a_queue_costs_nothing_before_something_is_sent_to_it() -> None:
+async def test_queue_state_is_created_at_its_first_send() -> None:
     async with fake_cluster("a", topics={"t": 5_000}) as cluster, producing(cluster) as producer:
         await producer.send(message(), queue=MessageQueue("t", "a", 17))
         assert len(producer._topics.open_topics["t"]._by_queue) == 1
 
 
-async def test_a_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[int] = []
     run, turn = TopicMachine.run, WriteScheduler._run_due
 
@@ -196,7 +196,7 @@ async def test_a_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest
     assert max(served) == QUEUES_PER_TURN
 
 
-async def test_after_a_restart_each_queue_sends_what_waited_there_and_not_one_queue_for_all() -> None:
+async def test_each_queue_sends_its_own_pending_messages_after_a_broker_restart() -> None:
     async with sent_once(FEW) as case:
         await case.stop_broker()
         sends = case.to_each()

@@ -1,4 +1,4 @@
-"""Pull consumers and broadcasting members under kills, pauses, power cuts and restarts from a seed: nothing acknowledged is missed."""
+"""Pull consumers and broadcasting members under seeded kills, pauses, power cuts and restarts: no acknowledged message is missed."""
 
 import asyncio
 import random
@@ -26,8 +26,8 @@ from support.effort import seeds
 NAMES = ("one", "two", "three")
 
 
-async def storm(cluster: TestCluster, dice: random.Random, acknowledged: set[bytes]) -> None:
-    """Send 200 messages while processes are killed, paused and cut off; afterwards all of them run."""
+async def send_under_faults(cluster: TestCluster, dice: random.Random, acknowledged: set[bytes]) -> None:
+    """Send 200 messages while processes are killed, paused and disconnected. Return when all of them run again."""
 
     async def feed() -> None:
         async with Producer("shop", nameserver=cluster.nameserver) as producer:
@@ -57,7 +57,7 @@ async def storm(cluster: TestCluster, dice: random.Random, acknowledged: set[byt
 
 
 @pytest.mark.parametrize("seed", seeds(3, 10))
-def test_every_message_is_polled_by_some_member_and_all_are_committed(seed: int) -> None:
+def test_every_acknowledged_message_is_polled_and_committed_despite_faults(seed: int) -> None:
     dice = random.Random(seed)
     acknowledged: set[bytes] = set()
     handled: set[bytes] = set()
@@ -84,7 +84,7 @@ def test_every_message_is_polled_by_some_member_and_all_are_committed(seed: int)
 
             for name in NAMES:
                 await cluster.start(name, work)
-            await storm(cluster, dice, acknowledged)
+            await send_under_faults(cluster, dice, acknowledged)
             assert acknowledged <= handled
             await cluster.settled("reports")
 
@@ -93,7 +93,7 @@ def test_every_message_is_polled_by_some_member_and_all_are_committed(seed: int)
 
 
 @pytest.mark.parametrize("seed", seeds(3, 10))
-def test_every_member_of_a_broadcasting_group_has_every_message(seed: int) -> None:
+def test_every_broadcast_member_gets_every_acknowledged_message_despite_faults(seed: int) -> None:
     dice = random.Random(seed)
     acknowledged: set[bytes] = set()
     handled: dict[str, set[bytes]] = {name: set() for name in NAMES}
@@ -141,7 +141,7 @@ def test_every_member_of_a_broadcasting_group_has_every_message(seed: int) -> No
 
             for name in NAMES:
                 await cluster.start(name, member(name))  # type: ignore[arg-type]
-            await storm(cluster, dice, acknowledged)
+            await send_under_faults(cluster, dice, acknowledged)
             for name in NAMES:
                 assert acknowledged <= handled[name], name
 

@@ -1,4 +1,4 @@
-"""Sends with different deadlines in one frame: each ends at its own, and the frame goes on for the others."""
+"""Sends with different deadlines in one frame: each ends at its own deadline, and the frame continues for the others."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ Row = tuple[str, str | None, int | None]
 
 
 async def in_one_frame(broker: FakeBroker, producer: Producer, *rows: Row) -> list["asyncio.Future[SendResult]"]:
-    """These leave together: a frame is in flight while they are sent."""
+    """Send `rows` while a frame is in flight, so that they leave in one frame. Return their futures."""
     held: list[Callable[[], None]] = []
     broker.script.appendleft(answer_later(held))
     key = rows[0][1]
@@ -54,7 +54,7 @@ async def in_one_frame(broker: FakeBroker, producer: Producer, *rows: Row) -> li
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_a_frame_goes_on_for_the_sends_whose_deadline_has_not_come(
+async def test_expiry_of_one_send_does_not_abort_the_frame_of_the_others(
     key: str | None,
 ) -> None:
     async with one_queue(SLOW) as (broker, producer):
@@ -72,7 +72,7 @@ async def test_a_frame_goes_on_for_the_sends_whose_deadline_has_not_come(
         assert (await send(producer, "next", key)).queue_offset == 4
 
 
-async def test_a_keyed_send_that_expires_in_its_frame_fails_what_is_behind_it_in_the_frame_and_in_the_queue() -> None:
+async def test_keyed_send_that_expires_in_flight_fails_later_sends_of_its_key() -> None:
     async with one_queue(SLOW) as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.append(answer_later(held))
@@ -88,7 +88,7 @@ async def test_a_keyed_send_that_expires_in_its_frame_fails_what_is_behind_it_in
         assert b"waits" not in broker.stored
 
 
-async def test_a_send_that_expires_after_its_frame_was_refused_is_not_stored_with_the_others_later() -> None:
+async def test_send_that_expires_after_a_refusal_is_not_stored_by_the_retry_of_its_frame() -> None:
     async with one_queue(SLOW) as (broker, producer):
         broker.script.extend([refuse(ServiceNotAvailableError("full"))] * 5)
         late, other = await in_one_frame(broker, producer, ("late", "k", 300), ("other", "j", None))
@@ -98,8 +98,8 @@ async def test_a_send_that_expires_after_its_frame_was_refused_is_not_stored_wit
         assert broker.stored == [b"first", b"ahead", b"other"]
 
 
-async def test_a_send_that_is_called_after_a_failure_with_its_key_is_not_failed_by_it_once_more() -> None:
-    """The frame of the failed send was refused afterwards, and goes back into line for another send whose deadline has come."""
+async def test_failure_of_a_key_does_not_fail_sends_that_are_called_after_it() -> None:
+    """The frame of the failed send is refused afterwards and queued again, and then another of its sends expires."""
     async with one_queue(SLOW) as (broker, producer):
         held: list[Callable[[], None]] = []
         busy = refuse(ServiceNotAvailableError("full"))
@@ -115,8 +115,8 @@ async def test_a_send_that_is_called_after_a_failure_with_its_key_is_not_failed_
         assert [(await sent).queue_offset for sent in (other, again)] == [2, 3]
 
 
-async def test_a_frame_moves_when_half_the_time_of_its_last_send_has_passed() -> None:
-    """A send with a short deadline would make others be stored twice."""
+async def test_frame_moves_to_another_broker_after_half_the_time_of_its_latest_deadline() -> None:
+    """Otherwise a send with a short deadline could cause others to be stored twice."""
     config = ProducerConfig(send_timeout_ms=8_000, attempt_timeout_ms=500)
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await asyncio.gather(*[producer.send(message()) for _ in range(4)])
@@ -132,7 +132,7 @@ async def test_a_frame_moves_when_half_the_time_of_its_last_send_has_passed() ->
         assert all([(await sent).status for sent in sending[2:]])
 
 
-async def test_a_frame_of_which_every_send_has_ended_ends_too() -> None:
+async def test_frame_ends_once_all_of_its_sends_have_ended() -> None:
     async with one_queue(SLOW) as (broker, producer):
         broker.script.append(ignore)
         ending = await in_one_frame(broker, producer, ("late", "k", 300), ("behind", "k", None))
@@ -141,7 +141,7 @@ async def test_a_frame_of_which_every_send_has_ended_ends_too() -> None:
         assert (await send(producer, "next", "k")).status
 
 
-async def test_thousands_that_fail_behind_one_send_end_some_in_each_turn_in_order() -> None:
+async def test_sends_after_a_failed_one_fail_in_order_with_a_limit_per_loop_turn() -> None:
     async with one_queue(SLOW) as (broker, producer):
         broker.script.extend([ignore] * 100)
         seen = len(broker.sends)
@@ -159,7 +159,7 @@ async def test_thousands_that_fail_behind_one_send_end_some_in_each_turn_in_orde
 
 
 @pytest.mark.parametrize("attempt_timeout_ms", [1_000, 5_000])
-async def test_the_last_send_of_a_frame_ends_at_its_deadline_when_those_with_later_ones_have_failed(attempt_timeout_ms: int) -> None:
+async def test_last_pending_send_of_a_frame_ends_at_its_own_deadline(attempt_timeout_ms: int) -> None:
     loop = asyncio.get_running_loop()
     async with one_queue(ProducerConfig(attempt_timeout_ms=attempt_timeout_ms)) as (broker, producer):
         broker.script.extend([ignore] * 99)
@@ -170,7 +170,7 @@ async def test_the_last_send_of_a_frame_ends_at_its_deadline_when_those_with_lat
         assert loop.time() - begun < 0.4
 
 
-async def test_a_part_of_a_batch_that_failed_in_a_frame_is_not_counted_again_when_the_frame_is_answered() -> None:
+async def test_failed_part_of_a_batch_is_not_completed_again_by_the_response_of_its_frame() -> None:
     keys = {number_of_key(key, 2): key for key in map(str, range(20))}
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, SLOW) as producer:
         broker = cluster.brokers["a"]
@@ -200,8 +200,8 @@ async def test_a_part_of_a_batch_that_failed_in_a_frame_is_not_counted_again_whe
         assert (behind.outcome, isinstance(other, SendResult)) == (Outcome.UNKNOWN, True)
 
 
-async def test_a_send_that_is_called_before_the_failure_ahead_of_it_is_raised_fails_behind_it() -> None:
-    """Thousands that fail at once in another queue do not put that failure off."""
+async def test_send_called_before_an_earlier_failure_is_raised_fails_with_it() -> None:
+    """Thousands of simultaneous failures in another queue do not delay that failure."""
     keys = {number_of_key(key, 2): key for key in map(str, range(20))}
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, SLOW) as producer:
         broker = cluster.brokers["a"]
@@ -223,7 +223,7 @@ async def test_a_send_that_is_called_before_the_failure_ahead_of_it_is_raised_fa
 
 
 @pytest.mark.parametrize("timeout_ms", [400, 1_000, 2_000])
-async def test_unkeyed_sends_leave_a_broker_that_hangs_however_short_their_deadline(timeout_ms: int) -> None:
+async def test_unkeyed_sends_avoid_a_hanging_broker_with_any_deadline(timeout_ms: int) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     loop.network.late_chance = 0.0  # a lost segment comes up to 3.2 s late
@@ -238,7 +238,7 @@ async def test_unkeyed_sends_leave_a_broker_that_hangs_however_short_their_deadl
         assert {type(end) for end in await asyncio.gather(*sending, return_exceptions=True)} == {SendResult}
 
 
-async def test_a_producer_closes_when_thousands_behind_a_failed_send_end_last() -> None:
+async def test_close_ends_while_many_sends_fail_after_an_expired_one() -> None:
     config = ProducerConfig(in_flight_count_max=1, attempt_timeout_ms=5_000)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 100)

@@ -1,4 +1,4 @@
-"""Requests to nameservers, and addresses at which there is no nameserver."""
+"""Requests to nameservers, and to addresses that are not nameservers."""
 
 import pytest
 
@@ -11,12 +11,12 @@ from lockstep.runtime.host import Host
 from support.peers import serving
 
 
-def know_nothing(command: Command, endpoint: Endpoint) -> None:
+def reject_request(command: Command, endpoint: Endpoint) -> None:
     endpoint.send(command.reply(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="not supported here"))
 
 
-async def test_a_brokers_address_in_place_of_a_nameservers_is_named() -> None:
-    async with serving(know_nothing) as broker:
+async def test_error_suggests_that_the_nameserver_address_is_a_brokers() -> None:
+    async with serving(reject_request) as broker:
         address = broker.addresses["internal"]
         nameservers = Nameservers(Host.real(), (address,), timeout_ms=5_000)
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""A topic's new queues, and a subscribed topic that comes into being, are consumed at once: before the next refresh of the routes."""
+"""New queues of a topic, and a subscribed topic that is created later, are consumed before the next route refresh."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -71,15 +71,15 @@ async def pull(nameserver: str, seen: list[bytes]) -> None:
 PROGRAMS = [push_ordered, push_concurrent, push_broadcasting, pull]
 
 
-async def alter(cluster: TestCluster, queue_count: int) -> None:
-    """So many queues of the topic on every broker."""
+async def set_queue_count(cluster: TestCluster, queue_count: int) -> None:
+    """Change the topic to `queue_count` queues on every broker."""
     admin = AdminClient(Host.current(), cluster.nameserver)
     layout = (await admin.route(TOPIC)).layout
     await publish_layout(admin, alter_layout(layout, set(cluster.brokers), write_count=queue_count, read_count=queue_count, writer=7))
 
 
-async def has_each_queue(cluster: TestCluster, seen: list[bytes], queue_count: int) -> None:
-    """Messages sent to each of the queues are consumed soon."""
+async def assert_each_queue_is_consumed(cluster: TestCluster, seen: list[bytes], queue_count: int) -> None:
+    """Send a message to each queue and check that all are consumed within `SOON_S`."""
     await cluster.advance(seconds=SOON_S)
     sent = [b"%d" % number for number in range(queue_count)]
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
@@ -90,20 +90,20 @@ async def has_each_queue(cluster: TestCluster, seen: list[bytes], queue_count: i
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_is_sent_to_new_queues_is_consumed_soon(program: Program) -> None:
+def test_messages_in_new_queues_are_consumed_within_seconds(program: Program) -> None:
     async def main() -> None:
         seen: list[bytes] = []
         async with TestCluster(brokers=2) as cluster:
             await cluster.create_topic(TOPIC, queues=1)
             await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
             await cluster.advance(seconds=5)
-            await alter(cluster, 3)
-            await has_each_queue(cluster, seen, 6)
+            await set_queue_count(cluster, 3)
+            await assert_each_queue_is_consumed(cluster, seen, 6)
 
     simulate(main)
 
 
-def test_a_nameserver_that_hears_of_it_late_is_asked_every_second_and_for_this_topic_only() -> None:
+def test_route_of_a_changed_topic_is_polled_every_second_until_the_nameserver_has_it() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster:
             for topic in (TOPIC, "other"):
@@ -138,7 +138,7 @@ def test_a_nameserver_that_hears_of_it_late_is_asked_every_second_and_for_this_t
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_layout_that_changes_while_a_member_joins_reaches_it_soon(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_change_during_a_join_is_applied_within_seconds(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its route request and its first heartbeat the consumer is unknown to every broker, so none can notify it."""
 
     async def main() -> None:
@@ -155,16 +155,16 @@ def test_a_layout_that_changes_while_a_member_joins_reaches_it_soon(program: Pro
             await cluster.create_topic(TOPIC, queues=1)
             await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
             await joining.wait()
-            await alter(cluster, 2)
+            await set_queue_count(cluster, 2)
             await cluster.advance(seconds=1)
             changed.set()
-            await has_each_queue(cluster, seen, 2)
+            await assert_each_queue_is_consumed(cluster, seen, 2)
 
     simulate(main)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_was_told_into_a_dead_connection_is_heard_soon_after_the_next_one(program: Program) -> None:
+def test_layout_change_notified_on_a_dead_connection_is_applied_soon_after_the_reconnect(program: Program) -> None:
     async def main() -> None:
         seen: list[bytes] = []
         async with TestCluster(brokers=1) as cluster:
@@ -172,17 +172,17 @@ def test_what_was_told_into_a_dead_connection_is_heard_soon_after_the_next_one(p
             await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
             await cluster.advance(seconds=5)
             cluster.partition("consumer", "broker-a")
-            await alter(cluster, 2)
+            await set_queue_count(cluster, 2)
             await cluster.advance(seconds=0.1)
             cluster.reset_connections("consumer", "broker-a")
             cluster.heal()
-            await has_each_queue(cluster, seen, 2)
+            await assert_each_queue_is_consumed(cluster, seen, 2)
 
     simulate(main)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_topic_that_comes_into_being_is_consumed_soon(program: Program) -> None:
+def test_newly_created_topic_is_consumed_within_seconds(program: Program) -> None:
     """A client that subscribes to a missing topic requests its route every second."""
 
     async def main() -> None:

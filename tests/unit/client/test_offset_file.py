@@ -1,4 +1,4 @@
-"""The progress file: whole after every crash, used by one consumer at a time, with errors that name the next step."""
+"""The progress file: intact after every crash, used by one consumer at a time, with errors that name the next step."""
 
 import errno
 from pathlib import Path
@@ -22,34 +22,34 @@ def opened(files: object, directory: str = "/offsets", instance: str = "default"
     return file, file.open()
 
 
-def grown(offset: int) -> LocalOffsets:
+def offsets_at(offset: int) -> LocalOffsets:
     book = LocalOffsets("prices")
     book.since("orders", 1)
     book.set(QUEUE, SavedProgress(offset, 0))
     return book
 
 
-def test_a_start_is_counted_and_the_progress_is_there_again() -> None:
+def test_offset_file_restores_progress_and_counts_starts() -> None:
     files = SimFiles("x")
     file, book = opened(files)
     assert book.starts == 1
-    file.write(grown(7).encode())
+    file.write(offsets_at(7).encode())
     file.release()
     again = opened(files)[1]
     assert (again.starts, again.place(QUEUE)) == (1, SavedProgress(7, 0)), "what was written knew of no start"
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_power_cut_at_any_operation_leaves_one_of_the_last_two_texts_whole(seed: int) -> None:
+def test_power_cut_during_a_write_leaves_the_old_or_the_new_offset_file_intact(seed: int) -> None:
     files = SimFiles(seed, short_writes=True)
     file, _ = opened(files)
-    file.write(grown(1).encode())
+    file.write(offsets_at(1).encode())
     files.countdown = seed % 20
     written = [1]
 
     def write() -> None:
         while True:
-            file.write(grown(written[-1] + 1).encode())
+            file.write(offsets_at(written[-1] + 1).encode())
             written.append(written[-1] + 1)
 
     with pytest.raises(OSError, match="the process ends here"):
@@ -60,7 +60,7 @@ def test_a_power_cut_at_any_operation_leaves_one_of_the_last_two_texts_whole(see
     assert place.offset in (written[-1], written[-1] + 1)
 
 
-def test_a_second_consumer_is_told_to_take_a_name_of_its_own(tmp_path: Path) -> None:
+def test_offset_file_in_use_is_rejected_with_advice_to_set_instance_name(tmp_path: Path) -> None:
     files = Host.real().files
     first, _ = opened(files, str(tmp_path))
     with pytest.raises(ConfigError, match=r"prices/default is in use by another consumer of prices.*instance_name"):
@@ -70,20 +70,20 @@ def test_a_second_consumer_is_told_to_take_a_name_of_its_own(tmp_path: Path) -> 
     assert opened(files, str(tmp_path))[1].starts == 2
 
 
-def test_a_directory_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+def test_error_for_an_unwritable_offset_dir_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"offset_dir: .*file/prices/default/offsets.json can't be used .*offset_dir="):
         opened(Host.real().files, str(tmp_path / "file"))
 
 
-def test_a_full_disk_is_reported_at_the_start() -> None:
+def test_full_disk_is_reported_at_startup() -> None:
     files = SimFiles("full")
     files.faults.append(Fault("write", error=errno.ENOSPC))
     with pytest.raises(ConfigError, match="can't be used"):
         opened(files)
 
 
-def test_a_damaged_file_is_named_with_what_to_do_and_is_left_alone(tmp_path: Path) -> None:
+def test_damaged_offset_file_is_rejected_with_advice_and_not_modified(tmp_path: Path) -> None:
     files = Host.real().files
     opened(files, str(tmp_path))[0].release()
     path = tmp_path / "prices" / "default" / "offsets.json"
@@ -96,21 +96,21 @@ def test_a_damaged_file_is_named_with_what_to_do_and_is_left_alone(tmp_path: Pat
     assert opened(files, str(tmp_path))[1].starts == 1, "the lock was given back with the error"
 
 
-def test_what_a_crash_left_of_a_write_means_nothing(tmp_path: Path) -> None:
+def test_temporary_file_left_by_a_crash_is_ignored(tmp_path: Path) -> None:
     files = Host.real().files
     file, _ = opened(files, str(tmp_path))
     (tmp_path / "prices" / "default" / "offsets.json.new").write_bytes(b"x" * 100_000)
-    file.write(grown(3).encode())
+    file.write(offsets_at(3).encode())
     file.release()
     assert opened(files, str(tmp_path))[1].place(QUEUE) == SavedProgress(3, 0)
 
 
-def test_the_home_directory_is_this_users() -> None:
+def test_tilde_in_offset_dir_expands_to_the_home_directory() -> None:
     assert opened(SimFiles("x"), "~/.lockstep/offsets")[0].path == "/root/.lockstep/offsets/prices/default/offsets.json"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a b", 7, "a" * 101])
-def test_an_instance_has_a_name_that_a_folder_can_have(name: object) -> None:
+def test_instance_name_must_be_a_valid_folder_name(name: object) -> None:
     check_instance("worker-1.eu")
     with pytest.raises(ConfigError, match="instance_name"):
         check_instance(name)

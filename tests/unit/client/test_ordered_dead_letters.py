@@ -1,4 +1,4 @@
-"""OrderedRetry(on_exhausted="dlq"): a poisoned batch leaves its queue, once, and the rest goes on in order."""
+"""OrderedRetry(on_exhausted="dlq"): a failing batch is dead-lettered once, and the rest of its queue is consumed in order."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ S = ConsumeOrderlyStatus
 RETRY = OrderedRetry(max_attempts=3, backoff=Backoff(first_ms=100), on_exhausted="dlq")
 
 
-async def dead(cluster: TestCluster) -> list[MessageExt]:
+async def dead_letters(cluster: TestCluster) -> list[MessageExt]:
     found: list[MessageExt] = []
     reader = PushConsumer("morgue", nameserver=cluster.nameserver)
     reader.subscribe(f"%DLQ%{GROUP}")
@@ -64,7 +64,7 @@ def consumer_of(cluster: TestCluster, seen: list[tuple[bytes, int]], **settings:
     return made
 
 
-def test_after_the_last_attempt_it_is_a_dead_letter_and_the_queue_goes_on() -> None:
+def test_ordered_message_is_dead_lettered_after_its_last_attempt_and_its_queue_continues() -> None:
     async def main() -> None:
         async with TestCluster() as cluster:
             await sent(cluster, b"0", b"poison", b"2")
@@ -76,7 +76,7 @@ def test_after_the_last_attempt_it_is_a_dead_letter_and_the_queue_goes_on() -> N
             (left,) = (event for event in told if isinstance(event, MessageDeadLettered))
             assert (left.queue.topic, left.offset, left.attempts, left.error) == ("orders", 1, 3, "ValueError: can't be read")
             assert seen == [(b"0", 0), (b"poison", 0), (b"poison", 1), (b"poison", 2), (b"2", 0)]
-            (letter,) = await dead(cluster)
+            (letter,) = await dead_letters(cluster)
             assert (letter.body, letter.tags, letter.keys, letter.sharding_key) == (b"poison", "t", ("k",), "one")
             assert letter.properties["RETRY_TOPIC"] == "orders"
             assert letter.all_properties["__LS_REASON"] == "ValueError: can't be read"
@@ -103,12 +103,12 @@ def test_suspend_counts_as_an_attempt() -> None:
             async with consumer:
                 await cluster.advance(seconds=5)
             assert calls == [(b"0", 0), (b"0", 1), (b"0", 2), (b"1", 0)]
-            assert [letter.body for letter in await dead(cluster)] == [b"0"]
+            assert [letter.body for letter in await dead_letters(cluster)] == [b"0"]
 
     simulate(main)
 
 
-def test_a_batch_goes_as_a_whole() -> None:
+def test_ordered_batch_is_dead_lettered_as_a_whole() -> None:
     async def main() -> None:
         async with TestCluster() as cluster:
             await sent(cluster, b"0", b"poison", b"2", b"3")
@@ -116,12 +116,12 @@ def test_a_batch_goes_as_a_whole() -> None:
             async with consumer_of(cluster, seen, batch_count=4):
                 await cluster.advance(seconds=10)
             assert seen == [(b"0", 0), (b"0", 1), (b"0", 2)]
-            assert [letter.body for letter in await dead(cluster)] == [b"0", b"poison", b"2", b"3"]
+            assert [letter.body for letter in await dead_letters(cluster)] == [b"0", b"poison", b"2", b"3"]
 
     simulate(main)
 
 
-def test_attempts_survive_a_move() -> None:
+def test_attempts_survive_a_move_of_the_queue() -> None:
     async def main() -> None:
         async with TestCluster() as cluster:
             await sent(cluster, b"poison", b"1")
@@ -132,12 +132,12 @@ def test_attempts_survive_a_move() -> None:
             async with consumer_of(cluster, seen, retry=slow):
                 await cluster.advance(seconds=7)
             assert seen == [(b"poison", 0), (b"poison", 1), (b"poison", 2), (b"1", 0)]
-            assert [letter.body for letter in await dead(cluster)] == [b"poison"]
+            assert [letter.body for letter in await dead_letters(cluster)] == [b"poison"]
 
     simulate(main)
 
 
-def test_with_manual_commit_what_stands_before_it_waits_for_its_commit() -> None:
+def test_dead_lettering_with_manual_commit_does_not_commit_earlier_messages() -> None:
     async def main() -> None:
         async with TestCluster() as cluster:
             await sent(cluster, b"0", b"poison", b"2")
@@ -172,7 +172,7 @@ def test_with_manual_commit_what_stands_before_it_waits_for_its_commit() -> None
     simulate(main)
 
 
-def test_while_the_broker_is_away_nothing_is_lost_and_the_letter_is_written_when_it_is_back() -> None:
+def test_dead_letter_is_written_after_a_broker_restart_and_no_message_is_lost() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster:
             await sent(cluster, b"poison", b"1")
@@ -194,12 +194,12 @@ def test_while_the_broker_is_away_nothing_is_lost_and_the_letter_is_written_when
                 await cluster.restart("broker-a")
                 await cluster.advance(seconds=20)
             assert (b"1", 0) in seen
-            assert [letter.body for letter in await dead(cluster)] == [b"poison"]
+            assert [letter.body for letter in await dead_letters(cluster)] == [b"poison"]
 
     simulate(main)
 
 
-def test_a_dlq_needs_a_number_of_attempts() -> None:
+def test_dlq_retry_policy_requires_max_attempts() -> None:
     with pytest.raises(ConfigError, match="needs max_attempts"):
         OrderedRetry(on_exhausted="dlq")
     with pytest.raises(ConfigError, match='expected "block" or "dlq"'):
@@ -207,7 +207,7 @@ def test_a_dlq_needs_a_number_of_attempts() -> None:
 
 
 @pytest.mark.parametrize("listener", ["orderly", "concurrently"])
-def test_a_group_whose_name_leaves_no_room_for_its_topics_is_refused_where_it_gives_messages_up(listener: str) -> None:
+def test_group_name_too_long_for_its_retry_or_dlq_topic_is_rejected(listener: str) -> None:
     async def listen(messages: Sequence[MessageExt], _: object) -> None: ...
 
     longest = {"orderly": 122, "concurrently": 120}[listener]

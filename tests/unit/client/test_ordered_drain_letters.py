@@ -14,7 +14,7 @@ from lockstep.testing import TestCluster, simulate
 QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in range(2)]
 
 
-def test_a_drain_limit_that_passes_while_a_dead_letter_waits_costs_the_queue_nothing(
+def test_queue_is_consumed_again_if_its_drain_limit_passes_while_a_dead_letter_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""A call that outlives its consumer: whoever wants its queue in this process waits for it, and other processes do not."""
+"""A call that outlives its consumer: consumers of this process wait for it before they lock its queue, other processes don't."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ def consumer(cluster: TestCluster, listener: Any) -> PushConsumer:
     return made
 
 
-def test_a_queue_is_not_locked_again_in_this_process_while_the_call_of_a_stopped_consumer_runs() -> None:
+def test_queue_is_not_locked_again_in_the_process_while_a_call_of_a_stopped_consumer_runs() -> None:
     events: list[tuple[str, float]] = []
 
     async def main() -> None:
@@ -56,7 +56,7 @@ def test_a_queue_is_not_locked_again_in_this_process_while_the_call_of_a_stopped
     assert events[1][1] - events[0][1] < 1.0, "its end is what is waited for, not the next look"
 
 
-def test_another_process_has_the_queue_as_soon_as_the_broker_gives_it() -> None:
+def test_another_process_gets_the_queue_while_an_old_call_still_runs() -> None:
     events: list[str] = []
 
     async def main() -> None:
@@ -89,7 +89,7 @@ def test_another_process_has_the_queue_as_soon_as_the_broker_gives_it() -> None:
     simulate(main)
 
 
-def test_calls_are_counted_by_key_and_the_last_one_tells() -> None:
+def test_running_calls_are_counted_by_key_and_the_last_one_notifies() -> None:
     calls, told = RunningCalls(), list[str]()
     assert not calls.notify_when_ended("a", lambda: told.append("never"))
     calls.begin("a")
@@ -104,7 +104,7 @@ def test_calls_are_counted_by_key_and_the_last_one_tells() -> None:
     assert not calls.notify_when_ended("a", lambda: told.append("never"))
 
 
-def test_calls_end_in_any_thread() -> None:
+def test_call_may_end_in_any_thread() -> None:
     calls, told = RunningCalls(), threading.Event()
     calls.begin("a")
     assert calls.notify_when_ended("a", told.set)
@@ -115,7 +115,7 @@ def test_calls_end_in_any_thread() -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_consumer_that_stops_in_order_leaves_nothing(plain: bool) -> None:
+def test_regular_stop_leaves_no_running_call(plain: bool) -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster:
             await cluster.create_topic("orders", queues=1)

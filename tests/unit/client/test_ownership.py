@@ -1,4 +1,4 @@
-"""QueueOwnership: every row of the table, the items of LOCK and SYNC in each state, and which responses are accepted."""
+"""QueueOwnership: every transition, the items of LOCK and SYNC in each state, and which responses are accepted."""
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ def wanted() -> QueueOwnership:
     return own
 
 
-def answer(epoch: int = 7, verdict: LockVerdict = LockVerdict.OK, offset: int = 100, attempts: int = 0) -> LockResult:
+def lock_result(epoch: int = 7, verdict: LockVerdict = LockVerdict.OK, offset: int = 100, attempts: int = 0) -> LockResult:
     return LockResult("billing", "orders", 2, verdict, epoch=epoch, offset=offset, attempts=attempts)
 
 
@@ -36,7 +36,7 @@ def sync(own: QueueOwnership, verdict: LockVerdict = LockVerdict.OK) -> tuple[Sy
 
 def held(epoch: int = 7, offset: int = 100) -> QueueOwnership:
     own = wanted()
-    assert lock(own, answer(epoch, offset=offset)) is OwnershipEvent.GRANTED
+    assert lock(own, lock_result(epoch, offset=offset)) is OwnershipEvent.GRANTED
     return own
 
 
@@ -81,7 +81,7 @@ def in_state(state: OwnershipState) -> QueueOwnership:
 
 @pytest.mark.parametrize("state", list(OwnershipState))
 @pytest.mark.parametrize("event", list(OwnershipEvent))
-def test_every_pair_goes_where_the_table_says_and_nowhere_else(state: OwnershipState, event: OwnershipEvent) -> None:
+def test_each_state_and_event_pair_follows_the_transition_table(state: OwnershipState, event: OwnershipEvent) -> None:
     own = in_state(state)
     assert own.state is state
     after = TRANSITIONS.get((state, event), state)
@@ -90,7 +90,7 @@ def test_every_pair_goes_where_the_table_says_and_nowhere_else(state: OwnershipS
 
 
 @pytest.mark.parametrize("state", [OwnershipState.DRAINING, OwnershipState.RELEASING])
-def test_a_queue_that_comes_back_before_its_release_was_sent_goes_on_with_its_epoch(state: OwnershipState) -> None:
+def test_queue_wanted_again_before_its_release_is_sent_keeps_its_epoch(state: OwnershipState) -> None:
     own = in_state(state)
     own.want()
     assert (own.state, own.token, own.sync_item()) == (OwnershipState.HELD, 7, None)
@@ -98,49 +98,49 @@ def test_a_queue_that_comes_back_before_its_release_was_sent_goes_on_with_its_ep
 
 
 @pytest.mark.parametrize("state", [OwnershipState.RELEASED, OwnershipState.UNSURE])
-def test_a_queue_whose_release_was_sent_is_acquired_again_only_after_the_answer(state: OwnershipState) -> None:
+def test_released_queue_is_acquired_again_only_after_the_response(state: OwnershipState) -> None:
     own = in_state(state)
     own.want()
     assert own.state is state
     assert not own.may_acquire
-    own.handle_lock_response(own.lock_sent(LockItem("billing", "orders", 2, 7, 100)), answer(0, LockVerdict.STALE))
+    own.handle_lock_response(own.lock_sent(LockItem("billing", "orders", 2, 7, 100)), lock_result(0, LockVerdict.STALE))
     assert own.state is OwnershipState.WANTED
     assert own.lock_item() == LockItem("billing", "orders", 2)
 
 
-def test_after_a_lost_release_that_never_arrived_a_renewal_lets_a_wanted_queue_go_on() -> None:
+def test_renewal_after_a_lost_release_keeps_a_wanted_queue() -> None:
     own = in_state(OwnershipState.UNSURE)
     own.want()
     assert own.lock_item() == LockItem("billing", "orders", 2, 7, 100, 0)
-    assert lock(own, answer(7)) is OwnershipEvent.RENEWED
+    assert lock(own, lock_result(7)) is OwnershipEvent.RENEWED
     assert own.state is OwnershipState.HELD
 
 
-def test_after_a_lost_release_that_never_arrived_an_unwanted_queue_is_released_again() -> None:
+def test_unwanted_queue_is_released_again_after_a_lost_release() -> None:
     own = in_state(OwnershipState.UNSURE)
-    assert lock(own, answer(7)) is OwnershipEvent.RENEWED
+    assert lock(own, lock_result(7)) is OwnershipEvent.RENEWED
     item, _ = sync(own)
     assert item.release
     assert own.state is OwnershipState.GONE
     assert own.done
 
 
-def test_a_release_on_the_way_is_not_named_in_lock() -> None:
+def test_queue_with_a_release_in_flight_is_not_named_in_lock() -> None:
     assert released().lock_item() is None
 
 
-def test_a_grant_for_a_queue_no_longer_wanted_is_released_at_once() -> None:
+def test_grant_of_an_unwanted_queue_is_released_immediately() -> None:
     own = wanted()
     item = own.lock_item()
     assert item is not None
     sent = own.lock_sent(item)
     own.unwant(0, DRAIN_MS)
-    assert not own.done  # its answer is awaited
-    own.handle_lock_response(sent, answer(9, offset=55, attempts=2))
+    assert not own.done  # the response to its LOCK is pending
+    own.handle_lock_response(sent, lock_result(9, offset=55, attempts=2))
     assert own.sync_item() == SyncItem("billing", "orders", 2, 9, None, 55, 2, release=True)
 
 
-def test_a_queue_is_not_locked_again_while_its_old_listener_runs() -> None:
+def test_queue_is_not_locked_again_while_its_old_call_runs() -> None:
     own = running()
     own.stale(7)
     assert own.state is OwnershipState.WANTED
@@ -149,18 +149,18 @@ def test_a_queue_is_not_locked_again_while_its_old_listener_runs() -> None:
     assert own.lock_item() == LockItem("billing", "orders", 2)
 
 
-def test_a_stale_answer_for_an_epoch_no_longer_held_is_ignored() -> None:
+def test_stale_response_for_an_epoch_no_longer_held_is_ignored() -> None:
     own = held(7)
     item = SyncItem("billing", "orders", 2, 7, None, 101)
     sent = own.sync_sent(item)
     own.stale(7)
-    assert lock(own, answer(8)) is OwnershipEvent.GRANTED
+    assert lock(own, lock_result(8)) is OwnershipEvent.GRANTED
     assert own.handle_sync_response(sent, SyncResult(LockVerdict.STALE, 7)) is None
     assert own.stale(7) is False
     assert (own.state, own.token) == (OwnershipState.HELD, 8)
 
 
-def test_an_answer_that_names_another_epoch_is_ignored() -> None:
+def test_response_that_names_another_epoch_is_ignored() -> None:
     own = held(7)
     sent = own.sync_sent(SyncItem("billing", "orders", 2, 7, None, 101))
     assert own.handle_sync_response(sent, SyncResult(LockVerdict.STALE, 6)) is None
@@ -168,16 +168,16 @@ def test_an_answer_that_names_another_epoch_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("verdict", [LockVerdict.STALE, LockVerdict.NOT_YOURS, LockVerdict.REFUSED])
-def test_a_renewal_that_is_not_ok_never_keeps_the_queue(verdict: LockVerdict) -> None:
+def test_refused_renewal_drops_the_queue(verdict: LockVerdict) -> None:
     own = held()
-    assert lock(own, answer(7, verdict)) is OwnershipEvent.STALE
+    assert lock(own, lock_result(7, verdict)) is OwnershipEvent.STALE
     assert own.state is OwnershipState.WANTED
 
 
 @pytest.mark.parametrize("verdict", [LockVerdict.NOT_YOURS, LockVerdict.HELD, LockVerdict.WAIT, LockVerdict.REFUSED])
-def test_a_refused_wish_stays_a_wish(verdict: LockVerdict) -> None:
+def test_queue_remains_wanted_after_a_refused_lock(verdict: LockVerdict) -> None:
     own = wanted()
-    assert lock(own, answer(0, verdict)) is None
+    assert lock(own, lock_result(0, verdict)) is None
     assert own.may_acquire
 
 
@@ -191,14 +191,14 @@ def test_results_are_named_by_lock_and_committed_by_sync_once() -> None:
     assert own.settled_offset == 110
 
 
-def test_failed_calls_are_reported_though_the_offset_stays() -> None:
+def test_failed_attempts_are_reported_even_if_the_offset_is_unchanged() -> None:
     own = running()
     own.call_ended(7, 100, 1)
     item, _ = sync(own)
     assert (item.offset, item.attempts) == (100, 1)
 
 
-def test_what_was_sent_and_not_answered_is_offered_again_after_a_cut() -> None:
+def test_unconfirmed_commit_is_repeated_after_a_disconnect() -> None:
     own = running()
     own.call_ended(7, 110, 0)
     item = own.sync_item()
@@ -207,12 +207,12 @@ def test_what_was_sent_and_not_answered_is_offered_again_after_a_cut() -> None:
     assert own.sync_item() is None
     own.cut()
     assert own.lock_item() == LockItem("billing", "orders", 2, 7, 110, 0)
-    lock(own, answer(7))
+    lock(own, lock_result(7))
     assert own.settled_offset == 110
     assert own.sync_item() is None
 
 
-def test_an_older_answer_does_not_take_back_a_newer_one() -> None:
+def test_older_response_does_not_revert_a_newer_one() -> None:
     own = running()
     own.call_ended(7, 105, 0)
     lock_item = own.lock_item()
@@ -221,12 +221,12 @@ def test_an_older_answer_does_not_take_back_a_newer_one() -> None:
     own.call_started()
     own.call_ended(7, 110, 0)
     sync(own)
-    own.handle_lock_response(locked, answer(7))
+    own.handle_lock_response(locked, lock_result(7))
     assert own.settled_offset == 110
     assert not own.dirty
 
 
-def test_a_draining_queue_is_released_with_the_final_offset() -> None:
+def test_draining_queue_is_released_with_its_final_offset() -> None:
     own = running()
     own.unwant(1_000, DRAIN_MS)
     assert own.state is OwnershipState.DRAINING
@@ -237,7 +237,7 @@ def test_a_draining_queue_is_released_with_the_final_offset() -> None:
 
 
 @pytest.mark.parametrize(("now_ms", "given_up"), [(30_999, False), (31_000, True), (31_001, True)])
-def test_past_the_drain_limit_it_is_released_without_an_offset(now_ms: int, given_up: bool) -> None:
+def test_queue_is_released_without_an_offset_past_the_drain_limit(now_ms: int, given_up: bool) -> None:
     own = running()
     own.unwant(1_000, DRAIN_MS)
     assert own.tick(now_ms) is given_up
@@ -248,7 +248,7 @@ def test_past_the_drain_limit_it_is_released_without_an_offset(now_ms: int, give
         assert own.done
 
 
-def test_a_result_that_comes_past_the_limit_but_before_the_release_left_still_counts() -> None:
+def test_result_past_the_drain_limit_counts_if_the_release_is_not_sent_yet() -> None:
     own = running()
     own.unwant(0, DRAIN_MS)
     own.tick(DRAIN_MS)
@@ -258,7 +258,7 @@ def test_a_result_that_comes_past_the_limit_but_before_the_release_left_still_co
     assert item.offset == 101
 
 
-def test_a_stop_shortens_a_drain_and_a_rebalance_never_lengthens_it() -> None:
+def test_stop_shortens_a_drain_and_a_rebalance_never_lengthens_it() -> None:
     own = running()
     own.unwant(0, 30_000)
     own.unwant(1_000, 8_000)
@@ -267,7 +267,7 @@ def test_a_stop_shortens_a_drain_and_a_rebalance_never_lengthens_it() -> None:
     assert own.drain_at_ms == 9_000
 
 
-def test_cancelled_is_set_a_quarter_of_the_drain_before_its_end_and_never_more_than_5_s() -> None:
+def test_cancelled_is_set_a_quarter_of_the_drain_but_at_most_5_s_before_its_end() -> None:
     own = running()
     own.unwant(0, 30_000)
     assert own.cancel_at_ms == 25_000
@@ -297,8 +297,8 @@ commands = st.sampled_from(
 
 @settings(max_examples=400)
 @given(st.lists(commands, max_size=80))
-def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -> None:
-    """A call needs a held epoch; a lock is asked for only while nothing runs and nothing is unanswered."""
+def test_ownership_invariants_hold_for_any_sequence_of_responses(steps: list[str]) -> None:
+    """A call requires a held epoch. A lock is requested only if no call runs and no request is in flight."""
     own = QueueOwnership("billing", QUEUE)
     locks, syncs = [], []
     epoch, now = 10, 0
@@ -315,11 +315,11 @@ def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -
             case "lock_ok" if locks:
                 sent = locks.pop()
                 epoch += 1
-                own.handle_lock_response(sent, answer(epoch if sent.token is None else sent.token, offset=own.offset))
+                own.handle_lock_response(sent, lock_result(epoch if sent.token is None else sent.token, offset=own.offset))
             case "lock_stale" if locks:
-                own.handle_lock_response(locks.pop(), answer(0, LockVerdict.STALE))
+                own.handle_lock_response(locks.pop(), lock_result(0, LockVerdict.STALE))
             case "lock_no" if locks:
-                own.handle_lock_response(locks.pop(), answer(0, LockVerdict.HELD))
+                own.handle_lock_response(locks.pop(), lock_result(0, LockVerdict.HELD))
             case "sync" if not syncs and (sync_item := own.sync_item()) is not None:
                 assert sync_item.epoch == own.token
                 assert not (sync_item.release and own.running and sync_item.offset is not None)
@@ -351,7 +351,7 @@ def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -
         assert not own.done or own.lock_item() is None
 
 
-def test_why_calls_fail_goes_with_the_attempts_and_with_nothing_else() -> None:
+def test_error_of_a_call_is_sent_only_with_its_attempts() -> None:
     own = in_state(OwnershipState.HELD)
     own.call_started()
     own.error = "ValueError: no"

@@ -1,4 +1,4 @@
-"""A poll model: messages leave it in order, once, and count as done only after an explicit commit."""
+"""PollModel returns messages in order and once, and counts them as done only after settle."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Stored:
 
 @dataclass
 class Queue:
-    """One held queue, and the test's own model of it."""
+    """A held queue and the test's model of it."""
 
     queue: MessageQueue
     polls: PollModel
@@ -37,7 +37,7 @@ class Queue:
     begun: int = 0
     """Its latest position from the start or a seek."""
     handed: list[int] = field(default_factory=list)
-    """Since then."""
+    """Offsets polled since then."""
     done: int = 0
     """Offsets that the caller has committed."""
 
@@ -60,7 +60,7 @@ class Queue:
         self.runner = self.polls.runner(cast(HeldQueue, held), self.grant)
 
     def arrive(self, wanted: list[bool]) -> None:
-        """Return the response to a pull: those of the next messages that the subscription selects."""
+        """Store the response to a pull: of the next messages those that the subscription selects (`wanted`)."""
         first = self.grant.messages.next_offset
         self.end = max(self.end, first + len(wanted))
         new = [first + index for index, want in enumerate(wanted) if want]
@@ -94,7 +94,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(STEPS)
-def test_messages_leave_in_order_and_once_and_only_settling_says_that_they_are_done(steps: list[tuple[str, Any, Any]]) -> None:
+def test_polled_messages_are_ordered_and_unique_and_only_settle_marks_them_done(steps: list[tuple[str, Any, Any]]) -> None:
     async def main() -> None:
         polls = PollModel()
         held = [Queue(queue, polls) for queue in QUEUES]

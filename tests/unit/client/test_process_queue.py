@@ -1,4 +1,4 @@
-"""ProcessQueue: nothing is lost, order is kept, the commit offset never passes unfinished work."""
+"""ProcessQueue: no message is lost, order is kept, and the commit offset never passes an unfinished message."""
 
 from dataclasses import dataclass, field
 from typing import cast
@@ -30,7 +30,7 @@ def queue(offset: int = 0, attempts: int = 0, limits: FlowLimits = WIDE) -> Proc
     return ProcessQueue(offset, attempts, limits)
 
 
-def test_a_batch_counts_as_taken_until_it_is_committed() -> None:
+def test_batch_is_counted_as_taken_until_commit() -> None:
     held = queue(3)
     held.put(stored(3, 4, 5), 6, 300)
     assert offsets(held.take(2)) == [3, 4]
@@ -43,7 +43,7 @@ def test_a_batch_counts_as_taken_until_it_is_committed() -> None:
     assert held.commit() == 6
 
 
-def test_progress_moves_over_filtered_messages_only_where_nothing_unfinished_lies_before_them() -> None:
+def test_commit_offset_passes_filtered_messages_only_if_no_earlier_message_is_unfinished() -> None:
     held = queue(0)
     assert held.put((), 10, 0)
     assert held.commit_offset == 10
@@ -57,7 +57,7 @@ def test_progress_moves_over_filtered_messages_only_where_nothing_unfinished_lie
     assert held.commit() == 30
 
 
-def test_a_pull_that_arrives_during_a_call_leaves_the_running_batch_alone() -> None:
+def test_pull_during_a_call_does_not_change_the_running_batch() -> None:
     held = queue(0)
     held.put(stored(0, 1, 2), 3, 30)
     held.take(1)
@@ -92,7 +92,7 @@ def test_restored_attempts_do_not_pass_to_another_message() -> None:
     assert (held.batch_attempts, held.committed_attempts) == (0, 0)
 
 
-def test_a_failure_behind_uncommitted_work_is_counted_and_not_stored() -> None:
+def test_failure_after_uncommitted_messages_is_counted_but_not_committed() -> None:
     held = queue(0)
     held.put(stored(0, 1), 2, 20)
     held.take(1)  # SUCCESS without auto commit: stays taken
@@ -106,7 +106,7 @@ def test_a_failure_behind_uncommitted_work_is_counted_and_not_stored() -> None:
     assert held.batch_attempts == 0
 
 
-def test_after_a_commit_up_to_the_failed_batch_its_attempts_are_stored() -> None:
+def test_attempts_of_a_failed_batch_are_committed_once_earlier_messages_are() -> None:
     held = queue(0)
     held.put(stored(0), 1, 10)
     held.take(1)
@@ -118,7 +118,7 @@ def test_after_a_commit_up_to_the_failed_batch_its_attempts_are_stored() -> None
 
 
 @pytest.mark.parametrize(("held_count", "room"), [(0, 10), (4, 6), (5, 5), (6, 0), (10, 0)])
-def test_a_pull_leaves_when_half_of_the_count_is_free_and_asks_for_no_more_than_fits(held_count: int, room: int) -> None:
+def test_pull_is_sent_if_half_of_the_count_limit_is_free_and_requests_the_free_count(held_count: int, room: int) -> None:
     held = queue(limits=FlowLimits(count_max=10, bytes_max=1_000, span_max=100))
     held.put(stored(*range(held_count)), held_count, held_count)
     assert held.room() == room
@@ -138,7 +138,7 @@ def test_pulling_waits_beyond_the_span(next_offset: int, open_: bool) -> None:
     assert bool(held.room()) is open_
 
 
-def test_one_message_at_a_time_is_pulled_when_the_threshold_is_one() -> None:
+def test_count_limit_of_one_pulls_one_message_at_a_time() -> None:
     held = queue(limits=FlowLimits(count_max=1, bytes_max=1_000, span_max=100))
     assert held.room() == 1
     held.put(stored(0), 1, 1)
@@ -149,7 +149,7 @@ def test_one_message_at_a_time_is_pulled_when_the_threshold_is_one() -> None:
     assert held.room() == 1
 
 
-def test_record_bytes_are_given_back_when_the_last_message_of_their_pull_is_committed() -> None:
+def test_bytes_of_a_pull_are_released_when_its_last_message_is_committed() -> None:
     held = queue()
     held.put(stored(0, 1), 2, 200)
     held.put(stored(2), 3, 70)
@@ -163,7 +163,7 @@ def test_record_bytes_are_given_back_when_the_last_message_of_their_pull_is_comm
     assert (held.size_bytes, held.count) == (0, 0)
 
 
-def test_a_gap_moves_the_pull_and_leaves_what_is_unfinished() -> None:
+def test_gap_moves_the_pull_offset_and_keeps_unfinished_messages() -> None:
     held = queue(0)
     held.put(stored(0), 1, 10)
     assert not held.move(50)
@@ -204,7 +204,7 @@ step = st.one_of(
 
 @settings(max_examples=300)
 @given(st.lists(step, max_size=60))
-def test_nothing_is_lost_order_is_kept_and_the_commit_offset_is_right(steps: list[tuple[str, object]]) -> None:
+def test_process_queue_matches_a_list_model(steps: list[tuple[str, object]]) -> None:
     held, model = queue(), Model()
     in_call = False
     for name, argument in steps:
@@ -236,7 +236,7 @@ def test_nothing_is_lost_order_is_kept_and_the_commit_offset_is_right(steps: lis
         assert (held.size_bytes == 0) is (held.count == 0)
 
 
-def test_what_finishes_out_of_order_moves_progress_to_the_smallest_unfinished() -> None:
+def test_commit_offset_is_the_lowest_unfinished_message_after_out_of_order_finishes() -> None:
     """RocketMQ: a slow 7 blocks the commit of a finished 8; a restart repeats instead of losing."""
     held = queue(5)
     held.put(stored(6, 7, 8, 9), 10, 400)
@@ -257,7 +257,7 @@ def test_what_finishes_out_of_order_moves_progress_to_the_smallest_unfinished() 
 
 @settings(max_examples=200)
 @given(st.data())
-def test_progress_never_passes_an_unfinished_message_and_ends_behind_all(data: st.DataObject) -> None:
+def test_commit_offset_never_passes_an_unfinished_message_and_ends_after_all(data: st.DataObject) -> None:
     held = queue(0)
     running: list[MessageExt] = []
     unfinished: set[int] = set()
@@ -280,7 +280,7 @@ def test_progress_never_passes_an_unfinished_message_and_ends_behind_all(data: s
     assert (held.commit_offset, held.count, held.size_bytes) == (following, 0, 0)
 
 
-def test_a_seek_forgets_what_is_held_and_goes_on_there_forward_and_back() -> None:
+def test_seek_discards_buffered_messages_and_continues_at_the_new_offset() -> None:
     held = queue(3)
     held.put(stored(3, 4, 5), 6, 300)
     held.take(1)

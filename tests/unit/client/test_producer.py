@@ -1,4 +1,4 @@
-"""A producer against brokers that respond, refuse, forget and fall silent on cue."""
+"""A producer against scripted brokers that respond, refuse, lose responses and stop responding."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ TURNS = 5
 
 
 @pytest.mark.both_loops
-async def test_a_send_returns_where_its_message_was_stored() -> None:
+async def test_send_returns_the_queue_and_offset_of_its_message() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster) as producer:
         first = await producer.send(message("1"))
         second = await producer.send(message("2"))
@@ -43,7 +43,7 @@ async def test_a_send_returns_where_its_message_was_stored() -> None:
         assert seen[0].messages[0].message_id == first.message_id
 
 
-async def test_unkeyed_sends_visit_every_queue_of_every_live_broker_in_turn() -> None:
+async def test_unkeyed_sends_use_all_queues_of_all_live_brokers_round_robin() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         await producer.send(message())
         await until(lambda: len(cluster.brokers["a"].heartbeats) + len(cluster.brokers["b"].heartbeats) == 2)
@@ -53,7 +53,7 @@ async def test_unkeyed_sends_visit_every_queue_of_every_live_broker_in_turn() ->
         )
 
 
-async def test_what_gathers_behind_a_frame_in_flight_leaves_as_one_frame() -> None:
+async def test_sends_during_a_frame_in_flight_are_combined_into_one_frame() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.append(answer_later(held))
@@ -70,14 +70,14 @@ async def test_what_gathers_behind_a_frame_in_flight_leaves_as_one_frame() -> No
         assert [one.place for one in broker.sends] == [(0, 0), (0, 1), (0, 2)]
 
 
-async def test_a_frame_is_cut_at_its_limits() -> None:
+async def test_frame_is_limited_by_batch_count_max() -> None:
     config = ProducerConfig(batch_count_max=3, attempt_timeout_ms=1_000)
     async with one_queue(config) as (broker, producer):
         await sends(producer, [str(n) for n in range(8)])
         assert [len(one.bodies) for one in broker.sends[1:]] == [3, 3, 2]
 
 
-async def test_a_key_always_goes_to_its_queue_and_carries_key_and_layout() -> None:
+async def test_keyed_send_goes_to_the_queue_of_its_key_and_carries_key_and_layout() -> None:
     async with fake_cluster("a", "b", topics={"t": 3}) as cluster, producing(cluster) as producer:
         layout = cluster.layouts["t"]
         for key in ("1001", "1002", "ключ", "z"):
@@ -88,7 +88,7 @@ async def test_a_key_always_goes_to_its_queue_and_carries_key_and_layout() -> No
             assert seen.messages[0].all_properties[SHARDING_KEY] == key
 
 
-async def test_a_selector_gets_the_layouts_queues_and_a_named_queue_is_taken_as_it_is() -> None:
+async def test_selector_gets_all_queues_and_an_explicit_queue_is_used_unchanged() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         result = await producer.send(message(), selector=lambda queues, message: queues[7 % len(queues)])
         assert result.queue == cluster.layouts["t"].write_queues[3]
@@ -97,7 +97,7 @@ async def test_a_selector_gets_the_layouts_queues_and_a_named_queue_is_taken_as_
         assert cluster.brokers["b"].sends[-1].header.layout_counter is None
 
 
-async def test_a_batch_without_keys_is_one_frame_of_one_queue_in_order() -> None:
+async def test_unkeyed_batch_is_one_frame_in_one_queue_in_order() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         results = await producer.send_batch([message(str(n)) for n in range(50)])
         assert {result.queue for result in results} == {results[0].queue}
@@ -108,7 +108,7 @@ async def test_a_batch_without_keys_is_one_frame_of_one_queue_in_order() -> None
         assert await producer.send_batch([]) == []
 
 
-async def test_a_batch_with_keys_is_one_frame_per_queue_with_results_in_the_order_given() -> None:
+async def test_keyed_batch_is_one_frame_per_queue_with_results_in_message_order() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         keys = [f"k{n % 7}" for n in range(40)]
         results = await producer.send_batch(keyed(map(str, range(40)), keys))
@@ -121,7 +121,7 @@ async def test_a_batch_with_keys_is_one_frame_per_queue_with_results_in_the_orde
                     assert bodies == sorted(bodies)
 
 
-async def test_a_batch_of_several_topics_and_more_than_a_frame_comes_back_in_order() -> None:
+async def test_batch_of_several_topics_and_frames_has_results_in_message_order() -> None:
     config = ProducerConfig(batch_count_max=4)
     async with fake_cluster("a", topics={"t": 1, "u": 1}) as cluster, producing(cluster, config) as producer:
         results = await producer.send_batch([message(str(n), "tu"[n % 2]) for n in range(20)])
@@ -129,7 +129,7 @@ async def test_a_batch_of_several_topics_and_more_than_a_frame_comes_back_in_ord
         assert [result.queue_offset for result in results] == [n // 2 for n in range(20)]
 
 
-async def test_one_way_sends_carry_no_sequence_and_are_not_answered() -> None:
+async def test_oneway_sends_carry_no_sequence_and_get_no_response() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster) as producer:
         await producer.send_oneway(message("1"))
         await producer.send_oneway(message("2", sharding_key="k"))
@@ -139,7 +139,7 @@ async def test_one_way_sends_carry_no_sequence_and_are_not_answered() -> None:
         assert {one.header.layout_counter for one in broker.oneways} == {None, 1}
 
 
-async def test_sends_without_start_after_close_or_twice_started_are_told_so() -> None:
+async def test_send_before_start_or_after_close_and_a_second_start_raise() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         producer = Producer("orders", nameserver=cluster.nameserver)
         assert repr(Producer("p")) == "<Producer p new>"
@@ -153,7 +153,7 @@ async def test_sends_without_start_after_close_or_twice_started_are_told_so() ->
         await producer.close()
 
 
-async def test_leaving_waits_for_what_is_in_flight() -> None:
+async def test_closing_a_producer_waits_for_sends_in_flight() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         held: list[Callable[[], None]] = []
         cluster.brokers["a"].script.append(answer_later(held))
@@ -165,12 +165,12 @@ async def test_leaving_waits_for_what_is_in_flight() -> None:
         assert (await sending).queue_offset == 0
 
 
-async def test_no_nameserver_is_named_in_the_error() -> None:
+async def test_error_for_unreachable_nameservers_names_them() -> None:
     with pytest.raises(TransportError, match=r"no nameserver can be reached: 127\.0\.0\.1:1: "):
         await Producer("orders", nameserver="127.0.0.1:1").start()
 
 
-async def test_a_batch_may_hold_messages_with_and_without_a_sharding_key() -> None:
+async def test_batch_may_mix_messages_with_and_without_a_sharding_key() -> None:
     async with fake_cluster("a", "b", topics={"t": 2, "u": 2}) as cluster, producing(cluster) as producer:
         keys = ["k1", None, "k2", None, "k1"]
         messages = [message(str(number), topic, key) for topic in "tu" for number, key in enumerate(keys)]
@@ -186,7 +186,7 @@ async def test_a_batch_may_hold_messages_with_and_without_a_sharding_key() -> No
         assert stored == {(sent.topic, sent.body) for sent in messages}
 
 
-async def test_the_deadline_of_a_batch_is_that_of_keyed_sends_if_one_of_its_messages_has_a_key() -> None:
+async def test_batch_with_a_keyed_message_has_the_deadline_of_keyed_sends() -> None:
     config = ProducerConfig(send_timeout_ms=300, keyed_send_timeout_ms=5_000, attempt_timeout_ms=5_000)
     async with one_queue(config) as (broker, producer):
         held: list[Callable[[], None]] = []
@@ -211,7 +211,7 @@ async def test_the_deadline_of_a_batch_is_that_of_keyed_sends_if_one_of_its_mess
     ],
 )
 @pytest.mark.parametrize("way", ["send", "send_batch", "send_oneway"])
-async def test_arguments_that_can_not_be_are_refused_and_leave_nothing_in_flight(way: str, how: dict[str, Any], what: str) -> None:
+async def test_invalid_send_arguments_are_rejected_and_nothing_remains_in_flight(way: str, how: dict[str, Any], what: str) -> None:
     async with one_queue() as (broker, producer):
         sent = message(sharding_key=how.get("key"))
         options = {name: value for name, value in how.items() if name != "key"}
@@ -230,7 +230,7 @@ async def test_arguments_that_can_not_be_are_refused_and_leave_nothing_in_flight
     ],
     ids=["a message", "a generator", "bytes"],
 )
-async def test_a_batch_that_is_no_list_of_messages_is_refused(messages: object, what: str) -> None:
+async def test_batch_that_is_not_a_list_of_messages_is_rejected(messages: object, what: str) -> None:
     async with one_queue() as (broker, producer):
         with pytest.raises(LocalProtocolError, match=what):
             await producer.send_batch(messages)  # type: ignore[arg-type]

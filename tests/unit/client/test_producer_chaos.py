@@ -1,4 +1,4 @@
-"""A producer under random faults, cancellations and deadlines: each send ends once, in time, with the outcome that is true."""
+"""A producer under random faults, cancellations and deadlines: each send ends once, in time, with the correct outcome."""
 
 import asyncio
 from collections import Counter
@@ -20,11 +20,11 @@ from support.producing import message, producing
 pytestmark = pytest.mark.simulated
 
 LATE_S = 0.012
-"""Deadlines of one frame are met together every 10 ms."""
+"""The tolerance: deadlines are checked every 10 ms."""
 
 
 class Faults:
-    """A script that decides about each frame when it arrives. False once the faults are over."""
+    """A script that decides about each frame when it arrives. It is False once the faults are over."""
 
     def __init__(self, random: Random, share: float) -> None:
         self._random = random
@@ -66,7 +66,7 @@ class Faults:
 
 @dataclass
 class Call:
-    """One send or send_batch. `keys`: None for an unkeyed message."""
+    """One send or send_batch. In `keys`, None is an unkeyed message."""
 
     numbers: list[int]
     keys: list[str | None]
@@ -91,8 +91,8 @@ class Call:
             self.ended = asyncio.get_running_loop().time()
 
 
-class Story:
-    """Random sends of one producer, and the faults of their outcomes."""
+class RandomSends:
+    """Random sends of one producer. `problems` checks their outcomes."""
 
     def __init__(self, random: Random, config: ProducerConfig) -> None:
         self.random = random
@@ -163,7 +163,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", seeds(12, 40))
-async def test_every_send_ends_once_in_time_and_with_the_outcome_that_is_true(seed: int) -> None:
+async def test_every_send_ends_once_by_its_deadline_with_the_correct_outcome(seed: int) -> None:
     random, loop = Random(seed), asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     loop.network.late_chance = 0.0
@@ -179,7 +179,7 @@ async def test_every_send_ends_once_in_time_and_with_the_outcome_that_is_true(se
         await asyncio.gather(*[producer.send(message("first")) for _ in range(8)])
         for broker in cluster.brokers.values():
             broker.script = Faults(random, random.choice([0.0, 0.1, 0.4, 0.6]))  # type: ignore[assignment]
-        story = Story(random, config)
+        story = RandomSends(random, config)
         sending = []
         for _ in range(random.choice([40, 150, 400])):
             for _ in range(random.choice([1, 1, 1, 5, 20])):

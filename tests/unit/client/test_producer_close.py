@@ -14,7 +14,7 @@ from support.producing import message, producing, stop_and_be_noticed
 pytestmark = pytest.mark.simulated
 
 
-async def test_a_send_that_opens_its_topic_in_the_turn_of_the_close_fails_as_closed() -> None:
+async def test_send_that_opens_its_topic_during_close_fails_as_closed() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         producer = Producer("g", nameserver=cluster.nameserver)
         await producer.start()
@@ -25,7 +25,7 @@ async def test_a_send_that_opens_its_topic_in_the_turn_of_the_close_fails_as_clo
         assert isinstance(sending.exception(), StateError)
 
 
-async def test_a_send_that_waits_for_its_broker_while_the_producer_closes_is_stored_when_the_broker_is_back() -> None:
+async def test_pending_send_during_close_is_stored_when_its_broker_returns() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         broker = cluster.brokers["a"]
         producer = Producer("g", nameserver=cluster.nameserver)
@@ -43,7 +43,7 @@ async def test_a_send_that_waits_for_its_broker_while_the_producer_closes_is_sto
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-async def test_a_close_that_is_cancelled_ends_each_send(deleted: bool) -> None:
+async def test_cancelled_close_ends_every_send(deleted: bool) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         broker = cluster.brokers["a"]
         producer = Producer("g", nameserver=cluster.nameserver, in_flight_count_max=4, batch_count_max=1)
@@ -69,7 +69,7 @@ async def test_a_close_that_is_cancelled_ends_each_send(deleted: bool) -> None:
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_what_is_in_flight_goes_on_when_another_broker_lacks_a_feature() -> None:
+async def test_send_in_flight_continues_if_another_broker_lacks_a_feature() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         first, second = cluster.brokers.values()
         for broker in (first, second):
@@ -88,7 +88,7 @@ async def test_what_is_in_flight_goes_on_when_another_broker_lacks_a_feature() -
 
 
 @pytest.mark.parametrize("again", ["start", "close"])
-async def test_a_producer_that_is_started_again_or_closed_while_it_starts_leaves_no_connection(again: str) -> None:
+async def test_start_or_close_during_a_start_leaves_no_connection(again: str) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         client = Client(cluster.nameserver)
         producer = Producer("g", client=client)

@@ -1,4 +1,4 @@
-"""A body that does not fit a frame, or is not valid, is refused or split before it reaches the connection."""
+"""Records that don't fit a frame or aren't valid are rejected or split before they are written to the connection."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ SIZE = len(RECORD)
         (RECORD * (17 * 1024 * 1024 // SIZE), [SIZE] * (17 * 1024 * 1024 // SIZE), "what fits one frame"),
     ],
 )
-async def test_send_records_refuses_what_is_no_frame_and_goes_on(records: bytes, sizes: list[int], why: str) -> None:
+async def test_send_records_rejects_invalid_frames_and_remains_usable(records: bytes, sizes: list[int], why: str) -> None:
     async with one_queue() as (_, producer):
         with pytest.raises(LocalProtocolError, match=why):
             await asyncio.wait_for(producer.send_records(QUEUE, records, sizes), timeout=60)
@@ -43,7 +43,7 @@ async def test_send_records_refuses_what_is_no_frame_and_goes_on(records: bytes,
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_one_way_sends_of_one_turn_are_cut_at_the_limits_of_a_frame() -> None:
+async def test_oneway_sends_of_one_loop_turn_are_split_at_the_frame_limits() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, ProducerConfig(batch_count_max=3)) as producer:
         broker = cluster.brokers["a"]
         other = MessageQueue("t", "a", 1)

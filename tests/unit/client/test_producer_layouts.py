@@ -1,4 +1,4 @@
-"""Producers over layouts that change, topics that come and go, and brokers of another age."""
+"""Producers during layout changes, creation and deletion of topics, and with brokers of other versions."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.simulated
 # ----------------------------------------------------------------------------------------------------------------------- layouts and topics
 
 
-async def test_a_stale_layout_is_refreshed_and_the_key_is_picked_again() -> None:
+async def test_stale_layout_is_refreshed_and_the_queue_of_each_key_is_chosen_again() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await producer.send(message("first", sharding_key="k"))
         layout = cluster.put(make_layout("t", "a", queues=8, counter=2))
@@ -51,7 +51,7 @@ async def test_a_stale_layout_is_refreshed_and_the_key_is_picked_again() -> None
             assert {one.queue_id for one in seen.messages} == {seen.header.queue_id}
 
 
-async def test_a_batch_that_waited_for_the_in_flight_limit_is_sent_by_the_layout_of_then() -> None:
+async def test_batch_that_waited_for_the_in_flight_limit_uses_the_current_layout() -> None:
     config = ProducerConfig(in_flight_count_max=1)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"))
@@ -71,7 +71,7 @@ async def test_a_batch_that_waited_for_the_in_flight_limit_is_sent_by_the_layout
         await first
 
 
-async def test_a_cancelled_batch_is_withdrawn_although_a_higher_layout_has_split_it() -> None:
+async def test_cancelled_batch_is_withdrawn_even_if_a_higher_layout_has_split_it() -> None:
     async with one_queue(ProducerConfig()) as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.extend([answer_later(held)] * 2)
@@ -96,7 +96,7 @@ async def test_a_cancelled_batch_is_withdrawn_although_a_higher_layout_has_split
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_a_keyed_send_whose_topic_was_deleted_while_it_was_in_flight_is_told_so() -> None:
+async def test_keyed_send_in_flight_fails_if_its_topic_was_deleted() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
 
@@ -114,8 +114,8 @@ async def test_a_keyed_send_whose_topic_was_deleted_while_it_was_in_flight_is_to
 
 @pytest.mark.parametrize("learnt_first", [True, False])
 @pytest.mark.parametrize("key", ["k", None])
-async def test_a_send_that_its_broker_refuses_because_the_topic_was_deleted_fails_at_once(learnt_first: bool, key: str | None) -> None:
-    """Not at its deadline: whoever has heard of the deletion has nothing to wait for."""
+async def test_send_refused_because_its_topic_was_deleted_fails_immediately(learnt_first: bool, key: str | None) -> None:
+    """A producer that knows of the deletion has no reason to wait until the deadline."""
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
 
@@ -137,7 +137,7 @@ async def test_a_send_that_its_broker_refuses_because_the_topic_was_deleted_fail
 
 
 @pytest.mark.parametrize("key", ["k", None])
-async def test_a_send_that_waited_at_the_limit_when_its_topic_was_deleted_fails_at_once(key: str | None) -> None:
+async def test_send_waiting_for_the_in_flight_limit_fails_when_its_topic_is_deleted(key: str | None) -> None:
     async with one_queue(ProducerConfig(in_flight_count_max=1)) as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.extend([answer_later(held)] * 2)
@@ -158,7 +158,7 @@ async def test_a_send_that_waited_at_the_limit_when_its_topic_was_deleted_fails_
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_a_send_that_waits_for_its_broker_fails_when_its_topic_is_deleted() -> None:
+async def test_send_waiting_for_its_broker_fails_when_its_topic_is_deleted() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await producer.send(message("first", sharding_key="k"))
         await stop_and_be_noticed(cluster.brokers["a"], producer)
@@ -171,7 +171,7 @@ async def test_a_send_that_waits_for_its_broker_fails_when_its_topic_is_deleted(
         assert asyncio.get_running_loop().time() == begun_s
 
 
-async def test_a_send_whose_fate_is_unknown_when_its_topic_is_deleted_ends_then_and_says_so() -> None:
+async def test_send_of_unknown_state_ends_as_unknown_when_its_topic_is_deleted() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await producer.send(message("first", sharding_key="k"))
         broker = cluster.brokers["a"]
@@ -187,7 +187,7 @@ async def test_a_send_whose_fate_is_unknown_when_its_topic_is_deleted_ends_then_
         assert asyncio.get_running_loop().time() - begun_s < 1
 
 
-async def test_unkeyed_sends_pass_while_keyed_ones_wait_for_the_higher_layout() -> None:
+async def test_unkeyed_sends_proceed_while_keyed_sends_wait_for_the_higher_layout() -> None:
     async with one_queue(ProducerConfig(keyed_send_timeout_ms=300)) as (broker, producer):
         broker.script.extend([refuse(LayoutStaleError("newer"))])
         keyed = asyncio.ensure_future(producer.send(message("keyed", sharding_key="k")))
@@ -199,7 +199,7 @@ async def test_unkeyed_sends_pass_while_keyed_ones_wait_for_the_higher_layout() 
         assert "LAYOUT_STALE: newer" in str(caught.value)
 
 
-async def test_the_nameservers_are_asked_every_second_while_keyed_sends_wait_for_the_higher_layout() -> None:
+async def test_nameservers_are_polled_every_second_while_keyed_sends_wait_for_the_higher_layout() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await producer.send(message("first"))
         asked = cluster.asked
@@ -212,8 +212,8 @@ async def test_the_nameservers_are_asked_every_second_while_keyed_sends_wait_for
         assert cluster.brokers["a"].sends[-1].header.layout_counter == 2
 
 
-async def test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_it_was() -> None:
-    """The layout that refused the send was on the wiped disk, and no nameserver knows it: it will never return."""
+async def test_keyed_send_is_resent_unchanged_if_the_higher_layout_was_lost() -> None:
+    """The layout because of which the send was refused was only on a wiped disk. No nameserver knows it, so it never returns."""
     async with one_queue(ProducerConfig()) as (broker, producer):
         broker.script.append(refuse(LayoutStaleError("newer")))
         begun_s = asyncio.get_running_loop().time()
@@ -223,8 +223,8 @@ async def test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_
         assert broker.stored == [b"first", b"1"]
 
 
-async def test_a_keyed_send_that_waits_for_the_higher_layout_ends_at_its_deadline_whatever_else_is_sent_there() -> None:
-    """Never written after that: it would no longer be known whether it is stored."""
+async def test_keyed_send_waiting_for_the_higher_layout_ends_at_its_deadline_despite_other_sends() -> None:
+    """It is not written after the deadline, because then its outcome would be unknown."""
 
     def stale_or_slow(broker: FakeBroker, seen: Sent) -> None:
         broker.script.append(stale_or_slow)
@@ -254,7 +254,7 @@ async def test_a_keyed_send_that_waits_for_the_higher_layout_ends_at_its_deadlin
 
 
 @pytest.mark.parametrize("repeated", [False, True])
-async def test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_what_waits_behind_it(repeated: bool) -> None:
+async def test_sends_refused_for_a_newer_layout_are_resent_before_later_sends(repeated: bool) -> None:
     async with one_queue(ProducerConfig()) as (broker, producer):
         held: list[Callable[[], None]] = []
 
@@ -272,7 +272,7 @@ async def test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_w
         assert broker.stored == [b"first", b"1", b"2", b"3", b"4", b"5"]
 
 
-async def test_a_missing_topic_is_created_where_the_brokers_allow_it() -> None:
+async def test_missing_topic_is_created_if_the_brokers_allow_it() -> None:
     async with fake_cluster("a", "b") as cluster, producing(cluster, ProducerConfig(topic_queue_count=3)) as producer:
         for broker in cluster.brokers.values():
             broker.auto_create = True
@@ -283,7 +283,7 @@ async def test_a_missing_topic_is_created_where_the_brokers_allow_it() -> None:
         assert len(first.write_queues) == 6
 
 
-async def test_a_first_send_waits_for_brokers_that_register_late_and_names_what_it_waited_for() -> None:
+async def test_first_send_waits_for_brokers_to_register_and_its_error_states_the_reason() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig(send_timeout_ms=300)) as producer:
         cluster.ready = False
         with pytest.raises(RouteNotReadyError, match="knows no broker yet"):
@@ -295,7 +295,7 @@ async def test_a_first_send_waits_for_brokers_that_register_late_and_names_what_
         assert (await sending).status is SendStatus.SEND_OK
 
 
-async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:
+async def test_error_for_a_missing_topic_states_the_next_step() -> None:
     async with fake_cluster("a") as cluster, producing(cluster) as producer:
         results = await sends(producer, ["1", "2"])
         assert all(isinstance(result, TopicNotExistError) for result in results)
@@ -306,10 +306,10 @@ async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:
             await producer.send(message())
 
 
-# -------------------------------------------------------------------------------------------------------------------------- an older broker
+# --------------------------------------------------------------------------------------------------------------------- features of a broker
 
 
-async def test_a_broker_that_lacks_what_sends_need_is_named_and_nothing_is_written() -> None:
+async def test_error_names_a_broker_without_required_features_and_nothing_is_written() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         cluster.brokers["b"].features = ("records", "layouts")
         async with Producer("g", nameserver=cluster.nameserver) as producer:
@@ -323,7 +323,7 @@ async def test_a_broker_that_lacks_what_sends_need_is_named_and_nothing_is_writt
         assert cluster.brokers["b"].sends == []
 
 
-async def test_a_broker_that_comes_back_older_or_newer_is_judged_again() -> None:
+async def test_features_of_a_broker_are_checked_again_after_a_reconnect() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         broker = cluster.brokers["a"]
         async with Producer("g", nameserver=cluster.nameserver) as producer:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.simulated
 
 
 @pytest.mark.real_network
-async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_read_costs_no_more_memory() -> None:
+async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_read_does_not_grow_the_buffer() -> None:
     limits = {"in_flight_count_max": 64, "in_flight_bytes_max": 512 * 1024}
     config = ProducerConfig(**limits, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20, compress_over_bytes=None)
     async with one_queue(config) as (broker, producer):
@@ -56,7 +56,7 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_a_cancelled_send_is_withdrawn_while_it_waits() -> None:
+async def test_cancelled_pending_send_is_withdrawn() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.append(answer_later(held))
@@ -74,7 +74,7 @@ async def test_a_cancelled_send_is_withdrawn_while_it_waits() -> None:
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_a_send_that_is_cancelled_once_written_may_be_stored_and_the_next_one_goes_on() -> None:
+async def test_send_cancelled_in_flight_may_be_stored_and_does_not_block_the_next() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.append(answer_later(held))
@@ -90,7 +90,7 @@ async def test_a_send_that_is_cancelled_once_written_may_be_stored_and_the_next_
         assert producer.in_flight_count == 0
 
 
-async def test_a_cancelled_wait_for_the_in_flight_limit_leaves_nothing_behind() -> None:
+async def test_send_cancelled_while_waiting_for_the_in_flight_limit_leaks_no_slot() -> None:
     async with one_queue(ProducerConfig(in_flight_count_max=1)) as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.append(answer_later(held))
@@ -106,8 +106,8 @@ async def test_a_cancelled_wait_for_the_in_flight_limit_leaves_nothing_behind() 
         assert producer.in_flight_count == 0
 
 
-async def test_a_topic_that_was_deleted_is_told_of_long_before_the_deadline() -> None:
-    """The broker refuses, and the nameserver reports that the layout is over: neither the refused send nor later ones wait any longer."""
+async def test_sends_to_a_deleted_topic_fail_before_their_deadline() -> None:
+    """The broker refuses and the nameserver reports the deletion, so neither the refused send nor later ones wait for their deadline."""
     options = ProducerConfig(keyed_send_timeout_ms=20_000)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, options) as producer:
         await producer.send(message("1", sharding_key="k"))
@@ -126,8 +126,8 @@ async def test_a_topic_that_was_deleted_is_told_of_long_before_the_deadline() ->
         assert broker.stored == [b"1", b"5"]
 
 
-async def test_what_is_sent_to_a_topic_that_was_away_is_no_repeat_of_what_was_sent_before() -> None:
-    """Its queues' sequences begin at 0 again: a broker that remembers those of before must not take them for repeats."""
+async def test_send_to_a_recreated_topic_is_not_taken_for_a_duplicate() -> None:
+    """The sequences of its queues start at 0 again. A broker that remembers the earlier ones must not treat the sends as duplicates."""
     async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("g", nameserver=cluster.nameserver) as producer:
         await producer.send(Message("t", b"before"))
         closed = TopicLayout("t", LayoutVersion(2, 7), (LayoutEntry("a", 0, 1, 1),))

@@ -1,6 +1,6 @@
-"""The machines of a topic against brokers that store, refuse, fall silent and get writes late: the outcome of each send is true.
+"""A topic machine against brokers that store, refuse, don't respond, and get writes late: the outcome of each send is correct.
 
-A course is drawn from a seed. After it everything is healed, and the stored records are compared with the ends of the sends.
+A run is drawn from a seed. At its end all faults are healed, and the stored records are compared with the outcomes of the sends.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ def layout(queues: int, counter: int) -> TopicLayout:
 
 @dataclass
 class Caller:
-    """Waits for the ends of some messages."""
+    """A caller that waits for the outcomes of its messages."""
 
     left: int
     cancelled: bool = False
@@ -45,7 +45,7 @@ class Caller:
 
 @dataclass(eq=False)
 class Sent:
-    """One message and what became of it."""
+    """A message and its outcomes."""
 
     name: str
     key: str | None
@@ -56,7 +56,7 @@ class Sent:
 
 @dataclass
 class Written:
-    """A write on its way."""
+    """A write in flight."""
 
     write: Write
     machine: QueueMachine
@@ -70,13 +70,13 @@ class Connection:
     open: bool = True
     backlog_bytes: int = 0
     coming: list[Written] = field(default_factory=list)
-    """Not at the broker yet; they arrive also when the client has closed the connection."""
+    """Writes that have not arrived at the broker. They arrive even after the client has closed the connection."""
     silent: list[Written] = field(default_factory=list)
     """Writes at the broker that never get a response."""
 
 
 class Broker:
-    """Stores each frame of a scope once, in the order of its sequence."""
+    """A broker that stores each frame of a scope once, in sequence order."""
 
     def __init__(self, layout: TopicLayout) -> None:
         self.layout = layout
@@ -102,7 +102,7 @@ class Broker:
         return C.SUCCESS
 
 
-class Course:
+class RandomRun:
     def __init__(self, seed: int, *, layouts: bool) -> None:
         self.random = Random(seed)
         self.layouts = layouts
@@ -118,7 +118,7 @@ class Course:
         self.all = list(self.connections.values())
 
     def send(self) -> None:
-        """One message, or a batch of several keys."""
+        """Send a message, or a batch of several keys."""
         keys = [self.random.choice([None, "k", "j", "l"]) for _ in range(self.random.choice([1, 1, 3]))]
         end_ms = self.now_ms + self.random.choice([200, 900, 4_000, 9_000])
         caller = Caller(len(keys))
@@ -266,7 +266,7 @@ class Course:
                 self.sent[name].released += 1
 
     def heal(self) -> None:
-        """Every broker is there and has the layout, every write arrives, and time passes until nothing waits."""
+        """Connect every broker with the current layout, deliver every write, and advance time until no send is pending."""
         for name in BROKERS:
             self.connect(name)
             self.brokers[name].layout = self.topic.layout
@@ -285,9 +285,9 @@ class Course:
 
 @pytest.mark.parametrize("layouts", [False, True])
 @pytest.mark.parametrize("first_seed", range(0, 200, 50))
-def test_every_send_ends_once_and_is_told_the_truth(first_seed: int, layouts: bool) -> None:
+def test_every_send_ends_once_with_the_correct_outcome_for_any_schedule(first_seed: int, layouts: bool) -> None:
     for seed in range(first_seed, first_seed + 50):
-        course = Course(seed, layouts=layouts)
+        course = RandomRun(seed, layouts=layouts)
         for _ in range(80):
             course.step()
         course.heal()

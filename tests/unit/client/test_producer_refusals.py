@@ -39,7 +39,7 @@ from support.producing import keyed, message, one_queue, producing, sends
 pytestmark = pytest.mark.simulated
 
 
-async def test_an_unkeyed_send_refused_by_one_broker_goes_to_another_at_once_and_is_no_possible_duplicate() -> None:
+async def test_refused_unkeyed_send_moves_to_another_broker_and_is_not_a_possible_duplicate() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await sends(producer, ["1", "2"])
         cluster.brokers["a"].script.extend([refuse(ServiceNotAvailableError("disk"))] * 3)
@@ -48,7 +48,7 @@ async def test_an_unkeyed_send_refused_by_one_broker_goes_to_another_at_once_and
         assert producer.possible_duplicates == 0
 
 
-async def test_a_refusal_that_lasts_is_what_an_unkeyed_send_raises() -> None:
+async def test_unkeyed_send_raises_a_lasting_refusal() -> None:
     config = ProducerConfig(send_timeout_ms=120)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([refuse(ServiceNotAvailableError("5 bytes free, watermark 10"))] * 100)
@@ -57,7 +57,7 @@ async def test_a_refusal_that_lasts_is_what_an_unkeyed_send_raises() -> None:
         assert len(broker.sends) < 10
 
 
-async def test_a_keyed_send_waits_out_a_busy_broker_with_the_same_frame() -> None:
+async def test_keyed_send_retries_the_same_frame_at_a_busy_broker() -> None:
     async with one_queue() as (broker, producer):
         broker.script.extend([refuse(SystemBusyError("later"))] * 2)
         result = await producer.send(message("k", sharding_key="k"))
@@ -65,7 +65,7 @@ async def test_a_keyed_send_waits_out_a_busy_broker_with_the_same_frame() -> Non
         assert len({one.body for one in broker.sends[1:]}) == 1
 
 
-async def test_a_keyed_send_refused_by_its_broker_does_not_go_to_another() -> None:
+async def test_refused_keyed_send_does_not_move_to_another_broker() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
         await producer.send_batch(keyed("01234567", "01234567"))
         result = await producer.send(message("first", sharding_key="k"))
@@ -75,7 +75,7 @@ async def test_a_keyed_send_refused_by_its_broker_does_not_go_to_another() -> No
         assert (again.queue, again.queue_offset) == (result.queue, result.queue_offset + 1)
 
 
-async def test_a_refusal_that_no_retry_mends_is_raised_at_once() -> None:
+async def test_permanent_refusal_is_raised_immediately() -> None:
     async with one_queue() as (broker, producer):
         broker.script.append(refuse(NoPermissionError("closed")))
         with pytest.raises(NoPermissionError, match="closed"):
@@ -84,7 +84,7 @@ async def test_a_refusal_that_no_retry_mends_is_raised_at_once() -> None:
         assert broker.sends[-1].place == (0, 1), "what is certainly not stored gives its place to the next"
 
 
-async def test_one_illegal_message_does_not_fail_its_neighbours() -> None:
+async def test_illegal_message_does_not_fail_the_other_messages_of_its_frame() -> None:
     async with one_queue() as (broker, producer):
 
         def pick(broker: FakeBroker, seen: Sent) -> None:
@@ -101,7 +101,7 @@ async def test_one_illegal_message_does_not_fail_its_neighbours() -> None:
         assert broker.stored == [b"first", b"1", b"2"]
 
 
-async def test_one_illegal_message_of_a_batch_fails_only_those_of_its_key() -> None:
+async def test_illegal_message_of_a_batch_fails_only_later_messages_of_its_key() -> None:
     async with one_queue() as (broker, producer):
 
         def pick(broker: FakeBroker, seen: Sent) -> None:
@@ -122,7 +122,7 @@ async def test_one_illegal_message_of_a_batch_fails_only_those_of_its_key() -> N
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on() -> None:
+async def test_sends_after_a_failed_send_of_their_key_fail_unsent_and_other_keys_continue() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
@@ -139,7 +139,7 @@ async def test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other
         assert broker.stored == [b"first", b"3"]
 
 
-async def test_what_waits_for_the_in_flight_limit_behind_a_failed_send_of_its_key_fails_too() -> None:
+async def test_send_waiting_for_the_in_flight_limit_after_a_failed_send_of_its_key_fails() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
@@ -155,7 +155,7 @@ async def test_what_waits_for_the_in_flight_limit_behind_a_failed_send_of_its_ke
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_among_sends_of_its_keys() -> None:
+async def test_messages_of_a_batch_for_one_queue_are_one_pending_send_in_call_order() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.append(answer_later(held))
@@ -173,7 +173,7 @@ async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_am
         assert [one.sharding_key for one in broker.sends[2].messages] == ["k2", *"abcabck", "b"]
 
 
-async def test_a_failed_batch_fails_what_waits_behind_any_of_its_keys() -> None:
+async def test_failed_batch_fails_later_sends_of_all_its_keys() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
@@ -190,7 +190,7 @@ async def test_a_failed_batch_fails_what_waits_behind_any_of_its_keys() -> None:
         assert broker.stored == [b"first", b"d"]
 
 
-async def test_of_a_batch_that_waits_behind_a_failed_send_only_the_messages_of_that_key_fail() -> None:
+async def test_failed_send_fails_only_the_messages_of_its_key_in_a_later_batch() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
@@ -214,7 +214,7 @@ async def test_of_a_batch_that_waits_behind_a_failed_send_only_the_messages_of_t
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_a_batch_that_waits_for_the_in_flight_limit_behind_a_failed_key_fails_whole_and_what_waits_behind_it_too() -> None:
+async def test_batch_waiting_for_the_in_flight_limit_after_a_failed_key_fails_whole_with_later_sends_of_its_keys() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
@@ -233,7 +233,7 @@ async def test_a_batch_that_waits_for_the_in_flight_limit_behind_a_failed_key_fa
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_what_a_batch_had_sent_before_it_was_refused_at_the_in_flight_limit_is_told() -> None:
+async def test_batch_refused_at_the_in_flight_limit_reports_its_stored_messages() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=2, batch_count_max=1)
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"), queue=MessageQueue("t", "a", 0))
@@ -252,7 +252,7 @@ async def test_what_a_batch_had_sent_before_it_was_refused_at_the_in_flight_limi
         assert broker.stored == [b"first", b"2"]
 
 
-async def test_selected_and_named_sends_of_a_queue_count_as_one_key() -> None:
+async def test_selected_and_explicit_queue_sends_of_a_queue_count_as_one_key() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
@@ -266,7 +266,7 @@ async def test_selected_and_named_sends_of_a_queue_count_as_one_key() -> None:
         assert [type(result) for result in results] == [QueueUnavailableError, PrecedingSendError, SendResult]
 
 
-async def test_unkeyed_sends_that_wait_for_a_dead_broker_go_on_at_one_that_recovers() -> None:
+async def test_unkeyed_sends_pending_for_a_dead_broker_are_sent_to_one_that_recovers() -> None:
     config = ProducerConfig(attempt_timeout_ms=30)
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send_batch([message("warm")])
@@ -286,7 +286,7 @@ async def test_unkeyed_sends_that_wait_for_a_dead_broker_go_on_at_one_that_recov
         assert producer.possible_duplicates == 0
 
 
-async def test_a_batch_tells_what_became_of_each_message() -> None:
+async def test_batch_error_has_the_result_of_each_message() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster) as producer:
 
         def refuse_queue_0(broker: FakeBroker, seen: Sent) -> None:
@@ -301,7 +301,7 @@ async def test_a_batch_tells_what_became_of_each_message() -> None:
             assert isinstance(result, NoPermissionError if refused else SendResult)
 
 
-async def test_durable_is_asked_for_and_missed() -> None:
+async def test_durable_send_raises_not_durable_on_a_flush_timeout() -> None:
     async with one_queue() as (broker, producer):
 
         def weaker(broker: FakeBroker, seen: Sent) -> None:
@@ -320,7 +320,7 @@ async def test_durable_is_asked_for_and_missed() -> None:
         assert (await producer.send(message(), require="durable")).status is SendStatus.SEND_OK
 
 
-async def test_a_frame_asks_for_what_the_most_careful_of_its_sends_asks() -> None:
+async def test_frame_requires_the_strongest_durability_of_its_sends() -> None:
     async with one_queue() as (broker, producer):
         broker.sends.clear()
         await asyncio.gather(producer.send(message("a")), producer.send(message("b"), require="durable"))
@@ -343,7 +343,7 @@ async def test_a_frame_asks_for_what_the_most_careful_of_its_sends_asks() -> Non
         ]
 
 
-async def test_durable_is_not_asked_of_a_broker_that_does_not_know_it() -> None:
+async def test_durable_send_is_rejected_if_the_broker_lacks_the_feature() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         cluster.brokers["a"].features = ("records", "sequences", "layouts")
         async with producing(cluster) as producer:

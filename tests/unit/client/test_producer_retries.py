@@ -41,7 +41,7 @@ pytestmark = pytest.mark.simulated
 
 @pytest.mark.parametrize("mishap", [ignore, lose_answer, store_and_hang_up, hang_up])
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_an_unanswered_frame_is_repeated_byte_for_byte_and_stored_once(mishap: Callable[..., None], key: str | None) -> None:
+async def test_frame_without_response_is_resent_unchanged_and_stored_once(mishap: Callable[..., None], key: str | None) -> None:
     async with one_queue() as (broker, producer):
         broker.script.append(mishap)
         result = await producer.send(message("once", sharding_key=key))
@@ -53,7 +53,7 @@ async def test_an_unanswered_frame_is_repeated_byte_for_byte_and_stored_once(mis
         assert producer.possible_duplicates == 0
 
 
-async def test_an_answer_that_comes_after_the_frame_was_written_again_is_as_good_as_any() -> None:
+async def test_late_response_to_an_earlier_attempt_completes_the_frame() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.extend([answer_later(held), *[ignore] * 100])
@@ -66,14 +66,14 @@ async def test_an_answer_that_comes_after_the_frame_was_written_again_is_as_good
 
 
 @pytest.mark.parametrize("mishap", [store_and_hang_up, hang_up])
-async def test_a_lost_connection_is_reason_enough_to_repeat_the_frame(mishap: Callable[..., None]) -> None:
+async def test_lost_connection_resends_the_frame_before_the_attempt_timeout(mishap: Callable[..., None]) -> None:
     async with one_queue(ProducerConfig(attempt_timeout_ms=20_000, keyed_send_timeout_ms=25_000)) as (broker, producer):
         broker.script.append(mishap)
         async with asyncio.timeout(10):
             assert (await producer.send(message("once", sharding_key="k"))).queue_offset == 1
 
 
-async def test_an_unkeyed_send_whose_broker_died_after_it_was_written_moves_at_half_the_deadline_and_is_counted() -> None:
+async def test_unkeyed_send_written_to_a_killed_broker_moves_at_half_its_deadline_as_a_possible_duplicate() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
         await producer.send_batch([message("warm")])
         await until(lambda: all(broker.heartbeats for broker in cluster.brokers.values()))
@@ -93,7 +93,7 @@ async def test_an_unkeyed_send_whose_broker_died_after_it_was_written_moves_at_h
         await asyncio.gather(*stopping)
 
 
-async def test_an_unkeyed_send_stays_on_its_queue_until_half_the_deadline_then_moves_and_is_counted() -> None:
+async def test_unkeyed_send_without_response_moves_at_half_its_deadline_as_a_possible_duplicate() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
         silent, other = cluster.brokers["a"], cluster.brokers["b"]
         await producer.send_batch([message("warm")])
@@ -114,7 +114,7 @@ async def test_an_unkeyed_send_stays_on_its_queue_until_half_the_deadline_then_m
         assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"a", "b"}, "it answers again"
 
 
-async def test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored() -> None:
+async def test_moved_unkeyed_send_that_may_be_stored_never_fails_as_not_stored() -> None:
     config = ProducerConfig(send_timeout_ms=300, attempt_timeout_ms=40)
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config=config) as producer:
         silent, other = cluster.brokers["a"], cluster.brokers["b"]
@@ -131,7 +131,7 @@ async def test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_
         assert failed.outcome is Outcome.UNKNOWN
 
 
-async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusing_queue_gets_unkeyed_sends_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "STALL_MS", 20)
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
         await sends(producer, ["1", "2"])
@@ -144,7 +144,7 @@ async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(
                 await producer.send(message("again"))
 
 
-async def test_an_unkeyed_send_that_was_never_written_moves_at_once_and_is_no_possible_duplicate() -> None:
+async def test_unwritten_unkeyed_send_moves_immediately_and_is_not_a_possible_duplicate() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         await sends(producer, [str(n) for n in range(8)])
         await stop_and_be_noticed(cluster.brokers["a"], producer)
@@ -153,7 +153,7 @@ async def test_an_unkeyed_send_that_was_never_written_moves_at_once_and_is_no_po
         assert producer.possible_duplicates == 0
 
 
-async def test_a_keyed_send_never_moves_and_says_which_queue_did_not_answer() -> None:
+async def test_keyed_send_never_moves_and_its_error_names_the_queue() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=200, attempt_timeout_ms=40)
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         result = await producer.send(message("first", sharding_key="k"))
@@ -168,7 +168,7 @@ async def test_a_keyed_send_never_moves_and_says_which_queue_did_not_answer() ->
         assert owner.sends[-1].place == (1, 0)
 
 
-async def test_a_keyed_send_to_a_broker_that_is_gone_is_not_stored_and_knows_it() -> None:
+async def test_keyed_send_to_a_disconnected_broker_fails_as_not_stored() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first", sharding_key="k"))
@@ -179,7 +179,7 @@ async def test_a_keyed_send_to_a_broker_that_is_gone_is_not_stored_and_knows_it(
         assert caught.value.outcome is Outcome.NOT_STORED
 
 
-async def test_a_keyed_send_waits_for_its_brokers_return_on_another_port() -> None:
+async def test_keyed_send_waits_until_its_broker_returns_on_another_port() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await producer.send(message("first", sharding_key="k"))
         broker = cluster.brokers["a"]
@@ -192,7 +192,7 @@ async def test_a_keyed_send_waits_for_its_brokers_return_on_another_port() -> No
         assert len({body.session for body in broker.heartbeats}) == 1
 
 
-async def test_an_unkeyed_send_without_any_broker_fails_at_its_deadline() -> None:
+async def test_unkeyed_send_without_any_broker_fails_at_its_deadline() -> None:
     config = ProducerConfig(send_timeout_ms=80)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message())
@@ -202,7 +202,7 @@ async def test_an_unkeyed_send_without_any_broker_fails_at_its_deadline() -> Non
         assert caught.value.outcome is Outcome.NOT_STORED
 
 
-async def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_records() -> None:
+async def test_lost_suffix_starts_a_new_epoch_with_the_same_records() -> None:
     async with one_queue() as (broker, producer):
         await producer.send(message("lost"))
         broker.lose_all()
@@ -213,7 +213,7 @@ async def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_sam
         assert [one.bodies for one in broker.sends[-2:]] == [[b"kept"], [b"kept"]]
 
 
-async def test_out_of_sequence_for_ever_fails_at_the_deadline() -> None:
+async def test_permanent_out_of_sequence_fails_at_the_deadline() -> None:
     config = ProducerConfig(send_timeout_ms=150)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([refuse(OutOfSequenceError("always"), next_sequence=0)] * 500)
@@ -222,7 +222,7 @@ async def test_out_of_sequence_for_ever_fails_at_the_deadline() -> None:
         assert len(broker.sends) < 50, "the answers are met with a growing pause"
 
 
-async def test_a_late_repeat_that_is_a_duplicate_counts_as_stored() -> None:
+async def test_duplicate_response_counts_as_stored() -> None:
     async with one_queue() as (broker, producer):
 
         def duplicate(broker: FakeBroker, seen: Sent) -> None:

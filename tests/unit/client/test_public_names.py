@@ -11,7 +11,7 @@ import lockstep.protocol
 from lockstep.protocol.errors import BrokerError
 
 INTERNAL = {"BrokerNameTakenError", "DuplicateFrameError", "RegistrationPendingError"}
-"""Refusals that a client's requests never meet, or that the SDK takes as success."""
+"""Errors that a client's requests never get, or that the SDK treats as success."""
 
 
 def exported() -> dict[str, object]:
@@ -33,7 +33,7 @@ def documentation(value: object) -> Iterator[str]:
         yield from (inspect.getdoc(member) or "" for name, member in inspect.getmembers(value) if not name.startswith("_"))
 
 
-def test_every_class_that_the_documentation_names_is_exported() -> None:
+def test_every_class_named_in_the_documentation_is_exported() -> None:
     named = {
         (word, name)
         for name, value in exported().items()
@@ -46,12 +46,12 @@ def test_every_class_that_the_documentation_names_is_exported() -> None:
     assert not missing
 
 
-def test_every_refusal_that_a_program_may_meet_is_exported() -> None:
+def test_every_broker_error_that_a_client_can_get_is_exported() -> None:
     refusals = {each.__name__ for each in BrokerError.__subclasses__() if each.__module__ == BrokerError.__module__}
     assert refusals - set(lockstep.client.__all__) == INTERNAL
 
 
-def test_every_exported_class_and_function_says_what_it_is() -> None:
+def test_every_exported_class_and_function_has_a_docstring() -> None:
     undocumented = {
         name
         for name, value in exported().items()

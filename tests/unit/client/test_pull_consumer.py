@@ -1,4 +1,4 @@
-"""The pull consumer against a whole cluster under a virtual clock: polls, commits and refusals."""
+"""PullConsumer in a simulated cluster: polls, commits and rejected commits."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from support.pulling import QUEUE, TOPIC, drained, numbers, world
 # ------------------------------------------------------------------------------------------------------------------------------------ polls
 
 
-def test_polls_give_one_queue_at_a_time_in_its_order_and_every_queue_its_turn() -> None:
+def test_poll_returns_messages_of_one_queue_in_order_and_serves_queues_round_robin() -> None:
     async def main() -> None:
         async with world(queues=3) as w:
             for number in range(60):
@@ -33,7 +33,7 @@ def test_polls_give_one_queue_at_a_time_in_its_order_and_every_queue_its_turn() 
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 1, 250, 5_000])
-def test_a_poll_that_finds_nothing_waits_as_long_as_it_was_told(timeout_ms: int) -> None:
+def test_empty_poll_waits_for_its_timeout(timeout_ms: int) -> None:
     async def main() -> None:
         async with world() as w, w.subscribed() as consumer:
             await w.cluster.advance(seconds=1)
@@ -44,7 +44,7 @@ def test_a_poll_that_finds_nothing_waits_as_long_as_it_was_told(timeout_ms: int)
     simulate(main)
 
 
-def test_a_poll_that_waits_gets_what_comes() -> None:
+def test_waiting_poll_returns_a_message_that_arrives() -> None:
     async def main() -> None:
         async with world() as w, w.subscribed() as consumer:
             poll = asyncio.ensure_future(consumer.poll(60_000))
@@ -55,7 +55,7 @@ def test_a_poll_that_waits_gets_what_comes() -> None:
     simulate(main)
 
 
-def test_one_message_after_the_other_until_it_is_stopped() -> None:
+def test_async_iteration_yields_messages_until_stop_and_commits_them() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 5)
@@ -78,7 +78,7 @@ def test_one_message_after_the_other_until_it_is_stopped() -> None:
     simulate(main)
 
 
-def test_the_last_message_of_a_loop_that_breaks_off_comes_again_unless_it_is_committed() -> None:
+def test_last_message_before_a_break_is_redelivered_unless_committed() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 5)
@@ -98,7 +98,7 @@ def test_the_last_message_of_a_loop_that_breaks_off_comes_again_unless_it_is_com
     simulate(main)
 
 
-def test_tags_are_filtered_and_progress_moves_over_the_others() -> None:
+def test_tag_filter_skips_messages_and_progress_passes_them() -> None:
     async def main() -> None:
         async with world() as w:
             for number in range(10):
@@ -112,7 +112,7 @@ def test_tags_are_filtered_and_progress_moves_over_the_others() -> None:
     simulate(main)
 
 
-def test_what_is_filtered_behind_a_message_that_is_not_done_commits_nothing() -> None:
+def test_filtered_messages_after_an_unfinished_one_are_not_committed() -> None:
     async def main() -> None:
         async with world() as w:
             await w.producer.send(Message(TOPIC, b"0", tags="paid"))
@@ -128,7 +128,7 @@ def test_what_is_filtered_behind_a_message_that_is_not_done_commits_nothing() ->
     simulate(main)
 
 
-def test_what_is_not_polled_is_not_fetched_beyond_the_limit() -> None:
+def test_unpolled_messages_are_fetched_up_to_queue_count_max() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 300)
@@ -141,7 +141,7 @@ def test_what_is_not_polled_is_not_fetched_beyond_the_limit() -> None:
     simulate(main)
 
 
-def test_without_commits_nothing_stands_still() -> None:
+def test_polling_continues_without_commits() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 300)
@@ -155,7 +155,7 @@ def test_without_commits_nothing_stands_still() -> None:
 # ---------------------------------------------------------------------------------------------------------------------------------- commits
 
 
-def test_with_auto_commit_a_poll_commits_what_the_polls_before_it_gave() -> None:
+def test_auto_commit_commits_at_each_poll_the_messages_of_earlier_polls() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 9)
@@ -169,7 +169,7 @@ def test_with_auto_commit_a_poll_commits_what_the_polls_before_it_gave() -> None
     simulate(main)
 
 
-def test_without_it_commit_does_and_returns_when_the_broker_has_it() -> None:
+def test_manual_commit_returns_when_the_broker_has_the_offset() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 9)
@@ -187,7 +187,7 @@ def test_without_it_commit_does_and_returns_when_the_broker_has_it() -> None:
     simulate(main)
 
 
-def test_a_killed_member_loses_nothing_and_repeats_what_was_not_committed() -> None:
+def test_killed_pull_consumer_loses_no_message_and_repeats_only_uncommitted_ones() -> None:
     async def main() -> None:
         async with world(queues=4) as w:
             seen: list[int] = []
@@ -217,7 +217,7 @@ def test_a_killed_member_loses_nothing_and_repeats_what_was_not_committed() -> N
     simulate(main)
 
 
-def test_a_reset_reaches_a_member_that_runs_and_refuses_the_commit_of_before() -> None:
+def test_reset_applies_to_a_running_pull_consumer_and_rejects_earlier_commits() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 10)
@@ -234,7 +234,7 @@ def test_a_reset_reaches_a_member_that_runs_and_refuses_the_commit_of_before() -
     simulate(main)
 
 
-def test_a_commit_in_the_very_turn_of_the_loop_in_which_the_grant_ended_is_refused() -> None:
+def test_commit_in_the_loop_turn_in_which_the_grant_ended_is_rejected() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 10)
@@ -253,7 +253,7 @@ def test_a_commit_in_the_very_turn_of_the_loop_in_which_the_grant_ended_is_refus
     simulate(main)
 
 
-def test_a_commit_that_is_on_its_way_when_the_group_was_reset_is_refused() -> None:
+def test_commit_in_flight_during_a_reset_is_rejected() -> None:
     """The fetch buffer is full, so that no pull reports the reset before the commit does."""
 
     async def main() -> None:

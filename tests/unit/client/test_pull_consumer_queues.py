@@ -1,4 +1,4 @@
-"""PullConsumer: subscribe and assign, and their wrong use."""
+"""PullConsumer: subscribe, assign, and their misuse."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ from support.pulling import GROUP, QUEUE, TOPIC, drained, numbers, world
 # --------------------------------------------------------------------------------------------------------------------- subscribe and assign
 
 
-def test_members_share_the_queues_and_take_over_what_one_leaves() -> None:
+def test_pull_consumers_divide_the_queues_and_take_over_those_of_a_stopped_member() -> None:
     async def main() -> None:
         async with world(queues=6) as w, w.subscribed() as one:
             async with w.subscribed() as two:
@@ -47,7 +47,7 @@ def test_members_share_the_queues_and_take_over_what_one_leaves() -> None:
     simulate(main)
 
 
-def test_a_commit_counts_also_when_its_queue_was_given_away_meanwhile() -> None:
+def test_commit_during_the_drain_of_a_moved_queue_is_accepted() -> None:
     async def main() -> None:
         async with world(queues=2) as w:
             await w.send(0, 10, queue=QUEUE)
@@ -64,7 +64,7 @@ def test_a_commit_counts_also_when_its_queue_was_given_away_meanwhile() -> None:
     simulate(main)
 
 
-def test_a_commit_that_comes_after_the_drain_limit_is_refused_by_name() -> None:
+def test_commit_after_the_drain_limit_is_rejected_with_the_queue_named() -> None:
     async def main() -> None:
         async with world(queues=2) as w:
             await w.send(0, 10, queue=QUEUE)
@@ -83,7 +83,7 @@ def test_a_commit_that_comes_after_the_drain_limit_is_refused_by_name() -> None:
     simulate(main)
 
 
-def test_queues_by_hand_are_had_until_others_are_assigned() -> None:
+def test_assigned_queues_are_consumed_until_others_are_assigned() -> None:
     async def main() -> None:
         async with world(queues=4) as w:
             async with w.consumer() as consumer, w.consumer() as other:
@@ -107,7 +107,7 @@ def test_queues_by_hand_are_had_until_others_are_assigned() -> None:
     simulate(main)
 
 
-def test_what_arrives_for_a_topic_that_is_assigned_no_more_ends_nothing() -> None:
+def test_message_of_a_topic_no_longer_assigned_is_ignored() -> None:
     async def main() -> None:
         async with world() as w, w.consumer(auto_commit=False) as consumer:
             await consumer.assign([QUEUE])
@@ -122,7 +122,7 @@ def test_what_arrives_for_a_topic_that_is_assigned_no_more_ends_nothing() -> Non
     simulate(main)
 
 
-def test_by_hand_and_by_subscription_are_two_contracts() -> None:
+def test_assign_and_subscribe_conflict_within_a_group() -> None:
     async def main() -> None:
         async with world() as w:
             async with w.subscribed():
@@ -149,7 +149,7 @@ def test_by_hand_and_by_subscription_are_two_contracts() -> None:
 
 @pytest.mark.parametrize(("where", "expected"), [(ConsumeFromWhere.FIRST_OFFSET, [0, 1]), (ConsumeFromWhere.LAST_OFFSET, [1])])
 @pytest.mark.parametrize("by_hand", [True, False])
-def test_a_new_group_begins_where_its_policy_says(where: ConsumeFromWhere, expected: list[int], by_hand: bool) -> None:
+def test_new_pull_group_starts_at_consume_from_where(where: ConsumeFromWhere, expected: list[int], by_hand: bool) -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 1)
@@ -166,7 +166,7 @@ def test_a_new_group_begins_where_its_policy_says(where: ConsumeFromWhere, expec
     simulate(main)
 
 
-def test_paused_queues_are_passed_over_until_they_are_resumed() -> None:
+def test_poll_skips_paused_queues_until_resume() -> None:
     async def main() -> None:
         async with world(queues=2) as w, w.subscribed() as consumer:
             await w.cluster.advance(seconds=1)
@@ -198,16 +198,16 @@ WRONG: list[tuple[str, type[Exception], Callable[[PullConsumer], Awaitable[objec
 ]
 
 
-# -------------------------------------------------------------------------------------------------------------------------------- wrong use
+# -------------------------------------------------------------------------------------------------------------------------------- misuse
 
 
 @pytest.mark.parametrize(("words", "error", "call"), WRONG)
-async def test_before_the_start_it_says_what_to_do(words: str, error: type[Exception], call: Callable[[PullConsumer], Any]) -> None:
+async def test_calls_before_start_raise_with_the_next_step(words: str, error: type[Exception], call: Callable[[PullConsumer], Any]) -> None:
     with pytest.raises(error, match=words):
         await call(PullConsumer(GROUP).subscribe(TOPIC))
 
 
-async def test_subscribe_and_assign_do_not_mix() -> None:
+async def test_subscribe_and_assign_are_mutually_exclusive() -> None:
     with pytest.raises(StateError, match="reports subscribes to orders: a consumer subscribes or is assigned, not both"):
         await PullConsumer(GROUP).subscribe(TOPIC).assign([QUEUE])
     consumer = PullConsumer(GROUP)
@@ -216,7 +216,7 @@ async def test_subscribe_and_assign_do_not_mix() -> None:
         consumer.subscribe(TOPIC)
 
 
-def test_while_it_runs_wrong_use_is_reported() -> None:
+def test_misuse_of_a_running_pull_consumer_raises() -> None:
     async def main() -> None:
         async with world() as w:
             other = MessageQueue(TOPIC, "broker-a", 1)
@@ -247,7 +247,7 @@ def test_while_it_runs_wrong_use_is_reported() -> None:
     simulate(main)
 
 
-def test_a_member_that_is_refused_later_is_told_by_its_poll() -> None:
+def test_poll_raises_the_error_that_ended_the_consumer() -> None:
     async def main() -> None:
         async with world() as w, w.subscribed() as consumer:
             poll = asyncio.ensure_future(consumer.poll(600_000))
@@ -265,6 +265,6 @@ def test_a_member_that_is_refused_later_is_told_by_its_poll() -> None:
     "wrong",
     [{"poll_count": 0}, {"poll_timeout_ms": -1}, {"auto_commit": 1}, {"queue_count_max": 0}, {"allocate": "moon"}, {"pull_bytes": 1 << 30}],
 )
-def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_error_for_an_invalid_consumer_setting_names_it(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         PullConsumer(GROUP, **wrong)

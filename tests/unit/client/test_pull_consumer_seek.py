@@ -16,7 +16,7 @@ from lockstep.testing import simulate
 from support.pulling import GROUP, QUEUE, TOPIC, drained, numbers, world
 
 
-def test_seek_goes_where_it_is_told_and_drops_what_was_fetched() -> None:
+def test_seek_moves_the_position_and_discards_fetched_messages() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 20)
@@ -36,7 +36,7 @@ def test_seek_goes_where_it_is_told_and_drops_what_was_fetched() -> None:
     simulate(main)
 
 
-def test_seek_by_time() -> None:
+def test_offset_at_returns_the_offset_of_a_time() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 5)
@@ -52,7 +52,7 @@ def test_seek_by_time() -> None:
 
 
 @pytest.mark.parametrize("auto_commit", [True, False])
-def test_going_back_and_committing_takes_the_group_back_under_a_new_generation(auto_commit: bool) -> None:
+def test_commit_after_seeking_backward_resets_the_group_with_a_new_generation(auto_commit: bool) -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 10)
@@ -78,7 +78,7 @@ def test_going_back_and_committing_takes_the_group_back_under_a_new_generation(a
     simulate(main)
 
 
-def test_a_commit_that_takes_the_group_back_did_not_come_too_late() -> None:
+def test_commit_after_seeking_backward_is_not_rejected_as_stale() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 10)
@@ -95,7 +95,7 @@ def test_a_commit_that_takes_the_group_back_did_not_come_too_late() -> None:
     simulate(main)
 
 
-def test_going_back_does_not_undo_a_reset_that_the_member_has_not_heard_of() -> None:
+def test_seek_backward_does_not_undo_a_reset_not_yet_seen() -> None:
     """The fetch buffer is full, so that no pull reports the reset before the commit does."""
 
     async def main() -> None:
@@ -117,7 +117,7 @@ def test_going_back_does_not_undo_a_reset_that_the_member_has_not_heard_of() -> 
     simulate(main)
 
 
-def test_a_seek_before_the_broker_has_told_where_to_begin_counts() -> None:
+def test_seek_before_the_start_offset_is_known_is_applied() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 10)
@@ -132,7 +132,7 @@ def test_a_seek_before_the_broker_has_told_where_to_begin_counts() -> None:
 
 
 @pytest.mark.parametrize("auto_commit", [True, False])
-def test_going_back_where_the_broker_refuses_it_holds_up_no_poll(auto_commit: bool) -> None:
+def test_refused_backward_commit_does_not_block_polls(auto_commit: bool) -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 10)
@@ -148,7 +148,7 @@ def test_going_back_where_the_broker_refuses_it_holds_up_no_poll(auto_commit: bo
     simulate(main)
 
 
-def test_what_was_asked_of_a_queue_is_forgotten_with_it() -> None:
+def test_seek_and_pause_of_an_unassigned_queue_are_forgotten() -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 3)
@@ -165,7 +165,7 @@ def test_what_was_asked_of_a_queue_is_forgotten_with_it() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 11, 1 << 40])
-def test_a_seek_beyond_what_the_queue_holds_is_refused(offset: int) -> None:
+def test_seek_outside_the_queues_range_is_rejected(offset: int) -> None:
     async def main() -> None:
         async with world() as w:
             await w.send(0, 10)
@@ -178,7 +178,7 @@ def test_a_seek_beyond_what_the_queue_holds_is_refused(offset: int) -> None:
     simulate(main)
 
 
-def test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_come_back() -> None:
+def test_seek_and_pause_are_forgotten_when_the_queue_moves_to_another_member() -> None:
     async def main() -> None:
         async with world(queues=2) as w, w.subscribed() as one:
             await w.cluster.advance(seconds=1)
@@ -198,7 +198,7 @@ def test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_c
     simulate(main)
 
 
-def test_what_was_asked_of_a_queue_goes_also_while_it_drains() -> None:
+def test_pause_is_forgotten_when_the_queue_moves_while_draining() -> None:
     async def main() -> None:
         async with world(queues=2) as w, w.subscribed(auto_commit=False, poll_count=1) as one:
             await w.cluster.advance(seconds=1)
@@ -223,7 +223,7 @@ async def polled_to(end: int, consumer: PullConsumer, *queues: MessageQueue) -> 
         await consumer.poll()
 
 
-def test_a_commit_that_was_refused_while_it_waited_for_another_queue_to_go_back_says_so() -> None:
+def test_commit_refused_while_another_queue_seeks_backward_raises() -> None:
     """The refused queue is granted again before the other one has been released: its buffered messages are polled again."""
 
     async def main() -> None:
@@ -254,7 +254,7 @@ def test_a_commit_that_was_refused_while_it_waited_for_another_queue_to_go_back_
     simulate(main)
 
 
-def test_a_queue_that_is_given_up_while_another_goes_back_is_not_set_back() -> None:
+def test_queue_unassigned_during_a_backward_commit_is_not_reset() -> None:
     async def main() -> None:
         other = MessageQueue(TOPIC, "broker-b", 0)
         async with world(brokers=2) as w:

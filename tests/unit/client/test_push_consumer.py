@@ -17,7 +17,7 @@ from support.frozen import advance, settle
 pytestmark = pytest.mark.frozen_clock
 
 
-# ------------------------------------------------------------------------------------------------------------------------- the ordinary way
+# ------------------------------------------------------------------------------------------------------------------------- delivery
 
 
 async def test_messages_are_consumed_in_order_and_committed_within_100_ms() -> None:
@@ -35,7 +35,7 @@ async def test_messages_are_consumed_in_order_and_committed_within_100_ms() -> N
         assert a.locks[G, "orders", 0].holder is None
 
 
-async def test_the_first_request_after_heart_beat_is_one_lock_with_everything_wanted_and_the_start_policy() -> None:
+async def test_first_request_after_the_heartbeat_is_one_lock_with_all_wanted_queues_and_start_policies() -> None:
     async with frozen_cluster(topics={"orders": 2, "bills": 1}) as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         joined = [seen.code for seen in a.requests].index(RequestCode.LOCK_BATCH_MQ)
@@ -49,7 +49,7 @@ async def test_the_first_request_after_heart_beat_is_one_lock_with_everything_wa
         assert {start.topic for start in first.starts} == {"orders", "bills"}
 
 
-async def test_a_batch_holds_at_most_batch_count_messages() -> None:
+async def test_batch_has_at_most_batch_count_messages() -> None:
     async with frozen_cluster() as cluster:
         cluster["a"].store("orders", 0, [b"%d" % i for i in range(7)])
         handled = Handled()
@@ -57,7 +57,7 @@ async def test_a_batch_holds_at_most_batch_count_messages() -> None:
             assert [len(bodies) for _, bodies, _ in handled.calls] == [3, 3, 1]
 
 
-async def test_the_context_names_queue_fence_and_attempt() -> None:
+async def test_context_has_queue_fence_and_attempt() -> None:
     async with frozen_cluster() as cluster:
         cluster["a"].store("orders", 1, [b"x"])
         handled = Handled()
@@ -68,7 +68,7 @@ async def test_the_context_names_queue_fence_and_attempt() -> None:
             assert (context.attempt, context.auto_commit, context.cancelled.is_set()) == (0, True, False)
 
 
-async def test_two_brokers_are_consumed_side_by_side() -> None:
+async def test_queues_of_two_brokers_are_consumed() -> None:
     async with frozen_cluster("a", "b") as cluster:
         handled = Handled()
         async with consuming(cluster, handled):
@@ -78,7 +78,7 @@ async def test_two_brokers_are_consumed_side_by_side() -> None:
             assert sorted(handled.bodies) == [b"a", b"b"]
 
 
-async def test_a_topic_created_after_the_start_is_consumed() -> None:
+async def test_topic_created_after_start_is_consumed() -> None:
     async with frozen_cluster(topics={"orders": 1, "later": 1}) as cluster:
         later = cluster.layouts.pop("later")
         handled = Handled()
@@ -92,8 +92,8 @@ async def test_a_topic_created_after_the_start_is_consumed() -> None:
         await stopped(consumer)
 
 
-async def test_a_start_before_any_broker_has_registered_consumes_when_one_has() -> None:
-    """Everything may be started at once, in any order."""
+async def test_consumer_started_before_any_broker_has_registered_consumes_later() -> None:
+    """Processes can be started in any order."""
     async with frozen_cluster(topics={"orders": 1}) as cluster:
         cluster.ready = False
         handled = Handled()
@@ -104,7 +104,7 @@ async def test_a_start_before_any_broker_has_registered_consumes_when_one_has() 
             assert handled.bodies == [b"x"]
 
 
-async def test_only_matching_tags_are_handed_over_and_progress_moves_over_the_rest() -> None:
+async def test_only_messages_with_matching_tags_are_delivered_and_progress_passes_the_others() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         for tag, body in (("no", b"0"), ("yes", b"1"), (None, b"2"), ("yes", b"3"), ("no", b"4")):
@@ -118,7 +118,7 @@ async def test_only_matching_tags_are_handed_over_and_progress_moves_over_the_re
 # ------------------------------------------------------------------------------------------------------------------------ gaps, flow, pause
 
 
-async def test_gaps_are_reported_and_jumped() -> None:
+async def test_offset_gap_is_reported_and_skipped() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"%d" % i for i in range(5)])
@@ -135,7 +135,7 @@ async def test_gaps_are_reported_and_jumped() -> None:
         assert a.committed(G, "orders", 0) == 5
 
 
-async def test_no_more_than_the_threshold_is_held_while_the_listener_blocks() -> None:
+async def test_at_most_queue_count_max_messages_are_fetched_while_the_listener_blocks() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
@@ -149,7 +149,7 @@ async def test_no_more_than_the_threshold_is_held_while_the_listener_blocks() ->
             assert len(handled.bodies) == 100
 
 
-async def test_a_pause_stops_pulls_and_batches_and_neither_locks_nor_rebalance() -> None:
+async def test_pause_stops_pulls_and_calls_but_not_locks_or_rebalance() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:

@@ -26,7 +26,7 @@ from support.loops import turns
 pytestmark = pytest.mark.frozen_clock
 
 
-async def test_a_second_start_a_missing_listener_and_a_missing_subscription_are_refused() -> None:
+async def test_second_start_missing_listener_and_missing_subscription_raise() -> None:
     async with frozen_cluster() as cluster:
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host)
         with pytest.raises(StateError, match="start it"):
@@ -49,7 +49,7 @@ async def test_a_second_start_a_missing_listener_and_a_missing_subscription_are_
             await consumer.start()
 
 
-async def test_bad_names_are_refused_at_once() -> None:
+async def test_invalid_group_topic_or_expression_is_rejected() -> None:
     with pytest.raises(LocalProtocolError):
         PushConsumer("no blanks")
     with pytest.raises(LocalProtocolError):
@@ -58,7 +58,7 @@ async def test_bad_names_are_refused_at_once() -> None:
         PushConsumer(G).subscribe("orders", "||")
 
 
-def test_a_subscription_that_looks_like_a_mistyped_list_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_tag_expression_with_a_comma_is_logged_as_suspicious(caplog: pytest.LogCaptureFixture) -> None:
     PushConsumer(G).subscribe("orders", "a || b")
     assert caplog.text == ""
     PushConsumer(G).subscribe("orders", "a, b || c")
@@ -66,7 +66,7 @@ def test_a_subscription_that_looks_like_a_mistyped_list_is_warned_of(caplog: pyt
     assert told.getMessage() == "subscription.odd_tag group=billing topic=orders tag=a, b taken_as=one tag; write several tags as a || b"
 
 
-async def test_a_stop_leaves_the_group_first_and_releases_each_queue_as_its_listener_ends() -> None:
+async def test_stop_leaves_the_group_and_then_releases_each_queue_when_its_call_ends() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
@@ -86,7 +86,7 @@ async def test_a_stop_leaves_the_group_first_and_releases_each_queue_as_its_list
         assert a.sync_items()[-1] == SyncItem(G, "orders", 0, 1, None, 1, 0, True)
 
 
-async def test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it_on_the_list() -> None:
+async def test_heartbeat_in_flight_during_a_stop_does_not_rejoin_the_group() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
@@ -108,7 +108,7 @@ async def test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it
             assert stop.done()
 
 
-async def test_past_the_drain_limit_the_queue_is_released_without_an_offset_and_the_listener_is_cancelled() -> None:
+async def test_stop_past_the_drain_limit_cancels_the_call_and_releases_the_queue_without_an_offset() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         seen: list[str] = []
@@ -135,7 +135,7 @@ async def test_past_the_drain_limit_the_queue_is_released_without_an_offset_and_
             assert stop.done()
 
 
-async def test_a_listener_that_ignores_cancellation_is_left_behind_and_the_stop_ends() -> None:
+async def test_stop_does_not_wait_for_a_listener_that_ignores_cancellation() -> None:
     async with frozen_cluster() as cluster:
         a, let_go = cluster["a"], asyncio.Event()
 
@@ -159,7 +159,7 @@ async def test_a_listener_that_ignores_cancellation_is_left_behind_and_the_stop_
         assert a.committed(G, "orders", 0) == 0
 
 
-async def test_a_plain_listener_past_the_drain_limit_is_fenced_and_the_stop_does_not_wait_for_it() -> None:
+async def test_stop_fences_a_synchronous_listener_past_the_drain_limit_and_does_not_wait_for_it() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         finish = threading.Event()
@@ -189,7 +189,7 @@ async def test_a_plain_listener_past_the_drain_limit_is_fenced_and_the_stop_does
         assert a.committed(G, "orders", 0) == 0
 
 
-async def test_a_stop_inside_a_listener_is_refused() -> None:
+async def test_stop_called_by_a_listener_raises() -> None:
     async with frozen_cluster() as cluster:
         refused: list[str] = []
 
@@ -209,7 +209,7 @@ async def test_a_stop_inside_a_listener_is_refused() -> None:
         await stopped(consumer)
 
 
-async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_the_grace() -> None:
+async def test_temporary_subscription_conflict_is_raised_after_the_grace_and_joined_brokers_are_left() -> None:
     async with frozen_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
         b.refuse[G] = SubscriptionConflictError(
@@ -232,7 +232,7 @@ async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_
         await stopped(consumer)
 
 
-async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> None:
+async def test_temporary_subscription_conflict_is_retried() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         a.refuse[G] = SubscriptionConflictError(f'group "{G}"' + SubscriptionConflictError.TEMPORARY)
@@ -247,7 +247,7 @@ async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> No
         await stopped(consumer)
 
 
-async def test_a_conflict_with_a_member_who_is_there_is_raised_at_once() -> None:
+async def test_conflict_with_a_connected_member_is_raised_immediately() -> None:
     async with frozen_cluster() as cluster:
         cluster["a"].refuse[G] = SubscriptionConflictError(f'group "{G}"')
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
@@ -259,7 +259,7 @@ async def test_a_conflict_with_a_member_who_is_there_is_raised_at_once() -> None
             await start
 
 
-async def test_a_broker_without_a_needed_feature_is_named_and_nothing_starts() -> None:
+async def test_error_names_a_broker_without_a_required_feature_and_the_consumer_does_not_start() -> None:
     async with frozen_cluster() as cluster:
         cluster["a"].features = ("records",)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
@@ -269,7 +269,7 @@ async def test_a_broker_without_a_needed_feature_is_named_and_nothing_starts() -
         assert cluster["a"].members[G] == []
 
 
-async def test_a_running_member_that_is_refused_drains_and_wait_closed_raises() -> None:
+async def test_wait_closed_raises_the_refusal_of_a_running_member() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         async with consuming(cluster, Handled()) as consumer:
@@ -281,7 +281,7 @@ async def test_a_running_member_that_is_refused_drains_and_wait_closed_raises() 
             assert consumer.health().state.value == "failed"
 
 
-async def test_events_and_health_tell_what_is_held() -> None:
+async def test_events_and_health_report_the_held_queues() -> None:
     async with frozen_cluster() as cluster:
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())

@@ -27,7 +27,7 @@ SUSPEND = S.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
 
 @pytest.mark.parametrize("wrong", [RuntimeError("no"), "SUCCESS", SUSPEND])
-async def test_a_failed_call_is_repeated_with_one_attempt_more_which_is_stored(wrong: object) -> None:
+async def test_failed_call_is_retried_and_its_attempts_are_committed(wrong: object) -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.answers = [wrong, wrong]
@@ -46,7 +46,7 @@ async def test_a_failed_call_is_repeated_with_one_attempt_more_which_is_stored(w
 
 @pytest.mark.parametrize("in_thread", [False, True], ids=["async", "plain"])
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-async def test_a_listener_that_exits_ends_the_consumer_without_waiting_for_the_stop_timeout(
+async def test_listener_that_raises_system_exit_ends_the_consumer_before_the_stop_timeout(
     kind: type[BaseException], in_thread: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with frozen_cluster() as cluster:
@@ -74,7 +74,7 @@ async def test_a_listener_that_exits_ends_the_consumer_without_waiting_for_the_s
     assert "call.given_up" not in caplog.text
 
 
-async def test_a_failure_is_reported_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_repeated_failure_is_logged_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
     async with frozen_cluster() as cluster:
         handled = Handled()
         handled.answers = [ValueError("no"), ValueError("still no"), KeyError("another"), S.SUCCESS, ValueError("the next message")]
@@ -96,7 +96,7 @@ async def test_attempts_are_restored_from_the_grant() -> None:
             assert [(bodies, context.attempt) for _, bodies, context in handled.calls] == [([b"1"], 5)]
 
 
-async def test_a_listener_may_choose_its_pause_and_it_is_clamped() -> None:
+async def test_listener_can_set_the_suspend_time_within_limits() -> None:
     async with frozen_cluster() as cluster:
         handled = Handled()
 
@@ -111,7 +111,7 @@ async def test_a_listener_may_choose_its_pause_and_it_is_clamped() -> None:
             assert len(handled.calls) == 2
 
 
-async def test_manual_commit_moves_nothing_until_commit_and_rollback_brings_everything_back() -> None:
+async def test_manual_commit_advances_only_at_commit_and_rollback_redelivers() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
 
@@ -133,7 +133,7 @@ async def test_manual_commit_moves_nothing_until_commit_and_rollback_brings_ever
         assert a.committed(G, "orders", 0) == 2  # at a drain, SUCCESSes that were not committed roll back
 
 
-async def test_a_listener_that_returns_nothing_moves_the_progress() -> None:
+async def test_listener_that_returns_none_advances_the_commit_offset() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.answers = [None] * 3
@@ -145,7 +145,7 @@ async def test_a_listener_that_returns_nothing_moves_the_progress() -> None:
             assert consumer.health().ok
 
 
-async def test_with_manual_commit_a_listener_that_returns_nothing_commits_nothing() -> None:
+async def test_listener_that_returns_none_with_manual_commit_commits_nothing() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
 
@@ -160,8 +160,8 @@ async def test_with_manual_commit_a_listener_that_returns_nothing_commits_nothin
             assert a.committed(G, "orders", 0) == 0
 
 
-async def test_a_queue_whose_batch_fails_again_and_again_is_blocked_in_health_until_it_succeeds() -> None:
-    """Attempts are unlimited: QueueBlocked is reported at the third failure, and the calls go on."""
+async def test_repeatedly_failing_queue_is_reported_blocked_until_it_succeeds() -> None:
+    """Attempts are unlimited: QueueBlocked is reported at the third failure, and the calls continue."""
     async with frozen_cluster() as cluster:
         handled = Handled()
         handled.answers = [RuntimeError("poison")] * 4
@@ -198,7 +198,7 @@ async def test_exhausted_attempts_block_the_queue_until_it_is_resumed() -> None:
             assert handled.bodies == [b"0", b"0", b"0", b"0", b"1"]
 
 
-async def test_commit_each_waits_for_the_answer_before_the_next_batch() -> None:
+async def test_commit_each_waits_for_the_sync_response_before_the_next_batch() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled, commit="each"):
@@ -211,7 +211,7 @@ async def test_commit_each_waits_for_the_answer_before_the_next_batch() -> None:
             assert handled.bodies == [b"0", b"1"]
 
 
-async def test_plain_functions_run_in_a_thread() -> None:
+async def test_synchronous_listener_runs_in_a_thread() -> None:
     async with frozen_cluster() as cluster:
         bodies: list[bytes] = []
         names: list[str] = []

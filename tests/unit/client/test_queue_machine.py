@@ -1,4 +1,4 @@
-"""One queue of a producer as a state machine: the effects of each input. No loop, no clock, no connection."""
+"""A producer's queue as a state machine: the effects of each input, without event loop, clock or connection."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -32,13 +32,13 @@ def layout(*brokers: str, queues: int = 1, counter: int = 1) -> TopicLayout:
 
 
 class Connection:
-    """An open connection of which nothing is unsent."""
+    """An open connection without unsent bytes."""
 
     backlog_bytes = 0
 
 
 class Waiter:
-    """A caller that waits."""
+    """A waiting caller."""
 
     cancelled = False
 
@@ -67,7 +67,7 @@ class Topic:
         return machine
 
     def send(self, body: str, key: str | None = None, *, ms: int = 10_000, broker: str = "a") -> PendingSend:
-        """To the queue of a broker, picked from the present layout if there is a key."""
+        """Send to a queue of `broker`. If `key` is given, the send can be routed again by the layout."""
         record = encode_message(Message("t", body.encode(), sharding_key=key), 0, "A" * 32, 5)
         end_ms, half_ms = self.now_ms + ms, self.now_ms + ms // 2
         pick, version = (None, None) if key is None else (queue_of_key, self.machine.layout.version)
@@ -76,7 +76,7 @@ class Topic:
         return pending
 
     def run(self, ms: int = 0) -> list[Effect]:
-        """After this time run each queue that is due, until none is."""
+        """Advance by `ms`, then run each queue that is due until none is."""
         self.now_ms += ms
         asked: list[Effect] = []
         for _ in range(50):
@@ -122,7 +122,7 @@ def names(sends: list[PendingSend]) -> list[object]:
     return [pending.message_ids for pending in sends]
 
 
-def test_what_waits_leaves_as_one_frame_and_what_comes_meanwhile_as_the_next() -> None:
+def test_pending_sends_leave_in_one_frame_and_sends_in_the_meantime_in_the_next() -> None:
     topic = Topic.of("a")
     for body in "12":
         topic.send(body)
@@ -138,7 +138,7 @@ def test_what_waits_leaves_as_one_frame_and_what_comes_meanwhile_as_the_next() -
     assert names(write_of(done).frame.sends) == ["3"]
 
 
-def test_nothing_is_due_once_everything_is_stored() -> None:
+def test_no_run_is_due_once_all_sends_are_stored() -> None:
     topic = Topic.of("a")
     topic.send("1")
     topic.answer(write_of(topic.run()), C.SUCCESS, **STORED)
@@ -166,7 +166,7 @@ def test_codes_that_mean_stored_complete_the_frame(code: int) -> None:
         (C.MESSAGE_ILLEGAL, False, False),
     ],
 )
-def test_a_keyed_frame_is_written_again_or_fails_by_the_code_and_stays_in_its_queue(
+def test_keyed_frame_is_retried_or_fails_by_the_response_code_and_never_moves(
     code: int, again: bool, route: bool, unanswered_before: bool
 ) -> None:
     topic = Topic.of("a", "b")
@@ -187,7 +187,7 @@ def test_a_keyed_frame_is_written_again_or_fails_by_the_code_and_stays_in_its_qu
     assert only(topic.done, MayBeTwice) == []
 
 
-def test_an_unkeyed_frame_that_was_refused_goes_to_another_broker_at_once() -> None:
+def test_refused_unkeyed_frame_moves_to_another_broker_immediately() -> None:
     topic = Topic.of("a", "b")
     topic.send("1")
     done = topic.answer(write_of(topic.run()), C.SERVICE_NOT_AVAILABLE, "full")
@@ -198,7 +198,7 @@ def test_an_unkeyed_frame_that_was_refused_goes_to_another_broker_at_once() -> N
     assert only(topic.done, MayBeTwice) == [], "it is certainly not stored"
 
 
-def test_an_unkeyed_frame_that_was_never_answered_goes_elsewhere_after_half_its_time_and_is_counted() -> None:
+def test_unkeyed_frame_without_response_moves_after_half_its_time_as_a_possible_duplicate() -> None:
     topic = Topic.of("a", "b")
     topic.send("1", ms=4_000)
     topic.run()
@@ -211,7 +211,7 @@ def test_an_unkeyed_frame_that_was_never_answered_goes_elsewhere_after_half_its_
     assert topic.queue("a").idle
 
 
-def test_the_broker_says_how_long_to_wait() -> None:
+def test_retry_waits_for_the_brokers_retry_after() -> None:
     topic = Topic.of("a")
     topic.send("1")
     topic.answer(write_of(topic.run()), C.SYSTEM_BUSY, "busy", **{RETRY_AFTER_FIELD: 400})
@@ -221,7 +221,7 @@ def test_the_broker_says_how_long_to_wait() -> None:
 
 
 @pytest.mark.parametrize("code", [C.OUT_OF_SEQUENCE, C.STALE_EPOCH])
-def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_records(code: int) -> None:
+def test_lost_suffix_starts_a_new_epoch_with_the_same_records(code: int) -> None:
     topic = Topic.of("a")
     topic.send("1")
     topic.answer(write_of(topic.run()), C.SUCCESS, **STORED)
@@ -232,7 +232,7 @@ def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_reco
     assert (again.frame.sealed.epoch, again.frame.sealed.first, names(again.frame.sends)) == (1, 0, ["2"])
 
 
-def test_of_a_frame_with_one_bad_message_only_that_one_fails() -> None:
+def test_illegal_message_fails_alone_out_of_its_frame() -> None:
     topic = Topic.of("a")
     for body in ("1", "bad", "3"):
         topic.send(body, body)
@@ -248,7 +248,7 @@ def test_of_a_frame_with_one_bad_message_only_that_one_fails() -> None:
     assert [names(effect.failed) for effect in topic.done if isinstance(effect, Fail)] == [["bad"]]
 
 
-def test_what_was_sent_over_an_older_layout_is_picked_again_ahead_of_what_waits() -> None:
+def test_sends_refused_as_layout_stale_are_rerouted_before_pending_sends() -> None:
     topic = Topic.of("a")
     topic.send("1", "k")
     write = write_of(topic.run())
@@ -263,7 +263,7 @@ def test_what_was_sent_over_an_older_layout_is_picked_again_ahead_of_what_waits(
     assert written[0].frame.fields["queueId"] == queue_of_key(topic.machine.layout, "k").queue_id
 
 
-def test_a_layout_that_no_server_has_any_more_is_not_waited_for_without_end() -> None:
+def test_wait_for_a_higher_layout_is_limited() -> None:
     topic = Topic.of("a")
     topic.send("1", "k", ms=30_000)
     topic.answer(write_of(topic.run()), C.LAYOUT_STALE, "older")
@@ -271,7 +271,7 @@ def test_a_layout_that_no_server_has_any_more_is_not_waited_for_without_end() ->
     assert names(write_of(topic.run(1)).frame.sends) == ["1"]
 
 
-def test_a_send_that_expires_in_flight_fails_as_unknown_with_those_behind_it_and_the_frame_goes_on() -> None:
+def test_send_that_expires_in_flight_fails_as_unknown_with_later_sends_of_its_key_and_its_frame_continues() -> None:
     topic = Topic.of("a")
     for body, key, ms in (("1", "k", 300), ("2", "k", 9_000), ("3", "j", 9_000)):
         topic.send(body, key, ms=ms)
@@ -287,7 +287,7 @@ def test_a_send_that_expires_in_flight_fails_as_unknown_with_those_behind_it_and
     assert write_of(done).frame.sends == [again], "it was called after the failure"
 
 
-def test_without_a_connection_unkeyed_sends_go_elsewhere_and_keyed_ones_wait() -> None:
+def test_unkeyed_sends_move_and_keyed_sends_wait_without_a_connection() -> None:
     topic = Topic.of("a", "b")
     topic.machine.link_changed("a", up=False)
     del topic.connections["a"]
@@ -300,7 +300,7 @@ def test_without_a_connection_unkeyed_sends_go_elsewhere_and_keyed_ones_wait() -
     assert names(write_of(topic.run()).frame.sends) == ["keyed"]
 
 
-def test_a_lost_write_may_be_stored_and_is_repeated_over_the_next_connection() -> None:
+def test_frame_lost_with_its_connection_is_resent_on_the_next_and_may_be_stored() -> None:
     topic = Topic.of("a")
     topic.send("1", "k", ms=5_000)
     write = write_of(topic.run())
@@ -317,7 +317,7 @@ def test_a_lost_write_may_be_stored_and_is_repeated_over_the_next_connection() -
     assert (fail.outcome, names(fail.released)) == (Outcome.UNKNOWN, ["1"])
 
 
-def test_a_cancelled_send_is_taken_back_before_it_is_written_and_left_alone_afterwards() -> None:
+def test_cancelled_send_is_withdrawn_only_before_it_is_written() -> None:
     topic = Topic.of("a")
     written = topic.send("1")
     topic.run()
@@ -329,7 +329,7 @@ def test_a_cancelled_send_is_taken_back_before_it_is_written_and_left_alone_afte
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_a_send_that_was_cancelled_in_its_frame_fails_none_behind_it_when_its_deadline_comes(refused: bool) -> None:
+def test_expiry_of_a_send_cancelled_in_flight_does_not_fail_later_sends(refused: bool) -> None:
     topic = Topic.of("a")
     first = topic.send("1", "k", ms=300)
     write = write_of(topic.run())
@@ -345,7 +345,7 @@ def test_a_send_that_was_cancelled_in_its_frame_fails_none_behind_it_when_its_de
     assert [pending for sends in released for pending in sends] == [first]
 
 
-def test_a_deleted_topic_ends_what_waits_as_not_stored() -> None:
+def test_deletion_of_the_topic_fails_pending_sends_as_not_stored() -> None:
     topic = Topic.of("a")
     topic.send("in flight", "k")
     write = write_of(topic.run())
@@ -356,7 +356,7 @@ def test_a_deleted_topic_ends_what_waits_as_not_stored() -> None:
     assert topic.queue().idle
 
 
-def test_a_send_to_a_queue_that_was_not_used_before_its_topic_was_deleted_ends_as_not_stored() -> None:
+def test_first_send_to_a_queue_of_a_deleted_topic_fails_as_not_stored() -> None:
     topic = Topic.of("a", queues=2)
     topic.send("1")
     topic.answer(write_of(topic.run()), C.SUCCESS, **STORED)
@@ -368,7 +368,7 @@ def test_a_send_to_a_queue_that_was_not_used_before_its_topic_was_deleted_ends_a
     assert (fail.failed, fail.outcome, type(fail.cause)) == ([late], Outcome.NOT_STORED, TopicNotExistError)
 
 
-# ------------------------------------------------------------------------------------------------------------------ any course
+# ------------------------------------------------------------------------------------------------------------------ any sequence
 
 CODES = [C.SUCCESS, C.SYSTEM_ERROR, C.SYSTEM_BUSY, C.NO_PERMISSION, C.MESSAGE_ILLEGAL, C.OUT_OF_SEQUENCE, C.LAYOUT_STALE]
 STEPS = st.one_of(
@@ -384,8 +384,8 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=60))
 @settings(max_examples=300, deadline=None)
-def test_every_send_ends_once_and_one_frame_of_a_queue_is_in_flight(steps: list[tuple[str, object, int]]) -> None:
-    """Whatever happens: released once, completed at most once, by its deadline, and the sends of a key leave in their order."""
+def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(steps: list[tuple[str, object, int]]) -> None:
+    """For any sequence of inputs: released once, completed at most once, by its deadline."""
     topic, sent, counter = Topic.of("a", "b", queues=2), list[PendingSend](), 1
     open_writes: list[tuple[QueueMachine, Write]] = []
     ended: dict[int, int] = {}
@@ -457,6 +457,6 @@ def test_every_send_ends_once_and_one_frame_of_a_queue_is_in_flight(steps: list[
     assert all(machine.idle for machine in topic.machine.machines)
 
 
-async def test_the_machine_needs_no_event_loop() -> None:
-    """Driven in another thread, which has no loop."""
-    await asyncio.to_thread(test_what_waits_leaves_as_one_frame_and_what_comes_meanwhile_as_the_next)
+async def test_queue_machine_requires_no_event_loop() -> None:
+    """The machine is run in a thread without a loop."""
+    await asyncio.to_thread(test_pending_sends_leave_in_one_frame_and_sends_in_the_meantime_in_the_next)

@@ -1,4 +1,4 @@
-"""RebalancePlan: a queue comes and goes only by a list or a layout."""
+"""RebalancePlan: a queue is gained or lost only by a member list or a layout."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,14 +40,14 @@ def q(broker: str, queue_id: int, topic: str = "t") -> MessageQueue:
     return MessageQueue(topic, broker, queue_id)
 
 
-def test_each_broker_shares_its_own_queues_among_its_own_list() -> None:
+def test_queues_of_each_broker_are_divided_among_the_members_in_its_list() -> None:
     known = lists(a=members("m1", "m2"), b=members("m1"))
     round_ = wanted({"t": layout(("a", 2), ("b", 2))}, known)
     assert list(round_.wanted) == [q("a", 0), q("b", 0), q("b", 1)]
     assert round_.gained == tuple(round_.wanted)
 
 
-def test_a_list_without_me_is_no_list() -> None:
+def test_member_list_without_this_member_is_ignored() -> None:
     known = lists(a=members("m1", "m2"))
     assert not known.adopt("a", members("m2", counter=5))
     assert known.is_outdated("a")
@@ -57,37 +57,37 @@ def test_a_list_without_me_is_no_list() -> None:
     assert not known.is_outdated("a")
 
 
-def test_a_broker_not_heard_yet_gives_nothing_and_takes_nothing() -> None:
+def test_queues_of_a_broker_without_a_member_list_are_neither_gained_nor_lost() -> None:
     assert list(wanted({"t": layout(("a", 2))}, lists()).wanted) == []
     assert wanted({"t": layout(("a", 2))}, lists(), (q("a", 1),)).lost == ()
 
 
-def test_a_route_that_shrank_takes_nothing() -> None:
+def test_missing_route_does_not_revoke_queues() -> None:
     known = lists(a=members("m1"))
     assert wanted({"t": None}, known, (q("a", 0), q("a", 1))).lost == ()
 
 
-def test_a_higher_layout_without_the_queue_takes_it() -> None:
+def test_higher_layout_without_a_queue_revokes_it() -> None:
     known = lists(a=members("m1"))
     assert wanted({"t": layout(("a", 1), counter=2)}, known, (q("a", 0), q("a", 1))).lost == (q("a", 1),)
     deleted = TopicLayout("t", LayoutVersion(3, 1), ())
     assert wanted({"t": deleted}, known, (q("a", 0),)).lost == (q("a", 0),)
 
 
-def test_a_list_that_gives_the_queue_to_another_takes_it() -> None:
+def test_member_list_that_assigns_a_queue_to_another_revokes_it() -> None:
     known = lists(a=members("m0", "m1"))
     round_ = wanted({"t": layout(("a", 2))}, known, (q("a", 0), q("a", 1)))
     assert (round_.lost, list(round_.wanted)) == ((q("a", 0),), [q("a", 1)])
 
 
-def test_an_older_list_is_not_taken_over_and_a_broker_that_restarted_is() -> None:
+def test_older_member_list_is_ignored_unless_its_term_is_higher() -> None:
     known = lists(a=members("m1", counter=9, term=1))
     assert not known.adopt("a", members("m0", "m1", counter=8, term=1))
     assert known.get("a") == members("m1", counter=9, term=1)
     assert known.adopt("a", members("m0", "m1", counter=1, term=2))
 
 
-def test_what_a_list_says_beside_the_one_before() -> None:
+def test_change_between_member_lists_is_classified() -> None:
     known = MemberLists("m1")
     assert known.adopt("a", members("m1")) is ListChange.ELSE
     assert known.adopt("b", members("m1")) is ListChange.ELSE
@@ -100,7 +100,7 @@ def test_what_a_list_says_beside_the_one_before() -> None:
     assert known.adopt("a", members("m1", "m2", "m3", counter=6, classic=True)) is ListChange.ELSE
 
 
-def test_a_version_heard_in_passing_asks_for_the_list_once_it_is_newer() -> None:
+def test_newer_list_version_marks_the_list_as_outdated() -> None:
     known = lists(a=members("m1", counter=3))
     assert not known.hear("a", ListVersion(1, 3))
     assert known.hear("a", ListVersion(1, 4))
@@ -109,7 +109,7 @@ def test_a_version_heard_in_passing_asks_for_the_list_once_it_is_newer() -> None
     assert not known.is_outdated("a")
 
 
-def test_rocketmq_strategies_follow_the_first_reachable_brokers_list_for_everything() -> None:
+def test_rocketmq_strategies_use_the_list_of_the_first_reachable_broker() -> None:
     known = lists(a=members("m1"), b=members("m1", "m2"))
     everything = layout(("a", 2), ("b", 2))
     assert len(wanted({"t": everything}, known, strategy="average").wanted) == 4
@@ -118,13 +118,13 @@ def test_rocketmq_strategies_follow_the_first_reachable_brokers_list_for_everyth
     assert list(wanted({"t": everything}, known, previous, strategy="average", down=("a", "b")).wanted) == [q("b", 1)]
 
 
-def test_a_classic_member_puts_rocketmqs_average_in_force() -> None:
+def test_classic_member_forces_rocketmqs_average_strategy() -> None:
     known = lists(a=members("m1", "m2", classic=True), b=members("m1", "m2"))
     assert list(wanted({"t": layout(("a", 2), ("b", 2))}, known).wanted) == [q("a", 0), q("a", 1)]
 
 
 @given(st.lists(st.sampled_from(["m1", "m2", "m3", "m4"]), min_size=1, unique=True), st.integers(0, 9), st.integers(0, 9))
-def test_equal_lists_share_every_queue_exactly_once(names: list[str], a: int, b: int) -> None:
+def test_equal_member_lists_assign_each_queue_exactly_once(names: list[str], a: int, b: int) -> None:
     everything = layout(("a", a), ("b", b))
     owned: list[MessageQueue] = []
     for me in names:
@@ -133,7 +133,7 @@ def test_equal_lists_share_every_queue_exactly_once(names: list[str], a: int, b:
     assert sorted(owned) == sorted(everything.read_queues)
 
 
-def test_each_strategy_deals_everything_by_one_list() -> None:
+def test_each_strategy_assigns_all_queues_by_one_member_list() -> None:
     room = MachineRoomNearby(lambda queue: queue.broker_name, lambda member: {"m1": "b", "m2": "a"}[member])
     known = lists(a=members("m1", "m2"), b=members("m1"))
     everything: dict[str, TopicLayout | None] = {"t": layout(("a", 2), ("b", 2))}

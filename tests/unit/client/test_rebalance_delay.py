@@ -1,4 +1,4 @@
-"""A rebalance waits for members that join together, and for no other."""
+"""A rebalance is delayed only while several members join."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from lockstep.client.consumer.rebalance_delay import CALM_MS, LONGEST_MS, QUIET_
 
 
 @pytest.mark.parametrize("before", [[], [0], [0, 10_000], [0, 400, 900]])
-def test_who_comes_into_calm_gets_its_share_at_once(before: list[int]) -> None:
+def test_join_after_a_calm_period_rebalances_immediately(before: list[int]) -> None:
     arrivals = RebalanceDelay()
     for now_ms in before:
         arrivals.came(now_ms)
@@ -17,7 +17,7 @@ def test_who_comes_into_calm_gets_its_share_at_once(before: list[int]) -> None:
     assert arrivals.due_ms is None
 
 
-def test_who_comes_soon_after_another_waits_until_it_is_quiet() -> None:
+def test_join_soon_after_another_delays_the_rebalance_until_joins_cease() -> None:
     arrivals = RebalanceDelay()
     arrivals.came(0)
     arrivals.came(CALM_MS - 1)
@@ -26,7 +26,7 @@ def test_who_comes_soon_after_another_waits_until_it_is_quiet() -> None:
     assert arrivals.due_ms == CALM_MS + 99 + QUIET_MS
 
 
-def test_sharing_ends_the_wait() -> None:
+def test_rebalance_ends_the_delay() -> None:
     arrivals = RebalanceDelay()
     arrivals.came(0)
     arrivals.came(1)
@@ -35,7 +35,7 @@ def test_sharing_ends_the_wait() -> None:
 
 
 @given(st.lists(st.integers(0, 3_000), max_size=60))
-def test_no_caller_waits_for_longer_than_the_limit(steps_ms: list[int]) -> None:
+def test_rebalance_delay_has_an_upper_limit(steps_ms: list[int]) -> None:
     arrivals, now_ms, waiting_since_ms = RebalanceDelay(), 0, None
     for step_ms in steps_ms:
         now_ms += step_ms

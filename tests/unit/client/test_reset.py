@@ -1,4 +1,4 @@
-"""A reset reaches running members by itself, ordered and concurrent ones: a whole cluster under a virtual clock."""
+"""A reset applies to running ordered and concurrent members, in a simulated cluster."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def consuming(cluster: TestCluster, kind: str, note: Callable[[MessageExt], Any]
 
 
 async def reset(cluster: TestCluster, offset: int) -> list[int]:
-    """The group's offset before the reset."""
+    """Reset the group to `offset`. Return its previous offset per broker."""
     admin = AdminClient(Host.current(), cluster.nameserver)
     before = []
     for broker in await admin.brokers():
@@ -48,7 +48,7 @@ async def reset(cluster: TestCluster, offset: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["ordered", "concurrent"])
 @pytest.mark.parametrize(("offset", "again"), [(0, range(COUNT)), (15, range(15, COUNT)), (COUNT, range(0))])
-def test_members_that_are_idle_go_on_from_the_new_offset(kind: str, offset: int, again: range) -> None:
+def test_reset_moves_idle_members_to_the_new_offset(kind: str, offset: int, again: range) -> None:
     async def main() -> None:
         seen: list[int] = []
 
@@ -75,8 +75,8 @@ def test_members_that_are_idle_go_on_from_the_new_offset(kind: str, offset: int,
 
 
 @pytest.mark.parametrize("kind", ["ordered", "concurrent"])
-def test_what_a_running_listener_finishes_after_the_reset_moves_nothing(kind: str) -> None:
-    """Its commit is of the old generation; the message it had comes again in its turn."""
+def test_commit_of_a_call_that_ends_after_a_reset_is_ignored(kind: str) -> None:
+    """Its commit has the old generation, so its message is redelivered in order."""
 
     async def main() -> None:
         seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Routes only get better: nothing is forgotten because a nameserver knows less."""
+"""RouteCache never forgets a layout or an address because a nameserver does not know it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def address(name: str, at: str, *, term: int = 1, registered: bool = True) -> Br
     return BrokerAddress(name, "c", at, registered, term)
 
 
-def test_a_higher_layout_replaces_and_a_lower_or_equal_one_does_not() -> None:
+def test_only_a_higher_layout_replaces_the_cached_one() -> None:
     cache = RouteCache()
     assert cache.adopt(layout(2, 5))
     assert not cache.adopt(layout(2, 5))
@@ -28,7 +28,7 @@ def test_a_higher_layout_replaces_and_a_lower_or_equal_one_does_not() -> None:
     assert found.version == LayoutVersion(2, 6)
 
 
-def test_a_route_without_a_broker_keeps_the_last_address_known() -> None:
+def test_route_without_a_broker_keeps_its_last_known_address() -> None:
     cache = RouteCache()
     first = cache.merge(TopicRoute(layout(1), (address("a", "h:1"), address("b", "h:2"))))
     assert first.layout
@@ -41,7 +41,7 @@ def test_a_route_without_a_broker_keeps_the_last_address_known() -> None:
     assert cache.brokers_of("unheard") == []
 
 
-def test_a_broker_that_moved_is_told_once_and_an_older_term_never_takes_it_back() -> None:
+def test_address_change_is_reported_once_and_older_terms_are_ignored() -> None:
     cache = RouteCache()
     cache.merge_brokers((address("a", "h:1", term=3),))
     assert cache.merge_brokers((address("a", "h:9", term=2),)) == ()
@@ -52,7 +52,7 @@ def test_a_broker_that_moved_is_told_once_and_an_older_term_never_takes_it_back(
     assert cache.term("unheard") == 0
 
 
-def test_an_unregistered_address_does_not_replace_a_registered_one_of_its_term() -> None:
+def test_unregistered_address_does_not_replace_a_registered_one_of_the_same_term() -> None:
     cache = RouteCache()
     cache.merge_brokers((address("a", "h:2", term=4),))
     assert cache.merge_brokers((address("a", "h:1", term=4, registered=False),)) == ()
@@ -60,7 +60,7 @@ def test_an_unregistered_address_does_not_replace_a_registered_one_of_its_term()
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=12))
-def test_whatever_the_order_the_highest_version_stands(versions: list[tuple[int, int]]) -> None:
+def test_cache_keeps_the_highest_layout_in_any_order(versions: list[tuple[int, int]]) -> None:
     cache = RouteCache()
     for counter, writer in versions:
         cache.adopt(layout(counter, writer))
@@ -68,7 +68,7 @@ def test_whatever_the_order_the_highest_version_stands(versions: list[tuple[int,
     assert (None if found is None else (found.version.counter, found.version.writer)) == max(versions, default=None)
 
 
-def test_an_announced_layout_is_waited_for_until_it_is_told_or_its_time_is_over() -> None:
+def test_announced_layout_is_awaited_until_it_is_adopted_or_its_time_expires() -> None:
     cache = RouteCache()
     cache.adopt(layout(2))
     cache.announce("t", LayoutVersion(2, 1), 30_000)
@@ -83,7 +83,7 @@ def test_an_announced_layout_is_waited_for_until_it_is_told_or_its_time_is_over(
     assert not cache.awaited(0), "over is over"
 
 
-def test_of_two_announcements_the_higher_counts() -> None:
+def test_higher_of_two_announced_layouts_is_awaited() -> None:
     cache = RouteCache()
     cache.announce("t", LayoutVersion(4, 1), 30_000)
     cache.announce("t", LayoutVersion(3, 9), 40_000)
@@ -93,7 +93,7 @@ def test_of_two_announcements_the_higher_counts() -> None:
     assert cache.awaited(0) == []
 
 
-def test_of_a_topic_that_did_not_exist_the_first_layout_is_waited_for() -> None:
+def test_first_layout_of_a_new_topic_is_awaited() -> None:
     cache = RouteCache()
     cache.announce("t", LayoutVersion(1, 1), 30_000)
     assert cache.awaited(0)

@@ -1,4 +1,4 @@
-"""run(): its refusals, and the order in which services begin and end. For signals see tests/e2e/test_run.py."""
+"""run(): misuse, and the order in which services start and stop. For signals see tests/e2e/test_run.py."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -10,26 +10,26 @@ import pytest
 from lockstep.client import ConsumeOrderlyStatus, PushConsumer, run
 from lockstep.protocol.errors import ConfigError, LockstepError, StateError, TransportError
 
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 def consumer() -> PushConsumer:
-    made = PushConsumer("billing", nameserver=NOBODY).subscribe("orders")
+    made = PushConsumer("billing", nameserver=UNUSED_ADDRESS).subscribe("orders")
     made.orderly(lambda messages, context: ConsumeOrderlyStatus.SUCCESS)
     return made
 
 
-def test_without_a_consumer_there_is_nothing_to_wait_for() -> None:
+def test_run_without_a_consumer_raises() -> None:
     with pytest.raises(ConfigError, match=r"run\(producer, consumer\)"):
         run()
 
 
-async def test_on_a_running_loop_it_is_refused() -> None:
+async def test_run_on_a_running_loop_raises() -> None:
     with pytest.raises(StateError, match="async with"):
         run(consumer())
 
 
-def test_in_another_thread_it_is_refused() -> None:
+def test_run_outside_the_main_thread_raises() -> None:
     refused: list[LockstepError] = []
 
     def work() -> None:
@@ -44,7 +44,7 @@ def test_in_another_thread_it_is_refused() -> None:
     assert "only the main thread" in str(refused[0])
 
 
-def test_where_a_start_fails_those_before_it_end_in_the_opposite_order_and_signals_are_as_before() -> None:
+def test_failed_start_ends_earlier_services_in_reverse_order_and_restores_signal_handlers() -> None:
     told: list[str] = []
 
     @asynccontextmanager
@@ -62,7 +62,7 @@ def test_where_a_start_fails_those_before_it_end_in_the_opposite_order_and_signa
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-def test_a_signal_during_the_start_ends_it_quietly() -> None:
+def test_signal_during_start_ends_run_without_an_error() -> None:
     @asynccontextmanager
     async def service() -> AsyncIterator[None]:
         signal.raise_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Which queue: a key belongs to the layout, never to who lives."""
+"""Routing: the queue of a key depends on the layout only, not on which brokers are up."""
 
 import zlib
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ from support.fake_broker import make_layout
 LAYOUT = make_layout("t", "a", "b", queues=3)
 
 
-def test_a_key_goes_to_crc32_mod_n_of_the_layouts_queues() -> None:
+def test_queue_of_a_key_is_its_crc32_modulo_the_queue_count() -> None:
     assert number_of_key("123456789", 6) == 0xCBF43926 % 6
     assert queue_of_key(LAYOUT, "123456789") == LAYOUT.write_queues[0xCBF43926 % 6]
 
 
-def test_a_key_is_hashed_as_utf8() -> None:
+def test_key_is_hashed_as_utf8() -> None:
     assert number_of_key("ключ", 97) == zlib.crc32("ключ".encode()) % 97
 
 
 @given(st.text(min_size=1, max_size=8), st.integers(1, 500))
-def test_every_key_has_exactly_one_queue(key: str, count: int) -> None:
+def test_each_key_has_exactly_one_queue(key: str, count: int) -> None:
     assert 0 <= number_of_key(key, count) < count
     assert number_of_key(key, count) == number_of_key(key, count)
 
 
-def test_a_selector_gets_the_layouts_queues_and_must_answer_one_of_them() -> None:
+def test_selector_gets_the_queues_of_the_layout_and_must_return_one_of_them() -> None:
     message = Message("t", b"x")
     seen = []
 

@@ -15,97 +15,106 @@ from lockstep.protocol.queue import LayoutVersion
 V1, V2 = LayoutVersion(1, 1), LayoutVersion(2, 1)
 
 
-class Unlooked:
-    """A future that a pure batcher must not look into."""
+class OpaqueFuture:
+    """A future that has no attributes, so that any access by the buffer fails."""
 
 
-def parcel(
+def pending_send(
     name: str, *, key: str | None = None, version: LayoutVersion | None = None, count: int = 1, size: int = 10, deadline_ms: int = 100
 ) -> PendingSend:
-    future: asyncio.Future[Any] = Unlooked()  # type: ignore[assignment]
+    future: asyncio.Future[Any] = OpaqueFuture()  # type: ignore[assignment]
     keys = () if key is None else (key,)
     return PendingSend(b"r" * count, [1] * count, [name] * count, size, future, deadline_ms, deadline_ms // 2, keys, version)
 
 
-def batch_parcel(batch: Batch, places: list[int], keys: list[str], size: int = 10) -> PendingSend:
-    """Record n has n + 1 bytes, all of them n."""
+def pending_part(batch: Batch, places: list[int], keys: list[str], size: int = 10) -> PendingSend:
+    """Return a pending part of `batch`. Record n has n + 1 bytes of value n."""
     records = [bytes([place]) * (place + 1) for place in places]
     sizes = [len(record) for record in records]
     ids = [str(place) for place in places]
     return PendingSend(b"".join(records), sizes, ids, size, batch, 100, 50, keys, V1, None, places)
 
 
-def names(parcels: list[PendingSend]) -> list[str]:
-    return [parcel.message_ids[0] for parcel in parcels]
+def names(sends: list[PendingSend]) -> list[str]:
+    return [each.message_ids[0] for each in sends]
 
 
-def batcher(*parcels: PendingSend, bytes_max: int = 1_000, count_max: int = 100) -> SendBuffer:
+def buffer_of(*sends: PendingSend, bytes_max: int = 1_000, count_max: int = 100) -> SendBuffer:
     made = SendBuffer(bytes_max, count_max)
-    for item in parcels:
+    for item in sends:
         made.add(item)
     return made
 
 
-def test_everything_of_one_lane_that_fits_goes_into_one_frame() -> None:
-    full = batcher(parcel("a"), parcel("b"), parcel("c"))
+def test_all_sends_of_a_lane_that_fit_leave_in_one_frame() -> None:
+    full = buffer_of(pending_send("a"), pending_send("b"), pending_send("c"))
     assert names(full.cut()) == ["a", "b", "c"]
     assert not full
     assert full.cut() == []
 
 
-def test_a_frame_ends_at_its_byte_and_count_limits_exactly() -> None:
-    assert names(batcher(parcel("a", size=40), parcel("b", size=60), parcel("c", size=1), bytes_max=100).cut()) == ["a", "b"]
-    assert names(batcher(parcel("a", size=40), parcel("b", size=61), bytes_max=100).cut()) == ["a"]
-    assert names(batcher(parcel("a", count=2), parcel("b", count=1), parcel("c"), count_max=3).cut()) == ["a", "b"]
-    assert names(batcher(parcel("a", count=2), parcel("b", count=2), count_max=3).cut()) == ["a"]
+def test_frame_is_cut_exactly_at_its_byte_and_count_limits() -> None:
+    assert names(buffer_of(pending_send("a", size=40), pending_send("b", size=60), pending_send("c", size=1), bytes_max=100).cut()) == [
+        "a",
+        "b",
+    ]
+    assert names(buffer_of(pending_send("a", size=40), pending_send("b", size=61), bytes_max=100).cut()) == ["a"]
+    assert names(buffer_of(pending_send("a", count=2), pending_send("b", count=1), pending_send("c"), count_max=3).cut()) == ["a", "b"]
+    assert names(buffer_of(pending_send("a", count=2), pending_send("b", count=2), count_max=3).cut()) == ["a"]
 
 
-def test_a_parcel_larger_than_a_frame_goes_alone() -> None:
-    large = batcher(parcel("a", size=5_000, count=500), parcel("b"))
+def test_send_larger_than_a_frame_leaves_alone() -> None:
+    large = buffer_of(pending_send("a", size=5_000, count=500), pending_send("b"))
     assert names(large.cut()) == ["a"]
     assert names(large.cut()) == ["b"]
 
 
-def test_keyed_and_unkeyed_sends_never_share_a_frame_and_take_turns() -> None:
-    mixed = batcher(parcel("u1"), parcel("k1", key="1", version=V1), parcel("u2"), parcel("k2", key="2", version=V1), bytes_max=10)
+def test_keyed_and_unkeyed_sends_never_share_a_frame_and_alternate() -> None:
+    mixed = buffer_of(
+        pending_send("u1"),
+        pending_send("k1", key="1", version=V1),
+        pending_send("u2"),
+        pending_send("k2", key="2", version=V1),
+        bytes_max=10,
+    )
     assert [names(mixed.cut()) for _ in range(4)] == [["u1"], ["k1"], ["u2"], ["k2"]]
 
 
-def test_a_frame_holds_one_layout_version() -> None:
-    lane = batcher(parcel("a", key="1", version=V1), parcel("b", key="2", version=V2), parcel("c", key=QUEUE_WIDE))
+def test_frame_has_one_layout_version() -> None:
+    lane = buffer_of(pending_send("a", key="1", version=V1), pending_send("b", key="2", version=V2), pending_send("c", key=QUEUE_WIDE))
     assert [names(lane.cut()) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
-def test_equal_versions_share_a_frame_even_as_different_objects() -> None:
-    lane = batcher(parcel("a", key="1", version=LayoutVersion(1, 1)), parcel("b", key="2", version=LayoutVersion(1, 1)))
+def test_equal_layout_versions_share_a_frame() -> None:
+    lane = buffer_of(pending_send("a", key="1", version=LayoutVersion(1, 1)), pending_send("b", key="2", version=LayoutVersion(1, 1)))
     assert names(lane.cut()) == ["a", "b"]
 
 
-def test_a_blocked_keyed_lane_lets_unkeyed_sends_pass() -> None:
-    mixed = batcher(parcel("k", key="1", version=V1), parcel("u"))
+def test_blocked_keyed_lane_does_not_block_unkeyed_sends() -> None:
+    mixed = buffer_of(pending_send("k", key="1", version=V1), pending_send("u"))
     assert names(mixed.cut(keyed_blocked=True)) == ["u"]
     assert mixed.cut(keyed_blocked=True) == []
     assert names(mixed.cut()) == ["k"]
 
 
-def test_a_refused_parcel_leaves_in_a_frame_of_its_own() -> None:
-    lane = batcher(parcel("a"), parcel("b"), parcel("c"))
+def test_refused_send_leaves_in_its_own_frame() -> None:
+    lane = buffer_of(pending_send("a"), pending_send("b"), pending_send("c"))
     taken = lane.cut()
     taken[1].alone = True
     lane.put_back(taken)
     assert [names(lane.cut()) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
-def test_put_back_restores_the_order_before_what_came_later() -> None:
-    lane = batcher(parcel("a"), parcel("b"), bytes_max=20)
+def test_put_back_restores_the_order_before_later_sends() -> None:
+    lane = buffer_of(pending_send("a"), pending_send("b"), bytes_max=20)
     taken = lane.cut()
-    lane.add(parcel("c"))
+    lane.add(pending_send("c"))
     lane.put_back(taken)
     assert names(lane.cut()) == ["a", "b"]
 
 
-def test_a_parcel_expires_at_its_deadline_and_not_before() -> None:
-    lane = batcher(parcel("a", deadline_ms=100), parcel("k", key="1", deadline_ms=101), parcel("b", deadline_ms=99))
+def test_send_expires_at_its_deadline_and_not_earlier() -> None:
+    lane = buffer_of(pending_send("a", deadline_ms=100), pending_send("k", key="1", deadline_ms=101), pending_send("b", deadline_ms=99))
     assert lane.earliest_ms == 99
     assert lane.take_expired(98, 9) == []
     assert names(lane.take_expired(100, 9)) == ["a", "b"]
@@ -114,28 +123,34 @@ def test_a_parcel_expires_at_its_deadline_and_not_before() -> None:
     assert not lane
 
 
-def test_all_that_wait_with_a_failed_key_are_taken_and_no_others() -> None:
-    lane = batcher(parcel("a", key="1"), parcel("b", key="2"), parcel("u"), parcel("c", key="1"), parcel("q", key=QUEUE_WIDE))
+def test_take_keys_removes_exactly_the_sends_of_failed_keys() -> None:
+    lane = buffer_of(
+        pending_send("a", key="1"),
+        pending_send("b", key="2"),
+        pending_send("u"),
+        pending_send("c", key="1"),
+        pending_send("q", key=QUEUE_WIDE),
+    )
     assert names(lane.take_keys({"1": AHEAD_OF_ALL})) == ["a", "c"]
     assert names(lane.take_keys({QUEUE_WIDE: AHEAD_OF_ALL})) == ["q"]
     assert names(lane.cut()) == ["u"]
     assert names(lane.cut()) == ["b"]
 
 
-async def test_of_a_parcel_of_several_keys_only_the_failed_ones_are_taken_each_by_itself_and_the_rest_keeps_its_place() -> None:
+async def test_take_keys_splits_a_send_of_several_keys_and_the_rest_keeps_its_position() -> None:
     batch = Batch(6, asyncio.get_running_loop().create_future())
-    mixed = batch_parcel(batch, [0, 1, 2, 3, 4, 5], ["a", "b", "c", "a", "d", "b"])
-    lane = batcher(parcel("before", key="z"), mixed, parcel("after", key="c"))
+    mixed = pending_part(batch, [0, 1, 2, 3, 4, 5], ["a", "b", "c", "a", "d", "b"])
+    lane = buffer_of(pending_send("before", key="z"), mixed, pending_send("after", key="c"))
     taken = lane.take_keys(dict.fromkeys("ab", AHEAD_OF_ALL))
     assert [(one.message_ids, one.keys) for one in taken] == [(["0", "3"], ["a", "a"]), (["1", "5"], ["b", "b"])]
     assert [one.message_ids for one in lane.keyed] == [["before"], ["2", "4"], ["after"]]
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=12), st.integers(0, 5_000))
-def test_a_split_parcel_keeps_every_record_key_id_and_held_byte_and_each_part_answers_for_its_own(keys: list[str], size: int) -> None:
+def test_split_send_keeps_all_records_keys_ids_and_bytes_and_each_part_completes_its_own(keys: list[str], size: int) -> None:
     async def split() -> None:
         batch = Batch(len(keys), asyncio.get_running_loop().create_future())
-        whole = batch_parcel(batch, list(range(len(keys))), keys, size)
+        whole = pending_part(batch, list(range(len(keys))), keys, size)
         whole.alone = True
         parts = whole.split(lambda key: key in "ab")
         assert (whole in parts.values()) is (len(parts) == 1)
@@ -157,14 +172,19 @@ def test_a_split_parcel_keeps_every_record_key_id_and_held_byte_and_each_part_an
     asyncio.run(split())
 
 
-def test_only_what_was_picked_from_a_lower_layout_is_picked_again() -> None:
-    lane = batcher(parcel("a", key="1", version=V1), parcel("b", key="2", version=V2), parcel("named", key=QUEUE_WIDE), parcel("u"))
+def test_take_older_removes_only_sends_of_a_lower_layout() -> None:
+    lane = buffer_of(
+        pending_send("a", key="1", version=V1),
+        pending_send("b", key="2", version=V2),
+        pending_send("named", key=QUEUE_WIDE),
+        pending_send("u"),
+    )
     assert names(lane.take_older(V2)) == ["a"]
 
 
-def test_withdrawing_takes_out_one_that_waits_and_says_so_of_one_that_does_not() -> None:
-    first, second = parcel("a"), parcel("b")
-    lane = batcher(first, second)
+def test_withdraw_removes_a_pending_send_and_returns_whether_it_was_pending() -> None:
+    first, second = pending_send("a"), pending_send("b")
+    lane = buffer_of(first, second)
     assert lane.withdraw(first)
     assert not lane.withdraw(first)
     assert names(lane.cut()) == ["b"]
@@ -176,13 +196,14 @@ def test_withdrawing_takes_out_one_that_waits_and_says_so_of_one_that_does_not()
     st.integers(1, 60),
     st.integers(1, 6),
 )
-def test_cutting_loses_nothing_repeats_nothing_and_keeps_each_lanes_order(
+def test_cut_loses_and_repeats_no_send_and_keeps_the_order_of_each_lane(
     items: list[tuple[str | None, int, int]], bytes_max: int, count_max: int
 ) -> None:
     made = [
-        parcel(str(place), key=key, version=V1 if key else None, size=size, count=count) for place, (key, size, count) in enumerate(items)
+        pending_send(str(place), key=key, version=V1 if key else None, size=size, count=count)
+        for place, (key, size, count) in enumerate(items)
     ]
-    lane = batcher(*made, bytes_max=bytes_max, count_max=count_max)
+    lane = buffer_of(*made, bytes_max=bytes_max, count_max=count_max)
     frames = []
     while frame := lane.cut():
         assert len({not item.keys for item in frame}) == 1

@@ -1,4 +1,4 @@
-"""A send ends by its deadline, which counts from the call, whatever it waits for; a send that was never written is not stored."""
+"""A send ends by its deadline, which counts from the call, whatever it waits for. A send that was never written is not stored."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.simulated
 
 TIMEOUT_MS = 700
 LATE_MS = 60
-"""The loop's timers may be late by their resolution, and by the turns over which many ends are spread."""
+"""Tolerance for the resolution of the loop's timers and for the turns over which many failures are spread."""
 LIMITED = ProducerConfig(send_timeout_ms=20_000, keyed_send_timeout_ms=20_000, in_flight_count_max=2, attempt_timeout_ms=2_000)
 
 QUEUE = MessageQueue("t", "a", 0)
@@ -101,7 +101,7 @@ async def a_nameserver_that_is_silent(cluster: FakeCluster, producer: Producer) 
 
 OBSTACLES = [the_in_flight_limit, a_frame_in_flight, the_link, a_nameserver_without_brokers, a_nameserver_that_is_silent]
 producer_sends: list["asyncio.Future[object]"] = []
-"""The body of sends that make others wait."""
+"""Sends that make others wait."""
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -120,7 +120,7 @@ TRIED = [(way, obstacle) for way in WAYS for obstacle in OBSTACLES if not (obsta
 
 
 @pytest.mark.parametrize(("way", "obstacle"), TRIED)
-async def test_a_send_ends_by_its_deadline_whatever_it_waits_for(
+async def test_send_ends_by_its_deadline_whatever_it_waits_for(
     way: str, obstacle: Callable[[FakeCluster, Producer], Awaitable[None]]
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -152,7 +152,7 @@ async def broker_down(count_max: int = 100) -> AsyncIterator[Producer]:
 
 
 async def flood(producer: Producer, seconds: float, per_second: int, keys: int = 0) -> list[tuple[float, BaseException]]:
-    """Sends at this rate: how long each took (s), and its error."""
+    """Send at this rate. Return for each send its duration (s) and its error."""
     loop = asyncio.get_running_loop()
 
     async def one(number: int) -> tuple[float, BaseException]:
@@ -170,7 +170,7 @@ async def flood(producer: Producer, seconds: float, per_second: int, keys: int =
     return await asyncio.gather(*sending)
 
 
-async def test_with_the_only_broker_down_a_flood_of_sends_ends_each_at_its_own_deadline_not_stored() -> None:
+async def test_each_of_many_sends_fails_at_its_own_deadline_as_not_stored_if_the_only_broker_is_down() -> None:
     async with broker_down() as producer:
         ended = await flood(producer, 12, 400)
         assert len(ended) == 4_800
@@ -180,7 +180,7 @@ async def test_with_the_only_broker_down_a_flood_of_sends_ends_each_at_its_own_d
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
-async def test_of_a_flood_of_keyed_sends_each_ends_by_its_deadline_and_what_waits_behind_a_failed_one_fails_with_it() -> None:
+async def test_each_of_many_keyed_sends_ends_by_its_deadline_or_with_an_earlier_send_of_its_key() -> None:
     async with broker_down() as producer:
         ended = await flood(producer, 9, 400, keys=40)
         assert all(took <= 3.06 for took, _ in ended)
@@ -191,7 +191,7 @@ async def test_of_a_flood_of_keyed_sends_each_ends_by_its_deadline_and_what_wait
 
 
 @pytest.mark.parametrize("keys", [0, 40])
-async def test_the_work_of_a_flood_grows_as_its_sends_do(keys: int) -> None:
+async def test_cost_of_many_expiring_sends_is_linear(keys: int) -> None:
     async def steps(per_second: int) -> int:
         async with broker_down(count_max=per_second) as producer:
             with Steps("/client/producer/") as counted:
@@ -201,7 +201,7 @@ async def test_the_work_of_a_flood_grows_as_its_sends_do(keys: int) -> None:
     assert await steps(400) <= 5 * await steps(100)
 
 
-async def test_what_expires_behind_one_queue_ends_some_in_each_loop_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_sends_of_a_queue_fail_with_a_limit_per_loop_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[int] = []
     fail = QueueMachine._fail
 
@@ -218,7 +218,7 @@ async def test_what_expires_behind_one_queue_ends_some_in_each_loop_turn(monkeyp
     assert max(failed) <= queue_machine.SENDS_PER_TURN
 
 
-async def test_a_keyed_send_that_expires_at_the_limit_fails_what_waits_behind_it_and_no_other_key() -> None:
+async def test_keyed_send_that_expires_at_the_in_flight_limit_fails_only_later_sends_of_its_key() -> None:
     async with one_queue() as (cluster, producer):
         held: list[Callable[[], None]] = []
         cluster.brokers["a"].script.extend([answer_later(held), answer_later(held)])
@@ -238,7 +238,7 @@ async def test_a_keyed_send_that_expires_at_the_limit_fails_what_waits_behind_it
         assert b"behind" not in cluster.brokers["a"].stored
 
 
-async def test_of_a_batch_in_several_frames_what_still_waits_at_the_deadline_is_told_apart_from_what_is_stored() -> None:
+async def test_expired_batch_of_several_frames_reports_stored_unknown_and_unsent_messages() -> None:
     config = ProducerConfig(in_flight_count_max=2, batch_count_max=2, attempt_timeout_ms=20_000, send_timeout_ms=300)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message())
@@ -251,7 +251,7 @@ async def test_of_a_batch_in_several_frames_what_still_waits_at_the_deadline_is_
         assert [result.outcome for result in results[2:]] == [Outcome.UNKNOWN] * 2 + [Outcome.NOT_STORED] * 2  # type: ignore[union-attr]
 
 
-async def test_a_frame_of_a_given_id_that_expires_at_the_limit_ends_its_queue() -> None:
+async def test_frame_of_a_given_id_that_expires_at_the_in_flight_limit_ends_its_queue() -> None:
     """No later send may take its sequence."""
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,
@@ -270,8 +270,8 @@ async def test_a_frame_of_a_given_id_that_expires_at_the_limit_ends_its_queue() 
 
 
 @pytest.mark.parametrize("timeout_ms", [300, 600])
-async def test_a_frame_of_a_given_id_that_fails_unsent_in_its_queue_ends_the_queue(timeout_ms: int) -> None:
-    """It expires while another frame is in flight, or is too late when that one is answered."""
+async def test_frame_of_a_given_id_that_fails_unsent_ends_its_queue(timeout_ms: int) -> None:
+    """It expires while another frame is in flight, or has no time left when that frame's response arrives."""
     config = asdict(ProducerConfig(attempt_timeout_ms=30_000))
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,
@@ -291,7 +291,7 @@ async def test_a_frame_of_a_given_id_that_fails_unsent_in_its_queue_ends_the_que
             await producer.send_records(QUEUE, RECORD, [len(RECORD)])
 
 
-async def test_a_send_that_waits_for_its_route_when_the_producer_closes_fails_at_once() -> None:
+async def test_close_fails_a_send_that_waits_for_its_route() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         producer = Producer("g", nameserver=cluster.nameserver, send_timeout_ms=60_000)
         await producer.start()

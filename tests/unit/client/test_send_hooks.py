@@ -1,4 +1,4 @@
-"""Hooks observe every send, in order, and nothing that they do changes one."""
+"""Hooks observe every send in order and can't make one fail."""
 
 import asyncio
 from typing import Any
@@ -34,7 +34,7 @@ class Trace:
 
 
 class Broken:
-    """Raises whatever happens."""
+    """A hook that raises in every method."""
 
     def before_send(self, sending: Sending) -> None:
         sending.properties["bad\x01name"] = "x"
@@ -45,7 +45,7 @@ class Broken:
 
 
 @pytest.mark.simulated
-async def test_hooks_see_every_way_of_sending_nested_and_their_properties_go_along() -> None:
+async def test_send_hooks_wrap_every_send_method_and_their_properties_are_sent() -> None:
     seen: list[Any] = []
     async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
         for name in ("one", "two"):
@@ -73,7 +73,7 @@ async def test_hooks_see_every_way_of_sending_nested_and_their_properties_go_alo
 
 
 @pytest.mark.simulated
-async def test_what_a_send_raises_is_told_and_raised() -> None:
+async def test_send_hooks_get_the_error_that_a_send_raises() -> None:
     seen: list[Any] = []
     async with (
         fake_cluster("a", topics={"u": 1}) as cluster,
@@ -94,7 +94,9 @@ async def test_what_a_send_raises_is_told_and_raised() -> None:
 
 
 @pytest.mark.simulated
-async def test_a_broken_hook_is_logged_and_changes_no_send(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+async def test_exception_in_a_send_hook_is_logged_and_does_not_affect_the_send(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[Any] = []
     async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
         producer.add_hook(Broken())

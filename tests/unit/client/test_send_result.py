@@ -1,4 +1,4 @@
-"""A result knows its own place in the response to its frame."""
+"""SendResult derives its values from the result of its frame and its position in it."""
 
 from lockstep.client.producer.result import FrameResult, SendResult, SendStatus
 from lockstep.protocol.ids import parse_offset_message_id
@@ -7,7 +7,7 @@ from lockstep.protocol.queue import MessageQueue
 QUEUE = MessageQueue("t", "a", 3)
 
 
-def test_offsets_and_ids_follow_from_the_frames_first_record() -> None:
+def test_offsets_and_ids_are_derived_from_the_first_record_of_the_frame() -> None:
     answer = FrameResult(SendStatus.SEND_OK, QUEUE, 40, 1_000, "10.0.0.1:10911", [200, 150, 150])
     results = [SendResult(answer, place, f"{place:032X}") for place in range(3)]
     assert [result.queue_offset for result in results] == [40, 41, 42]
@@ -21,17 +21,17 @@ def test_offsets_and_ids_follow_from_the_frames_first_record() -> None:
     assert "offset 41" in repr(results[1])
 
 
-def test_a_late_repeat_is_stored_somewhere_and_nobody_knows_where() -> None:
+def test_duplicate_result_has_no_offset_and_no_offset_message_id() -> None:
     result = SendResult(FrameResult(SendStatus.SEND_OK, QUEUE, -1, -1, "", [10, 10]), 1, "A" * 32)
     assert result.queue_offset == -1
     assert result.offset_message_id == ""
 
 
-def test_a_store_host_that_no_id_can_hold_gives_no_id() -> None:
+def test_ipv6_store_host_yields_no_offset_message_id() -> None:
     assert SendResult(FrameResult(SendStatus.SEND_OK, QUEUE, 0, 0, "[::1]:10911", [10]), 0, "A" * 32).offset_message_id == ""
 
 
-def test_results_are_equal_by_what_they_say() -> None:
+def test_send_results_are_compared_by_value() -> None:
     first, second = (FrameResult(SendStatus.SEND_OK, QUEUE, 40, 1_000, "", [1]) for _ in range(2))
     assert SendResult(first, 0, "A" * 32) == SendResult(second, 0, "A" * 32)
     assert SendResult(first, 0, "A" * 32) != SendResult(second, 0, "B" * 32)

@@ -1,4 +1,4 @@
-"""Frames keep their place; a given-up one can't be taken for the next."""
+"""Frames keep their sequence, and an abandoned frame can't be mistaken for the next one."""
 
 from itertools import pairwise
 
@@ -28,7 +28,7 @@ def stamped(frame: SealedFrame) -> FrameSequence:
     return FrameSequence.parse(decode_messages(frame.body, "a")[0].all_properties[LS_SEQ])
 
 
-def test_the_first_frame_begins_at_epoch_0_sequence_0_and_says_so() -> None:
+def test_first_frame_has_epoch_0_and_sequence_0() -> None:
     frame = sealed(Sequencer(PRODUCER), b"a", b"b")
     assert (frame.epoch, frame.first, frame.count) == (0, 0, 2)
     assert stamped(frame) == FrameSequence(PRODUCER, 0, 0, 0, 2, True, frame.crc)
@@ -40,7 +40,7 @@ def test_the_first_frame_begins_at_epoch_0_sequence_0_and_says_so() -> None:
     st.lists(st.binary(min_size=1, max_size=40), max_size=3),
     st.text("abcXYZ-_", min_size=1, max_size=127),
 )
-def test_the_body_is_what_the_protocols_own_seal_makes(bodies: list[bytes], before: list[bytes], topic: str) -> None:
+def test_frame_body_equals_seal_frame_of_the_protocol(bodies: list[bytes], before: list[bytes], topic: str) -> None:
     sequencer = Sequencer(PRODUCER, 3)
     if before:
         sealed(sequencer, *before)
@@ -53,14 +53,14 @@ def test_the_body_is_what_the_protocols_own_seal_makes(bodies: list[bytes], befo
     assert frame.crc == sequence.crc
 
 
-def test_how_the_records_come_in_parts_changes_nothing() -> None:
+def test_frame_is_independent_of_how_records_are_split_into_parts() -> None:
     one, two, three = records(b"a", b"bb", b"ccc")
     expected = Sequencer(PRODUCER).seal([one, two, three], 3)
     for parts in ([one + two + three], [one + two, three], [one, two + three]):
         assert Sequencer(PRODUCER).seal(parts, 3) == expected
 
 
-def test_the_crc_runs_over_everything_since_sequence_0_with_its_own_digits_as_zeros() -> None:
+def test_crc_covers_all_frames_since_sequence_0_with_its_own_digits_as_zeros() -> None:
     sequencer = Sequencer(PRODUCER)
     crc = 0
     for bodies in ((b"a",), (b"b", b"c"), (b"d",)):
@@ -71,14 +71,14 @@ def test_the_crc_runs_over_everything_since_sequence_0_with_its_own_digits_as_ze
         assert frame.body[digits : digits + 8] == b"%08x" % crc
 
 
-def test_the_next_frame_goes_on_where_the_last_one_ended() -> None:
+def test_next_frame_continues_the_sequence() -> None:
     sequencer = Sequencer(PRODUCER)
     sealed(sequencer, b"a", b"b", b"c")
     frame = sealed(sequencer, b"d")
     assert (frame.first, frame.count, stamped(frame).first_known) == (3, 1, False)
 
 
-def test_a_withdrawn_frames_place_is_taken_by_the_next_as_if_it_had_never_been() -> None:
+def test_next_frame_reuses_the_sequence_of_a_withdrawn_frame() -> None:
     sequencer, other = Sequencer(PRODUCER), Sequencer(PRODUCER)
     sealed(sequencer, b"a")
     sealed(other, b"a")
@@ -86,7 +86,7 @@ def test_a_withdrawn_frames_place_is_taken_by_the_next_as_if_it_had_never_been()
     assert sealed(sequencer, b"b") == sealed(other, b"b")
 
 
-def test_giving_up_raises_the_epoch_and_begins_at_sequence_0_with_a_fresh_crc() -> None:
+def test_give_up_starts_a_new_epoch_at_sequence_0_with_a_new_crc() -> None:
     sequencer = Sequencer(PRODUCER)
     sealed(sequencer, b"a")
     sealed(sequencer, b"lost")
@@ -114,7 +114,7 @@ def test_acknowledged_sequences_are_dense_within_each_epoch(steps: list[tuple[in
         assert all(left[1] == right[0] for left, right in pairwise(ranges))
 
 
-def test_the_frames_of_a_given_id_say_so_at_their_epoch() -> None:
+def test_frames_of_a_given_id_are_marked_as_given_with_their_epoch() -> None:
     sequencer = Sequencer(PRODUCER, 3, 7)
     frames = [sealed(sequencer, b"a"), sealed(sequencer, b"b")]
     assert [stamped(frame) for frame in frames] == [
@@ -123,7 +123,7 @@ def test_the_frames_of_a_given_id_say_so_at_their_epoch() -> None:
     ]
 
 
-def test_a_given_epoch_never_rises_by_itself() -> None:
+def test_give_up_with_a_given_id_ends_the_sequencer_without_a_new_epoch() -> None:
     sequencer = Sequencer(PRODUCER, 0, 7)
     sequencer.give_up()
     assert (sequencer.epoch, sequencer.over) == (7, True)
@@ -132,7 +132,7 @@ def test_a_given_epoch_never_rises_by_itself() -> None:
 @pytest.mark.parametrize(
     "bad", [("x",), (PRODUCER.upper(),), (PRODUCER, -1), (PRODUCER, 1 << 32), (PRODUCER, 0, -1), (PRODUCER, 0, 1 << 63)]
 )
-def test_an_id_that_fits_no_frame_is_refused_when_it_is_made(bad: tuple[object, ...]) -> None:
+def test_invalid_given_id_is_rejected_by_its_constructor(bad: tuple[object, ...]) -> None:
     GivenId(PRODUCER, (1 << 32) - 1, (1 << 63) - 2)
     with pytest.raises(ConfigError, match="expected 32 lower-case hex digits"):
         GivenId(*bad)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.frozen_clock
 QUEUE_0 = MessageQueue("orders", "a", 0)
 
 
-async def test_after_a_reconnect_one_lock_names_everything_held_with_epoch_offset_and_attempts() -> None:
+async def test_reconnect_sends_one_lock_with_epoch_offset_and_attempts_of_each_held_queue() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.answers = [S.SUCCESS, S.SUSPEND_CURRENT_QUEUE_A_MOMENT]
@@ -42,7 +42,7 @@ async def test_after_a_reconnect_one_lock_names_everything_held_with_epoch_offse
             assert a.progress[G, "orders", 0] == (1, 1)
 
 
-async def test_lock_leaves_after_a_second_and_every_20_s() -> None:
+async def test_lock_is_sent_after_1_s_and_every_20_s() -> None:
     async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         assert len(a.lock_items()) == 1
@@ -56,7 +56,7 @@ async def test_lock_leaves_after_a_second_and_every_20_s() -> None:
         assert len(a.lock_items()) == 3
 
 
-async def test_heart_beat_says_what_members_must_agree_on() -> None:
+async def test_heartbeat_contains_the_settings_on_which_members_must_agree() -> None:
     retry = OrderedRetry(3, Backoff(100, 1.5, 2_000))
     start = {"consume_from_where": ConsumeFromWhere.TIMESTAMP, "consume_timestamp_ms": 7}
     async with frozen_cluster() as cluster, consuming(cluster, Handled(), expression="x || y", allocate="average", retry=retry, **start):
@@ -72,8 +72,8 @@ async def test_heart_beat_says_what_members_must_agree_on() -> None:
         )
 
 
-async def test_lock_carries_the_lowest_since_that_any_broker_has_named() -> None:
-    """A broker that hears of the group for the first time then begins the queues that were added later at 0."""
+async def test_lock_carries_the_lowest_since_of_all_brokers() -> None:
+    """A broker that does not know the group yet then starts queues that were added later at offset 0."""
     async with frozen_cluster("a", "b") as cluster:
         cluster["a"].since, cluster["b"].since = 3, 2
         async with consuming(cluster, Handled()):
@@ -81,7 +81,7 @@ async def test_lock_carries_the_lowest_since_that_any_broker_has_named() -> None
                 assert [start.since for start in broker.received(LOCK)[0].starts] == [2]
 
 
-async def test_since_is_heard_from_a_grant_too() -> None:
+async def test_since_is_also_learned_from_a_grant() -> None:
     async with frozen_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
         a.since, b.since = 2, 5
@@ -94,7 +94,7 @@ async def test_since_is_heard_from_a_grant_too() -> None:
             assert [start.since for start in b.received(LOCK)[-1].starts] == [2]
 
 
-async def test_a_trigger_during_a_lock_sends_one_more_after_the_answer() -> None:
+async def test_free_notice_during_a_lock_sends_another_after_its_response() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         async with consuming(cluster, Handled()):
@@ -109,7 +109,7 @@ async def test_a_trigger_during_a_lock_sends_one_more_after_the_answer() -> None
             assert len(a.lock_items()) == 3
 
 
-async def test_a_queue_that_another_client_holds_is_acquired_when_it_is_free() -> None:
+async def test_queue_held_by_another_client_is_acquired_when_it_is_free() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0"])
@@ -122,7 +122,7 @@ async def test_a_queue_that_another_client_holds_is_acquired_when_it_is_free() -
             assert handled.calls[0][2].fence.epoch == 5
 
 
-async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_it_again() -> None:
+async def test_stale_commit_revokes_the_queue_and_acquires_it_again() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
@@ -141,7 +141,7 @@ async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_
             assert a.committed(G, "orders", 0) >= 1
 
 
-async def test_a_stale_pull_of_an_idle_queue_asks_for_it_again_at_once() -> None:
+async def test_stale_pull_of_an_idle_queue_acquires_it_again_immediately() -> None:
     async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         await advance(1.5)
@@ -151,7 +151,7 @@ async def test_a_stale_pull_of_an_idle_queue_asks_for_it_again_at_once() -> None
         assert a.locks[G, "orders", 0] == Lock(a.me(), 3)
 
 
-async def test_a_stale_renewal_of_an_idle_queue_asks_for_it_again_at_once() -> None:
+async def test_stale_renewal_of_an_idle_queue_acquires_it_again_immediately() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         a.mute.add(RequestCode.PULL_MESSAGE)
@@ -163,7 +163,7 @@ async def test_a_stale_renewal_of_an_idle_queue_asks_for_it_again_at_once() -> N
             assert a.locks[G, "orders", 0] == Lock(a.me(), 3)
 
 
-async def test_a_stale_pull_drops_the_queue_and_cancels_the_running_call() -> None:
+async def test_stale_pull_revokes_the_queue_and_cancels_the_running_call() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
@@ -185,7 +185,7 @@ async def test_a_stale_pull_drops_the_queue_and_cancels_the_running_call() -> No
             assert not [item for item in a.sync_items() if item.epoch == 1 and item.queue_id == 0], "a void result is not offered"
 
 
-async def test_a_plain_listener_that_outlives_its_epoch_keeps_the_queue_unlocked() -> None:
+async def test_queue_is_not_locked_again_while_a_synchronous_call_of_an_old_epoch_runs() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         finish = threading.Event()
@@ -210,7 +210,7 @@ async def test_a_plain_listener_that_outlives_its_epoch_keeps_the_queue_unlocked
             assert started == [1, 3]
 
 
-async def test_a_refused_commit_drops_the_queue_and_acquires_it_again() -> None:
+async def test_refused_commit_revokes_the_queue_and_acquires_it_again() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled):
@@ -221,7 +221,7 @@ async def test_a_refused_commit_drops_the_queue_and_acquires_it_again() -> None:
             assert [context.fence.epoch for _, _, context in handled.calls] == [1, 2]
 
 
-async def test_a_lock_refused_as_a_whole_is_asked_again_after_a_second() -> None:
+async def test_refused_lock_request_is_retried_after_a_second() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0"])
@@ -237,7 +237,7 @@ async def test_a_lock_refused_as_a_whole_is_asked_again_after_a_second() -> None
             assert handled.bodies == [b"0"]
 
 
-async def test_answers_that_do_not_fit_their_request_end_the_connection() -> None:
+async def test_response_that_does_not_fit_its_request_closes_the_connection() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.mute.add(LOCK)
@@ -251,7 +251,7 @@ async def test_answers_that_do_not_fit_their_request_end_the_connection() -> Non
             assert a.locks[G, "orders", 0].holder == a.me()
 
 
-async def test_two_groups_of_one_loop_share_one_session_and_one_lock() -> None:
+async def test_two_groups_of_a_client_share_one_session_and_one_lock_request() -> None:
     async with frozen_cluster() as cluster:
         a, mine, other = cluster["a"], Handled(), Handled()
         async with consuming(cluster, mine):
@@ -271,8 +271,8 @@ async def test_two_groups_of_one_loop_share_one_session_and_one_lock() -> None:
             assert (mine.bodies, other.bodies) == ([b"0", b"1"], [b"0"])
 
 
-async def test_what_an_unreachable_broker_still_holds_is_freed_when_it_comes_back() -> None:
-    """The instance lives on with a producer's reference: its session would keep the lock for ever."""
+async def test_lock_left_at_an_unreachable_broker_is_released_when_it_returns() -> None:
+    """The instance remains open because a producer uses it: otherwise its session would keep the lock forever."""
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         keeper = cluster.client.instance()
@@ -292,7 +292,7 @@ async def test_what_an_unreachable_broker_still_holds_is_freed_when_it_comes_bac
         await keeper.close()
 
 
-async def test_two_consumers_of_one_group_in_one_loop_share_the_queues() -> None:
+async def test_two_consumers_of_a_group_in_one_loop_divide_the_queues() -> None:
     async with frozen_cluster() as cluster:
         a, first, second = cluster["a"], Handled(), Handled()
         async with consuming(cluster, first), consuming(cluster, second):

@@ -19,13 +19,13 @@ from support.frozen import advance, settle
 from support.session_kit import LOCK, SYNC
 
 CALM_S = CALM_MS / 1000
-"""Whoever comes later is not waited for."""
+"""A member that joins after this time does not delay the rebalance."""
 
 
 pytestmark = pytest.mark.frozen_clock
 
 
-async def test_a_queue_taken_away_drains_and_is_released_with_its_final_offset() -> None:
+async def test_revoked_queue_drains_and_is_released_with_its_final_offset() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
@@ -42,7 +42,7 @@ async def test_a_queue_taken_away_drains_and_is_released_with_its_final_offset()
             assert a.locks[G, "orders", 1].holder == a.me()
 
 
-async def test_a_call_has_30_s_when_a_rebalance_takes_its_queue_and_8_s_when_the_consumer_stops() -> None:
+async def test_drain_limit_is_30_s_for_a_rebalance_and_8_s_for_a_stop() -> None:
     for limit_s, drains in ((30, lambda a, _: a.set_members(G, a.me(), "!first")), (8, lambda _, consumer: consumer._stop_soon())):
         async with frozen_cluster() as cluster:
             a, handled = cluster["a"], Handled()
@@ -57,7 +57,7 @@ async def test_a_call_has_30_s_when_a_rebalance_takes_its_queue_and_8_s_when_the
                 assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
 
 
-async def test_successes_that_were_not_committed_come_again_after_a_drain() -> None:
+async def test_uncommitted_successes_are_redelivered_after_a_drain() -> None:
     def kept(context: OrderlyContext) -> S:
         context.auto_commit = False
         return S.SUCCESS
@@ -72,7 +72,7 @@ async def test_successes_that_were_not_committed_come_again_after_a_drain() -> N
         assert a.committed(G, "orders", 0) == 1
 
 
-async def test_a_draining_queue_that_comes_back_goes_on_with_its_epoch() -> None:
+async def test_draining_queue_that_is_wanted_again_keeps_its_epoch() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
@@ -89,7 +89,7 @@ async def test_a_draining_queue_that_comes_back_goes_on_with_its_epoch() -> None
             assert not [item for item in a.sync_items() if item.release]
 
 
-async def test_a_release_on_the_way_is_awaited_before_the_queue_is_acquired_again() -> None:
+async def test_queue_is_acquired_again_only_after_the_response_to_its_release() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         async with consuming(cluster, Handled()):
@@ -108,7 +108,7 @@ async def test_a_release_on_the_way_is_awaited_before_the_queue_is_acquired_agai
             assert a.locks[G, "orders", 0].holder == a.me()
 
 
-async def test_a_release_lost_with_its_connection_is_named_by_the_next_lock_and_sent_again() -> None:
+async def test_release_lost_with_its_connection_is_sent_again_after_the_next_lock() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         async with consuming(cluster, Handled()):
@@ -126,7 +126,7 @@ async def test_a_release_lost_with_its_connection_is_named_by_the_next_lock_and_
             assert len([item for item in a.sync_items() if item.release]) == 2
 
 
-async def test_a_grant_that_arrives_for_a_queue_no_longer_wanted_is_released_at_once() -> None:
+async def test_grant_of_an_unwanted_queue_is_released_immediately() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"0"])
@@ -142,8 +142,8 @@ async def test_a_grant_that_arrives_for_a_queue_no_longer_wanted_is_released_at_
             assert a.locks[G, "orders", 0].holder is None
 
 
-async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself() -> None:
-    """A broker that was down returns with the contract of members that are gone: that ends no member."""
+async def test_running_member_retries_during_a_temporary_conflict() -> None:
+    """A broker that was down returns with the contract of members that have left. This ends no running member."""
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
@@ -165,7 +165,7 @@ async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself(
             assert handled.bodies == [b"0"]
 
 
-async def test_a_list_without_me_is_no_list() -> None:
+async def test_member_list_without_this_member_is_ignored() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled):
@@ -181,7 +181,7 @@ async def test_a_list_without_me_is_no_list() -> None:
             assert not [item for item in a.sync_items() if item.release]
 
 
-async def test_a_list_that_changes_while_it_is_asked_for_is_asked_for_again_at_once() -> None:
+async def test_member_list_that_changes_during_its_request_is_requested_again() -> None:
     async with frozen_cluster() as cluster, consuming(cluster, Handled()) as consumer:
         a = cluster["a"]
         a.mute.add(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
@@ -193,7 +193,7 @@ async def test_a_list_that_changes_while_it_is_asked_for_is_asked_for_again_at_o
         assert len(consumer.health().queues) == 2
 
 
-async def test_a_lost_notice_heals_within_a_second_by_the_version_in_sync() -> None:
+async def test_list_version_in_the_sync_response_makes_up_for_a_lost_notice() -> None:
     async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         await advance(2)
@@ -202,7 +202,7 @@ async def test_a_lost_notice_heals_within_a_second_by_the_version_in_sync() -> N
         assert a.locks[G, "orders", 0].holder is None
 
 
-async def test_not_yours_by_an_unchanged_list_asks_for_it_all_the_same() -> None:
+async def test_not_yours_requests_the_member_list_even_if_its_version_is_unchanged() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         a.lock_script.append(lambda item: LockResult(G, "orders", item.queue_id, LockVerdict.NOT_YOURS))
@@ -210,7 +210,7 @@ async def test_not_yours_by_an_unchanged_list_asks_for_it_all_the_same() -> None
             assert len(a.received(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) == 1
 
 
-async def test_a_gap_that_a_renewal_tells_is_reported_once() -> None:
+async def test_gap_in_a_renewal_is_reported_once() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
 
@@ -227,7 +227,7 @@ async def test_a_gap_that_a_renewal_tells_is_reported_once() -> None:
             assert told == [QueueGap(MessageQueue("orders", "a", queue_id), 4, 9) for queue_id in (0, 1)]
 
 
-async def test_not_yours_asks_for_the_list_that_the_broker_has() -> None:
+async def test_not_yours_requests_the_brokers_member_list() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
 
@@ -241,7 +241,7 @@ async def test_not_yours_asks_for_the_list_that_the_broker_has() -> None:
             assert [(queue.queue.queue_id, queue.state) for queue in consumer.health().queues] == [(1, "held")]
 
 
-async def test_a_nameserver_that_forgot_everything_takes_nothing() -> None:
+async def test_nameserver_that_lost_all_routes_revokes_no_queue() -> None:
     async with frozen_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]
         cluster.layouts.clear()
@@ -251,8 +251,8 @@ async def test_a_nameserver_that_forgot_everything_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("before_s", [0, 0.6])
-async def test_a_listener_that_blocks_the_loop_is_named(before_s: float, caplog: pytest.LogCaptureFixture) -> None:
-    """Also one that ends in the turn that it blocked, after it has awaited something."""
+async def test_listener_that_blocks_the_loop_is_logged_by_name(before_s: float, caplog: pytest.LogCaptureFixture) -> None:
+    """This includes a listener that ends in the loop turn that it blocked, after an await."""
     async with frozen_cluster() as cluster:
         loop = asyncio.get_running_loop()
 
@@ -269,8 +269,8 @@ async def test_a_listener_that_blocks_the_loop_is_named(before_s: float, caplog:
     assert "blocking" in told[0]
 
 
-async def test_rocketmqs_strategies_deal_again_when_the_broker_whose_list_they_take_is_back() -> None:
-    """Its list is unchanged: only the connection shows that it counts again (long 960232)."""
+async def test_rocketmq_strategies_rebalance_when_the_broker_whose_list_they_use_returns() -> None:
+    """Its list is unchanged. Only the connection shows that the broker is reachable again (seed long 960232)."""
     async with frozen_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
         async with consuming(cluster, Handled(), allocate="average_by_circle"):

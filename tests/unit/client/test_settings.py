@@ -74,12 +74,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("settings", ACCEPTED)
-def test_a_value_of_the_declared_type_and_range_is_accepted(settings: dict[str, Any]) -> None:
+def test_value_of_the_declared_type_and_range_is_accepted(settings: dict[str, Any]) -> None:
     Config(**settings)
 
 
 @pytest.mark.parametrize(("name", "value", "message"), REFUSED)
-def test_another_value_is_refused_with_the_setting_the_value_and_what_is_expected(name: str, value: object, message: str) -> None:
+def test_error_for_an_invalid_value_has_the_setting_the_value_and_the_expectation(name: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Config(**{name: value})  # type: ignore[arg-type]
     assert str(refused.value) == message
@@ -91,11 +91,11 @@ class Quoted(Config):
     anything: "Any" = None
 
 
-def test_annotations_may_be_strings_as_in_a_module_that_postpones_them() -> None:
+def test_postponed_annotations_are_supported() -> None:
     assert Quoted(extra=5, anything=object()).extra == 5
     with pytest.raises(ConfigError, match=r"extra is 6: expected an integer in 1 … 5"):
         Quoted(extra=6)
 
 
-def test_the_settings_of_a_base_are_given_as_keywords() -> None:
+def test_settings_of_returns_the_changed_settings_of_a_base() -> None:
     assert settings_of(Config(wait_ms=7, count=3), Base) == {"wait_ms": 7}

@@ -1,4 +1,4 @@
-"""A concurrent group's queue between consumer and broker: QUERY grants, SYNC commits under the generation, nothing is locked."""
+"""A concurrent group's queue: QUERY grants it, SYNC commits under its generation, and it is never locked."""
 
 from lockstep.client.consumer.ownership import GrantPolicy, OwnershipEvent, OwnershipState, QueueOwnership
 from lockstep.protocol.bodies import LockResult, LockVerdict, SyncItem, SyncResult
@@ -21,7 +21,7 @@ def item(offset: int) -> SyncItem:
     return SyncItem("g", "orders", 2, None, GENERATION, offset)
 
 
-def test_it_is_asked_for_once_and_never_named_in_a_lock() -> None:
+def test_shared_queue_is_queried_once_and_never_locked() -> None:
     own = QueueOwnership("g", QUEUE, GrantPolicy.SHARED)
     assert not own.may_query
     own.want()
@@ -35,7 +35,7 @@ def test_it_is_asked_for_once_and_never_named_in_a_lock() -> None:
     assert (own.state, own.may_query, own.lock_item()) == (OwnershipState.HELD, False, None)
 
 
-def test_commits_carry_the_generation_and_what_was_not_answered_is_offered_again_after_a_cut() -> None:
+def test_commits_carry_the_generation_and_unconfirmed_ones_are_repeated_after_a_disconnect() -> None:
     own = granted()
     assert own.sync_item() is None
     own.progressed(GENERATION, 9)
@@ -50,7 +50,7 @@ def test_commits_carry_the_generation_and_what_was_not_answered_is_offered_again
     assert (own.settled_offset, own.sync_item()) == (9, None)
 
 
-def test_a_release_is_the_last_commit_and_is_sent_again_after_a_cut() -> None:
+def test_release_is_the_last_commit_and_is_repeated_after_a_disconnect() -> None:
     own = granted()
     own.progressed(GENERATION, 9)
     own.unwant(0, 1_000)
@@ -64,7 +64,7 @@ def test_a_release_is_the_last_commit_and_is_sent_again_after_a_cut() -> None:
     assert own.done
 
 
-def test_past_the_drain_limit_what_is_finished_is_committed_all_the_same() -> None:
+def test_finished_messages_are_committed_past_the_drain_limit() -> None:
     own = granted()
     own.call_started()
     own.progressed(GENERATION, 7)
@@ -74,7 +74,7 @@ def test_past_the_drain_limit_what_is_finished_is_committed_all_the_same() -> No
     assert own.sync_item() == item(7)
 
 
-def test_a_stale_generation_ends_it_and_it_is_asked_for_again() -> None:
+def test_stale_generation_ends_the_grant_and_queries_it_again() -> None:
     own = granted()
     own.progressed(GENERATION, 9)
     sent = own.sync_sent(item(9))
@@ -82,7 +82,7 @@ def test_a_stale_generation_ends_it_and_it_is_asked_for_again() -> None:
     assert (own.state, own.may_query) == (OwnershipState.WANTED, True)
 
 
-def test_while_old_calls_run_it_is_not_asked_for() -> None:
+def test_shared_queue_is_not_queried_while_old_calls_run() -> None:
     own = granted()
     own.call_started()
     assert own.stale(GENERATION)

@@ -1,4 +1,4 @@
-"""Which subscription counts in a group whose policy is classic: that of who was given queues last. RocketMQ: subVersion."""
+"""The subscription in force in a group with the classic policy is that of the member that gained queues last (RocketMQ: subVersion)."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def versions(broker: FakeBroker) -> list[int]:
 
 
 @pytest.mark.parametrize("last_decides", [True, False])
-async def test_queues_gained_raise_the_version_where_the_last_decides_and_are_said_at_once(last_decides: bool) -> None:
+async def test_gained_queues_raise_the_subscription_version_only_under_the_classic_policy(last_decides: bool) -> None:
     async with frozen_cluster(topics={"orders": 4}) as cluster:
         broker = cluster["a"]
         broker.last_decides = last_decides

@@ -1,4 +1,4 @@
-"""The blocking producer is the asynchronous one, seen from a thread."""
+"""The blocking producer has the API of the asynchronous one, for threads."""
 
 import inspect
 import subprocess
@@ -10,7 +10,7 @@ from lockstep.client import ConfigError, LocalProtocolError, Message, StateError
 from lockstep.client import Producer as Asynchronous
 from lockstep.client.sync import Producer
 
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 def parameters(method: object) -> dict[str, tuple[object, object]]:
@@ -19,16 +19,16 @@ def parameters(method: object) -> dict[str, tuple[object, object]]:
 
 
 @pytest.mark.parametrize("name", ["send", "send_batch", "send_oneway", "start", "close", "add_hook"])
-def test_the_methods_have_the_same_arguments_and_defaults(name: str) -> None:
+def test_blocking_methods_have_the_signatures_of_the_asynchronous_ones(name: str) -> None:
     assert parameters(getattr(Producer, name)) == parameters(getattr(Asynchronous, name))
 
 
-def test_it_has_the_same_settings() -> None:
+def test_blocking_producer_has_the_same_settings() -> None:
     asynchronous = parameters(Asynchronous)
     assert parameters(Producer) == {name: found for name, found in asynchronous.items() if name not in ("client", "host", "given_id")}
 
 
-def test_a_wrong_setting_is_reported_when_it_is_made() -> None:
+def test_blocking_producer_rejects_invalid_settings_in_its_constructor() -> None:
     with pytest.raises(ConfigError, match="send_timeout_ms"):
         Producer("shop", send_timeout_ms=0)
     with pytest.raises(ConfigError, match="nameserver address"):
@@ -39,16 +39,16 @@ def test_a_wrong_setting_is_reported_when_it_is_made() -> None:
         Producer("shop", send_timeout=1)  # type: ignore[call-arg]
 
 
-def test_making_one_and_forgetting_it_starts_nothing() -> None:
+def test_unused_blocking_producer_starts_no_thread() -> None:
     made = "from lockstep.client.sync import Producer; import threading; p = Producer('shop'); print(p, threading.active_count())"
     done = subprocess.run([sys.executable, "-W", "error", "-c", made], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("<Producer shop new> 1\n", "")
 
 
-def test_without_a_cluster_every_send_says_so_and_may_be_tried_again() -> None:
-    producer = Producer("shop", nameserver=NOBODY)
+def test_blocking_send_without_a_cluster_raises_and_can_be_repeated() -> None:
+    producer = Producer("shop", nameserver=UNUSED_ADDRESS)
     for _ in range(2):
-        with pytest.raises(TransportError, match=NOBODY):
+        with pytest.raises(TransportError, match=UNUSED_ADDRESS):
             producer.send(Message("orders", b"x"))
     assert (producer.in_flight_count, producer.in_flight_bytes, producer.possible_duplicates) == (0, 0, 0)
     producer.close()
@@ -56,6 +56,6 @@ def test_without_a_cluster_every_send_says_so_and_may_be_tried_again() -> None:
         producer.send(Message("orders", b"x"))
 
 
-async def test_on_an_event_loop_it_refuses_to_block() -> None:
+async def test_blocking_send_on_an_event_loop_raises() -> None:
     with pytest.raises(StateError, match="this thread runs an event loop"):
-        Producer("shop", nameserver=NOBODY).send(Message("orders", b"x"))
+        Producer("shop", nameserver=UNUSED_ADDRESS).send(Message("orders", b"x"))

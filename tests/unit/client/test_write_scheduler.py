@@ -1,4 +1,4 @@
-"""When the queues of a producer write: once in a loop turn, one write per connection, after the queues that were just answered."""
+"""When the queues of a producer write: once per loop turn, with one write per connection."""
 
 import asyncio
 from typing import cast
@@ -52,7 +52,7 @@ def scheduler_of() -> WriteScheduler:
     )
 
 
-async def test_queues_of_one_connection_leave_in_one_write_at_the_end_of_the_turn() -> None:
+async def test_queues_of_a_connection_are_written_together_at_the_end_of_the_loop_turn() -> None:
     endpoint, transport = record(None)
     scheduler = scheduler_of()
     queues = [Queue(scheduler, endpoint) for _ in range(3)]
@@ -65,7 +65,7 @@ async def test_queues_of_one_connection_leave_in_one_write_at_the_end_of_the_tur
     endpoint.abort("")
 
 
-async def test_each_connection_has_its_own_write_and_a_queue_without_one_departs_too() -> None:
+async def test_each_connection_has_its_own_write_and_queues_without_a_connection_are_run_too() -> None:
     (one, first), (other, second) = record(None), record(None)
     scheduler = scheduler_of()
     lone = Queue(scheduler, None)
@@ -77,7 +77,7 @@ async def test_each_connection_has_its_own_write_and_a_queue_without_one_departs
     other.abort("")
 
 
-async def test_who_was_just_answered_sends_first_and_no_turn_is_lost() -> None:
+async def test_senders_woken_by_a_response_are_included_in_the_write_of_the_same_turn() -> None:
     endpoint, transport = record(None)
     scheduler = scheduler_of()
     loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ async def test_who_was_just_answered_sends_first_and_no_turn_is_lost() -> None:
     endpoint.abort("")
 
 
-async def test_a_queue_that_fails_holds_no_other_frames_back() -> None:
+async def test_failing_queue_does_not_hold_back_other_frames() -> None:
     endpoint, transport = record(None)
     scheduler = scheduler_of()
     Queue(scheduler, endpoint).add(1)

@@ -70,7 +70,7 @@ def test_every_answered_sync_moves_the_deadline_by_when_it_was_sent() -> None:
     assert Story().granted(1, 1).proven(3).call(5.50, None, 1, 0).broken(check) == ["O3"]
 
 
-def test_on_a_new_connection_nothing_is_proven_until_its_first_lock_is_answered() -> None:
+def test_new_connection_grants_no_lease_until_its_first_lock_response() -> None:
     assert Story().granted(1, 1).proven(3, connection=2).call(5, None, 1, 0).broken(check) == ["O3"]
     locked = Story().granted(1, 1).proven(3, connection=2).proven(3.1, connection=2, lock=True).call(5, None, 1, 0)
     assert locked.broken(check) == []
