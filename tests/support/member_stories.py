@@ -3,11 +3,11 @@
 from lockstep.protocol.codes import ResponseCode
 from support.stories import C1, Story
 from sweep.events import (
-    Calm,
+    CalmBegan,
     Fault,
     MemberAssigned,
-    MemberCalled,
-    MemberReturned,
+    MemberCallBegan,
+    MemberCallEnded,
     MemberStarted,
     MemberStopBegan,
     MemberStopped,
@@ -52,11 +52,11 @@ class MemberStory(Story):
         bodies: tuple[bytes, ...] = (),
     ) -> "MemberStory":
         """Add a call; without an `end` it still runs."""
-        call = 1 + sum(isinstance(event, MemberCalled) for event in self._events)
+        call = 1 + sum(isinstance(event, MemberCallBegan) for event in self._events)
         bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
-        self.add(MemberCalled, begin, where, queue=N, epoch=grant, messages=tuple(zip(offsets, bodies, strict=True)), call=call)
+        self.add(MemberCallBegan, begin, where, queue=N, epoch=grant, messages=tuple(zip(offsets, bodies, strict=True)), call=call)
         if end is not None:
-            self.add(MemberReturned, end, where, queue=N, call=call, result=result)
+            self.add(MemberCallEnded, end, where, queue=N, call=call, result=result)
         return self
 
     def stopped(self, t: float, where: Where = C1, *, took_s: float = 0.1) -> "MemberStory":
@@ -87,5 +87,5 @@ class MemberStory(Story):
         """The calm and the final reading; each body was sent and acknowledged at its offset / 10 s."""
         for offset, body in enumerate(bodies):
             self.sent(offset / 10, body, offset)
-        self.add(Calm, calm_t, ("", 0)).read(500, *bodies)
+        self.add(CalmBegan, calm_t, ("", 0)).read(500, *bodies)
         return self

@@ -5,21 +5,21 @@ from typing import Any
 from lockstep.protocol.codes import ResponseCode
 from support.stories import C1, C2, B, Story
 from sweep.events import (
-    CommitFailed,
-    Committed,
-    DoneSaid,
-    Polled,
-    ProgressAnswered,
+    PolledMessagesDone,
+    PollReturned,
     ProgressReset,
+    ProgressResponded,
     PullReceived,
-    QueueGiven,
-    QueueTaken,
-    QueueUnassigned,
+    ReaderCommitFailed,
+    ReaderCommitted,
+    ReaderQueueAssigned,
+    ReaderQueuePaused,
+    ReaderQueueResumed,
+    ReaderQueueRevoked,
+    ReaderQueueUnassigned,
     ReaderStarted,
-    ReadingPaused,
-    ReadingResumed,
     ResetSent,
-    Sought,
+    SeekReturned,
 )
 from sweep.history import QueueKey
 
@@ -36,24 +36,24 @@ class ReaderStory(Story):
         self.add(ReaderStarted, t, where, by_hand=False, auto=auto, **facts)
         return self
 
-    def given(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, *, answered: int | None = None) -> "ReaderStory":
+    def given(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, *, responded: int | None = None) -> "ReaderStory":
         """The broker's response 1 ms before; `answered`: its content, if different."""
-        at = offset if answered is None else answered
-        self.add(ProgressAnswered, t - 0.001, B, queue=R, generation=generation, offset=at, client=where[1], session="s1")
-        self.add(QueueGiven, t, where, reader=NUMBERS[where], queue=R, generation=generation, offset=offset)
+        at = offset if responded is None else responded
+        self.add(ProgressResponded, t - 0.001, B, queue=R, generation=generation, offset=at, client=where[1], session="s1")
+        self.add(ReaderQueueAssigned, t, where, reader=NUMBERS[where], queue=R, generation=generation, offset=offset)
         return self
 
     def taken(self, t: float, generation: int = 1, where: Where = C1) -> "ReaderStory":
-        self.add(QueueTaken, t, where, reader=NUMBERS[where], queue=R, generation=generation)
+        self.add(ReaderQueueRevoked, t, where, reader=NUMBERS[where], queue=R, generation=generation)
         return self
 
     def polled(self, t: float, *offsets: int, where: Where = C1, assigned: bool = True) -> "ReaderStory":
         messages = tuple((offset, b"m%d" % offset) for offset in offsets)
-        self.add(Polled, t, where, reader=NUMBERS[where], queue=R, messages=messages, assigned=assigned)
+        self.add(PollReturned, t, where, reader=NUMBERS[where], queue=R, messages=messages, assigned=assigned)
         return self
 
     def done(self, t: float, by: str = "commit", where: Where = C1) -> "ReaderStory":
-        self.add(DoneSaid, t, where, reader=NUMBERS[where], by=by)
+        self.add(PolledMessagesDone, t, where, reader=NUMBERS[where], by=by)
         return self
 
     def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, **facts: Any) -> "ReaderStory":
@@ -63,19 +63,19 @@ class ReaderStory(Story):
 
     def returned(self, t: float, where: Where = C1) -> "ReaderStory":
         """commit() did."""
-        self.add(Committed, t, where, reader=NUMBERS[where])
+        self.add(ReaderCommitted, t, where, reader=NUMBERS[where])
         return self
 
     def failed(self, t: float, where: Where = C1, *, stale: bool = True) -> "ReaderStory":
-        self.add(CommitFailed, t, where, reader=NUMBERS[where], stale=stale)
+        self.add(ReaderCommitFailed, t, where, reader=NUMBERS[where], stale=stale)
         return self
 
     def sought(self, t: float, offset: int, where: Where = C1) -> "ReaderStory":
-        self.add(Sought, t, where, reader=NUMBERS[where], queue=R, offset=offset)
+        self.add(SeekReturned, t, where, reader=NUMBERS[where], queue=R, offset=offset)
         return self
 
     def unassigned(self, t: float, where: Where = C1) -> "ReaderStory":
-        self.add(QueueUnassigned, t, where, reader=NUMBERS[where], queue=R)
+        self.add(ReaderQueueUnassigned, t, where, reader=NUMBERS[where], queue=R)
         return self
 
     def pulled(self, t: float, offset: int, next_offset: int, gap: tuple[int, int] | None, where: Where = C1) -> "ReaderStory":
@@ -85,14 +85,14 @@ class ReaderStory(Story):
         return self
 
     def paused(self, t: float, until: float, where: Where = C1) -> "ReaderStory":
-        self.add(ReadingPaused, t, where, reader=NUMBERS[where], queue=R)
-        self.add(ReadingResumed, until, where, reader=NUMBERS[where], queue=R)
+        self.add(ReaderQueuePaused, t, where, reader=NUMBERS[where], queue=R)
+        self.add(ReaderQueueResumed, until, where, reader=NUMBERS[where], queue=R)
         return self
 
-    def reset(self, t: float, offset: int, where: Where = ("O", 99), *, before: int = -1, answered: bool = True) -> "ReaderStory":
+    def reset(self, t: float, offset: int, where: Where = ("O", 99), *, before: int = -1, responded: bool = True) -> "ReaderStory":
         """Requested 2 ms before, answered at t."""
         request = 4_000 + sum(isinstance(event, ResetSent) for event in self._events)
         self.add(ResetSent, t - 0.002, where, queue=R, offset=offset, request=request)
-        if answered:
+        if responded:
             self.add(ProgressReset, t, B, queue=R, offset=offset, before=before, request=request)
         return self

@@ -4,20 +4,20 @@ from typing import Any
 
 from support.stories import C1, LOG, B, P, Q, Story, epoch
 from sweep.events import (
+    ConcurrentCallBegan,
+    ConcurrentCallEnded,
     ConsumerStarted,
     CopyStored,
-    DeadLetterAnswered,
+    DeadLetterResponded,
     DeadLetterSent,
-    DelayedAcked,
-    DelayedAnswered,
-    DelayedWritten,
-    Given,
-    ProgressAnswered,
-    SendBackAnswered,
+    DelayedSendAcked,
+    DelayedSendResponded,
+    DelayedSendWritten,
+    ProgressResponded,
+    ReceivedMessage,
+    SendBackResponded,
+    SendBackSent,
     SendBegan,
-    SentBack,
-    SharedCallBegan,
-    SharedCallEnded,
 )
 from sweep.history import CallResult, QueueKey
 
@@ -43,7 +43,7 @@ class SharedStory(Story):
 
     def begun(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
         """QUERY_CONSUMER_OFFSET was answered at t, requested 2 ms before."""
-        self.add(ProgressAnswered, t, B, queue=queue, generation=generation, offset=offset, client=where[1], session="s1")
+        self.add(ProgressResponded, t, B, queue=queue, generation=generation, offset=offset, client=where[1], session="s1")
         return self
 
     def shared(
@@ -58,13 +58,15 @@ class SharedStory(Story):
         where: Where = C1,
     ) -> "SharedStory":
         """A call that handles the first `done` messages (all); without an `end` it still runs."""
-        call = 1 + sum(isinstance(event, SharedCallBegan) for event in self._events)
+        call = 1 + sum(isinstance(event, ConcurrentCallBegan) for event in self._events)
         bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
-        given = tuple(Given(offset, body, place_in_log(queue, offset), retries) for offset, body in zip(offsets, bodies, strict=True))
-        self.add(SharedCallBegan, begin, where, queue=queue, given=given, call=call)
+        given = tuple(
+            ReceivedMessage(offset, body, place_in_log(queue, offset), retries) for offset, body in zip(offsets, bodies, strict=True)
+        )
+        self.add(ConcurrentCallBegan, begin, where, queue=queue, given=given, call=call)
         if end is not None:
             done = len(offsets) if done is None else done
-            self.add(SharedCallEnded, end, where, queue=queue, call=call, done=done, result=CallResult.SUCCESS)
+            self.add(ConcurrentCallEnded, end, where, queue=queue, call=call, done=done, result=CallResult.SUCCESS)
         return self
 
     def back(
@@ -79,12 +81,12 @@ class SharedStory(Story):
         where: Where = C1,
     ) -> "SharedStory":
         """Sent at t, answered 1 ms later with `code`; never if None."""
-        request = 1_000 + sum(isinstance(event, SentBack) for event in self._events)
+        request = 1_000 + sum(isinstance(event, SendBackSent) for event in self._events)
         position = place_in_log(queue, offset)
         facts: dict[str, Any] = {"group": "mailing", "request": request}
-        self.add(SentBack, t, where, position=position, level=level, retries_max=retries_max, **facts)
+        self.add(SendBackSent, t, where, position=position, level=level, retries_max=retries_max, **facts)
         if code is not None:
-            self.add(SendBackAnswered, t + 0.001, B, code=code, client=where[1], **facts)
+            self.add(SendBackResponded, t + 0.001, B, code=code, client=where[1], **facts)
         return self
 
     def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
@@ -101,11 +103,11 @@ class SharedStory(Story):
         """Sent at t, written `writes` times, answered and acknowledged 2 ms after the last one."""
         self.add(SendBegan, t, P, body=body, key=None, delay_level=level)
         for number in range(writes):
-            request = 2_000 + sum(isinstance(event, DelayedWritten) for event in self._events)
-            self.add(DelayedWritten, t + number, P, queue=LOG, body=body, level=level, request=request)
+            request = 2_000 + sum(isinstance(event, DelayedSendWritten) for event in self._events)
+            self.add(DelayedSendWritten, t + number, P, queue=LOG, body=body, level=level, request=request)
         at = t + writes - 1 + 0.002 if acked is None else acked
-        self.add(DelayedAnswered, at, B, queue=LOG, code=0, request=request)
-        self.add(DelayedAcked, at, P, queue=LOG, body=body)
+        self.add(DelayedSendResponded, at, B, queue=LOG, code=0, request=request)
+        self.add(DelayedSendAcked, at, P, queue=LOG, body=body)
         return self
 
     def letter(
@@ -116,5 +118,5 @@ class SharedStory(Story):
         facts: dict[str, Any] = {"queue": Q, "epoch": epoch(number), "offset": offset, "advance": advance, "request": request}
         self.add(DeadLetterSent, t, where, attempts=attempts, **facts)
         if code is not None:
-            self.add(DeadLetterAnswered, t + 0.001, B, code=code, client=where[1], **facts)
+            self.add(DeadLetterResponded, t + 0.001, B, code=code, client=where[1], **facts)
         return self

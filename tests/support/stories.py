@@ -13,21 +13,21 @@ from sweep.events import (
     BrokerOpened,
     CallBegan,
     CallEnded,
-    CommitAnswered,
     CommitReceived,
+    CommitResponded,
     CommitSent,
-    FrameAnswered,
+    FrameResponded,
     FrameWritten,
-    GrantAnswered,
     GrantReceived,
+    LockGranted,
     LockSent,
+    MessageStored,
     ProofReceived,
     ReadingEnded,
     SendAcked,
     SendBegan,
-    Stored,
 )
-from sweep.history import Answer, CallResult, Event, History, Outcome, QueueKey
+from sweep.history import CallResult, Event, History, ItemVerdict, QueueKey, SendOutcome
 
 TERM = 100
 B, C1, C2, P = ("B", 1), ("C1", 11), ("C2", 12), ("P", 21)
@@ -51,7 +51,7 @@ class Story:
     def add(self, kind: type[Event], t: float, where: tuple[str, int] = B, /, **facts: Any) -> "Story":
         """Add one event; fields that are not given have their usual values."""
         usual: dict[str, Any] = {
-            "queue": LOG if kind in (Stored, ReadingEnded, SendAcked, FrameWritten, FrameAnswered) else Q,
+            "queue": LOG if kind in (MessageStored, ReadingEnded, SendAcked, FrameWritten, FrameResponded) else Q,
             "broker": "broker-a",
             "topic": "orders",
             "group": "billing",
@@ -68,11 +68,11 @@ class Story:
             "renewal": False,
             "released": False,
             "grace_ms": 3_000,
-            "answer": Answer.OK,
+            "verdict": ItemVerdict.OK,
             "by": "SYNC",
             "boot_ms": round(t * 1000),
-            "asked_t": t - 0.002,
-            "asked_boot_ms": round((t - 0.002) * 1000),
+            "request_t": t - 0.002,
+            "request_boot_ms": round((t - 0.002) * 1000),
             "lock": False,
             "items": (),
             "messages": ((0, b"m0"),),
@@ -88,7 +88,7 @@ class Story:
             "count": 1,
             "code": 0,
             "position": 0,
-            "outcome": Outcome.UNKNOWN,
+            "outcome": SendOutcome.UNKNOWN,
             "expressions": (("orders", "*"),),
             "first": 0,
             "next_offset": 0,
@@ -110,7 +110,7 @@ class Story:
         whose = {"session": SESSIONS[where[1]], "epoch": epoch(number), "offset": offset, "generation": generation, **facts}
         renewal = whose.get("renewal", False)
         self.add(LockSent, t - 0.002, where, items=((whose.get("queue", Q), epoch(number) if renewal else None),))
-        self.add(GrantAnswered, t - 0.001, client=where[1], asked_t=t - 0.002, **whose)
+        self.add(LockGranted, t - 0.001, client=where[1], request_t=t - 0.002, **whose)
         self.proven(t, where, lock=True)
         return self.add(GrantReceived, t, where, **whose)
 
@@ -142,10 +142,10 @@ class Story:
     def committed(self, t: float, number: int, offset: int | None, where: tuple[str, int] = C1, **facts: Any) -> "Story":
         """Sent at t − 0.002, answered at t − 0.001, received at t."""
         what = {"epoch": epoch(number), "offset": offset, "session": SESSIONS[where[1]], **facts}
-        answer = what.pop("answer", Answer.OK)
+        verdict = what.pop("verdict", ItemVerdict.OK)
         self.add(CommitSent, t - 0.002, where, **what)
-        self.add(CommitAnswered, t - 0.001, client=where[1], asked_t=t - 0.002, answer=answer, **what)
-        return self.add(CommitReceived, t, where, asked_t=t - 0.002, answer=answer, **what)
+        self.add(CommitResponded, t - 0.001, client=where[1], request_t=t - 0.002, verdict=verdict, **what)
+        return self.add(CommitReceived, t, where, request_t=t - 0.002, verdict=verdict, **what)
 
     def sent(self, t: float, body: bytes, offset: int, *, acked: float | None = None, key: str | None = "k", **facts: Any) -> "Story":
         """`send` began at t, its frame was answered 1 ms before the producer received that (2 ms later by default)."""
@@ -156,13 +156,15 @@ class Story:
         answerer, written = facts.pop("answerer", B), facts.pop("written", False)
         self.add(SendBegan, t, P, body=body, key=key, **facts)
         self.add(FrameWritten, t, P, bodies=(body,), queue=queue, layout=layout if key else None, request=self._requests)
-        self.add(FrameAnswered, acked - 0.001, answerer, queue=queue, offset=offset, position=position, request=self._requests, asked_t=t)
+        self.add(
+            FrameResponded, acked - 0.001, answerer, queue=queue, offset=offset, position=position, request=self._requests, request_t=t
+        )
         return self.add(SendAcked, acked, P, body=body, queue=queue, offset=offset, written=written)
 
     def read(self, t: float, *bodies: bytes, queue: QueueKey = LOG, first: int = 0, stored_t: float | None = None) -> "Story":
         """The final reading of one queue."""
         for offset, body in enumerate(bodies, first):
-            self.add(Stored, t, ("", 0), queue=queue, offset=offset, body=body, stored_t=stored_t)
+            self.add(MessageStored, t, ("", 0), queue=queue, offset=offset, body=body, stored_t=stored_t)
         return self.add(ReadingEnded, t, ("", 0), queue=queue, first=first, end=first + len(bodies))
 
     # ---------------------------------------------------------------------------------------------------------------- the end

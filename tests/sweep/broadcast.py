@@ -22,8 +22,8 @@ from lockstep.protocol.bodies import ConsumeFromWhere
 from sweep.consumers import GroupRunner, ListenerError, call_takes_s
 from sweep.events import (
     MemberAssigned,
-    MemberCalled,
-    MemberReturned,
+    MemberCallBegan,
+    MemberCallEnded,
     MemberStarted,
     MemberStopBegan,
     MemberStopped,
@@ -75,7 +75,7 @@ class BroadcastRunner(GroupRunner):
         def stop_began() -> None:
             """Record that the consumer begins to stop, by its program or refused by a broker."""
             if consumer.state is ConsumerState.RUNNING:
-                self._universe.history.append(MemberStopBegan(*self._universe.place(self._process), self._group))
+                self._universe.history.append(MemberStopBegan(*self._universe.origin(self._process), self._group))
             stop_soon()
 
         consumer._stop_soon = stop_began  # type: ignore[method-assign]
@@ -91,20 +91,20 @@ class BroadcastRunner(GroupRunner):
         setting = self._universe.setting
         each = setting.news_ordered and setting.commit == "each"
         limits = (setting.stop_ms, setting.news_timeout_ms)
-        place = self._universe.place()
+        place = self._universe.origin()
         self._universe.history.append(MemberStarted(*place, self._group, setting.news_ordered, each, *limits, where=setting.news_where))
 
     def _record_stop_began(self) -> None:
         """The consumer has recorded it."""
 
     def _record_stopped(self) -> None:
-        self._universe.history.append(MemberStopped(*self._universe.place(), self._group))
+        self._universe.history.append(MemberStopped(*self._universe.origin(), self._group))
 
     def _event(self, event: ConsumerEvent) -> None:
         if isinstance(event, QueueAssigned):
             queue = self._key(event.queue)
             epoch = self._grants[queue] = event.epoch or 0
-            self._universe.history.append(MemberAssigned(*self._universe.place(), queue, epoch, event.offset))
+            self._universe.history.append(MemberAssigned(*self._universe.origin(), queue, epoch, event.offset))
         else:
             super()._event(event)
 
@@ -120,27 +120,27 @@ class BroadcastRunner(GroupRunner):
             return MemberPlan(takes_s, random.randrange(count), CallResult.SUCCESS)
         return MemberPlan(takes_s, 0, CallResult.SUSPEND if how < 0.6 else CallResult.ERROR)
 
-    def _called(self, messages: Sequence[MessageExt], context: Context) -> MemberCalled:
+    def _called(self, messages: Sequence[MessageExt], context: Context) -> MemberCallBegan:
         universe = self._universe
         queue = self._key(context.queue)
         given = tuple((message.queue_offset, message.body) for message in messages)
         epoch = 0 if context.cancelled.is_set() else self._grants[queue]
         if isinstance(context, OrderlyContext):
             epoch = context.fence.epoch
-        called = MemberCalled(*universe.place(self._process), queue, epoch, given, universe.next_call())
+        called = MemberCallBegan(*universe.origin(self._process), queue, epoch, given, universe.next_call())
         universe.history.append(called)
         return called
 
-    def _returned(self, called: MemberCalled, result: CallResult) -> None:
-        if not self._universe.over:
-            self._universe.history.append(MemberReturned(*self._universe.place(self._process), called.queue, called.call, result))
+    def _returned(self, called: MemberCallBegan, result: CallResult) -> None:
+        if not self._universe.is_over:
+            self._universe.history.append(MemberCallEnded(*self._universe.origin(self._process), called.queue, called.call, result))
 
     async def _take(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
         """Handle a call of either kind of listener. Raise ListenerError if that is planned."""
         plan, called = self._plan_of(messages), self._called(messages, context)
         result = CallResult.CANCELLED
         try:
-            await asyncio.sleep(max(plan.takes_s, self._universe.aimed_at_call(self._process)))
+            await asyncio.sleep(max(plan.takes_s, self._universe.apply_call_fault(self._process)))
             result = plan.result
             if result is CallResult.ERROR:
                 raise ListenerError("as planned")
@@ -151,7 +151,7 @@ class BroadcastRunner(GroupRunner):
     def _take_plain(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
         """Handle a call in a thread, whose time the machine determines."""
         plan, called = self._plan_of(messages), self._called(messages, context)
-        self._universe.aimed_at_call(self._process)
+        self._universe.apply_call_fault(self._process)
         self._returned(called, plan.result)
         if plan.result is CallResult.ERROR:
             raise ListenerError("as planned")

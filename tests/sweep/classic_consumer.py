@@ -70,7 +70,7 @@ class ClassicConsumer:
     async def run(self, stop: asyncio.Event) -> None:
         universe = self._universe
         expressions = ((self._topic, "*"),)
-        universe.history.append(ConsumerStarted(*universe.place(), self._group, expressions))
+        universe.history.append(ConsumerStarted(*universe.origin(), self._group, expressions))
         for every_s, first_s, action in (
             (HEARTBEAT_S, 0.0, self._heartbeat),
             (REBALANCE_S, 0.5, self._rebalance),
@@ -145,12 +145,12 @@ class ClassicConsumer:
         except LockstepError:
             return
         for name in self._universe.brokers:
-            answer = await self._ask(name, RequestCode.GET_CONSUMER_LIST_BY_GROUP, to_plain(GroupHeader(self._group)))
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
+            response = await self._ask(name, RequestCode.GET_CONSUMER_LIST_BY_GROUP, to_plain(GroupHeader(self._group)))
+            if response is not None and response.code == ResponseCode.SUCCESS:
                 break
         else:
             return
-        mine = allocate("average", None, layout, decode_body(MemberList, answer.body).members, self._client_id)
+        mine = allocate("average", None, layout, decode_body(MemberList, response.body).members, self._client_id)
         lost = [held for queue, held in self._held.items() if queue not in mine]
         for held in lost:
             held.dropped = True
@@ -173,10 +173,10 @@ class ClassicConsumer:
         if not wanted:
             return
         asked_at = self._now()
-        answer = await self._ask(wanted[0].queue.broker_name, RequestCode.LOCK_BATCH_MQ, None, self._batch(wanted))
-        if answer is None or answer.code != ResponseCode.SUCCESS:
+        response = await self._ask(wanted[0].queue.broker_name, RequestCode.LOCK_BATCH_MQ, None, self._batch(wanted))
+        if response is None or response.code != ResponseCode.SUCCESS:
             return
-        given = [(ref.topic, ref.queue_id) for ref in decode_body(LockBatchReply, answer.body).lock_ok_mq_set]
+        given = [(ref.topic, ref.queue_id) for ref in decode_body(LockBatchReply, response.body).lock_ok_mq_set]
         for held in wanted:
             locked = (held.queue.topic, held.queue.queue_id) in given
             if locked and held.locked_at is None:
@@ -200,8 +200,8 @@ class ClassicConsumer:
         if held.offset is not None and held.offset != held.stored:
             offset, queue = held.offset, held.queue
             header = UpdateConsumerOffsetHeader(self._group, queue.topic, queue.queue_id, offset)
-            answer = await self._ask(queue.broker_name, RequestCode.UPDATE_CONSUMER_OFFSET, to_plain(header))
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
+            response = await self._ask(queue.broker_name, RequestCode.UPDATE_CONSUMER_OFFSET, to_plain(header))
+            if response is not None and response.code == ResponseCode.SUCCESS:
                 held.stored = offset
 
     # ------------------------------------------------------------------------------------------------------------------ work
@@ -231,35 +231,35 @@ class ClassicConsumer:
                 subscription="*",
                 expression_type="TAG",
             )
-            answer = await self._ask(queue.broker_name, RequestCode.PULL_MESSAGE, to_plain(header))
-            if answer is None or answer.code not in PULLED:
+            response = await self._ask(queue.broker_name, RequestCode.PULL_MESSAGE, to_plain(header))
+            if response is None or response.code not in PULLED:
                 await asyncio.sleep(0.5)
             elif self._trusted(held):
-                await self._consume(held, answer)
+                await self._consume(held, response)
 
     async def _find_offset(self, held: _Held) -> None:
         queue = held.queue
         header = QueryConsumerOffsetHeader(self._group, queue.topic, queue.queue_id)
-        answer = await self._ask(queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, to_plain(header))
-        if answer is not None and answer.code == ResponseCode.SUCCESS:
-            held.offset = held.stored = from_plain(ProgressReply, answer.fields).offset
-        elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
+        response = await self._ask(queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, to_plain(header))
+        if response is not None and response.code == ResponseCode.SUCCESS:
+            held.offset = held.stored = from_plain(ProgressReply, response.fields).offset
+        elif response is not None and response.code == ResponseCode.QUERY_NOT_FOUND:
             held.offset = 0
         else:
             await asyncio.sleep(0.5)
 
-    async def _consume(self, held: _Held, answer: Command) -> None:
-        next_offset = from_plain(PullReply, answer.fields).next_begin_offset
-        messages = decode_messages(bytes(answer.body), held.queue.broker_name) if answer.code == ResponseCode.SUCCESS else []
+    async def _consume(self, held: _Held, response: Command) -> None:
+        next_offset = from_plain(PullReply, response.fields).next_begin_offset
+        messages = decode_messages(bytes(response.body), held.queue.broker_name) if response.code == ResponseCode.SUCCESS else []
         universe, process, queue = self._universe, self._process, held.queue
         for message in messages:
             if not self._trusted(held):
                 return
             key = QueueKey(self._group, queue.broker_name, queue.topic, queue.queue_id)
             call, given = universe.next_call(), ((message.queue_offset, message.body),)
-            universe.history.append(CallBegan(*universe.place(process), key, 0, given, call, self._host.clock.boot_ms()))
-            await asyncio.sleep(max(self._random.uniform(0.001, 0.02), universe.aimed_at_call(process)))
-            universe.history.append(CallEnded(*universe.place(process), key, 0, call, CallResult.SUCCESS, self._host.clock.boot_ms()))
+            universe.history.append(CallBegan(*universe.origin(process), key, 0, given, call, self._host.clock.boot_ms()))
+            await asyncio.sleep(max(self._random.uniform(0.001, 0.02), universe.apply_call_fault(process)))
+            universe.history.append(CallEnded(*universe.origin(process), key, 0, call, CallResult.SUCCESS, self._host.clock.boot_ms()))
             held.offset = message.queue_offset + 1
         held.offset = max(next_offset, held.offset or 0) if messages else next_offset
 

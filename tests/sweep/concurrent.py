@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
 from sweep.consumers import GroupRunner, ListenerError, call_takes_s
-from sweep.events import Given, SharedCallBegan, SharedCallEnded
+from sweep.events import ConcurrentCallBegan, ConcurrentCallEnded, ReceivedMessage
 from sweep.history import CallResult
 from sweep.settings import TOPIC
 
@@ -73,18 +73,18 @@ class ConcurrentRunner(GroupRunner):
             return SharedPlan(takes_s, random.randrange(count) if first_bad is None else first_bad, CallResult.SUCCESS, level)
         return SharedPlan(takes_s, 0, CallResult.SUSPEND if how < 0.7 else CallResult.ERROR, level)
 
-    def _shared_began(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> SharedCallBegan:
+    def _shared_began(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConcurrentCallBegan:
         universe = self._universe
         queue = self._key(context.queue)
-        given = tuple(Given(each.queue_offset, each.body, each.physical_offset, each.reconsume_times) for each in messages)
-        began = SharedCallBegan(*universe.place(self._process), queue, given, universe.next_call())
+        given = tuple(ReceivedMessage(each.queue_offset, each.body, each.physical_offset, each.reconsume_times) for each in messages)
+        began = ConcurrentCallBegan(*universe.origin(self._process), queue, given, universe.next_call())
         universe.history.append(began)
         return began
 
-    def _shared_ended(self, began: SharedCallBegan, done: int, result: CallResult) -> None:
+    def _shared_ended(self, began: ConcurrentCallBegan, done: int, result: CallResult) -> None:
         universe, process = self._universe, self._process
-        if not universe.over:
-            universe.history.append(SharedCallEnded(*universe.place(process), began.queue, began.call, done, result))
+        if not universe.is_over:
+            universe.history.append(ConcurrentCallEnded(*universe.origin(process), began.queue, began.call, done, result))
 
     def _answer(self, plan: SharedPlan, context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
         context.delay_level_when_next_consume = plan.level

@@ -76,7 +76,7 @@ class GroupRunner(Runner[PushConsumer]):
         self._current: PushConsumer | None = None
 
     def _consumer(self) -> PushConsumer:
-        setting, begin = self._universe.setting, self._universe.begun[self._group]
+        setting, begin = self._universe.setting, self._universe.start_policies[self._group]
         consumer = PushConsumer(
             self._group,
             nameserver=self._universe.nameserver,
@@ -104,22 +104,22 @@ class GroupRunner(Runner[PushConsumer]):
         try:
             await consumer.start()
         except LockstepError as error:
-            self._universe.reached(f"start refused: {type(error).__name__}")
+            self._universe.record_reached(f"start refused: {type(error).__name__}")
             self._record_stopped()
             return False
         return True
 
     def _record_start(self) -> None:
-        universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[self._group]
+        universe, setting, begin = self._universe, self._universe.setting, self._universe.start_policies[self._group]
         subscribed = tuple((topic, self._expression) for topic in self._topics())
-        started = ConsumerStarted(*universe.place(), self._group, subscribed, where=begin.where.name, since_t=begin.t)
+        started = ConsumerStarted(*universe.origin(), self._group, subscribed, where=begin.where.name, since_t=begin.t)
         universe.history.append(replace(started, drain_ms=setting.drain_ms, stop_ms=setting.stop_ms, **self._facts()))
 
     def _record_stop_began(self) -> None:
-        self._universe.history.append(ConsumerStopBegan(*self._universe.place(), self._group))
+        self._universe.history.append(ConsumerStopBegan(*self._universe.origin(), self._group))
 
     def _record_stopped(self) -> None:
-        self._universe.history.append(ConsumerStopped(*self._universe.place(), self._group))
+        self._universe.history.append(ConsumerStopped(*self._universe.origin(), self._group))
 
     def _topics(self) -> tuple[str, ...]:
         return self._universe.setting.topics
@@ -150,12 +150,12 @@ class GroupRunner(Runner[PushConsumer]):
         except (SubscriptionConflictError, DuplicateClientIdError) as error:
             self._universe.consumer_died(error)
         except LockstepError as error:
-            self._universe.wrong("a consumer lives", f"{self._process}: {error!r}")
+            self._universe.record_violation("a consumer lives", f"{self._process}: {error!r}")
 
     def _event(self, event: ConsumerEvent) -> None:
         if isinstance(event, QueueGap):
             queue = self._key(event.queue)
-            self._universe.history.append(QueueGapSeen(*self._universe.place(), queue, event.first, event.end))
+            self._universe.history.append(QueueGapSeen(*self._universe.origin(), queue, event.first, event.end))
         elif isinstance(event, QueueBlocked) and self._universe.setting.exhausted == "block":
             asyncio.get_running_loop().call_later(self._random.uniform(0.2, 3), self._unblock)
 
@@ -200,7 +200,7 @@ class GroupRunner(Runner[PushConsumer]):
         queue = self._key(context.queue)
         given = tuple((message.queue_offset, message.body) for message in messages)
         began = CallBegan(
-            *universe.place(self._process),
+            *universe.origin(self._process),
             queue,
             context.fence.epoch,
             given,
@@ -213,15 +213,15 @@ class GroupRunner(Runner[PushConsumer]):
 
     def _ended(self, began: CallBegan, result: CallResult) -> None:
         universe, process = self._universe, self._process
-        if not universe.over:
+        if not universe.is_over:
             boot_ms = process.host.clock.boot_ms()
-            universe.history.append(CallEnded(*universe.place(process), began.queue, began.epoch, began.call, result, boot_ms))
+            universe.history.append(CallEnded(*universe.origin(process), began.queue, began.epoch, began.call, result, boot_ms))
 
     async def _listen(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
         plan, began = self._plan(messages, context), self._began(messages, context)
         result = CallResult.CANCELLED
         try:
-            takes_s = max(plan.takes_s, self._universe.aimed_at_call(self._process))
+            takes_s = max(plan.takes_s, self._universe.apply_call_fault(self._process))
             try:
                 await asyncio.sleep(takes_s)
             except asyncio.CancelledError:
@@ -241,13 +241,15 @@ class GroupRunner(Runner[PushConsumer]):
         if not plan.stubborn:
             raise asyncio.CancelledError
         if not context.cancelled.is_set():
-            self._universe.wrong("a cancelled call is notified", f"call {began.call} of {began.queue}: context.cancelled is not set")
+            self._universe.record_violation(
+                "a cancelled call is notified", f"call {began.call} of {began.queue}: context.cancelled is not set"
+            )
         await asyncio.sleep(plan.takes_s)
 
     def _plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
         """Handle a call in a thread, whose time the machine determines."""
         plan, began = self._plan(messages, context), self._began(messages, context)
-        self._universe.aimed_at_call(self._process)
+        self._universe.apply_call_fault(self._process)
         if plan.fails:
             self._ended(began, CallResult.ERROR)
             raise ListenerError("as planned")

@@ -8,7 +8,7 @@ A *member* of a broadcasting group is a consumer machine: its progress is on its
 
 from dataclasses import dataclass
 
-from sweep.history import Answer, CallResult, Event, Outcome, QueueKey
+from sweep.history import CallResult, Event, ItemVerdict, QueueKey, SendOutcome
 
 # --------------------------------------------------------------------------------------------- written by the universe
 
@@ -81,12 +81,12 @@ class Fault(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Calm(Event):
+class CalmBegan(Event):
     """From now on there are no faults, and everything runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored(Event):
+class MessageStored(Event):
     """Final reading: one message of a broker's log, after the last restart. `queue.group` is empty."""
 
     queue: QueueKey
@@ -185,9 +185,9 @@ class ProofReceived(Event):
     broker: str
     session: str | None
     connection: int
-    asked_boot_ms: int
+    request_boot_ms: int
     """The client's boot clock when the request was written."""
-    asked_t: float
+    request_t: float
     lock: bool
     grace_ms: int | None = None
     """Only in the response to a LOCK."""
@@ -206,14 +206,14 @@ class _Grant(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class GrantAnswered(_Grant):
+class LockGranted(_Grant):
     """The broker wrote OK for one queue of a LOCK."""
 
     client: int
     """Process of the client."""
     renewal: bool
     grace_ms: int
-    asked_t: float
+    request_t: float
     """When the LOCK was written."""
 
 
@@ -232,7 +232,7 @@ class LockRefused(Event):
     queue: QueueKey
     epoch: int | None
     """The epoch of the request; None if the queue was wanted, not held."""
-    answer: Answer
+    verdict: ItemVerdict
     session: str | None
     client: int
 
@@ -262,12 +262,12 @@ class CommitSent(_Commit):
 
 
 @dataclass(frozen=True, slots=True)
-class CommitAnswered(_Commit):
+class CommitResponded(_Commit):
     """The broker wrote the item's response."""
 
     client: int
-    answer: Answer
-    asked_t: float
+    verdict: ItemVerdict
+    request_t: float
     """When the request was written."""
 
 
@@ -275,8 +275,8 @@ class CommitAnswered(_Commit):
 class CommitReceived(_Commit):
     """The item's response reached the client."""
 
-    answer: Answer
-    asked_t: float
+    verdict: ItemVerdict
+    request_t: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +299,9 @@ class PullReceived(Event):
     offset: int
     """The offset of the request."""
     next_offset: int | None
-    asked_t: float
+    request_t: float
     gap: tuple[int, int] | None = None
-    answered_t: float = 0.0
+    response_t: float = 0.0
     """When the broker wrote it."""
 
 
@@ -326,13 +326,13 @@ class FrameWritten(Event):
     sequence: tuple[int, int, int]
     """(partition, epoch, first sequence)."""
     request: int
-    """Unique in the run; FrameAnswered names it."""
+    """Unique in the run; FrameResponded names it."""
     durable: bool | None = None
     """Whether the broker was asked to wait for the disk; False: only until the frame is written; None: as the broker is configured."""
 
 
 @dataclass(frozen=True, slots=True)
-class FrameAnswered(Event):
+class FrameResponded(Event):
     """The broker answered SEND_RECORDS."""
 
     queue: QueueKey
@@ -343,32 +343,32 @@ class FrameAnswered(Event):
     """The log offset of the first record; −1 in the same cases."""
     count: int
     request: int
-    asked_t: float
+    request_t: float
 
 
 # --------------------------------------------------------- written by the recorder: delayed sends, send backs, dead letters
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedWritten(Event):
+class DelayedSendWritten(Event):
     """A producer wrote SEND_MESSAGE with a delay level."""
 
     queue: QueueKey
     body: bytes
     level: int
     request: int
-    """Unique in the run; DelayedAnswered names it."""
+    """Unique in the run; DelayedSendResponded names it."""
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedAnswered(Event):
+class DelayedSendResponded(Event):
     queue: QueueKey
     code: int
     request: int
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressAnswered(Event):
+class ProgressResponded(Event):
     """The broker responded to QUERY_CONSUMER_OFFSET of a member of a concurrent group."""
 
     queue: QueueKey
@@ -377,11 +377,11 @@ class ProgressAnswered(Event):
     session: str | None
     client: int
     """Process of the client."""
-    asked_t: float
+    request_t: float
 
 
 @dataclass(frozen=True, slots=True)
-class SentBack(Event):
+class SendBackSent(Event):
     """A consumer wrote CONSUMER_SEND_MSG_BACK."""
 
     group: str
@@ -394,7 +394,7 @@ class SentBack(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SendBackAnswered(Event):
+class SendBackResponded(Event):
     group: str
     broker: str
     code: int
@@ -415,7 +415,7 @@ class DeadLetterSent(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterAnswered(Event):
+class DeadLetterResponded(Event):
     queue: QueueKey
     epoch: int
     offset: int
@@ -458,7 +458,7 @@ class ClassicLocked(Event):
     client: int
     """Process of the client."""
     granted: bool
-    asked_t: float
+    request_t: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +473,7 @@ class ClassicUnlocked(Event):
 
     queue: QueueKey
     client_id: str
-    asked_t: float
+    request_t: float
 
 
 # -------------------------------------------------------------- written by the workload: sends and listeners of groups
@@ -489,7 +489,7 @@ class SendBegan(Event):
     topic: str = ""
     tags: str = ""
     delay_level: int = 0
-    """Above 0: it is stored for delayed delivery. Its result is DelayedAcked, and it has no order."""
+    """Above 0: it is stored for delayed delivery. Its result is DelayedSendAcked, and it has no order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,7 +507,7 @@ class SendAcked(Event):
 @dataclass(frozen=True, slots=True)
 class SendFailed(Event):
     body: bytes
-    outcome: Outcome
+    outcome: SendOutcome
     error: str = ""
 
 
@@ -617,7 +617,7 @@ class FirstSendAcked(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ReceivedMessage:
     """One message as a concurrent listener gets it."""
 
     offset: int
@@ -629,17 +629,17 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedCallBegan(Event):
+class ConcurrentCallBegan(Event):
     """A concurrent listener's first statement. `queue`'s topic may be `%RETRY%group`."""
 
     queue: QueueKey
-    given: tuple[Given, ...]
+    given: tuple[ReceivedMessage, ...]
     call: int
     """Unique in the run, also among the calls of ordered groups."""
 
 
 @dataclass(frozen=True, slots=True)
-class SharedCallEnded(Event):
+class ConcurrentCallEnded(Event):
     """`done`: the number of the given messages, from the first one on, that the listener has handled."""
 
     queue: QueueKey
@@ -649,7 +649,7 @@ class SharedCallEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedAcked(Event):
+class DelayedSendAcked(Event):
     """A delayed send returned: the message is stored at this broker until its time."""
 
     body: bytes
@@ -659,7 +659,7 @@ class DelayedAcked(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class WallJumped(Event):
+class WallClockJumped(Event):
     """A machine's wall clock was set by `jump_s`."""
 
     jump_s: float
@@ -697,7 +697,7 @@ class ReaderStopped(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueGiven(Event):
+class ReaderQueueAssigned(Event):
     """The reader was notified of a queue that it got, and of its first offset there."""
 
     reader: int
@@ -707,7 +707,7 @@ class QueueGiven(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueTaken(Event):
+class ReaderQueueRevoked(Event):
     """The reader was notified that it has lost the queue."""
 
     reader: int
@@ -716,7 +716,7 @@ class QueueTaken(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueUnassigned(Event):
+class ReaderQueueUnassigned(Event):
     """The queue is not in assignment() any more: its seeks and pauses are forgotten."""
 
     reader: int
@@ -724,7 +724,7 @@ class QueueUnassigned(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Polled(Event):
+class PollReturned(Event):
     """A poll returned messages, or an `async for` returned one."""
 
     reader: int
@@ -737,7 +737,7 @@ class Polled(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class DoneSaid(Event):
+class PolledMessagesDone(Event):
     """The reader is about to poll or to continue an `async for` with auto-commit, or to call commit(): all messages at hand are done."""
 
     reader: int
@@ -746,14 +746,14 @@ class DoneSaid(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed(Event):
+class ReaderCommitted(Event):
     """commit() returned."""
 
     reader: int
 
 
 @dataclass(frozen=True, slots=True)
-class CommitFailed(Event):
+class ReaderCommitFailed(Event):
     """commit() raised. `stale`: it was StaleEpochError."""
 
     reader: int
@@ -762,7 +762,7 @@ class CommitFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Sought(Event):
+class SeekReturned(Event):
     """A seek returned: the next poll of the queue begins at `offset`; if the queue is not held, the first poll after it is."""
 
     reader: int
@@ -771,7 +771,7 @@ class Sought(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingPaused(Event):
+class ReaderQueuePaused(Event):
     """pause() of the queue returned."""
 
     reader: int
@@ -779,7 +779,7 @@ class ReadingPaused(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingResumed(Event):
+class ReaderQueueResumed(Event):
     """resume() of the queue is about to be called."""
 
     reader: int
@@ -829,7 +829,7 @@ class MemberAssigned(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberCalled(Event):
+class MemberCallBegan(Event):
     """The listener's first statement."""
 
     queue: QueueKey
@@ -842,7 +842,7 @@ class MemberCalled(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberReturned(Event):
+class MemberCallEnded(Event):
     """The result of the listener. The messages of a concurrent one are not repeated unless it is CANCELLED."""
 
     queue: QueueKey

@@ -38,14 +38,14 @@ class QueueKey(NamedTuple):
         return f"{self.group + ' ' if self.group else ''}{self.topic}@{self.broker}:{self.queue}"
 
 
-class Outcome(Enum):
+class SendOutcome(Enum):
     """The outcome of a failed send, as its producer got it."""
 
     NOT_STORED = "not stored"
     UNKNOWN = "unknown"
 
 
-class Answer(Enum):
+class ItemVerdict(Enum):
     """The response of a broker to one item with an epoch or an offset."""
 
     OK = "ok"
@@ -94,7 +94,7 @@ def _plain(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached(Event):
+class PlaceReached(Event):
     """A rare place was reached; `name` is counted over a sweep."""
 
     name: str

@@ -53,9 +53,9 @@ def reset_main(universe: Universe, group: str, topic: str, target: Target) -> Ma
                     by_time = {queue: await admin.offset_by_time(brokers[name], topic, queue.queue_id, then_ms) for queue in queues}
                 body = ResetBody(group, topic, tuple(_wanted(queues, ranges, target, by_time)))
                 await admin.reset(brokers[name], body)
-                universe.reached("progress reset", f"{name} {target}")
+                universe.record_reached("progress reset", f"{name} {target}")
         except LockstepError as error:
-            universe.reached("reset failed", f"{error!r:.120}")
+            universe.record_reached("reset failed", f"{error!r:.120}")
         return 0
 
     return main
@@ -93,9 +93,9 @@ def reset_twice_main(universe: Universe, broker: str, group: str, topic: str, sh
                 await asyncio.gather(*sent)
             finally:
                 endpoint.abort("the resets are done")
-            universe.reached("progress reset", f"{broker} {shares} of 1,000")
+            universe.record_reached("progress reset", f"{broker} {shares} of 1,000")
         except LockstepError as error:
-            universe.reached("reset failed", f"{error!r:.120}")
+            universe.record_reached("reset failed", f"{error!r:.120}")
         return 0
 
     return main
@@ -110,14 +110,14 @@ def delete_main(universe: Universe, topic: str) -> Main:
             gone = (await admin.route(topic)).layout.deletion
             brokers = sorted((broker for broker in await admin.brokers() if broker.registered), key=lambda broker: broker.name)
         except LockstepError as error:
-            universe.reached("delete failed", f"{error!r:.120}")
+            universe.record_reached("delete failed", f"{error!r:.120}")
             return 0
         for broker in brokers:
             try:
                 await admin.put_layout(broker, gone)
-                universe.reached("topic deleted", f"{topic} at {broker.name}")
+                universe.record_reached("topic deleted", f"{topic} at {broker.name}")
             except LockstepError as error:
-                universe.reached("delete failed", f"{broker.name}: {error!r:.120}")
+                universe.record_reached("delete failed", f"{broker.name}: {error!r:.120}")
         return 0
 
     return main
@@ -132,7 +132,7 @@ def recreate_main(universe: Universe, topic: str, queues: int) -> Main:
             try:
                 await instance.start()
                 layout = await create_topic(instance, topic, queues)
-                universe.reached("topic created again", f"layout {layout.version.counter}")
+                universe.record_reached("topic created again", f"layout {layout.version.counter}")
                 break
             except LockstepError:
                 await asyncio.sleep(RECREATE_TRY_S)
@@ -149,12 +149,12 @@ def first_sends_main(universe: Universe, topic: str) -> Main:
         body = f"{topic} at {name}".encode()
         header = to_plain(SendMessageHeader("prod", topic, 0, default_topic_queue_nums=1))
         try:
-            answer = await call(Host.current(), f"{address}:{BROKER_PORT}", RequestCode.SEND_MESSAGE, header, body, timeout_ms=3_000)
+            response = await call(Host.current(), f"{address}:{BROKER_PORT}", RequestCode.SEND_MESSAGE, header, body, timeout_ms=3_000)
         except LockstepError:
             return
-        if answer.code == ResponseCode.SUCCESS:
+        if response.code == ResponseCode.SUCCESS:
             queue = QueueKey("", name, topic, 0)
-            universe.history.append(FirstSendAcked(*universe.place(), queue, body))
+            universe.history.append(FirstSendAcked(*universe.origin(), queue, body))
 
     async def main(stop: asyncio.Event) -> int:
         await asyncio.gather(*(send(name, address) for name, address in universe.brokers.items()))
@@ -185,7 +185,7 @@ def strange_layouts_main(universe: Universe, name: str, topic: str) -> Main:
 def take_name_main(name: str, nameserver: str, seconds: float) -> Main:
     """Register another store under a broker's name, repeatedly, and respond when the nameserver checks that it lives."""
 
-    def answer(command: Command, endpoint: Endpoint) -> None:
+    def response(command: Command, endpoint: Endpoint) -> None:
         if not command.is_oneway:
             endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
 
@@ -197,7 +197,7 @@ def take_name_main(name: str, nameserver: str, seconds: float) -> Main:
         end = loop.time() + seconds
         while loop.time() < end:
             try:
-                endpoint = await connect(host, f"{nameserver}:{NAMESERVER_PORT}", handler=answer)
+                endpoint = await connect(host, f"{nameserver}:{NAMESERVER_PORT}", handler=response)
                 while loop.time() < end and not endpoint.closed:
                     await endpoint.request(RequestCode.REGISTER_BROKER, header, body, timeout_ms=3_000)
                     await asyncio.sleep(TAKE_TRY_S)

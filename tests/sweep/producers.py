@@ -4,14 +4,13 @@ import asyncio
 from collections import Counter
 from random import Random
 
-from lockstep.client import BatchSendError, LockstepError, Message, Producer, SendError, SendResult
-from lockstep.client import Outcome as SendOutcome
+from lockstep.client import BatchSendError, LockstepError, Message, Outcome, Producer, SendError, SendResult
 from lockstep.client.producer.config import Require
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from sweep.compressed import large
-from sweep.events import DelayedAcked, SendAcked, SendBegan, SendFailed
-from sweep.history import Outcome, QueueKey
+from sweep.events import DelayedSendAcked, SendAcked, SendBegan, SendFailed
+from sweep.history import QueueKey, SendOutcome
 from sweep.settings import TOPIC
 from sweep.universe import Main, Universe
 
@@ -67,7 +66,7 @@ class Sender:
         if self._sizes.random() < self._universe.setting.large_share:
             body = large(body, self._sizes)
         tags = "B" if self._random.random() < self._universe.setting.tag_b_share else "A"
-        self._universe.history.append(SendBegan(*self._universe.place(), body, key, topic, tags, delay_level))
+        self._universe.history.append(SendBegan(*self._universe.origin(), body, key, topic, tags, delay_level))
         if not self._universe.calm and self._extra.random() < self._universe.setting.poison_share:
             self._universe.poison[body] = None
         return Message(topic, body, tags=tags, sharding_key=key)
@@ -89,7 +88,7 @@ class Sender:
             self._failed(message, error)
             return
         queue = QueueKey("", result.queue.broker_name, result.queue.topic, result.queue.queue_id)
-        self._universe.history.append(DelayedAcked(*self._universe.place(), bytes(message.body), queue, result.status.value))
+        self._universe.history.append(DelayedSendAcked(*self._universe.origin(), bytes(message.body), queue, result.status.value))
 
     async def _batch(self, keys: list[str]) -> None:
         topic = self._topic()
@@ -113,12 +112,14 @@ class Sender:
     def _acked(self, message: Message, result: SendResult, require: Require) -> None:
         queue = QueueKey("", result.queue.broker_name, result.queue.topic, result.queue.queue_id)
         body, offset, status = bytes(message.body), result.queue_offset, result.status.value
-        self._universe.history.append(SendAcked(*self._universe.place(), body, queue, offset, status, require == "written"))
+        self._universe.history.append(SendAcked(*self._universe.origin(), body, queue, offset, status, require == "written"))
 
     def _failed(self, message: Message, error: Exception) -> None:
-        unknown = isinstance(error, SendError) and error.outcome is SendOutcome.UNKNOWN
-        outcome = Outcome.UNKNOWN if unknown else Outcome.NOT_STORED
-        self._universe.history.append(SendFailed(*self._universe.place(), bytes(message.body), outcome, f"{type(error).__name__}: {error}"))
+        unknown = isinstance(error, SendError) and error.outcome is Outcome.UNKNOWN
+        outcome = SendOutcome.UNKNOWN if unknown else SendOutcome.NOT_STORED
+        self._universe.history.append(
+            SendFailed(*self._universe.origin(), bytes(message.body), outcome, f"{type(error).__name__}: {error}")
+        )
 
 
 def producer_main(universe: Universe) -> Main:

@@ -22,19 +22,19 @@ from lockstep.client import (
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Process
 from sweep.events import (
-    CommitFailed,
-    Committed,
-    DoneSaid,
-    Polled,
+    PolledMessagesDone,
+    PollReturned,
     QueueGapSeen,
-    QueueGiven,
-    QueueTaken,
-    QueueUnassigned,
+    ReaderCommitFailed,
+    ReaderCommitted,
+    ReaderQueueAssigned,
+    ReaderQueuePaused,
+    ReaderQueueResumed,
+    ReaderQueueRevoked,
+    ReaderQueueUnassigned,
     ReaderStarted,
     ReaderStopped,
-    ReadingPaused,
-    ReadingResumed,
-    Sought,
+    SeekReturned,
 )
 from sweep.runner import Runner
 from sweep.settings import READERS, TOPIC
@@ -76,7 +76,7 @@ class PullRunner(Runner[PullConsumer]):
         """When it looks again which queues there are."""
 
     def _consumer(self) -> PullConsumer:
-        setting, random, begin = self._universe.setting, self._random, self._universe.begun[READERS]
+        setting, random, begin = self._universe.setting, self._random, self._universe.start_policies[READERS]
         self._reader, self._auto, self._over = self._universe.next_call(), random.random() < 0.5, False
         self._paused, self._choose_s = {}, 0.0
         self._each = self._manner.random() < setting.iterators_share
@@ -100,16 +100,16 @@ class PullRunner(Runner[PullConsumer]):
         def unassigned(queue: MessageQueue) -> None:
             universe = self._universe
             if queue in consumer.assignment():
-                universe.wrong("what was asked of a queue counts while it is assigned", f"{self._process}: {queue}")
-            universe.history.append(QueueUnassigned(*universe.place(self._process), reader, self._key(queue)))
+                universe.record_violation("what was asked of a queue counts while it is assigned", f"{self._process}: {queue}")
+            universe.history.append(ReaderQueueUnassigned(*universe.origin(self._process), reader, self._key(queue)))
             forget(queue)
 
         consumer._polls.unassigned = unassigned  # type: ignore[method-assign]
         return consumer
 
     async def _start(self, consumer: PullConsumer) -> bool:
-        universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[READERS]
-        started = ReaderStarted(*universe.place(), self._reader, READERS, TOPIC, setting.by_hand, self._auto)
+        universe, setting, begin = self._universe, self._universe.setting, self._universe.start_policies[READERS]
+        started = ReaderStarted(*universe.origin(), self._reader, READERS, TOPIC, setting.by_hand, self._auto)
         tags = "*" if setting.by_hand else setting.reader_expression
         universe.history.append(replace(started, expression=tags, each=self._each, where=begin.where.name, since_t=begin.t))
         try:
@@ -117,8 +117,8 @@ class PullRunner(Runner[PullConsumer]):
                 await consumer.assign(self._mine)
             await consumer.start()
         except LockstepError as error:
-            universe.reached(f"reader's start refused: {type(error).__name__}")
-            universe.history.append(ReaderStopped(*universe.place(), self._reader))
+            universe.record_reached(f"reader's start refused: {type(error).__name__}")
+            universe.history.append(ReaderStopped(*universe.origin(), self._reader))
             return False
         return True
 
@@ -137,18 +137,18 @@ class PullRunner(Runner[PullConsumer]):
         if isinstance(consumer.failure, SubscriptionConflictError | DuplicateClientIdError):
             universe.consumer_died(consumer.failure)
         elif consumer.failure is not None:
-            universe.wrong("a consumer lives", f"{self._process}: {consumer.failure!r}")
-        universe.history.append(ReaderStopped(*universe.place(), self._reader))
+            universe.record_violation("a consumer lives", f"{self._process}: {consumer.failure!r}")
+        universe.history.append(ReaderStopped(*universe.origin(), self._reader))
 
     def _event(self, event: ConsumerEvent) -> None:
         universe = self._universe
-        if universe.over:
+        if universe.is_over:
             return
-        place, queue = universe.place(self._process), self._key(event.queue)
+        place, queue = universe.origin(self._process), self._key(event.queue)
         if isinstance(event, QueueAssigned):
-            universe.history.append(QueueGiven(*place, self._reader, queue, event.generation or 0, event.offset))
+            universe.history.append(ReaderQueueAssigned(*place, self._reader, queue, event.generation or 0, event.offset))
         elif isinstance(event, QueueRevoked):
-            universe.history.append(QueueTaken(*place, self._reader, queue, event.generation or 0))
+            universe.history.append(ReaderQueueRevoked(*place, self._reader, queue, event.generation or 0))
         elif isinstance(event, QueueGap):
             universe.history.append(QueueGapSeen(*place, queue, event.first, event.end))
 
@@ -162,7 +162,7 @@ class PullRunner(Runner[PullConsumer]):
                 await self._choose(consumer)
                 await self._fidget(consumer)
             except LockstepError as error:
-                self._universe.reached(f"reader refused: {type(error).__name__}", str(error))
+                self._universe.record_reached(f"reader refused: {type(error).__name__}", str(error))
                 await asyncio.sleep(0.05)
             try:
                 if self._each:
@@ -172,7 +172,7 @@ class PullRunner(Runner[PullConsumer]):
             except LockstepError as error:
                 told = error is consumer.failure or (isinstance(error, StateError) and not self._each)
                 if consumer.state is ConsumerState.RUNNING or not told:
-                    self._universe.wrong("a poll raises only what has ended its consumer", f"{self._process}: {error!r}")
+                    self._universe.record_violation("a poll raises only what has ended its consumer", f"{self._process}: {error!r}")
                 return
             share = COMMIT_SHARE / 10 if self._auto else 1.0 if self._universe.calm else COMMIT_SHARE
             if consumer.state is ConsumerState.RUNNING and self._random.random() < share:
@@ -206,33 +206,33 @@ class PullRunner(Runner[PullConsumer]):
                         return
                     self._goes_on()
                 if consumer.state is ConsumerState.RUNNING:
-                    universe.wrong("an `async for` goes on until its consumer is stopped", f"{self._process}")
-                universe.reached("async for ended by a stop")
+                    universe.record_violation("an `async for` goes on until its consumer is stopped", f"{self._process}")
+                universe.record_reached("async for ended by a stop")
 
     def _goes_on(self) -> None:
         """Record that with auto-commit the messages before the next poll are done."""
         if self._auto:
-            self._universe.history.append(DoneSaid(*self._universe.place(), self._reader, "poll"))
+            self._universe.history.append(PolledMessagesDone(*self._universe.origin(), self._reader, "poll"))
 
     def _given(self, consumer: PullConsumer, batch: list[MessageExt]) -> None:
         universe = self._universe
         if batch:
             queues = list(dict.fromkeys(MessageQueue(each.topic, each.broker_name, each.queue_id) for each in batch))
             if len(queues) > 1:
-                universe.wrong("a poll gives messages of one queue", f"{self._process}: {queues}")
+                universe.record_violation("a poll gives messages of one queue", f"{self._process}: {queues}")
             assigned = consumer.state is not ConsumerState.RUNNING or queues[0] in consumer.assignment()
             given = tuple((each.queue_offset, each.body) for each in batch)
-            universe.history.append(Polled(*universe.place(), self._reader, self._key(queues[0]), given, assigned))
+            universe.history.append(PollReturned(*universe.origin(), self._reader, self._key(queues[0]), given, assigned))
 
     async def _commit(self, consumer: PullConsumer) -> None:
         universe = self._universe
-        universe.history.append(DoneSaid(*universe.place(), self._reader, "commit"))
+        universe.history.append(PolledMessagesDone(*universe.origin(), self._reader, "commit"))
         try:
             await consumer.commit()
         except LockstepError as error:
-            universe.history.append(CommitFailed(*universe.place(), self._reader, isinstance(error, StaleEpochError), str(error)))
+            universe.history.append(ReaderCommitFailed(*universe.origin(), self._reader, isinstance(error, StaleEpochError), str(error)))
         else:
-            universe.history.append(Committed(*universe.place(), self._reader))
+            universe.history.append(ReaderCommitted(*universe.origin(), self._reader))
 
     # ------------------------------------------------------------------------------------------------- queues, seeks, pauses
 
@@ -254,7 +254,7 @@ class PullRunner(Runner[PullConsumer]):
         """Record that queues are not paused any more."""
         for queue in queues:
             del self._paused[queue]
-            self._universe.history.append(ReadingResumed(*self._universe.place(), self._reader, self._key(queue)))
+            self._universe.history.append(ReaderQueueResumed(*self._universe.origin(), self._reader, self._key(queue)))
 
     async def _fidget(self, consumer: PullConsumer) -> None:
         universe, random = self._universe, self._random
@@ -268,7 +268,7 @@ class PullRunner(Runner[PullConsumer]):
             queue = random.choice(queues)
             consumer.pause(queue)
             self._paused[queue] = None
-            universe.history.append(ReadingPaused(*universe.place(), self._reader, self._key(queue)))
+            universe.history.append(ReaderQueuePaused(*universe.origin(), self._reader, self._key(queue)))
         if random.random() < SEEK_SHARE:
             await self._seek(consumer, random.choice(queues))
 
@@ -287,4 +287,4 @@ class PullRunner(Runner[PullConsumer]):
             await consumer.seek(queue, max(0, at - step) if how == "back" else at + step)
         offset = consumer.position(queue)
         assert offset is not None
-        self._universe.history.append(Sought(*self._universe.place(), self._reader, self._key(queue), offset))
+        self._universe.history.append(SeekReturned(*self._universe.origin(), self._reader, self._key(queue), offset))

@@ -17,46 +17,46 @@ from sweep.events import (
     CallEnded,
     ClassicLocked,
     ClassicUnlocked,
-    CommitAnswered,
-    CommitFailed,
+    CommitResponded,
     CommitSent,
-    Committed,
+    ConcurrentCallBegan,
+    ConcurrentCallEnded,
     ConsumerStarted,
     ConsumerStopped,
     CopyStored,
-    DeadLetterAnswered,
-    DelayedWritten,
+    DeadLetterResponded,
+    DelayedSendWritten,
     Fault,
-    FrameAnswered,
-    GrantAnswered,
+    FrameResponded,
     LeaveSent,
+    LockGranted,
     MemberAssigned,
-    MemberCalled,
-    MemberReturned,
+    MemberCallBegan,
+    MemberCallEnded,
     MemberStarted,
     MemberStopped,
+    MessageStored,
     PauseBegan,
-    Polled,
+    PollReturned,
     ProcessEnded,
-    ProgressAnswered,
     ProgressReset,
+    ProgressResponded,
     PullReceived,
     QueueFreeSent,
     QueueGapSeen,
-    QueueGiven,
-    QueueTaken,
+    ReaderCommitFailed,
+    ReaderCommitted,
+    ReaderQueueAssigned,
+    ReaderQueuePaused,
+    ReaderQueueRevoked,
     ReaderStarted,
-    ReadingPaused,
     ResetSent,
-    SendBackAnswered,
+    SeekReturned,
+    SendBackResponded,
     ServerFailed,
     SessionBound,
-    SharedCallBegan,
-    SharedCallEnded,
-    Sought,
-    Stored,
 )
-from sweep.history import Answer, CallResult, E, History, QueueKey, Reached
+from sweep.history import CallResult, E, History, ItemVerdict, PlaceReached, QueueKey
 from sweep.journal import LogRecorder
 
 Count = Callable[[History, LogRecorder], int]
@@ -79,7 +79,7 @@ def _events(kind: type[E], counts: Callable[[E], bool] = lambda _: True) -> Coun
 
 def _named(*names: str) -> Count:
     """Places that the tap or the workload names itself."""
-    return _events(Reached, lambda event: event.name in names)
+    return _events(PlaceReached, lambda event: event.name in names)
 
 
 def _lost(name: str) -> Count:
@@ -100,7 +100,7 @@ def _grace_used(history: History) -> int:
     for event in history:
         if isinstance(event, SessionBound):
             bound[event.session, event.broker] = event.number
-        elif isinstance(event, GrantAnswered) and event.renewal and event.session is not None:
+        elif isinstance(event, LockGranted) and event.renewal and event.session is not None:
             number = bound.get((event.session, event.queue.broker), 1)
             if number > 1:
                 came.add((event.session, event.queue.broker, number))
@@ -111,8 +111,8 @@ def _late_offers(history: History) -> int:
     """LOCKs that brought an unconfirmed result of a call that had ended when its connection was gone, and that was accepted."""
     taken: dict[QueueKey, int] = {}
     found = 0
-    for event in history.of(CommitAnswered):
-        if event.answer is Answer.OK and event.offset is not None:
+    for event in history.of(CommitResponded):
+        if event.verdict is ItemVerdict.OK and event.offset is not None:
             found += event.by == "LOCK" and event.offset > taken.get(event.queue, event.offset)
             taken[event.queue] = event.offset
     return found
@@ -136,7 +136,7 @@ def _epoch_raised_by_restart(history: History) -> int:
     """Grants under a later term than the queue's last one."""
     terms: dict[QueueKey, int] = {}
     found = 0
-    for grant in history.of(GrantAnswered):
+    for grant in history.of(LockGranted):
         term = grant.epoch >> 32
         found += terms.get(grant.queue, term) < term
         terms[grant.queue] = term
@@ -169,7 +169,7 @@ def _lapsed(history: History) -> int:
         if isinstance(event, ClassicLocked) and event.granted:
             found += last.get(event.queue, event.client_id) != event.client_id
             last[event.queue] = event.client_id
-        elif isinstance(event, ClassicUnlocked | GrantAnswered):
+        elif isinstance(event, ClassicUnlocked | LockGranted):
             last.pop(event.queue, None)
     return found
 
@@ -186,11 +186,11 @@ def _repeats(history: History) -> int:
     """Frames that were answered with the place that they had got before, or as known while their place is not."""
     seen: dict[tuple[str, int, int], int] = {}
     found = 0
-    for answer in history.of(FrameAnswered):
-        place = (answer.queue.broker, answer.position, answer.process)
-        found += answer.code == ResponseCode.DUPLICATE or seen.get(place, answer.request) != answer.request
-        if answer.position >= 0:
-            seen[place] = answer.request
+    for event in history.of(FrameResponded):
+        place = (event.queue.broker, event.position, event.process)
+        found += event.code == ResponseCode.DUPLICATE or seen.get(place, event.request) != event.request
+        if event.position >= 0:
+            seen[place] = event.request
     return found
 
 
@@ -228,26 +228,26 @@ def _dead_letters(history: History, *, ordered: bool) -> int:
 
 
 def _retries_done(history: History) -> int:
-    calls = {call.call: call for call in history.of(SharedCallBegan)}
-    return sum(each.retries > 0 for end in history.of(SharedCallEnded) for each in calls[end.call].given[: end.done])
+    calls = {call.call: call for call in history.of(ConcurrentCallBegan)}
+    return sum(each.retries > 0 for end in history.of(ConcurrentCallEnded) for each in calls[end.call].given[: end.done])
 
 
 def _partly_done(history: History) -> int:
-    calls = {call.call: call for call in history.of(SharedCallBegan)}
-    ends = history.of(SharedCallEnded)
+    calls = {call.call: call for call in history.of(ConcurrentCallBegan)}
+    ends = history.of(ConcurrentCallEnded)
     return sum(0 < end.done < len(calls[end.call].given) for end in ends if end.result is CallResult.SUCCESS)
 
 
 def _delivered(history: History) -> int:
-    delayed = {event.body: None for event in history.of(DelayedWritten)}
-    return sum(stored.body in delayed for stored in history.of(Stored))
+    delayed = {event.body: None for event in history.of(DelayedSendWritten)}
+    return sum(stored.body in delayed for stored in history.of(MessageStored))
 
 
 def _passed_on(history: History, *, renewed: bool) -> int:
     """Queues in which another client continues after the one before: in the same generation, or in a new one."""
-    last: dict[QueueKey, ProgressAnswered] = {}
+    last: dict[QueueKey, ProgressResponded] = {}
     found = 0
-    for event in history.of(ProgressAnswered):
+    for event in history.of(ProgressResponded):
         before = last.get(event.queue)
         if before is not None and before.client != event.client:
             found += (event.generation > before.generation) == renewed
@@ -262,7 +262,7 @@ def _moved(history: History) -> int:
     """Queues that were given to a reader of another process than had them last."""
     last: dict[QueueKey, int] = {}
     found = 0
-    for event in history.of(QueueGiven):
+    for event in history.of(ReaderQueueAssigned):
         found += last.get(event.queue, event.process) != event.process
         last[event.queue] = event.process
     return found
@@ -276,7 +276,7 @@ def _polled_again(history: History, *, after_a_crash: bool) -> int:
     for event in history:
         if isinstance(event, ProcessEnded) and event.how != "exit":
             dead.add(event.process)
-        elif isinstance(event, Polled):
+        elif isinstance(event, PollReturned):
             for offset, body in event.messages:
                 before = first.setdefault((event.queue, offset, body), event.process)
                 found += before != event.process and (before in dead) == after_a_crash
@@ -295,11 +295,11 @@ def _sought(history: History, *, held: bool) -> int:
     having: set[tuple[int, QueueKey]] = set()
     found = 0
     for event in history:
-        if isinstance(event, QueueGiven):
+        if isinstance(event, ReaderQueueAssigned):
             having.add((event.reader, event.queue))
-        elif isinstance(event, QueueTaken):
+        elif isinstance(event, ReaderQueueRevoked):
             having.discard((event.reader, event.queue))
-        elif isinstance(event, Sought):
+        elif isinstance(event, SeekReturned):
             found += ((event.reader, event.queue) in having) == held
     return found
 
@@ -310,16 +310,16 @@ def _left_out(history: History) -> int:
     due: dict[tuple[int, QueueKey], int] = {}
     found = 0
     for event in history:
-        if isinstance(event, QueueGiven | Sought):
+        if isinstance(event, ReaderQueueAssigned | SeekReturned):
             due[event.reader, event.queue] = event.offset
-        elif isinstance(event, Polled) and event.reader in filtered:
+        elif isinstance(event, PollReturned) and event.reader in filtered:
             for offset, _body in event.messages:
                 found += offset > due.get((event.reader, event.queue), offset)
                 due[event.reader, event.queue] = offset + 1
     return found
 
 
-def _of_readers(kind: type[Polled] | type[QueueGiven], which: Callable[[ReaderStarted], bool]) -> Count:
+def _of_readers(kind: type[PollReturned] | type[ReaderQueueAssigned], which: Callable[[ReaderStarted], bool]) -> Count:
     """Events of those readers."""
 
     def count(history: History) -> int:
@@ -337,8 +337,8 @@ def _gaps_of_readers(history: History) -> int:
 def _large(history: History) -> int:
     """Large bodies that were given to a consumer of any kind."""
     found = sum(len(body) >= LARGE_BYTES for call in history.of(CallBegan) for _, body in call.messages)
-    found += sum(len(each.body) >= LARGE_BYTES for call in history.of(SharedCallBegan) for each in call.given)
-    return found + sum(len(body) >= LARGE_BYTES for poll in history.of(Polled) for _, body in poll.messages)
+    found += sum(len(each.body) >= LARGE_BYTES for call in history.of(ConcurrentCallBegan) for each in call.given)
+    return found + sum(len(body) >= LARGE_BYTES for poll in history.of(PollReturned) for _, body in poll.messages)
 
 
 # ---------------------------------------------------------------------------------------------------------- broadcasting groups
@@ -362,14 +362,14 @@ def _member_continues(history: History, how: str) -> int:
 
 def _member_repeats(history: History) -> int:
     """Calls that are given messages which another process of that machine has handled."""
-    calls: dict[int, MemberCalled] = {}
+    calls: dict[int, MemberCallBegan] = {}
     handled: dict[tuple[str, QueueKey, int, bytes], int] = {}
     found = 0
     for event in history:
-        if isinstance(event, MemberCalled):
+        if isinstance(event, MemberCallBegan):
             calls[event.call] = event
             found += any(handled.get((event.machine, event.queue, *one), event.process) != event.process for one in event.messages)
-        elif isinstance(event, MemberReturned) and event.result is CallResult.SUCCESS:
+        elif isinstance(event, MemberCallEnded) and event.result is CallResult.SUCCESS:
             call = calls[event.call]
             handled.update({(call.machine, call.queue, *one): call.process for one in call.messages})
     return found
@@ -379,7 +379,7 @@ def _failed_in_order(history: History) -> int:
     """Failed calls of ordered listeners."""
     ordered = {started.group for started in history.of(MemberStarted) if started.ordered}
     failed = (CallResult.SUSPEND, CallResult.ERROR)
-    return sum(end.queue.group in ordered and end.result in failed for end in history.of(MemberReturned))
+    return sum(end.queue.group in ordered and end.result in failed for end in history.of(MemberCallEnded))
 
 
 def _member_went_back(history: History) -> int:
@@ -390,7 +390,9 @@ def _member_went_back(history: History) -> int:
 REACH: dict[str, Count] = {
     "grace used: renewed on a new connection": _computed(_grace_used),
     "result offered late and accepted": _computed(_late_offers),
-    "late result accepted, queue another's": _events(CommitAnswered, lambda one: one.by == "LOCK" and one.answer is Answer.NOT_YOURS),
+    "late result accepted, queue another's": _events(
+        CommitResponded, lambda one: one.by == "LOCK" and one.verdict is ItemVerdict.NOT_YOURS
+    ),
     "QUEUE_FREE pushed": _events(QueueFreeSent),
     "NOT_YOURS answered": _named("LOCK answered not yours"),
     "STALE answered to LOCK or SYNC": _named("LOCK answered stale", "SYNC answered stale"),
@@ -421,7 +423,7 @@ REACH: dict[str, Count] = {
     "classic lock refused": _events(ClassicLocked, lambda lock: not lock.granted),
     "classic lock taken over when it had lapsed": _computed(_lapsed),
     "written only, and taken by a power cut": _computed(_written_lost),
-    "offset without an epoch refused": _events(CommitAnswered, lambda one: one.by == "UPDATE" and one.answer is Answer.REFUSED),
+    "offset without an epoch refused": _events(CommitResponded, lambda one: one.by == "UPDATE" and one.verdict is ItemVerdict.REFUSED),
     "cancellation defied": _events(CallEnded, lambda end: end.result is CallResult.DEFIED),
     "leave before drain": _computed(_leave_before_drain),
     "call given up at its drain limit": _logged("call.given_up"),
@@ -438,7 +440,7 @@ REACH: dict[str, Count] = {
     "snapshot ignored": _computed(_snapshots_ignored),
     "consumer stopped in order": _events(ConsumerStopped),
     # concurrent groups, delays, dead letters
-    "sent back": _events(SendBackAnswered, lambda answer: answer.code == ResponseCode.SUCCESS),
+    "sent back": _events(SendBackResponded, lambda event: event.code == ResponseCode.SUCCESS),
     "send back failed, called again here": _logged("send_back.later"),
     "answer of a send back lost": _lost("SEND_MSG_BACK"),
     "retry handled": _computed(_retries_done),
@@ -448,7 +450,7 @@ REACH: dict[str, Count] = {
     "dead-lettered, ordered": _computed(partial(_dead_letters, ordered=True)),
     "dead letter could not be written": _logged("dead_letter.failed"),
     "answer of a dead letter lost": _lost("DEAD_LETTER"),
-    "dead letter of a lost epoch": _events(DeadLetterAnswered, lambda answer: answer.code == ResponseCode.STALE_EPOCH),
+    "dead letter of a lost epoch": _events(DeadLetterResponded, lambda event: event.code == ResponseCode.STALE_EPOCH),
     "delayed message delivered": _computed(_delivered),
     "answer of a delayed send lost": _lost("a delayed send"),
     "possible duplicate: delayed": _computed(delays.possible_duplicates),
@@ -469,19 +471,19 @@ REACH: dict[str, Count] = {
     "pull: queue moved between members": _computed(_moved),
     "pull: polled again after a crash": _computed(partial(_polled_again, after_a_crash=True)),
     "pull: polled again by another member": _computed(partial(_polled_again, after_a_crash=False)),
-    "pull: commit() returned": _events(Committed),
-    "pull: commit() came too late, and was told": _events(CommitFailed, lambda failed: failed.stale),
-    "pull: commit() without an answer": _events(CommitFailed, lambda failed: not failed.stale),
+    "pull: commit() returned": _events(ReaderCommitted),
+    "pull: commit() came too late, and was told": _events(ReaderCommitFailed, lambda failed: failed.stale),
+    "pull: commit() without an answer": _events(ReaderCommitFailed, lambda failed: not failed.stale),
     "pull: a commit went back": _computed(_reset_by_readers),
     "pull: seek of a queue that is held": _computed(partial(_sought, held=True)),
     "pull: seek of a queue that is not held yet": _computed(partial(_sought, held=False)),
-    "pull: queue paused": _events(ReadingPaused),
+    "pull: queue paused": _events(ReaderQueuePaused),
     "pull: queues by hand": _events(ReaderStarted, lambda reader: reader.by_hand),
-    "pull: read by async for": _of_readers(Polled, lambda reader: reader.each),
+    "pull: read by async for": _of_readers(PollReturned, lambda reader: reader.each),
     "pull: async for ended by a stop": _named("async for ended by a stop"),
     "pull: left out by tags": _computed(_left_out),
     "pull: gap told": _computed(_gaps_of_readers),
-    "pull: queue of a group that began late": _of_readers(QueueGiven, lambda reader: reader.where != "FIRST_OFFSET"),
+    "pull: queue of a group that began late": _of_readers(ReaderQueueAssigned, lambda reader: reader.where != "FIRST_OFFSET"),
     "compressed bodies sent": _named("compressed bodies sent"),
     "compressed message given": _computed(_large),
     "compressed message copied": _events(CopyStored, lambda copy: len(copy.body) >= LARGE_BYTES),

@@ -18,7 +18,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
 from lockstep.testing.simulated import BROKER_PORT
 from lockstep.testing.simulation.process import EPOCH_S
-from sweep.events import CopyStored, LayoutInForce, LayoutsRead, ReadingEnded, Stored
+from sweep.events import CopyStored, LayoutInForce, LayoutsRead, MessageStored, ReadingEnded
 from sweep.history import Event, QueueKey
 from sweep.settings import MAILING
 from sweep.universe import Universe
@@ -38,16 +38,16 @@ async def read_everything(universe: Universe) -> None:
             endpoint = await connect(Host.current(), f"{address}:{BROKER_PORT}", timeout_ms=TIMEOUT_MS)
             try:
                 for topic in (*universe.setting.topics, *_copies(universe)):
-                    answer = await endpoint.request(RequestCode.TOPIC_OFFSETS, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
-                    if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic not in universe.setting.topics:
+                    response = await endpoint.request(RequestCode.TOPIC_OFFSETS, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
+                    if response.code == ResponseCode.TOPIC_NOT_EXIST and topic not in universe.setting.topics:
                         continue
-                    for at in decode_body(TopicOffsets, answer.body).queues:
+                    for at in decode_body(TopicOffsets, response.body).queues:
                         await _read_queue(universe, endpoint, QueueKey("", name, topic, at.queue_id), at)
             finally:
                 endpoint.abort("read")
                 await endpoint.wait_closed()
         except LockstepError as error:
-            universe.wrong("every log can be read", f"{name}: {error!r}")
+            universe.record_violation("every log can be read", f"{name}: {error!r}")
 
 
 async def _read_layouts(universe: Universe) -> None:
@@ -55,15 +55,15 @@ async def _read_layouts(universe: Universe) -> None:
     try:
         registered = {broker.name for broker in await admin.brokers() if broker.registered}
         if away := sorted(set(universe.brokers) - registered):
-            universe.wrong("every broker is registered", f"not registered after the calm: {away}")
+            universe.record_violation("every broker is registered", f"not registered after the calm: {away}")
         topics = await admin.topics()
         for topic in topics:
             layout = (await admin.route(topic)).layout
             counts = tuple((name, layout.read_count(name)) for name in layout.read_brokers)
-            universe.history.append(LayoutInForce(*universe.place(), topic, counts))
-        universe.history.append(LayoutsRead(*universe.place(), universe.setting.topics_max))
+            universe.history.append(LayoutInForce(*universe.origin(), topic, counts))
+        universe.history.append(LayoutsRead(*universe.origin(), universe.setting.topics_max))
     except LockstepError as error:
-        universe.wrong("every layout can be read", repr(error))
+        universe.record_violation("every layout can be read", repr(error))
 
 
 def _copies(universe: Universe) -> list[str]:
@@ -80,27 +80,27 @@ async def _read_queue(universe: Universe, endpoint: Endpoint, queue: QueueKey, a
         header = PullHeader(
             GROUP, queue.topic, at.queue_id, offset, max_msg_nums=COUNT_MAX, sys_flag=SUBSCRIPTION, subscription="*", expression_type="TAG"
         )
-        answer = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=TIMEOUT_MS)
-        if answer.code == ResponseCode.SYSTEM_BUSY and universe.loop.now < give_up_s:
+        response = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=TIMEOUT_MS)
+        if response.code == ResponseCode.SYSTEM_BUSY and universe.loop.now < give_up_s:
             await asyncio.sleep(BUSY_S)  # an entry is compared with the log
             continue
-        if answer.code == ResponseCode.PULL_OFFSET_MOVED and universe.setting.log_bytes_max is not None:
-            following = from_plain(PullReply, answer.fields).next_begin_offset
+        if response.code == ResponseCode.PULL_OFFSET_MOVED and universe.setting.log_bytes_max is not None:
+            following = from_plain(PullReply, response.fields).next_begin_offset
             if following > offset:  # retention has removed it since the offsets were asked for
                 first = offset = following
                 continue
-        if answer.code != ResponseCode.SUCCESS:
-            universe.wrong("every log can be read", f"{queue} at {offset} of {at.max_offset}: {answer.code} {answer.remark}")
+        if response.code != ResponseCode.SUCCESS:
+            universe.record_violation("every log can be read", f"{queue} at {offset} of {at.max_offset}: {response.code} {response.remark}")
             return
-        for message in decode_messages(bytes(answer.body), queue.broker):
+        for message in decode_messages(bytes(response.body), queue.broker):
             universe.history.append(_found(universe, queue, message))
-        offset = from_plain(PullReply, answer.fields).next_begin_offset
+        offset = from_plain(PullReply, response.fields).next_begin_offset
     if queue.topic in universe.setting.topics:
-        universe.history.append(ReadingEnded(*universe.place(), queue, first, at.max_offset))
+        universe.history.append(ReadingEnded(*universe.origin(), queue, first, at.max_offset))
 
 
 def _found(universe: Universe, queue: QueueKey, message: MessageExt) -> Event:
-    place = (*universe.place(), queue, message.queue_offset, message.body)
+    place = (*universe.origin(), queue, message.queue_offset, message.body)
     if queue.topic in universe.setting.topics:
-        return Stored(*place, message.sharding_key, message.stored_ms / 1_000 - EPOCH_S)
+        return MessageStored(*place, message.sharding_key, message.stored_ms / 1_000 - EPOCH_S)
     return CopyStored(*place, message.reconsume_times, message.all_properties.get(ORIGIN_MESSAGE_ID, ""))

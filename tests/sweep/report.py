@@ -6,7 +6,7 @@ from typing import Any
 
 from sweep.events import CallBegan, Fault, ProcessEnded, SendAcked
 from sweep.reach import COUNTED_SEEDS_MIN, reached, unreached
-from sweep.run import Outcome
+from sweep.run import RunResult
 from sweep.worlds import WORLDS
 
 SHOWN_MAX = 5
@@ -30,7 +30,7 @@ class Summary:
     digest: str
 
 
-def summary(outcome: Outcome, cpu_s: float) -> Summary:
+def summary(outcome: RunResult, cpu_s: float) -> Summary:
     history = outcome.history
     ended = Counter(event.how for event in history.of(ProcessEnded))
     return Summary(

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from io import StringIO
 
 from lockstep.testing.simulation import SimFiles
-from sweep.begins import begin_one
 from sweep.checkers import CHECKERS
 from sweep.checkers.violation import Violation
 from sweep.classic_consumer import classic_main
 from sweep.consumer_process import consumer_main
-from sweep.events import Calm
+from sweep.events import CalmBegan
 from sweep.faults import FAULTS
 from sweep.history import History
 from sweep.journal import LogRecorder
+from sweep.late_groups import start_next_group
 from sweep.operators import OPERATOR, recreate_main
 from sweep.producers import producer_main
 from sweep.reading import read_everything
@@ -29,7 +29,7 @@ from sweep.services import creator_main, make_broker, make_nameserver
 from sweep.settings import Setting
 from sweep.storm import Storm
 from sweep.universe import Universe
-from sweep.waiting import behind, sends_ended
+from sweep.waiting import check_sends_recover, unconsumed
 
 CREATED_WITHIN_S = 30.0
 CALM_SENDING_S = 20.0
@@ -46,7 +46,7 @@ DEATH_CHECK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """The result of one universe."""
 
     setting: Setting
@@ -67,26 +67,26 @@ class Run:
         self.loop = self.universe.loop
         self._add_programs()
         self.storm = Storm(self.universe, FAULTS)
-        self.universe.failed = self.storm.exited
+        self.universe.on_server_exit = self.storm.exited
         if setting.late_chance:
-            self.storm.note("late", "", f"{setting.late_chance} of all segments")
+            self.storm.record_fault("late", "", f"{setting.late_chance} of all segments")
 
     def _add_programs(self) -> None:
         setting, universe = self.setting, self.universe
         for address in universe.nameservers:
-            universe.add(make_nameserver(universe, address), "nameserver")
+            universe.add_program(make_nameserver(universe, address), "nameserver")
         for name, address in universe.brokers.items():
             disk = SimFiles(f"{setting.seed}/{name}", short_writes=setting.short_writes, cached_reads=setting.cached_reads)
             self.loop.machine(address, disk=disk)
-            universe.add(make_broker(universe, name, address), "broker")
+            universe.add_program(make_broker(universe, name, address), "broker")
         for address in universe.consumers:
-            universe.add(universe.program(address, consumer_main(universe)), "consumer")
+            universe.add_program(universe.program(address, consumer_main(universe)), "consumer")
         for address in universe.classics:
-            universe.add(universe.program(address, classic_main(universe, setting.groups[-1])), "consumer")
+            universe.add_program(universe.program(address, classic_main(universe, setting.groups[-1])), "consumer")
         for address in universe.producers:
-            universe.add(universe.program(address, producer_main(universe)), "producer")
+            universe.add_program(universe.program(address, producer_main(universe)), "producer")
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         """Run the whole universe. Errors of the simulator itself are raised; errors of the cluster are violations."""
         universe = self.universe
         with universe.log.attached(), redirect_stderr(StringIO()):  # servers report there why they end
@@ -95,15 +95,15 @@ class Run:
                 self.storm.run()
                 self._calm()
                 self._live()
-                if not universe.wrongs:
+                if not universe.violations:
                     self.loop.run_until_complete(read_everything(universe))
                 violations = self._check()
             finally:
-                universe.over = True
+                universe.is_over = True
                 now, steps, digest = self.loop.now, self.loop.steps, self.loop.digest()
                 self.loop.kill_all()
                 self.loop.close()
-        return Outcome(self.setting, universe.history, violations, now, steps, digest, universe.log)
+        return RunResult(self.setting, universe.history, violations, now, steps, digest, universe.log)
 
     def wait(self, seconds: float) -> None:
         self.loop.run_until(self.loop.now + seconds)
@@ -135,8 +135,8 @@ class Run:
         universe = self.universe
         self.storm.end()
         universe.calm = True
-        universe.aims.clear()
-        while begin_one(universe) is not None:
+        universe.call_faults.clear()
+        while start_next_group(universe) is not None:
             pass
         for address in (*universe.servers, *universe.clients):
             universe.resume(address)
@@ -145,7 +145,7 @@ class Run:
             universe.kill(OPERATOR, power=True)
             self._recreate()
             self.loop.at(self.loop.now + RECREATED_AGAIN_S, self._recreate)
-        universe.history.append(Calm(self.loop.now, "", 0))
+        universe.history.append(CalmBegan(self.loop.now, "", 0))
 
     def _recreate(self) -> None:
         for topic in self.setting.topics[1:]:
@@ -160,16 +160,16 @@ class Run:
             self._begin_consumers_anew()
         while self.loop.now < calm_s + CONSUMED_WITHIN_S:
             self._wait_alive(LOOK_S)
-            if self._all_ended() and not behind(universe):
-                universe.reached("all consumed", f"{self.loop.now - calm_s:.0f} s after the calm")
+            if self._all_ended() and not unconsumed(universe):
+                universe.record_reached("all consumed", f"{self.loop.now - calm_s:.0f} s after the calm")
                 break
         else:
             if not self._all_ended():
                 still = [address for address in universe.producers if universe.alive(address)]
-                universe.wrong("sends end", f"producers {still} still run")
-            left = "; ".join(behind(universe)) or "everything is consumed"
-            universe.wrong("every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {left}")
-        sends_ended(universe, calm_s)
+                universe.record_violation("sends end", f"producers {still} still run")
+            left = "; ".join(unconsumed(universe)) or "everything is consumed"
+            universe.record_violation("every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {left}")
+        check_sends_recover(universe, calm_s)
 
     def _begin_consumers_anew(self) -> None:
         """Restart each group's consumer: a listener that commits by hand commits with its next call, and no call follows any more."""
@@ -190,7 +190,7 @@ class Run:
         return not any(self.universe.alive(address) for address in self.universe.producers)
 
     def _check(self) -> list[Violation]:
-        found = list(self.universe.wrongs)
+        found = list(self.universe.violations)
         found += [Violation("no error is left unhandled", error.t, str(error)) for error in self.loop.errors]
         checked = CHECKERS if self.setting.checked is None else self.setting.checked
         for family in checked:

@@ -42,7 +42,7 @@ class Runner(ABC, Generic[ConsumerT]):
 
     async def run(self) -> None:
         while not self._stop.is_set():
-            if self._group not in self._universe.begun:
+            if self._group not in self._universe.start_policies:
                 await asyncio.sleep(BEGIN_LOOK_S)
                 continue
             consumer = self._consumer()

@@ -11,7 +11,7 @@ from lockstep.testing.simulation import SimulationStuckError
 from sweep.faults import every_fault
 from sweep.mutants import MUTANTS, switched_off
 from sweep.report import Summary, Total, crashed, summary, told
-from sweep.run import Outcome, Run
+from sweep.run import Run, RunResult
 from sweep.worlds import draw
 
 WORKERS = 2
@@ -29,7 +29,7 @@ def _cpu_s() -> float:
     return used.user + used.system
 
 
-def run_one(seed: int, world: str | None, *, story: bool = False, trace: bool = False, storm_s: float | None = None) -> Outcome:
+def run_one(seed: int, world: str | None, *, story: bool = False, trace: bool = False, storm_s: float | None = None) -> RunResult:
     """Run one universe. The garbage collector is disabled meanwhile, which saves a fifth of the time."""
     collects = gc.isenabled()
     gc.disable()
@@ -125,7 +125,7 @@ def replay(seed: int, world: str | None, *, storm_s: float | None = None, verbos
     return not one.violations
 
 
-def story(outcome: Outcome) -> Iterator[str]:
+def story(outcome: RunResult) -> Iterator[str]:
     """Return every event and every log line, in order of time."""
     told_lines = [(event.t, 0, number, str(event)) for number, event in enumerate(outcome.history)]
     told_lines += [(line.t, 1, number, str(line)) for number, line in enumerate(outcome.log.lines)]

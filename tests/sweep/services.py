@@ -88,7 +88,7 @@ def make_broker(universe: Universe, name: str, address: str) -> SimServer:
 
 
 def opened_event(universe: Universe, broker: Broker) -> BrokerOpened:
-    config, place = broker.config, universe.place()
+    config, place = broker.config, universe.origin()
     return BrokerOpened(
         *place,
         broker=config.name,
@@ -114,7 +114,7 @@ def creator_main(universe: Universe, queues: int) -> Main:
                     for topic in universe.setting.topics[1:]:
                         await create_topic(instance, topic, queues)
                     if layout.entries[0].read_queue_count != queues:
-                        universe.reached("two creators of one topic")
+                        universe.record_reached("two creators of one topic")
                     break
             except LockstepError:
                 pass
@@ -140,7 +140,7 @@ def alter_main(universe: Universe) -> Main:
         header = to_plain(CreateTopicHeader(TOPIC, 1, 1))
         for broker, address in universe.brokers.items():
             try:
-                answer = await call(
+                response = await call(
                     Host.current(),
                     f"{address}:{BROKER_PORT}",
                     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -150,8 +150,8 @@ def alter_main(universe: Universe) -> Main:
                 )
             except LockstepError:
                 continue
-            if answer.code == ResponseCode.SUCCESS:
-                universe.history.append(Fault(*universe.place(), "altered", broker, f"layout {counter} adds a queue on {name}"))
+            if response.code == ResponseCode.SUCCESS:
+                universe.history.append(Fault(*universe.origin(), "altered", broker, f"layout {counter} adds a queue on {name}"))
                 break
         return 0
 

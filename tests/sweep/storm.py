@@ -8,7 +8,7 @@ from random import Random
 
 from lockstep.testing.simulation import Process
 from sweep.events import Fault
-from sweep.history import Reached
+from sweep.history import PlaceReached
 from sweep.universe import Universe
 
 RESTART_S = (0.5, 1.0, 3.0)
@@ -35,7 +35,7 @@ class Storm:
         left = setting.faults_max
         while left is None or left > 0:
             universe.loop.run_until(min(end_s, universe.loop.now + self.random.expovariate(1 / setting.fault_every_s)))
-            if universe.loop.now >= end_s or universe.wrongs:
+            if universe.loop.now >= end_s or universe.violations:
                 return
             self._kinds[self.random.choices(kinds, weights)[0]](self)
             left = None if left is None else left - 1
@@ -66,14 +66,14 @@ class Storm:
 
     # ------------------------------------------------------------------------------------------------------ for the kinds
 
-    def note(self, kind: str, target: str, facts: object = "", machine: str = "") -> None:
+    def record_fault(self, kind: str, target: str, facts: object = "", machine: str = "") -> None:
         self.universe.history.append(Fault(self.universe.loop.now, machine, 0, kind, target, str(facts)))
 
-    def reached(self, name: str, facts: str) -> None:
+    def record_reached(self, name: str, facts: str) -> None:
         """Record an action that disturbs only its own target."""
-        self.universe.history.append(Reached(self.universe.loop.now, "", 0, name, facts))
+        self.universe.history.append(PlaceReached(self.universe.loop.now, "", 0, name, facts))
 
-    def later(self, seconds: float, action: Callable[..., object], *args: object) -> None:
+    def call_later(self, seconds: float, action: Callable[..., object], *args: object) -> None:
         """Call `action` after `seconds`, unless the storm is over by then."""
 
         def act() -> None:
@@ -84,18 +84,18 @@ class Storm:
 
     def take_down(self, address: str, back_s: float, *, power: bool = False) -> None:
         """Kill a machine's processes, or cut its power, and start its program again after `back_s`."""
-        self.note("power" if power else "kill", address)
+        self.record_fault("power" if power else "kill", address)
         self.universe.kill(address, power=power)
-        self.later(back_s, self.universe.start, address)
+        self.call_later(back_s, self.universe.start, address)
 
     def exited(self, address: str, code: int) -> None:
         """Start a program again that ended with this exit code, as a service manager does."""
-        self.note("exited", address, f"code {code}")
-        self.later(self.random.choice(RESTART_S), self.universe.start, address)
+        self.record_fault("exited", address, f"code {code}")
+        self.call_later(self.random.choice(RESTART_S), self.universe.start, address)
 
     def start_when_ended(self, address: str) -> None:
         if self.universe.alive(address):
-            self.later(STOPPED_CHECK_S, self.start_when_ended, address)
+            self.call_later(STOPPED_CHECK_S, self.start_when_ended, address)
         else:
             self.universe.start(address)
 
@@ -111,24 +111,24 @@ class Storm:
 
     def cut_off(self, one: str, other: str) -> None:
         """Partition two machines until the calm."""
-        self.note("exile", one, other)
+        self.record_fault("exile", one, other)
         self.universe.loop.network.partition([one], [other])
 
     def block(self, kind: str, pairs: Iterable[tuple[str, str]], seconds: float) -> None:
         pairs = list(pairs)
-        self.note(kind, " ".join(f"{source}→{target}" for source, target in pairs), f"{seconds} s")
+        self.record_fault(kind, " ".join(f"{source}→{target}" for source, target in pairs), f"{seconds} s")
         for source, target in pairs:
             self.universe.loop.network.block(source, target)
-        self.later(seconds, self.heal, pairs)
+        self.call_later(seconds, self.heal, pairs)
 
     def heal(self, pairs: list[tuple[str, str]]) -> None:
-        self.note("heal", " ".join(f"{source}→{target}" for source, target in pairs))
+        self.record_fault("heal", " ".join(f"{source}→{target}" for source, target in pairs))
         self.universe.loop.network.heal(pairs)
 
     def pause(self, address: str, seconds: float) -> None:
-        self.note("pause", address, f"{seconds} s")
+        self.record_fault("pause", address, f"{seconds} s")
         self.universe.pause(address)
-        self.later(seconds, self.universe.resume, address)
+        self.call_later(seconds, self.universe.resume, address)
 
     def impostor(self, process: Process) -> None:
         self._impostors.append(process)

@@ -15,7 +15,7 @@ from lockstep.testing.simulated import NAMESERVER_PORT, SimMember
 from lockstep.testing.simulation import Machine, Process, SimLoop
 from sweep.checkers.violation import Violation
 from sweep.events import BrokerOpened, ClockSet, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted, ServerFailed
-from sweep.history import Event, History, Reached
+from sweep.history import Event, History, PlaceReached
 from sweep.journal import LogRecorder
 from sweep.settings import MAILING, NEWS, READERS, Setting
 from sweep.wire_recorder import WireRecorder
@@ -41,7 +41,7 @@ class WatchedHistory(History):
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StartPolicy:
     """A group's start policy. `t`: its time on the universe's clock."""
 
     where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET
@@ -67,7 +67,7 @@ class Universe:
         self.loop = SimLoop(setting.seed, trace=trace)
         self.random = Random(f"{setting.seed}/{setting.world}/faults")
         self.history = WatchedHistory()
-        self.log = LogRecorder(self.place, debug=story)
+        self.log = LogRecorder(self.origin, debug=story)
         self.brokers = {f"broker-{'abcdefgh'[number]}": f"10.0.0.{11 + number}" for number in range(setting.brokers)}
         """Name → address."""
         self.nameservers = [f"10.0.0.{1 + number}" for number in range(setting.nameservers)]
@@ -76,7 +76,7 @@ class Universe:
         self.classics = [f"10.0.4.{1 + number}" for number in range(setting.classic)]
         self.producers = [f"10.0.2.{1 + number}" for number in range(setting.producers)]
         groups = (*setting.groups, MAILING, NEWS, READERS)
-        self.begun: dict[str, Begin] = {name: Begin() for name in groups if name not in setting.late_groups}
+        self.start_policies: dict[str, StartPolicy] = {name: StartPolicy() for name in groups if name not in setting.late_groups}
         """Group → its start policy; a group that is not here has not begun."""
         self.grace_ms = setting.grace_ms
         """Of brokers that start from now on."""
@@ -88,15 +88,15 @@ class Universe:
         """Bodies that every call fails on."""
         self.sending = True
         self.calm = False
-        self.over = False
+        self.is_over = False
         self.controls: dict[int, Controls] = {}
         """By process number."""
-        self.aims: dict[str, Callable[[Process], float]] = {}
+        self.call_faults: dict[str, Callable[[Process], float]] = {}
         """Consumer's address → called when its next call begins; returns how long that call takes at least."""
         self.expressions: dict[int, str] = {}
         """Consumer process → its subscription."""
-        self.wrongs: list[Violation] = []
-        self.failed: Callable[[str, int], None] = lambda address, code: None
+        self.violations: list[Violation] = []
+        self.on_server_exit: Callable[[str, int], None] = lambda address, code: None
         """Called when the program of a machine has ended with an exit code that is not 0."""
         self._programs: dict[str, tuple[SimMember, str]] = {}
         """Address → the machine's own program, and its role."""
@@ -120,7 +120,7 @@ class Universe:
     def clients(self) -> list[str]:
         return [*self.consuming, *self.producers]
 
-    def add(self, member: SimMember, role: str) -> None:
+    def add_program(self, member: SimMember, role: str) -> None:
         """Give a machine a program of its own, and a clock that drifts."""
         self._programs[member.machine.name] = (member, role)
         self.set_rate(member.machine, self.random.uniform(1 - self.setting.drift, 1 + self.setting.drift))
@@ -137,32 +137,32 @@ class Universe:
 
     # -------------------------------------------------------------------------------------------- for processes and checkers
 
-    def place(self, process: Process | None = None) -> tuple[float, str, int]:
+    def origin(self, process: Process | None = None) -> tuple[float, str, int]:
         """Return the first three facts of an event of `process`, by default of the one that runs."""
         process = process or self.loop.current
         return (self.loop.now, "", 0) if process is self.loop.world else (self.loop.now, process.machine.name, process.number)
 
-    def reached(self, name: str, facts: str = "") -> None:
+    def record_reached(self, name: str, facts: str = "") -> None:
         """Record that the running process has reached a rare place."""
-        self.history.append(Reached(*self.place(), name, facts))
+        self.history.append(PlaceReached(*self.origin(), name, facts))
 
     def next_call(self) -> int:
         self._calls += 1
         return self._calls
 
-    def wrong(self, law: str, text: str) -> None:
+    def record_violation(self, law: str, text: str) -> None:
         """Record that a law is broken which the universe itself checks."""
-        if not self.over:
-            self.wrongs.append(Violation(law, self.loop.now, text))
+        if not self.is_over:
+            self.violations.append(Violation(law, self.loop.now, text))
 
     def task_failed(self, error: BaseException) -> None:
-        self.wrong("no error is left unhandled", repr(error))
+        self.record_violation("no error is left unhandled", repr(error))
 
     def broker_opened(self, broker: Broker, opened: BrokerOpened) -> None:
         self._open[broker.config.name] = broker
         self.history.append(opened)
         if broker.state.coordination.state.grants_suspended:
-            self.reached("nobody is granted a queue after an assumed loss")
+            self.record_reached("nobody is granted a queue after an assumed loss")
 
     def broker_ended(self, broker: Broker) -> None:
         if self._open.get(broker.config.name) is broker:
@@ -175,18 +175,18 @@ class Universe:
 
     def consumer_died(self, error: LockstepError) -> None:
         """Record a refusal that the rules allow if contracts change or client ids are copied."""
-        self.reached(f"consumer ended by {type(error).__name__}")
+        self.record_reached(f"consumer ended by {type(error).__name__}")
         if not {"recontract", "duplicate"} & set(self.setting.faults):
-            self.wrong("a consumer lives", f"{self.loop.current}: {error!r}")
+            self.record_violation("a consumer lives", f"{self.loop.current}: {error!r}")
 
     def server_failed(self, error: BaseException) -> None:
         """Record the failure of a server; a checker decides whether it is allowed. That of a dead process does not count."""
-        if not self.over and self.loop.current.alive:
-            self.history.append(ServerFailed(*self.place(), exit_code_of(error), repr(error)))
+        if not self.is_over and self.loop.current.alive:
+            self.history.append(ServerFailed(*self.origin(), exit_code_of(error), repr(error)))
 
-    def aimed_at_call(self, process: Process) -> float:
+    def apply_call_fault(self, process: Process) -> float:
         """Let the fault that was aimed at this call happen. Return how many seconds the call takes at least."""
-        aim = self.aims.pop(process.machine.name, None)
+        aim = self.call_faults.pop(process.machine.name, None)
         return 0.0 if aim is None else aim(process)
 
     # ------------------------------------------------------------------------------------------- what faults do to machines
@@ -216,22 +216,22 @@ class Universe:
         process = member.launch()
         if not was_up:
             self._clock_event(member.machine)
-        self.history.append(ProcessStarted(*self.place(process), role, self.flush if role == "broker" else ""))
+        self.history.append(ProcessStarted(*self.origin(process), role, self.flush if role == "broker" else ""))
         return process
 
     def exited(self, code: int) -> None:
         """Record that the running process ends by itself."""
         process = self.loop.current
-        if process.alive and not self.over:
-            self.history.append(ProcessEnded(*self.place(), "exit"))
+        if process.alive and not self.is_over:
+            self.history.append(ProcessEnded(*self.origin(), "exit"))
             if code and process.machine.name in self._programs:
-                self.failed(process.machine.name, code)
+                self.on_server_exit(process.machine.name, code)
 
     def kill(self, address: str, *, power: bool = False) -> None:
         """End every process of the machine at once; `power`: the machine goes too."""
         machine = self.machine(address)
         for process in machine.processes.values():
-            self.history.append(ProcessEnded(*self.place(process), "power" if power else "kill"))
+            self.history.append(ProcessEnded(*self.origin(process), "power" if power else "kill"))
         cut = power and machine.up
         if cut:
             self.history.append(PowerCut(self.loop.now, address, 0))
@@ -247,13 +247,13 @@ class Universe:
     def pause(self, address: str) -> None:
         for process in self.machine(address).processes.values():
             if not process.paused:
-                self.history.append(PauseBegan(*self.place(process)))
+                self.history.append(PauseBegan(*self.origin(process)))
         self.loop.pause(self.machine(address))
 
     def resume(self, address: str) -> None:
         for process in self.machine(address).processes.values():
             if process.paused:
-                self.history.append(PauseEnded(*self.place(process)))
+                self.history.append(PauseEnded(*self.origin(process)))
         self.loop.resume(self.machine(address))
 
     def set_rate(self, machine: Machine, rate: float) -> None:

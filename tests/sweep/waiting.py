@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from lockstep.broker.app import Broker
 from lockstep.protocol.delays import format_delay, queue_delay_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
-from sweep.events import DelayedAcked, SendAcked, SendBegan, SendFailed
+from sweep.events import DelayedSendAcked, SendAcked, SendBegan, SendFailed
 from sweep.settings import MAILING, NEWS, READERS, TOPIC
 from sweep.universe import Universe
 
@@ -13,18 +13,18 @@ SENDS_HEAL_S = 10.0
 """A send that began this long after the calm is acknowledged."""
 
 
-def sends_ended(universe: Universe, calm_s: float) -> None:
+def check_sends_recover(universe: Universe, calm_s: float) -> None:
     """Check that messages sent some time after the calm are acknowledged."""
     history = universe.history
     begun = {event.body: event.t for event in history.of(SendBegan) if event.t > calm_s + SENDS_HEAL_S}
-    for body in [acked.body for acked in history.of(SendAcked)] + [acked.body for acked in history.of(DelayedAcked)]:
+    for body in [acked.body for acked in history.of(SendAcked)] + [acked.body for acked in history.of(DelayedSendAcked)]:
         begun.pop(body, None)
     failed = {event.body: event for event in history.of(SendFailed)}
     for body, t in list(begun.items())[:3]:
-        universe.wrong("sends are acknowledged again", f"{body!r} sent at {t:.3f}: {failed.get(body, 'never ended')}")
+        universe.record_violation("sends are acknowledged again", f"{body!r} sent at {t:.3f}: {failed.get(body, 'never ended')}")
 
 
-def behind(universe: Universe) -> list[str]:
+def unconsumed(universe: Universe) -> list[str]:
     """Return one line for each queue that a group has not consumed to the end, and for delayed messages; empty if nothing is pending."""
     brokers, topics = universe.open_brokers(), universe.setting.topics
     found = [f"{name} is not open" for name in universe.brokers if name not in {broker.config.name for broker in brokers}]

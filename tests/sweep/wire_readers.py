@@ -21,44 +21,44 @@ from sweep.events import (
     ClassicLocked,
     ClassicUnlocked,
     ClassicUnlockSent,
-    CommitAnswered,
     CommitReceived,
+    CommitResponded,
     CommitSent,
     ConnectionCut,
-    DeadLetterAnswered,
+    DeadLetterResponded,
     DeadLetterSent,
-    DelayedAnswered,
-    DelayedWritten,
-    FrameAnswered,
+    DelayedSendResponded,
+    DelayedSendWritten,
+    FrameResponded,
     FrameWritten,
-    GrantAnswered,
     GrantReceived,
     LayoutSent,
     LeaveSent,
+    LockGranted,
     LockRefused,
     LockSent,
-    ProgressAnswered,
     ProgressReset,
+    ProgressResponded,
     ProofReceived,
     PullReceived,
     QueueFreeSent,
     ResetSent,
-    SendBackAnswered,
-    SentBack,
+    SendBackResponded,
+    SendBackSent,
     SessionBound,
     StaleReceived,
 )
-from sweep.history import Answer, Event, QueueKey, Reached
+from sweep.history import Event, ItemVerdict, PlaceReached, QueueKey
 
 DELAYED, CLASSIC_LOCK = -1, -41
 """Codes that pending requests have here instead of their own: SEND_MESSAGE with a delay level, LOCK_BATCH_MQ without a session."""
-_ANSWERS = {
-    LockVerdict.OK: Answer.OK,
-    LockVerdict.STALE: Answer.STALE,
-    LockVerdict.NOT_YOURS: Answer.NOT_YOURS,
-    LockVerdict.HELD: Answer.HELD,
-    LockVerdict.REFUSED: Answer.REFUSED,
-    LockVerdict.WAIT: Answer.WAIT,
+_VERDICTS = {
+    LockVerdict.OK: ItemVerdict.OK,
+    LockVerdict.STALE: ItemVerdict.STALE,
+    LockVerdict.NOT_YOURS: ItemVerdict.NOT_YOURS,
+    LockVerdict.HELD: ItemVerdict.HELD,
+    LockVerdict.REFUSED: ItemVerdict.REFUSED,
+    LockVerdict.WAIT: ItemVerdict.WAIT,
 }
 _PULL_CODES = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 
@@ -171,19 +171,19 @@ def _handle_lock_response(frame: Frame, pending: Pending) -> Events:
     session, client, grace_ms = link.session, link.client.number, body["disconnectGraceMs"]
     yield ProofReceived(*frame.client, link.broker, session, link.connection, pending.boot_ms, pending.t, True, grace_ms)
     for item, given in zip(pending.items, body["items"], strict=True):
-        answer, key = _ANSWERS[given["verdict"]], item.key
+        verdict, key = _VERDICTS[given["verdict"]], item.key
         if item.offset is not None:
-            yield from _commit_answered(frame, pending, item, "LOCK", answer)
-        if answer is Answer.OK:
+            yield from _commit_answered(frame, pending, item, "LOCK", verdict)
+        if verdict is ItemVerdict.OK:
             epoch, offset, generation, attempts = given["epoch"], given["offset"], given["generation"], given.get("attempts", 0)
             renewal = item.epoch is not None
             if not renewal:
                 pending.lost = "LOCK with a grant"
-            yield GrantAnswered(*frame.server, key, epoch, offset, generation, attempts, session, client, renewal, grace_ms, pending.t)
+            yield LockGranted(*frame.server, key, epoch, offset, generation, attempts, session, client, renewal, grace_ms, pending.t)
             yield GrantReceived(*frame.client, key, epoch, offset, generation, attempts, session, renewal, grace_ms)
             continue
-        yield LockRefused(*frame.server, key, item.epoch, answer, session, client)
-        yield Reached(*frame.server, f"LOCK answered {answer.value}", str(key))
+        yield LockRefused(*frame.server, key, item.epoch, verdict, session, client)
+        yield PlaceReached(*frame.server, f"LOCK answered {verdict.value}", str(key))
         if item.epoch is not None:
             yield StaleReceived(*frame.client, key, item.epoch, "LOCK", session)
 
@@ -206,13 +206,13 @@ def _handle_sync_response(frame: Frame, pending: Pending) -> Events:
         return
     pending.lost = "SYNC"
     for item, given in zip(pending.items, frame.body()["items"], strict=True):
-        answer = _ANSWERS[given["verdict"]]
-        yield from _commit_answered(frame, pending, item, "SYNC", answer)
-        if answer is Answer.OK:
+        verdict = _VERDICTS[given["verdict"]]
+        yield from _commit_answered(frame, pending, item, "SYNC", verdict)
+        if verdict is ItemVerdict.OK:
             continue
-        yield Reached(*frame.server, f"SYNC answered {answer.value}", str(item.key))
+        yield PlaceReached(*frame.server, f"SYNC answered {verdict.value}", str(item.key))
         # For the client the epoch ends with anything but OK, or for a release with STALE only.
-        if item.epoch is not None and (answer is Answer.STALE or not item.released):
+        if item.epoch is not None and (verdict is ItemVerdict.STALE or not item.released):
             yield StaleReceived(*frame.client, item.key, item.epoch, "SYNC", link.session)
 
 
@@ -224,16 +224,16 @@ def _update_offset(frame: Frame, pend: Pend) -> Events:
 
 
 def _update_answered(frame: Frame, pending: Pending) -> Events:
-    yield from _commit_answered(frame, pending, pending.items[0], "UPDATE", Answer.OK if frame.ok else Answer.REFUSED)
+    yield from _commit_answered(frame, pending, pending.items[0], "UPDATE", ItemVerdict.OK if frame.ok else ItemVerdict.REFUSED)
 
 
 def _commit_sent(frame: Frame, pending: Pending, item: Item, by: str) -> Event:
     return CommitSent(*_facts(frame.client, frame, item, by), pending.boot_ms)
 
 
-def _commit_answered(frame: Frame, pending: Pending, item: Item, by: str, answer: Answer) -> Events:
-    yield CommitAnswered(*_facts(frame.server, frame, item, by), frame.link.client.number, answer, pending.t)
-    yield CommitReceived(*_facts(frame.client, frame, item, by), answer, pending.t)
+def _commit_answered(frame: Frame, pending: Pending, item: Item, by: str, verdict: ItemVerdict) -> Events:
+    yield CommitResponded(*_facts(frame.server, frame, item, by), frame.link.client.number, verdict, pending.t)
+    yield CommitReceived(*_facts(frame.client, frame, item, by), verdict, pending.t)
 
 
 def _facts(
@@ -278,7 +278,7 @@ def _handle_query_response(frame: Frame, pending: Pending) -> Events:
     generation, link = frame.fields.get("generation"), frame.link
     if frame.ok and generation is not None:
         key, offset = pending.items[0].key, frame.fields["offset"]
-        yield ProgressAnswered(*frame.server, key, generation, offset, link.session, link.client.number, pending.t)
+        yield ProgressResponded(*frame.server, key, generation, offset, link.session, link.client.number, pending.t)
 
 
 def _reset(frame: Frame, pend: Pend) -> Events:
@@ -312,7 +312,7 @@ def _send_records(frame: Frame, pend: Pend) -> Events:
     producer, durable = fields.get("producerId"), fields.get("durable")
     yield FrameWritten(*frame.client, key, bodies, layout, producer, sequence, pending.request, durable)
     if compressed:
-        yield Reached(*frame.client, "compressed bodies sent", f"{compressed} of {len(bodies)}")
+        yield PlaceReached(*frame.client, "compressed bodies sent", f"{compressed} of {len(bodies)}")
 
 
 def _bodies(data: bytes | bytearray | memoryview) -> tuple[tuple[bytes, ...], int]:
@@ -333,7 +333,7 @@ def _send_message(frame: Frame, pend: Pend) -> Events:
         yield FrameWritten(*frame.client, key, (body,), None, None, (0, 0, 0), pending.request)
     else:
         pending.code = DELAYED
-        yield DelayedWritten(*frame.client, key, body, int(level), pending.request)
+        yield DelayedSendWritten(*frame.client, key, body, int(level), pending.request)
 
 
 def _send_answered(frame: Frame, pending: Pending) -> Events:
@@ -342,25 +342,25 @@ def _send_answered(frame: Frame, pending: Pending) -> Events:
         key = key._replace(queue=fields["queueId"])
     pending.lost = "a send" if frame.ok else ""
     offset, position = (fields.get("queueOffset", -1), fields.get("physicalOffset", -1)) if frame.ok else (-1, -1)
-    yield FrameAnswered(*frame.server, key, frame.command.code, offset, position, pending.number, pending.request, pending.t)
+    yield FrameResponded(*frame.server, key, frame.command.code, offset, position, pending.number, pending.request, pending.t)
 
 
 def _delayed_answered(frame: Frame, pending: Pending) -> Events:
     pending.lost = "a delayed send" if frame.ok else ""
-    yield DelayedAnswered(*frame.server, pending.items[0].key, frame.command.code, pending.request)
+    yield DelayedSendResponded(*frame.server, pending.items[0].key, frame.command.code, pending.request)
 
 
 def _send_back(frame: Frame, pend: Pend) -> Events:
     fields, pending = frame.fields, pend()
     group, position, level = fields["group"], fields["offset"], fields.get("delayLevel", 0)
     pending.items.append(Item(frame.key(group, "", 0)))
-    yield SentBack(*frame.client, group, frame.link.broker, position, level, fields.get("maxReconsumeTimes"), pending.request)
+    yield SendBackSent(*frame.client, group, frame.link.broker, position, level, fields.get("maxReconsumeTimes"), pending.request)
 
 
 def _send_back_answered(frame: Frame, pending: Pending) -> Events:
     pending.lost = "SEND_MSG_BACK" if frame.ok else ""
     group, link = pending.items[0].key.group, frame.link
-    yield SendBackAnswered(*frame.server, group, link.broker, frame.command.code, pending.request, link.client.number)
+    yield SendBackResponded(*frame.server, group, link.broker, frame.command.code, pending.request, link.client.number)
 
 
 def _dead_letter(frame: Frame, pend: Pend) -> Events:
@@ -377,7 +377,7 @@ def _dead_letter_answered(frame: Frame, pending: Pending) -> Events:
     assert item.epoch is not None
     assert item.offset is not None
     code, advance, client = frame.command.code, item.released, frame.link.client.number
-    yield DeadLetterAnswered(*frame.server, item.key, item.epoch, item.offset, advance, code, pending.request, client)
+    yield DeadLetterResponded(*frame.server, item.key, item.epoch, item.offset, advance, code, pending.request, client)
 
 
 # -------------------------------------------------------------------------------------------- layouts, clients without a session

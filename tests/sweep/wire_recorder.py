@@ -10,7 +10,7 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from sweep.connections import Link, Peer, Pending
-from sweep.history import Event, History, Reached
+from sweep.history import Event, History, PlaceReached
 from sweep.wire_readers import PUSHES, REQUESTS, RESPONSES, Frame
 
 _RARE = {int(code): code.name for code in ResponseCode if code >= ResponseCode.STALE_EPOCH}
@@ -51,7 +51,7 @@ class WireRecorder:
         except RemoteProtocolError as error:
             direction.unreadable = True
             facts = f"{link.client.machine.name} {'→' if upstream else '←'} {link.broker}: {error}"
-            self._history.append(Reached(self._now(), "", 0, "unreadable bytes sent", facts))
+            self._history.append(PlaceReached(self._now(), "", 0, "unreadable bytes sent", facts))
 
     def delivered(self, connection: int, upstream: bool, count: int) -> None:
         link = self._links.get(connection)
@@ -74,7 +74,7 @@ class WireRecorder:
         for _, name, events in link.down.waiting:
             if name:
                 facts = f"{link.broker} → {link.client.machine.name}: {events[0] if events else ''}"
-                self._history.append(Reached(*frame.server, f"answer of {name} lost", facts))
+                self._history.append(PlaceReached(*frame.server, f"answer of {name} lost", facts))
 
     # --------------------------------------------------------------------------------------------------------------- frames
 
@@ -88,7 +88,7 @@ class WireRecorder:
                 self._history.append(event)
         except (RemoteProtocolError, KeyError, TypeError, AttributeError) as error:
             facts = f"code {command.code} to {link.broker}: {error!r}"
-            self._history.append(Reached(*frame.client, "unreadable request", facts))
+            self._history.append(PlaceReached(*frame.client, "unreadable request", facts))
 
     def _pend(self, link: Link, command: Command) -> Pending:
         self._requests += 1
@@ -106,7 +106,7 @@ class WireRecorder:
             return
         rare = _RARE.get(command.code)
         if rare is not None:
-            self._history.append(Reached(*frame.server, f"{rare} answered", command.remark or ""))
+            self._history.append(PlaceReached(*frame.server, f"{rare} answered", command.remark or ""))
         pending = link.pending.pop(command.opaque, None)
         if pending is None:
             return

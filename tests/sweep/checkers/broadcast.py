@@ -16,24 +16,24 @@ from sweep.checkers.facts import Brokers
 from sweep.checkers.members import Repeats
 from sweep.checkers.messages import Messages
 from sweep.checkers.pulls import went_back
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import (
-    Calm,
+    CalmBegan,
     CommitSent,
     DeadLetterSent,
     FrameWritten,
     LockSent,
     MemberAssigned,
-    MemberCalled,
-    MemberReturned,
+    MemberCallBegan,
+    MemberCallEnded,
     MemberStarted,
     MemberStopBegan,
+    MessageStored,
     ProcessEnded,
-    ProgressAnswered,
+    ProgressResponded,
     PullReceived,
     QueueGapSeen,
-    SentBack,
-    Stored,
+    SendBackSent,
 )
 from sweep.history import CallResult, Event, History, QueueKey
 
@@ -58,10 +58,10 @@ def _at_brokers(history: History, groups: dict[str, MemberStarted]) -> list[Viol
         asked += [(key.group, lock, f"LOCK of {key}") for key, _ in lock.items]
     asked += [(commit.queue.group, commit, f"{commit.by} of {commit.queue} at {commit.offset}") for commit in history.of(CommitSent)]
     asked += [(letter.queue.group, letter, f"DEAD_LETTER of {letter.queue} {letter.offset}") for letter in history.of(DeadLetterSent)]
-    asked += [(back.group, back, f"send back at {back.position} of {back.broker}") for back in history.of(SentBack)]
-    asked += [(told.queue.group, told, f"progress of {told.queue} asked for") for told in history.of(ProgressAnswered)]
+    asked += [(back.group, back, f"send back at {back.position} of {back.broker}") for back in history.of(SendBackSent)]
+    asked += [(told.queue.group, told, f"progress of {told.queue} asked for") for told in history.of(ProgressResponded)]
     return [
-        Violation("B1", event.t, f"{text} by {who(event.machine, event.process)}: progress is the member's own")
+        Violation("B1", event.t, f"{text} by {process_name(event)}: progress is the member's own")
         for group, event, text in asked
         if group in groups
     ]
@@ -76,7 +76,7 @@ class _Steps:
         self.next: dict[tuple[int, QueueKey, int], int] = {}
         """(process, queue, grant) → the offset that an ordered listener is given next."""
         self.given: dict[tuple[int, QueueKey, int], set[int]] = {}
-        self.calls: dict[int, MemberCalled] = {}
+        self.calls: dict[int, MemberCallBegan] = {}
         self.gaps: dict[tuple[int, QueueKey], list[tuple[int, int]]] = {}
         self.found: list[Violation] = []
 
@@ -86,20 +86,20 @@ class _Steps:
                 self.next.setdefault((event.process, event.queue, event.epoch), event.offset)
             elif isinstance(event, QueueGapSeen):
                 self.gaps.setdefault((event.process, event.queue), []).append((event.first, event.end))
-            elif isinstance(event, MemberCalled):
+            elif isinstance(event, MemberCallBegan):
                 self.calls[event.call] = event
                 self._called(event)
-            elif isinstance(event, MemberReturned) and event.result is CallResult.SUCCESS:
+            elif isinstance(event, MemberCallEnded) and event.result is CallResult.SUCCESS:
                 call = self.calls.get(event.call)
                 if call is not None and call.queue.group in self.ordered:
                     self.next[call.process, call.queue, call.epoch] = call.messages[-1][0] + 1
         return self.found
 
-    def _called(self, event: MemberCalled) -> None:
+    def _called(self, event: MemberCallBegan) -> None:
         if not event.epoch:
             return
         grant = (event.process, event.queue, event.epoch)
-        what = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}"
+        what = f"call {event.call} of {event.queue} in {process_name(event)}"
         given = self.given.setdefault(grant, set())
         expected = self.next.get(grant)
         if expected is None:
@@ -116,7 +116,7 @@ class _Steps:
                 expected = offset + 1
         given.update(offset for offset, _ in event.messages)
 
-    def _behind_gaps(self, event: MemberCalled, offset: int) -> int:
+    def _behind_gaps(self, event: MemberCallBegan, offset: int) -> int:
         for first, end in sorted(self.gaps.get((event.process, event.queue), ())):
             if first <= offset < end:
                 offset = end
@@ -148,11 +148,11 @@ class _End:
     def _handled(self) -> dict[tuple[Place, int, bytes], float]:
         """Return when each message was handled first on each machine."""
         found: dict[tuple[Place, int, bytes], float] = {}
-        calls: dict[int, MemberCalled] = {}
+        calls: dict[int, MemberCallBegan] = {}
         for event in self.history:
-            if isinstance(event, MemberCalled):
+            if isinstance(event, MemberCallBegan):
                 calls[event.call] = event
-            elif isinstance(event, MemberReturned):
+            elif isinstance(event, MemberCallEnded):
                 call = calls.pop(event.call)
                 failed = event.result in (CallResult.SUSPEND, CallResult.ERROR) and not self.groups[event.queue.group].ordered
                 if event.result is CallResult.SUCCESS or failed or self._too_long(call, event.t):
@@ -163,18 +163,18 @@ class _End:
                         self._note(found, call, event.t)
         return found
 
-    def _too_long(self, call: MemberCalled, t: float) -> bool:
+    def _too_long(self, call: MemberCallBegan, t: float) -> bool:
         """Return whether a call has run so long that its messages may have been dropped."""
         group = self.groups[call.queue.group]
         return not group.ordered and (t - call.t) * 1000 > DROPPED_SHARE * group.timeout_ms
 
     @staticmethod
-    def _note(found: dict[tuple[Place, int, bytes], float], call: MemberCalled, t: float) -> None:
+    def _note(found: dict[tuple[Place, int, bytes], float], call: MemberCallBegan, t: float) -> None:
         for offset, body in call.messages:
             found.setdefault(((call.machine, call.queue), offset, body), t)
 
     def run(self) -> list[Violation]:
-        calms = self.history.of(Calm)
+        calms = self.history.of(CalmBegan)
         if not calms or not self.messages.read:
             return []
         excuses = _Excuses(self.history)
@@ -192,14 +192,14 @@ class _End:
                 found += self._late(place, stored[-1], calms[-1].t)
         return found
 
-    def _queues(self, topics: set[str]) -> dict[QueueKey, list[Stored]]:
-        found: dict[QueueKey, list[Stored]] = {}
+    def _queues(self, topics: set[str]) -> dict[QueueKey, list[MessageStored]]:
+        found: dict[QueueKey, list[MessageStored]] = {}
         for (queue, _), stored in sorted(self.messages.stored.items()):
             if queue.topic in topics:
                 found.setdefault(queue, []).append(stored)
         return found
 
-    def _begun_wrong(self, place: Place, begin: MemberAssigned, stored: list[Stored], excuses: "_Excuses") -> list[Violation]:
+    def _begun_wrong(self, place: Place, begin: MemberAssigned, stored: list[MessageStored], excuses: "_Excuses") -> list[Violation]:
         """B2: FIRST_OFFSET begins at the first message, LAST_OFFSET after the messages before the member and before those sent after it."""
         if excuses.lossy_t(begin.queue.broker) >= begin.t:
             return []  # the offset may have been another message's
@@ -214,7 +214,7 @@ class _End:
                 return [Violation("B2", begin.t, text)]
         return []
 
-    def _missed(self, place: Place, begin: MemberAssigned, stored: list[Stored], excuses: "_Excuses") -> list[Violation]:
+    def _missed(self, place: Place, begin: MemberAssigned, stored: list[MessageStored], excuses: "_Excuses") -> list[Violation]:
         machine, key = place
         found = []
         for one in stored:
@@ -227,7 +227,7 @@ class _End:
             found.append(Violation("B2", one.t, text))
         return found
 
-    def _late(self, place: Place, last: Stored, calm_t: float) -> list[Violation]:
+    def _late(self, place: Place, last: MessageStored, calm_t: float) -> list[Violation]:
         acked = self.messages.acked.get(last.body)
         since = calm_t if acked is None else max(calm_t, acked.t)
         t = self.handled.get((place, last.offset, last.body), since)
@@ -266,8 +266,8 @@ class _Excuses:
         """Return whether the member was past this offset when its broker lost messages, and no pull reported it afterwards."""
         seen, cuts = 0, iter(self._cuts.get(place[1].broker, ()))
         cut, hidden = next(cuts, None), 0
-        for pull in sorted(self._pulls.get(place, ()), key=lambda pull: pull.asked_t):
-            while cut is not None and pull.asked_t >= cut:
+        for pull in sorted(self._pulls.get(place, ()), key=lambda pull: pull.request_t):
+            while cut is not None and pull.request_t >= cut:
                 hidden, cut = max(hidden, seen), next(cuts, None)
             if went_back(pull) and self._heeded(pull):
                 seen = hidden = 0

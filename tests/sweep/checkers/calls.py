@@ -14,16 +14,16 @@ their calls.
 from dataclasses import dataclass
 from math import inf
 
-from sweep.checkers.facts import Clocks, Deletions, Held, Leases, holders
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.facts import Clocks, Deletions, Leases, QueueEpoch, holders
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import (
     CallBegan,
     CallEnded,
     CommitSent,
     ConsumerStarted,
     ConsumerStopBegan,
-    GrantAnswered,
     LeaveSent,
+    LockGranted,
     LockSent,
     PauseBegan,
     PauseEnded,
@@ -69,9 +69,9 @@ class _Calls:
         self.leases = Leases()
         self.deletions = Deletions(history)
         self.running: dict[QueueKey, dict[int, CallBegan]] = {}
-        self.granted: dict[QueueKey, GrantAnswered] = {}
-        self.told: dict[Held, float] = {}
-        self.given_up: dict[Held, float] = {}
+        self.granted: dict[QueueKey, LockGranted] = {}
+        self.told: dict[QueueEpoch, float] = {}
+        self.given_up: dict[QueueEpoch, float] = {}
         self.consumers: dict[tuple[int, str], ConsumerStarted] = {}
         self.stopping: dict[tuple[int, str], float] = {}
         self.paused: dict[int, tuple[float, float]] = {}
@@ -90,7 +90,7 @@ class _Calls:
             elif isinstance(event, CommitSent):
                 if event.released:
                     self._released(event)
-            elif isinstance(event, GrantAnswered):
+            elif isinstance(event, LockGranted):
                 newest = self.granted.get(event.queue)
                 if not event.renewal and (newest is None or event.epoch > newest.epoch):
                     self.granted[event.queue] = event
@@ -225,13 +225,13 @@ class _Calls:
             if epoch is None:
                 for call in self.running.get(queue, {}).values():
                     if call.process == event.process:
-                        self._bad(event.t, f"{queue} was locked again by {who(event.machine, event.process)} while {_name(call)} ran")
+                        self._bad(event.t, f"{queue} was locked again by {process_name(event)} while {_name(call)} ran")
             else:
                 self.given_up.pop((queue, epoch), None)  # its release was lost: the call may still count
 
 
 def _name(call: CallBegan) -> str:
-    return f"call {call.call} of {call.queue} epoch {call.epoch} offsets {call.first}…{call.last} in {who(call.machine, call.process)}"
+    return f"call {call.call} of {call.queue} epoch {call.epoch} offsets {call.first}…{call.last} in {process_name(call)}"
 
 
 def _short(session: str | None) -> str:

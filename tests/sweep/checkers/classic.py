@@ -11,9 +11,9 @@ A lossy power cut may remove locks, so the broker's queues are not checked from 
 from dataclasses import dataclass
 
 from sweep.checkers.facts import Brokers, Clocks
-from sweep.checkers.violation import Violation, who
-from sweep.events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent, CommitAnswered, GrantAnswered
-from sweep.history import Answer, History, QueueKey
+from sweep.checkers.violation import Violation, process_name
+from sweep.events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent, CommitResponded, LockGranted
+from sweep.history import History, ItemVerdict, QueueKey
 
 LEASE_MS = 60_000
 LAPSED_MS = 62_500
@@ -59,14 +59,14 @@ class _Leases:
                     lease.unlocking = True
             elif isinstance(event, ClassicUnlocked):
                 lease = self.held.get(event.queue)
-                if lease is not None and lease.locked.client_id == event.client_id and lease.locked.asked_t < event.asked_t:
+                if lease is not None and lease.locked.client_id == event.client_id and lease.locked.request_t < event.request_t:
                     del self.held[event.queue]
-            elif isinstance(event, GrantAnswered):
+            elif isinstance(event, LockGranted):
                 if not event.renewal:
                     self._granted(event.queue, event.t, f"epoch {event.epoch} of session {(event.session or 'none')[:8]}", event.machine)
                     self.held.pop(event.queue, None)
                 self.native[event.queue] = event.t
-            elif isinstance(event, CommitAnswered):
+            elif isinstance(event, CommitResponded):
                 self._updated(event)
         return self.found
 
@@ -85,10 +85,10 @@ class _Leases:
             return
         if lease is None or lease.unlocking or self.native.get(event.queue, -1.0) > lease.locked.t:
             return
-        ms = self._since_ms(event.machine, lease.locked.asked_t, event.t)
+        ms = self._since_ms(event.machine, lease.locked.request_t, event.t)
         if own and ms < LEASE_MS:
             self._bad(event.t, f"{event.queue}: classic client {event.client_id} was refused its own lock, {ms:.0f} ms old")
-        elif not own and self._since_ms(event.machine, lease.locked.t, event.asked_t) > LAPSED_MS and self._one_life(lease, event):
+        elif not own and self._since_ms(event.machine, lease.locked.t, event.request_t) > LAPSED_MS and self._one_life(lease, event):
             text = f"{event.queue}: classic client {event.client_id} was refused; the lock of {lease.locked.client_id} was {ms:.0f} ms old"
             self._bad(event.t, text)
 
@@ -100,19 +100,19 @@ class _Leases:
         lease = self.held.get(queue)
         if lease is None or lease.unlocking:
             return
-        ms = self._since_ms(machine, lease.locked.asked_t, t)
+        ms = self._since_ms(machine, lease.locked.request_t, t)
         if ms <= LEASE_MS:
             holder = f"classic client {lease.locked.client_id} in process {lease.locked.client}"
             self._bad(t, f"{queue} was granted to {whom}; {holder} had locked it {ms:.0f} ms before")
 
-    def _updated(self, event: CommitAnswered) -> None:
+    def _updated(self, event: CommitResponded) -> None:
         lease = self.held.get(event.queue)
-        if event.by != "UPDATE" or event.answer is not Answer.OK or lease is None or lease.unlocking:
+        if event.by != "UPDATE" or event.verdict is not ItemVerdict.OK or lease is None or lease.unlocking:
             return
         locked = lease.locked
-        sure = locked.t < event.asked_t and self._since_ms(event.machine, locked.asked_t, event.t) < LEASE_MS
+        sure = locked.t < event.request_t and self._since_ms(event.machine, locked.request_t, event.t) < LEASE_MS
         if sure and locked.client != event.client:
-            text = f"{event.queue}: offset {event.offset} of process {event.client} was taken by {who(event.machine, event.process)}"
+            text = f"{event.queue}: offset {event.offset} of process {event.client} was taken by {process_name(event)}"
             self._bad(event.t, f"{text} while classic client {locked.client_id} held it")
 
     def _bad(self, t: float, text: str) -> None:

@@ -10,25 +10,25 @@ from functools import partial
 
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.account import Account
+from sweep.checkers.concurrent_facts import StoredCopies
 from sweep.checkers.facts import Brokers, RisingMax
-from sweep.checkers.given import StoredCopies
 from sweep.checkers.messages import Messages, Passes
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import (
-    Calm,
-    CommitAnswered,
+    CalmBegan,
+    CommitResponded,
     CommitSent,
+    ConcurrentCallBegan,
+    ConcurrentCallEnded,
     ConsumerStarted,
-    ProgressAnswered,
+    MessageStored,
     ProgressReset,
+    ProgressResponded,
     ResetSent,
-    SendBackAnswered,
-    SentBack,
-    SharedCallBegan,
-    SharedCallEnded,
-    Stored,
+    SendBackResponded,
+    SendBackSent,
 )
-from sweep.history import Answer, History, QueueKey
+from sweep.history import History, ItemVerdict, QueueKey
 
 
 def check(history: History) -> list[Violation]:
@@ -52,7 +52,7 @@ class _Finished:
         self.groups = groups
         self.passes = Passes(history, Messages(history))
         self.runs: dict[tuple[int, QueueKey], _Run] = {}
-        self.calls: dict[int, tuple[SharedCallBegan, _Run]] = {}
+        self.calls: dict[int, tuple[ConcurrentCallBegan, _Run]] = {}
         self.places: dict[tuple[int, str, int], tuple[_Run, int]] = {}
         """(process, broker, log place) → its queue's run and offset, as given last."""
         self.asked: dict[int, tuple[_Run, int]] = {}
@@ -60,19 +60,19 @@ class _Finished:
 
     def run(self) -> list[Violation]:
         for event in self.history:
-            if isinstance(event, ProgressAnswered):
-                self._answered(event)
-            elif isinstance(event, SharedCallBegan):
+            if isinstance(event, ProgressResponded):
+                self._responded(event)
+            elif isinstance(event, ConcurrentCallBegan):
                 self._began(event)
-            elif isinstance(event, SharedCallEnded):
+            elif isinstance(event, ConcurrentCallEnded):
                 known = self.calls.pop(event.call, None)
                 if known is not None:
                     known[1].account.finished.update(each.offset for each in known[0].given[: event.done])
-            elif isinstance(event, SentBack):
+            elif isinstance(event, SendBackSent):
                 place = self.places.get((event.process, event.broker, event.position))
                 if place is not None:
                     self.asked[event.request] = place
-            elif isinstance(event, SendBackAnswered):
+            elif isinstance(event, SendBackResponded):
                 asked = self.asked.pop(event.request, None)
                 if asked is not None and event.code == ResponseCode.SUCCESS:
                     asked[0].account.finished.add(asked[1])
@@ -80,17 +80,17 @@ class _Finished:
                 self._committed(event)
         return self.found
 
-    def _answered(self, event: ProgressAnswered) -> None:
+    def _responded(self, event: ProgressResponded) -> None:
         run = self.runs.get((event.client, event.queue))
         if run is None or run.generation < event.generation:
             self.runs[event.client, event.queue] = _Run(event.generation, Account(event.offset))
         elif run.generation == event.generation:
             run.account.committed = max(run.account.committed, event.offset)
 
-    def _began(self, event: SharedCallBegan) -> None:
+    def _began(self, event: ConcurrentCallBegan) -> None:
         run = self.runs.get((event.process, event.queue))
         if run is None:
-            text = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}: no broker had given it a first offset"
+            text = f"call {event.call} of {event.queue} in {process_name(event)}: no broker had given it a first offset"
             self.found.append(Violation("C1", event.t, text))
             return
         self.calls[event.call] = (event, run)
@@ -103,7 +103,7 @@ class _Finished:
             return
         missed = run.account.commit(upto, partial(self.passes.may_pass, event.queue, process=event.process, t=event.t))
         if missed is not None:
-            text = f"{event.queue} generation {event.generation} by {who(event.machine, event.process)} committed {upto}"
+            text = f"{event.queue} generation {event.generation} by {process_name(event)} committed {upto}"
             self.found.append(Violation("C1", event.t, f"{text}: {missed} was neither handled nor taken back by the broker"))
 
 
@@ -113,14 +113,14 @@ def _generations(history: History) -> list[Violation]:
     offsets: dict[tuple[QueueKey, int], RisingMax] = {}
     numbers: dict[QueueKey, RisingMax] = {}
     for event in _named(history):
-        number, offset, begun = event.generation or 0, event.offset or 0, isinstance(event, ProgressAnswered)
+        number, offset, begun = event.generation or 0, event.offset or 0, isinstance(event, ProgressResponded)
         highest = numbers.setdefault(event.queue, RisingMax())
-        before = highest.before(event.asked_t)
+        before = highest.before(event.request_t)
         if before is not None and number < before:
             what = "begun" if begun else f"committed at {offset}"
             found.append(Violation("C1", event.t, f"{event.queue} was {what} in generation {number}: {before} was there before"))
         top = offsets.setdefault((event.queue, number), RisingMax())
-        accepted = top.before(event.asked_t)
+        accepted = top.before(event.request_t)
         if begun and accepted is not None and offset < accepted:
             text = f"{event.queue}: client {event.client} begins at {offset}, generation {number} had accepted {accepted}"
             found.append(Violation("C1", event.t, text))
@@ -129,12 +129,12 @@ def _generations(history: History) -> list[Violation]:
     return found
 
 
-def _named(history: History) -> Iterator[ProgressAnswered | CommitAnswered]:
+def _named(history: History) -> Iterator[ProgressResponded | CommitResponded]:
     """The responses of brokers about a generation that is in force."""
     for event in history:
-        if isinstance(event, CommitAnswered) and (event.answer is not Answer.OK or event.generation is None or event.offset is None):
+        if isinstance(event, CommitResponded) and (event.verdict is not ItemVerdict.OK or event.generation is None or event.offset is None):
             continue
-        if isinstance(event, ProgressAnswered | CommitAnswered):
+        if isinstance(event, ProgressResponded | CommitResponded):
             yield event
 
 
@@ -156,10 +156,10 @@ def _resets(history: History) -> list[Violation]:
             known = numbers.get(event.queue, RisingMax()).before(asked.get(event.request, event.t))
             if known is not None:
                 over[event.queue] = (event.t, known)
-        elif isinstance(event, ProgressAnswered | CommitAnswered) and event.queue in over:
+        elif isinstance(event, ProgressResponded | CommitResponded) and event.queue in over:
             reset_t, last = over[event.queue]
-            void = event.generation is None or event.generation > last or event.asked_t <= reset_t
-            if not void and (isinstance(event, ProgressAnswered) or event.answer is Answer.OK):
+            void = event.generation is None or event.generation > last or event.request_t <= reset_t
+            if not void and (isinstance(event, ProgressResponded) or event.verdict is ItemVerdict.OK):
                 text = f"{event.queue} at {event.offset} in generation {event.generation}: a reset had ended it, answered at {reset_t:.3f}"
                 found.append(Violation("C1", event.t, text))
     return found
@@ -167,17 +167,17 @@ def _resets(history: History) -> list[Violation]:
 
 def _handled(history: History) -> list[Violation]:
     """R5: every message of the final logs was handled by each concurrent group, or is in its dead-letter topic."""
-    if not history.of(Calm) or not history.of(Stored):
+    if not history.of(CalmBegan) or not history.of(MessageStored):
         return []
     groups = {consumer.group: consumer.expressions[0][0] for consumer in history.of(ConsumerStarted) if not consumer.ordered}
     begins: dict[QueueKey, int] = {}
-    for answer in history.of(ProgressAnswered):
-        begins[answer.queue] = min(answer.offset, begins.get(answer.queue, answer.offset))
+    for response in history.of(ProgressResponded):
+        begins[response.queue] = min(response.offset, begins.get(response.queue, response.offset))
     done, stored_copies = _done(history), StoredCopies(history)
     passes = Passes(history, Messages(history))
     found = []
     for group, topic in groups.items():
-        for stored in history.of(Stored):
+        for stored in history.of(MessageStored):
             queue = stored.queue._replace(group=group)
             if stored.queue.topic != topic or stored.offset < begins.get(queue, 0) or passes.may_pass(queue, stored.offset, 0):
                 continue
@@ -190,9 +190,9 @@ def _handled(history: History) -> list[Violation]:
 
 
 def _done(history: History) -> set[tuple[str, bytes]]:
-    calls = {call.call: call for call in history.of(SharedCallBegan)}
+    calls = {call.call: call for call in history.of(ConcurrentCallBegan)}
     found: set[tuple[str, bytes]] = set()
-    for end in history.of(SharedCallEnded):
+    for end in history.of(ConcurrentCallEnded):
         call = calls.get(end.call)
         if call is not None:
             found.update((call.queue.group, each.body) for each in call.given[: end.done])

@@ -9,15 +9,15 @@ d  an ordered batch is dead-lettered when it has failed so often as its group al
 
 from lockstep.protocol.delays import RETRIES_MAX
 from lockstep.protocol.names import RETRY_PREFIX
+from sweep.checkers.concurrent_facts import SendBacks, StoredCopies, Try
 from sweep.checkers.facts import Brokers
-from sweep.checkers.given import SentBacks, StoredCopies, Try
-from sweep.checkers.violation import Violation, who
-from sweep.events import ConsumerStarted, CopyStored, SentBack, SharedCallBegan
+from sweep.checkers.violation import Violation, process_name
+from sweep.events import ConcurrentCallBegan, ConsumerStarted, CopyStored, SendBackSent
 from sweep.history import History
 
 
 def check(history: History) -> list[Violation]:
-    if not (len(history.of(SharedCallBegan)) or len(history.of(CopyStored))):
+    if not (len(history.of(ConcurrentCallBegan)) or len(history.of(CopyStored))):
         return []
     return [*_tries(history), *_concurrent(history)]
 
@@ -28,7 +28,7 @@ def possible_duplicates(history: History) -> int:
     return sum(len(copies) - 1 for found in (stored_copies.retries, stored_copies.dead) for copies in found.values())
 
 
-def _limit(sent: SentBack) -> int:
+def _limit(sent: SendBackSent) -> int:
     return RETRIES_MAX if sent.retries_max is None else sent.retries_max
 
 
@@ -39,10 +39,10 @@ def _tries(history: History) -> list[Violation]:
     sent: set[Try] = set()
     limits: dict[str, int] = {}
     for event in history:
-        if isinstance(event, SharedCallBegan):
+        if isinstance(event, ConcurrentCallBegan):
             group, broker = event.queue.group, event.queue.broker
             again = event.queue.topic.startswith(RETRY_PREFIX)
-            where = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}"
+            where = f"call {event.call} of {event.queue} in {process_name(event)}"
             for each in event.given:
                 given[event.process, broker, each.position] = (each.body, each.retries)
                 what = f"{where} got {each.body!r:.60} at its try {each.retries + 1}"
@@ -52,7 +52,7 @@ def _tries(history: History) -> list[Violation]:
                     found.append(Violation("C2", event.t, f"{what}: the one before had not been sent back"))
                 elif again and each.retries > limits[group]:
                     found.append(Violation("C2", event.t, f"{what}: the group allows {limits[group]} retries"))
-        elif isinstance(event, SentBack):
+        elif isinstance(event, SendBackSent):
             message = given.get((event.process, event.broker, event.position))
             limits[event.group] = _limit(event)
             if message is not None:
@@ -63,9 +63,9 @@ def _tries(history: History) -> list[Violation]:
 def _concurrent(history: History) -> list[Violation]:
     """a, b, c: the copies of concurrent groups in the final reading."""
     groups = {consumer.group: None for consumer in history.of(ConsumerStarted) if not consumer.ordered}
-    backs, stored_copies, brokers = SentBacks(history), StoredCopies(history), Brokers(history)
+    backs, stored_copies, brokers = SendBacks(history), StoredCopies(history), Brokers(history)
     found = [
-        Violation("C2", sent.t, f"{who(sent.machine, sent.process)} sent {sent.broker}:{sent.position} back and was never given it")
+        Violation("C2", sent.t, f"{process_name(sent)} sent {sent.broker}:{sent.position} back and was never given it")
         for sent in backs.unknown
     ]
     for kind, copies in (("retry", stored_copies.retries), ("dead letter", stored_copies.dead)):

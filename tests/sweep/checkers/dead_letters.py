@@ -9,8 +9,8 @@ c  a confirmed dead letter is stored, and no later grant begins before it
 from collections import Counter
 
 from lockstep.protocol.codes import ResponseCode
+from sweep.checkers.concurrent_facts import StoredCopies
 from sweep.checkers.facts import Brokers
-from sweep.checkers.given import StoredCopies
 from sweep.checkers.violation import Violation
 from sweep.events import (
     CallBegan,
@@ -18,9 +18,9 @@ from sweep.events import (
     ConnectionCut,
     ConsumerStarted,
     CopyStored,
-    DeadLetterAnswered,
+    DeadLetterResponded,
     DeadLetterSent,
-    GrantAnswered,
+    LockGranted,
     SessionBound,
 )
 from sweep.history import History, QueueKey
@@ -70,7 +70,7 @@ def _exhausted(history: History, limits: dict[str, int | None]) -> list[Violatio
 
 
 def _once(history: History, limits: dict[str, int | None], bodies: dict[int, bytes]) -> list[Violation]:
-    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
+    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(LockGranted)}
     asked: dict[tuple[str, str, bytes], dict[tuple[QueueKey, int, int], list[DeadLetterSent]]] = {}
     """(group, broker, body) → place and generation → each request."""
     for sent in history.of(DeadLetterSent):
@@ -96,12 +96,12 @@ def _once(history: History, limits: dict[str, int | None], bodies: dict[int, byt
 
 def _torn(history: History) -> set[int]:
     """Requests that no broker answered, and whose broker ended within a second: perhaps in the middle of the write."""
-    answered = {event.request for event in history.of(DeadLetterAnswered)}
+    responded = {event.request for event in history.of(DeadLetterResponded)}
     ends = [(life.broker, life.ended_t) for lives in Brokers(history).lives.values() for life in lives if life.ended_t is not None]
     return {
         sent.request
         for sent in history.of(DeadLetterSent)
-        if sent.request not in answered and any(broker == sent.queue.broker and 0 <= t - sent.t <= TORN_S for broker, t in ends)
+        if sent.request not in responded and any(broker == sent.queue.broker and 0 <= t - sent.t <= TORN_S for broker, t in ends)
     }
 
 
@@ -111,12 +111,12 @@ def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
     read = {copy.queue.broker for copy in history.of(CopyStored)}
     found = []
     for place, event in enumerate(history):
-        if not isinstance(event, DeadLetterAnswered) or event.code != ResponseCode.SUCCESS or event.queue.broker not in read:
+        if not isinstance(event, DeadLetterResponded) or event.code != ResponseCode.SUCCESS or event.queue.broker not in read:
             continue
         body = bodies.get(event.request)
         if body is None or letters.dead_bodies.get(event.queue.group, Counter())[body]:
             continue
-        if brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+        if brokers.removing_cut(event.queue.broker, event.process, place, event.t) is None:
             text = f"{event.queue} offset {event.offset}, {body!r:.60} was dead-lettered at {event.t:.3f}, and is in no dead-letter queue"
             found.append(Violation("R1", event.t, text))
     return found
@@ -124,17 +124,17 @@ def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
 
 def _moved_behind(history: History) -> list[Violation]:
     """Progress moves past the message in the same write as the dead letter."""
-    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
-    behind: dict[tuple[QueueKey, int], list[DeadLetterAnswered]] = {}
+    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(LockGranted)}
+    behind: dict[tuple[QueueKey, int], list[DeadLetterResponded]] = {}
     found = []
     for event in history:
-        if isinstance(event, DeadLetterAnswered):
+        if isinstance(event, DeadLetterResponded):
             generation = generations.get((event.queue, event.epoch))
             if event.code == ResponseCode.SUCCESS and event.advance and generation is not None:
                 behind.setdefault((event.queue, generation), []).append(event)
-        elif isinstance(event, GrantAnswered):
+        elif isinstance(event, LockGranted):
             for letter in behind.get((event.queue, event.generation), ()):
-                if letter.t < event.asked_t and event.offset <= letter.offset:
+                if letter.t < event.request_t and event.offset <= letter.offset:
                     text = f"{event.queue} epoch {event.epoch} was granted at offset {event.offset}"
                     found.append(Violation("C2", event.t, f"{text}: {letter.offset} had been dead-lettered at {letter.t:.3f}"))
                     break

@@ -1,7 +1,7 @@
 """R9: a send ends by its deadline, which counts from the call, in whatever state it is pending."""
 
-from sweep.checkers.violation import Violation, who
-from sweep.events import DelayedAcked, PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
+from sweep.checkers.violation import Violation, process_name
+from sweep.events import DelayedSendAcked, PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
 from sweep.history import History
 
 UNKEYED_S, KEYED_S = 3.0, 30.0
@@ -22,11 +22,11 @@ def check(history: History) -> list[Violation]:
             stood_still.setdefault((event.machine, event.process), []).append(event.t)
         elif isinstance(event, SendBegan):
             began[event.body] = event
-        elif isinstance(event, SendAcked | SendFailed | DelayedAcked) and (send := began.pop(event.body, None)) is not None:
+        elif isinstance(event, SendAcked | SendFailed | DelayedSendAcked) and (send := began.pop(event.body, None)) is not None:
             limit_s = UNKEYED_S if send.key is None else KEYED_S
             took_s = event.t - send.t
             paused = any(send.t <= at <= event.t for at in stood_still.get((event.machine, event.process), ()))
             if took_s > limit_s * (1 + DRIFT) + LATE_S and not paused:
                 text = f"the send of {event.body!r:.60} took {took_s:.3f} s, its deadline is {limit_s:.0f} s"
-                found.append(Violation("R9", event.t, f"{who(event.machine, event.process)}: {text}"))
+                found.append(Violation("R9", event.t, f"{process_name(event)}: {text}"))
     return found

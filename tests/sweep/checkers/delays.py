@@ -7,11 +7,19 @@ stored twice, and a crash may interrupt the write that delivers it: both are all
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, LEVELS_MS
+from sweep.checkers.concurrent_facts import SendBacks, Walls
 from sweep.checkers.facts import Brokers, Clocks
-from sweep.checkers.given import SentBacks, Walls
 from sweep.checkers.messages import Messages
-from sweep.checkers.violation import Violation, who
-from sweep.events import CallBegan, DelayedAcked, DelayedAnswered, DelayedWritten, SentBack, SharedCallBegan, Stored
+from sweep.checkers.violation import Violation, process_name
+from sweep.events import (
+    CallBegan,
+    ConcurrentCallBegan,
+    DelayedSendAcked,
+    DelayedSendResponded,
+    DelayedSendWritten,
+    MessageStored,
+    SendBackSent,
+)
 from sweep.history import Event, History, QueueKey
 
 LATE_S = 20.0
@@ -27,7 +35,7 @@ STEP_S = 0.3
 
 
 def check(history: History) -> list[Violation]:
-    if not history.of(DelayedWritten) and not history.of(SentBack):
+    if not history.of(DelayedSendWritten) and not history.of(SendBackSent):
         return []
     return [*_early(history), *_late(history), *_retries_early(history), *_lost(history), *_bounded(history)]
 
@@ -35,7 +43,7 @@ def check(history: History) -> list[Violation]:
 def possible_duplicates(history: History) -> int:
     """Delayed messages that are stored once more than needed: allowed, and published."""
     messages = Messages(history)
-    delayed = {event.body: None for event in history.of(DelayedWritten)}
+    delayed = {event.body: None for event in history.of(DelayedSendWritten)}
     return sum(len(messages.places.get(body, ())) - 1 for body in delayed if messages.places.get(body))
 
 
@@ -47,15 +55,15 @@ def _calls(history: History) -> list[tuple[Event, QueueKey, tuple[bytes, ...]]]:
     """Calls of either kind that were given messages of users' topics, and their bodies."""
     found: list[tuple[Event, QueueKey, tuple[bytes, ...]]] = []
     found.extend((call, call.queue, tuple(body for _, body in call.messages)) for call in history.of(CallBegan))
-    for shared in history.of(SharedCallBegan):
+    for shared in history.of(ConcurrentCallBegan):
         found += [(shared, shared.queue, tuple(each.body for each in shared.given if not each.retries))]
     return found
 
 
 def _early(history: History) -> list[Violation]:
     ages = _Ages(history)
-    written: dict[tuple[bytes, str], DelayedWritten] = {}
-    for event in history.of(DelayedWritten):
+    written: dict[tuple[bytes, str], DelayedSendWritten] = {}
+    for event in history.of(DelayedSendWritten):
         written.setdefault((event.body, event.queue.broker), event)
     delayed = {body: None for body, _ in written}
     found = []
@@ -64,7 +72,7 @@ def _early(history: History) -> list[Violation]:
             if body not in delayed:
                 continue
             wait = written.get((body, queue.broker))
-            where = f"{queue}: delayed {body!r:.60} was given to {who(call.machine, call.process)}"
+            where = f"{queue}: delayed {body!r:.60} was given to {process_name(call)}"
             if wait is None:
                 found.append(Violation("R9", call.t, f"{where}: it was never sent to {queue.broker}"))
                 continue
@@ -80,11 +88,11 @@ def _late(history: History) -> list[Violation]:
     A send that is written again may be stored at its last writing only: it is late where it is so for the last one that can have stored it.
     """
     ages = _Ages(history)
-    written: dict[tuple[str, bytes], list[DelayedWritten]] = {}
-    for event in history.of(DelayedWritten):
+    written: dict[tuple[str, bytes], list[DelayedSendWritten]] = {}
+    for event in history.of(DelayedSendWritten):
         written.setdefault((event.queue.broker, event.body), []).append(event)
     found = []
-    for stored in history.of(Stored):
+    for stored in history.of(MessageStored):
         broker, waits = stored.queue.broker, written.get((stored.queue.broker, stored.body))
         if waits is None or stored.stored_t is None or not _age_is_known(ages.walls, ages.brokers, broker, stored.stored_t):
             continue
@@ -109,9 +117,9 @@ def _age_is_known(walls: Walls, brokers: Brokers, broker: str, until: float) -> 
 
 
 def _retries_early(history: History) -> list[Violation]:
-    ages, backs = _Ages(history), SentBacks(history)
+    ages, backs = _Ages(history), SendBacks(history)
     found = []
-    for call in history.of(SharedCallBegan):
+    for call in history.of(ConcurrentCallBegan):
         for each in call.given:
             asked = backs.tries.get((call.queue.group, call.queue.broker, each.body, each.retries - 1), [])
             waits = [(sent.t, delay_s(sent.level or each.retries - 1 + FIRST_RETRY_LEVEL)) for sent in asked if sent.level >= 0]
@@ -162,21 +170,21 @@ def _machine(brokers: Brokers, broker: str) -> str:
 
 def _lost(history: History) -> list[Violation]:
     """Acknowledged messages are in the final log, unless a power cut under async flush may have removed every acknowledged write."""
-    if not history.of(Stored):
+    if not history.of(MessageStored):
         return []
     messages, brokers = Messages(history), Brokers(history)
-    requests = {event.request: event.body for event in history.of(DelayedWritten)}
-    kept: dict[bytes, DelayedAnswered] = {}
+    requests = {event.request: event.body for event in history.of(DelayedSendWritten)}
+    kept: dict[bytes, DelayedSendResponded] = {}
     for place, event in enumerate(history):
-        if not isinstance(event, DelayedAnswered) or event.code != ResponseCode.SUCCESS:
+        if not isinstance(event, DelayedSendResponded) or event.code != ResponseCode.SUCCESS:
             continue
-        if brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+        if brokers.removing_cut(event.queue.broker, event.process, place, event.t) is None:
             kept.setdefault(requests[event.request], event)
     found = []
-    for acked in history.of(DelayedAcked):
-        answer, places = kept.get(acked.body), messages.places.get(acked.body, [])
+    for acked in history.of(DelayedSendAcked):
+        response, places = kept.get(acked.body), messages.places.get(acked.body, [])
         read = messages.read.get(acked.queue)
-        if answer is not None and not places and read is not None and not read.first:
+        if response is not None and not places and read is not None and not read.first:
             text = f"delayed {acked.body!r:.60} was acknowledged at {acked.t:.3f} ({acked.queue}), and is in no queue"
             found.append(Violation("D1", acked.t, text))
     return found
@@ -185,7 +193,7 @@ def _lost(history: History) -> list[Violation]:
 def _bounded(history: History) -> list[Violation]:
     messages, brokers = Messages(history), Brokers(history)
     written: dict[bytes, dict[str, int]] = {}
-    for event in history.of(DelayedWritten):
+    for event in history.of(DelayedSendWritten):
         of_body = written.setdefault(event.body, {})
         of_body[event.queue.broker] = of_body.get(event.queue.broker, 0) + 1
     found = []

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.messages import Messages, Passes, Place, first_offsets
 from sweep.checkers.violation import Violation
-from sweep.events import CallBegan, CallEnded, Calm, CommitAnswered, GrantAnswered, QueueGapSeen, SendAcked, Stored
-from sweep.history import Answer, CallResult, History, QueueKey
+from sweep.events import CallBegan, CallEnded, CalmBegan, CommitResponded, LockGranted, MessageStored, QueueGapSeen, SendAcked
+from sweep.history import CallResult, History, ItemVerdict, QueueKey
 
 RECOVERY_S = 90.0
 """R5: a classic lease of 60 s, a rebalance of 20 s, 10 s."""
 
 
 def check(history: History) -> list[Violation]:
-    calms = history.of(Calm)
+    calms = history.of(CalmBegan)
     if not calms:
         return []
     found = []
@@ -83,7 +83,7 @@ def removed(history: History, messages: Messages) -> Iterator[SendAcked]:
 
 def recovery_s(history: History) -> float | None:
     """Return the seconds from the calm until every queue's end is accepted; None if there was no calm, or it never is."""
-    calms, messages, reached = history.of(Calm), Messages(history), _reached(history)
+    calms, messages, reached = history.of(CalmBegan), Messages(history), _reached(history)
     if not calms:
         return None
     slowest = 0.0
@@ -124,8 +124,8 @@ def _done(history: History) -> set[tuple[str, Place, bytes]]:
     return found
 
 
-def _by_queue(messages: Messages, topic: str) -> dict[QueueKey, list[Stored]]:
-    found: dict[QueueKey, list[Stored]] = {}
+def _by_queue(messages: Messages, topic: str) -> dict[QueueKey, list[MessageStored]]:
+    found: dict[QueueKey, list[MessageStored]] = {}
     for (queue, _), stored in sorted(messages.stored.items()):
         if queue.topic == topic:
             found.setdefault(queue, []).append(stored)
@@ -136,15 +136,15 @@ def _reached(history: History) -> dict[QueueKey, list[tuple[float, int]]]:
     """Return (time, accepted offset) of each queue in its last generation, by grants and confirmed commits."""
     last: dict[QueueKey, int] = {}
     generations: dict[tuple[QueueKey, int], int] = {}
-    for grant in history.of(GrantAnswered):
+    for grant in history.of(LockGranted):
         last[grant.queue] = max(grant.generation, last.get(grant.queue, grant.generation))
         generations[grant.queue, grant.epoch] = grant.generation
     found: dict[QueueKey, list[tuple[float, int]]] = {}
     for event in history:
-        if isinstance(event, GrantAnswered):
+        if isinstance(event, LockGranted):
             if event.generation == last[event.queue]:
                 found.setdefault(event.queue, []).append((event.t, event.offset))
-        elif isinstance(event, CommitAnswered) and event.offset is not None and event.answer in (Answer.OK, Answer.NOT_YOURS):
+        elif isinstance(event, CommitResponded) and event.offset is not None and event.verdict in (ItemVerdict.OK, ItemVerdict.NOT_YOURS):
             known = event.epoch is None or generations.get((event.queue, event.epoch)) == last.get(event.queue)
             if known:
                 found.setdefault(event.queue, []).append((event.t, event.offset))

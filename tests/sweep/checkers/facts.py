@@ -33,7 +33,7 @@ DISK_FAILS = ("disk eio", "disk full")
 
 Line = tuple[str, str]
 """(session, broker)."""
-Held = tuple[QueueKey, int]
+QueueEpoch = tuple[QueueKey, int]
 """(queue, epoch)."""
 
 
@@ -68,9 +68,9 @@ class Clocks:
         self._told: dict[str, tuple[list[float], list[int]]] = {}
         for proof in history.of(ProofReceived):
             times, clocks = self._told.setdefault(proof.machine, ([], []))
-            if not times or proof.asked_t > times[-1]:
-                times.append(proof.asked_t)
-                clocks.append(proof.asked_boot_ms)
+            if not times or proof.request_t > times[-1]:
+                times.append(proof.request_t)
+                clocks.append(proof.request_boot_ms)
 
     def boot_ms(self, machine: str, t: float) -> float | None:
         """Return the boot clock of a machine; None if nothing is known of it."""
@@ -205,7 +205,7 @@ class Brokers:
         lives = self.lives.get(broker, [])
         return self.cuts.get(lives[0].machine, []) if lives else []
 
-    def taken_by(self, broker: str, process: int, place: int, t: float, *, written: bool = False) -> int | None:
+    def removing_cut(self, broker: str, process: int, place: int, t: float, *, written: bool = False) -> int | None:
         """The place of the power cut that may take what this process answered at `t`; None: it must survive for ever. `written`: who sent
         it asked for no more than that.
 
@@ -263,7 +263,7 @@ class Leases:
             if event.grace_ms is not None:
                 self._grace[line] = event.grace_ms
         if (line, event.connection) in self._locked:
-            deadline_ms = event.asked_boot_ms + self._grace[line] - MARGIN_MS
+            deadline_ms = event.request_boot_ms + self._grace[line] - MARGIN_MS
             self.deadline_ms[line] = max(deadline_ms, self.deadline_ms.get(line, deadline_ms))
 
 
@@ -297,9 +297,9 @@ class Deletions:
         return any(older[0] < event.counter < newer[0] for event in self._sent.get(topic, ()))
 
 
-def holders(history: History) -> dict[Held, GrantReceived]:
+def holders(history: History) -> dict[QueueEpoch, GrantReceived]:
     """(queue, epoch) → the grant as its client received it first."""
-    found: dict[Held, GrantReceived] = {}
+    found: dict[QueueEpoch, GrantReceived] = {}
     for event in history.of(GrantReceived):
         found.setdefault((event.queue, event.epoch), event)
     return found

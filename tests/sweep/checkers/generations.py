@@ -12,22 +12,22 @@ from math import inf
 
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import (
     BrokerOpened,
-    CommitAnswered,
+    CommitResponded,
     CommitSent,
     DeadLetterSent,
     Fault,
-    GrantAnswered,
     LayoutSent,
+    LockGranted,
     ProgressReset,
     PullReceived,
     QueueGapSeen,
     ReadingEnded,
     ResetSent,
 )
-from sweep.history import Answer, History, QueueKey
+from sweep.history import History, ItemVerdict, QueueKey
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _Generations:
         for place, event in enumerate(self.history):
             if place in self.cuts:
                 self._excuse_broker(self.cuts[place])
-            if isinstance(event, GrantAnswered):
+            if isinstance(event, LockGranted):
                 self._granted(event)
             elif isinstance(event, ResetSent):
                 self._queue(event.queue).maybe.append(event)
@@ -88,12 +88,12 @@ class _Generations:
             elif isinstance(event, DeadLetterSent):
                 if self.generations.get((event.queue, event.epoch)) == self._queue(event.queue).generation:
                     self._queue(event.queue).top = max(self._queue(event.queue).top, event.offset + 1)
-            elif isinstance(event, CommitAnswered):
-                if event.answer is Answer.OK and event.epoch is not None:
-                    self._served(event.queue, event.epoch, event.asked_t, event.t, f"a commit of {event.offset}")
+            elif isinstance(event, CommitResponded):
+                if event.verdict is ItemVerdict.OK and event.epoch is not None:
+                    self._served(event.queue, event.epoch, event.request_t, event.t, f"a commit of {event.offset}")
             elif isinstance(event, PullReceived):
                 if event.code == ResponseCode.SUCCESS and event.epoch is not None:
-                    self._served(event.queue, event.epoch, event.asked_t, event.t, f"a pull from {event.offset}")
+                    self._served(event.queue, event.epoch, event.request_t, event.t, f"a pull from {event.offset}")
             elif isinstance(event, LayoutSent):
                 if event.deleted:
                     self.deleted.add(event.topic)
@@ -115,12 +115,12 @@ class _Generations:
 
     # -------------------------------------------------------------------------------------------------------------- grants
 
-    def _granted(self, grant: GrantAnswered) -> None:
+    def _granted(self, grant: LockGranted) -> None:
         queue = self._queue(grant.queue)
         self.generations.setdefault((grant.queue, grant.epoch), grant.generation)
-        where = f"{grant.queue} epoch {grant.epoch} {'renewed' if grant.renewal else 'granted'} by {who(grant.machine, grant.process)}"
+        where = f"{grant.queue} epoch {grant.epoch} {'renewed' if grant.renewal else 'granted'} by {process_name(grant)}"
         sure = queue.sure
-        if sure is not None and grant.asked_t > sure.t and queue.sure_after[0] is not None and grant.generation <= queue.sure_after[0]:
+        if sure is not None and grant.request_t > sure.t and queue.sure_after[0] is not None and grant.generation <= queue.sure_after[0]:
             text = f"{where} in generation {grant.generation}: the reset to {sure.offset} was answered at {sure.t:.3f}"
             self._bad(grant.t, text)
         if queue.generation is None or grant.generation > queue.generation:
@@ -131,7 +131,7 @@ class _Generations:
             queue.top = max(queue.top, grant.offset)
         queue.epoch = max(queue.epoch, grant.epoch)
 
-    def _began(self, grant: GrantAnswered, queue: _Queue, where: str) -> None:
+    def _began(self, grant: LockGranted, queue: _Queue, where: str) -> None:
         """Check the first grant in this generation, in which there can be no commits yet."""
         known = any(reset.offset == grant.offset for reset in queue.maybe)
         if (
@@ -147,12 +147,12 @@ class _Generations:
             )
             self._bad(grant.t, text)
         # A first grant needs no cause: a reset that was sent after it was asked for is still to come.
-        later = grant.asked_t if queue.generation is None else inf
+        later = grant.request_t if queue.generation is None else inf
         queue.generation, queue.top, queue.excuse = grant.generation, grant.offset, False
         at = next((number for number, reset in enumerate(queue.maybe) if reset.offset == grant.offset and reset.t <= later), None)
         if at is not None:
-            answered = queue.sure is not None and queue.sure.offset == grant.offset
-            queue.maybe = [] if answered and len(queue.maybe) == 1 else queue.maybe[:at] + queue.maybe[at + 1 :]
+            responded = queue.sure is not None and queue.sure.offset == grant.offset
+            queue.maybe = [] if responded and len(queue.maybe) == 1 else queue.maybe[:at] + queue.maybe[at + 1 :]
 
     def _removed(self, key: QueueKey, offset: int) -> bool:
         """Retention has moved the group there."""
@@ -170,9 +170,9 @@ class _Generations:
         elif self.generations.get((event.queue, event.epoch)) == queue.generation:
             queue.top = max(queue.top, event.offset)
 
-    def _served(self, key: QueueKey, epoch: int, asked_t: float, t: float, what: str) -> None:
+    def _served(self, key: QueueKey, epoch: int, request_t: float, t: float, what: str) -> None:
         queue = self._queue(key)
-        if queue.sure is not None and epoch <= queue.sure_after[1] and asked_t > queue.sure.t:
+        if queue.sure is not None and epoch <= queue.sure_after[1] and request_t > queue.sure.t:
             text = f"{key}: {what} under epoch {epoch} was served, the reset to {queue.sure.offset} was answered at {queue.sure.t:.3f}"
             self._bad(t, text)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf
 
 from sweep.checkers.messages import Messages
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import (
     BrokerOpened,
     CallBegan,
@@ -187,7 +187,7 @@ class _Finder:
         lost: set[int | str] = {before.process, before.machine} if cause != "release" else set()
         alone = not self.late and self._alone({before.process, grant.process}, lost, since, call.t)
         text = (
-            f"{grant.queue} from {who(before.machine, before.process)} epoch {before.epoch} to {who(grant.machine, grant.process)} "
+            f"{grant.queue} from {process_name(before)} epoch {before.epoch} to {process_name(grant)} "
             f"epoch {grant.epoch}, first call {call.call} at {call.t:.3f}"
         )
         return Handover(grant.queue, cause, since, max(since, call.t), limit_s, alone, text)
@@ -272,7 +272,7 @@ class _Finder:
         busy = max((self._end_t(one) for one in calls if one.t < opened.t <= self._end_t(one) <= call.t), default=opened.t)
         since = max(opened.t, busy, self._available_t(call))
         alone = not self.late and self._alone(processes, {*processes, *machines}, since, call.t)
-        text = f"{queue} after {opened.broker} had opened as {who(opened.machine, opened.process)}, first call {call.call} at {call.t:.3f}"
+        text = f"{queue} after {opened.broker} had opened as {process_name(opened)}, first call {call.call} at {call.t:.3f}"
         return Handover(queue, "restart", since, max(since, call.t), opened.grace_ms / 1000 + SLACK_S, alone, text)
 
 
@@ -313,5 +313,5 @@ def _leave_first(history: History) -> list[Violation]:
 
 
 def _released_early(event: Event, release: CommitSent, stop: ConsumerStopBegan, what: str) -> Violation:
-    text = f"{who(event.machine, event.process)} released {release.queue} at {release.t:.3f} and {what}: stop() was called at {stop.t:.3f}"
+    text = f"{process_name(event)} released {release.queue} at {release.t:.3f} and {what}: stop() was called at {stop.t:.3f}"
     return Violation("O7", event.t, text)

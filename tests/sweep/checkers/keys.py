@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from lockstep.protocol.order import overtakings
 from sweep.checkers.messages import Messages, Passes
-from sweep.checkers.violation import Violation, who
-from sweep.events import CallBegan, CallEnded, CommitSent, FrameAnswered, FrameWritten, SendAcked, SendBegan, Stored
+from sweep.checkers.violation import Violation, process_name
+from sweep.events import CallBegan, CallEnded, CommitSent, FrameResponded, FrameWritten, MessageStored, SendAcked, SendBegan
 from sweep.history import CallResult, History, QueueKey
 
 Layout = tuple[int, int]
@@ -34,7 +34,7 @@ def check(history: History) -> list[Violation]:
     firsts, excuses = _first_good_calls(history), _Excuses(history, Passes(history, messages))
     sent = {event.body: at for at, event in enumerate(history) if isinstance(event, SendBegan)}
     acked = {event.body: at for at, event in enumerate(history) if isinstance(event, SendAcked)}
-    chains: dict[Chain, list[Stored]] = {}
+    chains: dict[Chain, list[MessageStored]] = {}
     for began in history.of(SendBegan):
         chain, stored = _chain(began, layouts), _place(messages, began.body)
         if chain is not None and stored is not None:
@@ -69,12 +69,14 @@ class _Chain:
 
     chain: Chain
     messages: Messages
-    stored: list[Stored]
+    stored: list[MessageStored]
     sent: dict[bytes, int]
     acked: dict[bytes, int]
     """Body → place of the event in the history."""
 
-    def _overtakings(self, work: list[Stored], excused: Callable[[Stored, Stored], bool]) -> Iterator[tuple[Stored, Stored]]:
+    def _overtakings(
+        self, work: list[MessageStored], excused: Callable[[MessageStored, MessageStored], bool]
+    ) -> Iterator[tuple[MessageStored, MessageStored]]:
         return overtakings(work, lambda one: self.sent[one.body], lambda one: self.acked.get(one.body), excused)
 
     def stored_in_order(self) -> list[Violation]:
@@ -87,7 +89,7 @@ class _Chain:
             found.append(self._wrong(acked, began, "stored in the wrong order"))
         return found
 
-    def _wrong(self, one: Stored, other: Stored, what: str) -> Violation:
+    def _wrong(self, one: MessageStored, other: MessageStored, what: str) -> Violation:
         acked, began = self.messages.acked[one.body], self.messages.began[other.body]
         both = (
             f"{one.body!r:.40} ({one.queue} offset {one.offset}, acknowledged at {acked.t:.3f}), then {other.body!r:.40} "
@@ -103,8 +105,8 @@ class _Chain:
             after, before = calls[other.body].end, calls[one.body].end
             text = (
                 f"{_name(self.chain)}: group {after.queue.group} did {other.body!r:.40} ({other.queue} offset {other.offset}) in call "
-                f"{after.call} by {who(after.machine, after.process)} first, {one.body!r:.40} (offset {one.offset}) in call {before.call} "
-                f"by {who(before.machine, before.process)} at {before.t:.3f}"
+                f"{after.call} by {process_name(after)} first, {one.body!r:.40} (offset {one.offset}) in call {before.call} "
+                f"by {process_name(before)} at {before.t:.3f}"
             )
             found.append(Violation("O4", after.t, text))
         return found
@@ -125,7 +127,7 @@ def _chain(began: SendBegan, layouts: dict[bytes, Layout]) -> Chain | None:
     return None if began.key is None or layout is None else (began.topic, began.key, layout)
 
 
-def _place(messages: Messages, body: bytes) -> Stored | None:
+def _place(messages: Messages, body: bytes) -> MessageStored | None:
     """Where it is in the final logs; None: nowhere, or in several places (R9 tells)."""
     places = messages.places.get(body, [])
     return places[0] if len(places) == 1 else None
@@ -133,7 +135,7 @@ def _place(messages: Messages, body: bytes) -> Stored | None:
 
 def _layouts(history: History, messages: Messages) -> dict[bytes, Layout]:
     """The layout over which each stored message was hashed: of the frame that was answered OK, else the last one written to its queue."""
-    answered = {event.request for event in history.of(FrameAnswered) if event.offset >= 0}
+    responded = {event.request for event in history.of(FrameResponded) if event.offset >= 0}
     found: dict[bytes, Layout] = {}
     sure: set[bytes] = set()
     for frame in history.of(FrameWritten):
@@ -144,7 +146,7 @@ def _layouts(history: History, messages: Messages) -> dict[bytes, Layout]:
             if stored is None or stored.queue != frame.queue or body in sure:
                 continue
             found[body] = frame.layout
-            if frame.request in answered:
+            if frame.request in responded:
                 sure.add(body)
     return found
 

@@ -10,15 +10,15 @@ from bisect import bisect_left
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.messages import Messages
-from sweep.checkers.violation import Violation, who
-from sweep.events import BrokerOpened, CallBegan, FrameAnswered, FrameWritten, GrantAnswered, LayoutSent, SendAcked, SendBegan, Stored
+from sweep.checkers.violation import Violation, process_name
+from sweep.events import BrokerOpened, CallBegan, FrameResponded, FrameWritten, LayoutSent, LockGranted, MessageStored, SendAcked, SendBegan
 from sweep.history import History, QueueKey
 
 _STORED = (ResponseCode.SUCCESS, ResponseCode.DUPLICATE)
 
 
 def check(history: History) -> list[Violation]:
-    if not history.of(Stored) and not history.of(SendAcked):
+    if not history.of(MessageStored) and not history.of(SendAcked):
         return []
     messages, brokers = Messages(history), Brokers(history)
     return [
@@ -37,7 +37,7 @@ def check(history: History) -> list[Violation]:
 def _dense(messages: Messages) -> list[Violation]:
     """O8: the final log of each queue has all offsets from its first to its end."""
     found = []
-    by_queue: dict[QueueKey, list[Stored]] = {}
+    by_queue: dict[QueueKey, list[MessageStored]] = {}
     for (queue, _), stored in sorted(messages.stored.items()):
         by_queue.setdefault(queue, []).append(stored)
     for queue, read in messages.read.items():
@@ -64,18 +64,18 @@ class _Known:
     """When the log had each message at the latest: at the response, else when it was sent."""
 
     def __init__(self, history: History) -> None:
-        self._answered = {body: rows[0][0] for body, rows in _answers(history).items()}
+        self._responded = {body: rows[0][0] for body, rows in _responses(history).items()}
         self._began: dict[bytes, int] = {}
         self._granted: dict[tuple[QueueKey, int], int] = {}
         """(queue, epoch) → place: what a call was given was fetched later, whenever the call began."""
         for place, event in enumerate(history):
             if isinstance(event, SendBegan):
                 self._began.setdefault(event.body, place)
-            elif isinstance(event, GrantAnswered):
+            elif isinstance(event, LockGranted):
                 self._granted.setdefault((event.queue, event.epoch), place)
 
     def sent(self, body: bytes, place: int) -> int:
-        return min(place, self._answered.get(body, self._began.get(body, place)))
+        return min(place, self._responded.get(body, self._began.get(body, place)))
 
     def fetched(self, call: CallBegan) -> int:
         return self._granted.get((call.queue, call.epoch), 0)
@@ -90,8 +90,8 @@ def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
     for place, event in enumerate(history):
         if isinstance(event, CallBegan):
             rows, since = event.messages, known.fetched(event)
-        elif isinstance(event, SendAcked | Stored) and event.offset >= 0:
-            rows, since = ((event.offset, event.body),), place if isinstance(event, Stored) else known.sent(event.body, place)
+        elif isinstance(event, SendAcked | MessageStored) and event.offset >= 0:
+            rows, since = ((event.offset, event.body),), place if isinstance(event, MessageStored) else known.sent(event.body, place)
         else:
             continue
         queue, written = event.queue.stored, isinstance(event, SendAcked) and event.written
@@ -110,7 +110,7 @@ def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
 def _generations_tell(history: History) -> list[Violation]:
     """O8: inside one generation of a group an offset is one message."""
     found = []
-    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
+    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(LockGranted)}
     called: dict[tuple[QueueKey, int, int], bytes] = {}
     for call in history.of(CallBegan):
         generation = generations.get((call.queue, call.epoch))
@@ -119,14 +119,14 @@ def _generations_tell(history: History) -> list[Violation]:
             before = called.setdefault((call.queue, generation, offset), body)
             if before != body:
                 text = f"{call.queue} offset {offset}: {before!r:.40}, then {body!r:.40}, both in generation {generation}"
-                found.append(Violation("O8", call.t, f"{text} (epoch {call.epoch}, {who(call.machine, call.process)})"))
+                found.append(Violation("O8", call.t, f"{text} (epoch {call.epoch}, {process_name(call)})"))
     return found
 
 
 def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
     """R1: every acknowledged message is in the final log at the acknowledged place, unless a power cut may have removed it."""
     found = []
-    answers, deletions, layouts = _answers(history), Deletions(history), _layouts(history)
+    responses, deletions, layouts = _responses(history), Deletions(history), _layouts(history)
     for acked in messages.acked.values():
         read = messages.read.get(acked.queue)
         if read is None or 0 <= acked.offset < read.first:
@@ -140,8 +140,8 @@ def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> lis
             continue
         if deletions.after(acked.queue.topic, layouts.get(acked.body)):
             continue
-        answered = [(place, one) for place, one in answers.get(acked.body, ()) if one.queue == acked.queue]
-        taken = [brokers.taken_by(acked.queue.broker, one.process, place, one.t, written=acked.written) for place, one in answered]
+        responded = [(place, one) for place, one in responses.get(acked.body, ()) if one.queue == acked.queue]
+        taken = [brokers.removing_cut(acked.queue.broker, one.process, place, one.t, written=acked.written) for place, one in responded]
         if taken and None not in taken:
             continue
         now = messages.stored.get((acked.queue, acked.offset))
@@ -179,12 +179,12 @@ def _made_anew(history: History, messages: Messages) -> list[Violation]:
     return found
 
 
-def _answers(history: History) -> dict[bytes, list[tuple[int, FrameAnswered]]]:
+def _responses(history: History) -> dict[bytes, list[tuple[int, FrameResponded]]]:
     """Body → (place, answer) of every frame that was answered as stored, now or before."""
     written = {frame.request: frame for frame in history.of(FrameWritten)}
-    found: dict[bytes, list[tuple[int, FrameAnswered]]] = {}
+    found: dict[bytes, list[tuple[int, FrameResponded]]] = {}
     for place, event in enumerate(history):
-        if isinstance(event, FrameAnswered) and event.code in _STORED and event.request in written:
+        if isinstance(event, FrameResponded) and event.code in _STORED and event.request in written:
             for body in written[event.request].bodies:
                 found.setdefault(body, []).append((place, event))
     return found
@@ -196,21 +196,21 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
     periods: dict[tuple[str, int], list[tuple[int, bool, bytes, float]]] = {}
     written = {frame.request: frame for frame in history.of(FrameWritten)}
     deletions = Deletions(history)
-    for body, answered in _answers(history).items():
-        placed = [(place, answer) for place, answer in answered if answer.position >= 0]
-        for place, answer in placed if body in messages.acked else ():
-            broker = answer.queue.broker
+    for body, responded in _responses(history).items():
+        placed = [(place, response) for place, response in responded if response.position >= 0]
+        for place, response in placed if body in messages.acked else ():
+            broker = response.queue.broker
             cut = next((cut for cut in brokers.all_cuts(broker) if cut > place), None)
-            read = messages.read.get(answer.queue)
-            if cut is None or read is None or deletions.any_of(answer.queue.topic):
+            read = messages.read.get(response.queue)
+            if cut is None or read is None or deletions.any_of(response.queue.topic):
                 continue
             # Sent again after a cut that took it, it may stand at the same offset, further behind in the log.
-            last = next(one for _, one in reversed(placed) if (one.queue, one.offset) == (answer.queue, answer.offset))
-            offset = answer.offset + written[answer.request].bodies.index(body)
-            stored = messages.stored.get((answer.queue, offset))
-            left = answer.position == last.position and stored is not None and stored.body == body
+            last = next(one for _, one in reversed(placed) if (one.queue, one.offset) == (response.queue, response.offset))
+            offset = response.offset + written[response.request].bodies.index(body)
+            stored = messages.stored.get((response.queue, offset))
+            left = response.position == last.position and stored is not None and stored.body == body
             if left or offset >= read.first:
-                periods.setdefault((broker, cut), []).append((answer.position, left, body, answer.t))
+                periods.setdefault((broker, cut), []).append((response.position, left, body, response.t))
     for (broker, _), rows in periods.items():
         gone = min((row for row in rows if not row[1]), default=None)
         behind = max((row for row in rows if row[1]), default=None)
@@ -265,6 +265,6 @@ def _delivered(history: History, messages: Messages, brokers: Brokers) -> list[V
             if offset >= read.first and (stored is None or stored.body != body) and (queue, offset, body) not in told:
                 told.add((queue, offset, body))
                 instead = "nothing" if stored is None else f"{stored.body!r:.60}"
-                where = f"{call.queue} offset {offset}: {body!r:.60} was given to {who(call.machine, call.process)}"
+                where = f"{call.queue} offset {offset}: {body!r:.60} was given to {process_name(call)}"
                 found.append(Violation("R7", call.t, f"{where}; the final log has {instead}"))
     return found

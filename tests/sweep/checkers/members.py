@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from sweep.checkers.facts import Brokers
 from sweep.checkers.pulls import went_back
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import (
-    Calm,
+    CalmBegan,
     Fault,
     MemberAssigned,
-    MemberCalled,
-    MemberReturned,
+    MemberCallBegan,
+    MemberCallEnded,
     MemberStarted,
     MemberStopBegan,
     MemberStopped,
@@ -78,7 +78,7 @@ class Repeats:
         self.floors: dict[Place, int] = {}
         """Nothing below is given again on that machine."""
         self.runs: dict[tuple[int, QueueKey], _Run] = {}
-        self.calls: dict[int, tuple[MemberCalled, _Run]] = {}
+        self.calls: dict[int, tuple[MemberCallBegan, _Run]] = {}
         self.members: dict[int, MemberStarted] = {}
         """Process → its member, while it has one."""
         self.users: dict[tuple[str, str], int] = {}
@@ -92,9 +92,9 @@ class Repeats:
 
     def run(self) -> list[Violation]:
         for event in self.history:
-            if isinstance(event, MemberCalled):
+            if isinstance(event, MemberCallBegan):
                 self._called(event)
-            elif isinstance(event, MemberReturned):
+            elif isinstance(event, MemberCallEnded):
                 self._returned(event)
             elif isinstance(event, MemberAssigned):
                 self._assigned(event)
@@ -116,7 +116,7 @@ class Repeats:
                 self.pauses[event.process][-1][1] = event.t
             elif isinstance(event, Fault):
                 self._fault(event)
-            elif isinstance(event, Calm):
+            elif isinstance(event, CalmBegan):
                 for spans in filter(None, self.failures.values()):
                     spans[-1][1] = min(spans[-1][1], event.t)
         return self.found
@@ -135,7 +135,7 @@ class Repeats:
         place = (event.machine, event.queue)
         user = self.users.setdefault((event.machine, event.queue.group), event.process)
         if user != event.process:
-            text = f"{who(event.machine, event.process)} has {event.queue}: process {user} uses the file of this machine's member"
+            text = f"{process_name(event)} has {event.queue}: process {user} uses the file of this machine's member"
             self.found.append(Violation("B3", event.t, text))
         group = self.members[event.process]
         run = self.runs[event.process, event.queue] = _Run(place, event.process, event.epoch, group, event.offset)
@@ -143,19 +143,19 @@ class Repeats:
         run.dones.append(event.offset)
         self.floors[place] = max(self.floors.get(place, 0), event.offset)
 
-    def _called(self, event: MemberCalled) -> None:
+    def _called(self, event: MemberCallBegan) -> None:
         run = self.runs.get((event.process, event.queue))
         if run is None or run.epoch != event.epoch:
             return
         self.calls[event.call] = (event, run)
         floor, first = self.floors.get(run.place, 0), event.messages[0][0]
         if first < floor:
-            what = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}"
+            what = f"call {event.call} of {event.queue} in {process_name(event)}"
             self.found.append(Violation("B3", event.t, f"{what} is given {first}: this machine's file had {floor}"))
         if run.group.each:
             run.settled = run.done
 
-    def _returned(self, event: MemberReturned) -> None:
+    def _returned(self, event: MemberCallEnded) -> None:
         call, run = self.calls.pop(event.call, (None, None))
         if call is None or run is None or self.runs.get((event.process, event.queue)) is not run:
             return

@@ -10,16 +10,18 @@ from sweep.checkers.facts import Brokers
 from sweep.events import (
     CallBegan,
     ClassicLocked,
+    ConcurrentCallBegan,
     ConsumerStarted,
     CopyStored,
-    DeadLetterAnswered,
+    DeadLetterResponded,
     DeadLetterSent,
-    DelayedAcked,
-    FrameAnswered,
+    DelayedSendAcked,
+    FrameResponded,
     FrameWritten,
-    GrantAnswered,
+    LockGranted,
     LockRefused,
-    Polled,
+    MessageStored,
+    PollReturned,
     ProgressReset,
     PullReceived,
     QueueGapSeen,
@@ -28,10 +30,8 @@ from sweep.events import (
     ResetSent,
     SendAcked,
     SendBegan,
-    SharedCallBegan,
-    Stored,
 )
-from sweep.history import Answer, History, QueueKey
+from sweep.history import History, ItemVerdict, QueueKey
 
 _TOLD = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
@@ -47,24 +47,24 @@ class Messages:
         self.acked: dict[bytes, SendAcked] = {}
         for event in history.of(SendAcked):
             self.acked.setdefault(event.body, event)
-        self.delayed: dict[bytes, DelayedAcked] = {}
+        self.delayed: dict[bytes, DelayedSendAcked] = {}
         """Acknowledged too; where it will be is not known then."""
-        for waits in history.of(DelayedAcked):
+        for waits in history.of(DelayedSendAcked):
             self.delayed.setdefault(waits.body, waits)
-        self.stored: dict[Place, Stored] = {(event.queue, event.offset): event for event in history.of(Stored)}
-        self.places: dict[bytes, list[Stored]] = {}
-        for found in history.of(Stored):
+        self.stored: dict[Place, MessageStored] = {(event.queue, event.offset): event for event in history.of(MessageStored)}
+        self.places: dict[bytes, list[MessageStored]] = {}
+        for found in history.of(MessageStored):
             self.places.setdefault(found.body, []).append(found)
         self.read: dict[QueueKey, ReadingEnded] = {event.queue: event for event in history.of(ReadingEnded)}
-        self._answered: dict[Place, list[tuple[float, bytes]]] = {}
+        self._responded: dict[Place, list[tuple[float, bytes]]] = {}
         written = {event.request: event.bodies for event in history.of(FrameWritten)}
-        for answer in history.of(FrameAnswered):
-            for number, body in enumerate(written.get(answer.request, ()) if answer.offset >= 0 else ()):
-                self._answered.setdefault((answer.queue, answer.offset + number), []).append((answer.t, body))
+        for response in history.of(FrameResponded):
+            for number, body in enumerate(written.get(response.request, ()) if response.offset >= 0 else ()):
+                self._responded.setdefault((response.queue, response.offset + number), []).append((response.t, body))
         self._met: dict[Place, set[tuple[float, bytes]]] = {}
         """What somebody was given from there although no answer named the place, and when its send began."""
         for place, body in _given(history):
-            if body in self.began and all(body != known for _, known in self._answered.get(place, ())):
+            if body in self.began and all(body != known for _, known in self._responded.get(place, ())):
                 self._met.setdefault(place, set()).add((self.began[body].t, body))
 
     def tags_at(self, place: Place, t: float) -> set[str]:
@@ -74,17 +74,17 @@ class Messages:
         """
         stored = self.stored.get(place)
         bodies = [] if stored is None else [stored.body]
-        bodies += [body for answered, body in self._answered.get(place, ()) if answered <= t < inf][-1:]
+        bodies += [body for responded, body in self._responded.get(place, ()) if responded <= t < inf][-1:]
         bodies += [body for began, body in self._met.get(place, ()) if began <= t < inf]
         return {self.began[body].tags for body in bodies if body in self.began}
 
 
 def _given(history: History) -> Iterator[tuple[Place, bytes]]:
     """The messages that listeners and polls were given."""
-    calls: list[CallBegan | Polled] = [*history.of(CallBegan), *history.of(Polled)]
+    calls: list[CallBegan | PollReturned] = [*history.of(CallBegan), *history.of(PollReturned)]
     for call in calls:
         yield from (((call.queue.stored, offset), body) for offset, body in call.messages)
-    for shared in history.of(SharedCallBegan):
+    for shared in history.of(ConcurrentCallBegan):
         yield from (((shared.queue.stored, given.offset), given.body) for given in shared.given)
 
 
@@ -107,7 +107,7 @@ class Passes:
         for gap in history.of(QueueGapSeen):
             self._gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
         self._dead_letters: dict[tuple[QueueKey, int], float] = {}
-        for letter in history.of(DeadLetterAnswered):
+        for letter in history.of(DeadLetterResponded):
             if letter.code == ResponseCode.SUCCESS:
                 self._dead_letters.setdefault((letter.queue, letter.offset), letter.t)
         # A broker that ended before it answered may have written the letter: then it is there at the end.
@@ -190,12 +190,14 @@ def first_offsets(history: History) -> dict[QueueKey, int]:
     grants: dict[QueueKey, list[tuple[int, int]]] = {}
     """(place, offset)."""
     for place, event in enumerate(history):
-        if not (isinstance(event, GrantAnswered) or (isinstance(event, LockRefused) and event.answer in (Answer.HELD, Answer.WAIT))):
+        if not (
+            isinstance(event, LockGranted) or (isinstance(event, LockRefused) and event.verdict in (ItemVerdict.HELD, ItemVerdict.WAIT))
+        ):
             continue
         line = (event.queue.group, event.queue.topic, event.queue.broker)
-        if line not in durable and brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+        if line not in durable and brokers.removing_cut(event.queue.broker, event.process, place, event.t) is None:
             durable[line] = place
-        if isinstance(event, GrantAnswered):
+        if isinstance(event, LockGranted):
             grants.setdefault(event.queue, []).append((place, event.offset))
     found: dict[QueueKey, int] = {}
     for key, given in grants.items():

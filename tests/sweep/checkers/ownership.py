@@ -10,16 +10,16 @@ c  once a newer epoch was granted, nothing of an older one is served: no commit,
 from math import inf
 
 from lockstep.protocol.codes import ResponseCode
-from sweep.checkers.facts import Brokers, Clocks, Deletions, Held, Leases
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.facts import Brokers, Clocks, Deletions, Leases, QueueEpoch
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import (
     BrokerOpened,
     ClassicLocked,
-    CommitAnswered,
+    CommitResponded,
     CommitSent,
     Fault,
-    GrantAnswered,
     GrantReceived,
+    LockGranted,
     LockRefused,
     LockSent,
     ProcessEnded,
@@ -27,7 +27,7 @@ from sweep.events import (
     PullReceived,
     StaleReceived,
 )
-from sweep.history import Answer, History, QueueKey
+from sweep.history import History, ItemVerdict, QueueKey
 
 SURELY = 0.9
 """The tolerance of a grace: clocks run up to a twentieth fast or slow."""
@@ -46,11 +46,11 @@ class _Owners:
         self.leases = Leases()
         self.deletions = Deletions(history)
         self.brokers = Brokers(history)
-        self.newest: dict[QueueKey, GrantAnswered] = {}
-        self.sessions: dict[Held, str | None] = {}
+        self.newest: dict[QueueKey, LockGranted] = {}
+        self.sessions: dict[QueueEpoch, str | None] = {}
         self.held: dict[QueueKey, GrantReceived] = {}
         """The grant that its client has received and believes to be valid."""
-        self.over: set[Held] = set()
+        self.over: set[QueueEpoch] = set()
         """Released or told, and not named in a LOCK since: what a LOCK from before is answered revives nothing."""
         self.found: list[Violation] = []
         self.opened: dict[str, BrokerOpened] = {}
@@ -64,10 +64,10 @@ class _Owners:
         for place, event in enumerate(self.history):
             if isinstance(event, ProofReceived):
                 self.leases.proven(event)
-                self.proven[event.session or "", event.broker] = event.asked_t
+                self.proven[event.session or "", event.broker] = event.request_t
             elif isinstance(event, BrokerOpened):
                 self._opens(place, event)
-            elif isinstance(event, GrantAnswered):
+            elif isinstance(event, LockGranted):
                 self._granted(event)
             elif isinstance(event, GrantReceived):
                 newest = self.newest.get(event.queue)
@@ -79,9 +79,9 @@ class _Owners:
             elif isinstance(event, StaleReceived):
                 self._over(event.queue, event.epoch)
             elif isinstance(event, LockRefused):
-                if event.answer in (Answer.STALE, Answer.NOT_YOURS):
+                if event.verdict in (ItemVerdict.STALE, ItemVerdict.NOT_YOURS):
                     self._over(event.queue, event.epoch)
-            elif isinstance(event, CommitAnswered):
+            elif isinstance(event, CommitResponded):
                 self._committed(event)
             elif isinstance(event, ClassicLocked):
                 if event.granted:
@@ -139,14 +139,14 @@ class _Owners:
             if queue.broker == event.broker and grant.session == event.session and (queue, grant.epoch) not in named:
                 del self.held[queue]
 
-    def _granted(self, event: GrantAnswered) -> None:
+    def _granted(self, event: LockGranted) -> None:
         owner = self.sessions.setdefault((event.queue, event.epoch), event.session)
         if owner != event.session:
             text = f"{event.queue} epoch {event.epoch} was answered OK to session {_short(event.session)}: it is session {_short(owner)}'s"
             self._bad(event.t, text)
         newest = self.newest.get(event.queue)
         if event.renewal:
-            if newest is not None and event.epoch < newest.epoch and event.asked_t > newest.t:
+            if newest is not None and event.epoch < newest.epoch and event.request_t > newest.t:
                 self._bad(event.t, f"{event.queue} epoch {event.epoch} was renewed for session {_short(event.session)}: {_beaten(newest)}")
             return
         holder = self.held.get(event.queue)
@@ -157,14 +157,14 @@ class _Owners:
             if deadline_ms is not None and now_ms is not None and now_ms < deadline_ms and not deleted:
                 text = (
                     f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)} by "
-                    f"{who(event.machine, event.process)} while {who(holder.machine, holder.process)} held epoch {holder.epoch}: "
+                    f"{process_name(event)} while {process_name(holder)} held epoch {holder.epoch}: "
                     f"its deadline is {deadline_ms} on its boot clock, which showed {now_ms:.0f}"
                 )
                 self._bad(event.t, text)
             elif not deleted and self._spared(holder, event.t):
                 text = (
                     f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)} although "
-                    f"{who(holder.machine, holder.process)}, which holds epoch {holder.epoch}, still has the grace of a start to come back"
+                    f"{process_name(holder)}, which holds epoch {holder.epoch}, still has the grace of a start to come back"
                 )
                 self._bad(event.t, text)
         if newest is None or event.epoch > newest.epoch:
@@ -181,32 +181,32 @@ class _Owners:
         """A client without a session gets a queue only when no session holds it."""
         holder = self._well(event.queue, event.t)
         if holder is not None:
-            text = f"{event.queue} was granted to classic client {event.client_id} while {who(holder.machine, holder.process)} held epoch"
+            text = f"{event.queue} was granted to classic client {event.client_id} while {process_name(holder)} held epoch"
             self._bad(event.t, f"{text} {holder.epoch} and its proof was good")
         self.held.pop(event.queue, None)
 
-    def _updated(self, event: CommitAnswered) -> None:
+    def _updated(self, event: CommitResponded) -> None:
         """UPDATE_CONSUMER_OFFSET is not applied while a session holds the queue. A lossy power cut may have removed the grant."""
         holder = self._well(event.queue, event.t)
-        taken = event.by == "UPDATE" and event.answer is Answer.OK and not self.brokers.lossy_cuts(event.queue.broker)
-        if taken and holder is not None and holder.t < event.asked_t:
+        taken = event.by == "UPDATE" and event.verdict is ItemVerdict.OK and not self.brokers.lossy_cuts(event.queue.broker)
+        if taken and holder is not None and holder.t < event.request_t:
             text = f"{event.queue}: offset {event.offset} of process {event.client} was taken without an epoch"
-            self._bad(event.t, f"{text} while {who(holder.machine, holder.process)} held epoch {holder.epoch}")
+            self._bad(event.t, f"{text} while {process_name(holder)} held epoch {holder.epoch}")
 
-    def _committed(self, event: CommitAnswered) -> None:
+    def _committed(self, event: CommitResponded) -> None:
         if event.epoch is None:
             self._updated(event)
             return
-        if event.answer is Answer.STALE:
+        if event.verdict is ItemVerdict.STALE:
             self._over(event.queue, event.epoch)
-        if event.answer is not Answer.OK:
+        if event.verdict is not ItemVerdict.OK:
             return
         what = "release" if event.released else "commit"
         where = (
             f"{event.queue}: {what} of offset {event.offset} under epoch {event.epoch} by session {_short(event.session)} was answered OK"
         )
         newest = self.newest.get(event.queue)
-        if newest is not None and event.epoch < newest.epoch and event.asked_t > newest.t:
+        if newest is not None and event.epoch < newest.epoch and event.request_t > newest.t:
             self._bad(event.t, f"{where}: {_beaten(newest)}")
         owner = self.sessions.get((event.queue, event.epoch), event.session)
         if owner != event.session:
@@ -216,12 +216,12 @@ class _Owners:
         newest = self.newest.get(event.queue)
         if event.epoch is None or newest is None or event.code != ResponseCode.SUCCESS:
             return
-        if event.epoch < newest.epoch and event.answered_t > newest.t:
-            where = f"{event.queue}: a pull from {event.offset} under epoch {event.epoch} by {who(event.machine, event.process)} was served"
-            self._bad(event.t, f"{where} at {event.answered_t:.3f}: {_beaten(newest, when='then')}")
+        if event.epoch < newest.epoch and event.response_t > newest.t:
+            where = f"{event.queue}: a pull from {event.offset} under epoch {event.epoch} by {process_name(event)} was served"
+            self._bad(event.t, f"{where} at {event.response_t:.3f}: {_beaten(newest, when='then')}")
 
 
-def _beaten(newest: GrantAnswered, when: str = "it was asked") -> str:
+def _beaten(newest: LockGranted, when: str = "it was asked") -> str:
     return f"epoch {newest.epoch} had been granted to session {_short(newest.session)} at {newest.t:.3f}, before {when}"
 
 

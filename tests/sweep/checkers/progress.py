@@ -4,10 +4,10 @@ The facts are grants (each has the committed offset, the generation and the epoc
 reflect only commits that were confirmed before it was written.
 """
 
-from sweep.checkers.facts import Brokers, Deletions, Held, RisingMax, falls
-from sweep.checkers.violation import Violation, who
-from sweep.events import BrokerOpened, CommitAnswered, GrantAnswered, ProgressAnswered, ProgressReset, ResetSent
-from sweep.history import Answer, Event, History, QueueKey
+from sweep.checkers.facts import Brokers, Deletions, QueueEpoch, RisingMax, falls
+from sweep.checkers.violation import Violation, process_name
+from sweep.events import BrokerOpened, CommitResponded, LockGranted, ProgressReset, ProgressResponded, ResetSent
+from sweep.history import Event, History, ItemVerdict, QueueKey
 
 
 def check(history: History) -> list[Violation]:
@@ -27,9 +27,9 @@ def _terms(history: History) -> list[Violation]:
     return found
 
 
-def _generations(history: History) -> dict[Held, int]:
+def _generations(history: History) -> dict[QueueEpoch, int]:
     """(queue, epoch) → generation, as the grants name it."""
-    return {(event.queue, event.epoch): event.generation for event in history.of(GrantAnswered)}
+    return {(event.queue, event.epoch): event.generation for event in history.of(LockGranted)}
 
 
 def _never_falls(history: History) -> list[Violation]:
@@ -41,27 +41,27 @@ def _never_falls(history: History) -> list[Violation]:
     epochs: dict[QueueKey, RisingMax] = {}
     numbers: dict[QueueKey, RisingMax] = {}
     for event in history:
-        if type(event) is CommitAnswered and event.epoch is not None and event.offset is not None:
+        if type(event) is CommitResponded and event.epoch is not None and event.offset is not None:
             generation = generations.get((event.queue, event.epoch))
-            if generation is not None and event.answer in (Answer.OK, Answer.NOT_YOURS):
+            if generation is not None and event.verdict in (ItemVerdict.OK, ItemVerdict.NOT_YOURS):
                 offsets.setdefault((event.queue, generation), RisingMax()).add(event.t, event.offset)
-        elif type(event) is GrantAnswered:
+        elif type(event) is LockGranted:
             what = f"{event.queue} epoch {event.epoch} {'renewed for' if event.renewal else 'granted to'} session {_short(event.session)}"
-            where = f"{what} by {who(event.machine, event.process)} (asked {event.asked_t:.3f})"
+            where = f"{what} by {process_name(event)} (asked {event.request_t:.3f})"
             accepted = offsets.setdefault((event.queue, event.generation), RisingMax())
-            top = accepted.before(event.asked_t)
+            top = accepted.before(event.request_t)
             if top is not None and event.offset < top:
                 text = f"{where} at offset {event.offset}: generation {event.generation} had accepted {top}"
                 found.append(Violation("O1", event.t, text))
             seen = epochs.setdefault(event.queue, RisingMax())
-            highest = seen.before(event.asked_t)
+            highest = seen.before(event.request_t)
             if highest is not None and (event.epoch < highest or (event.epoch == highest and not event.renewal)):
                 found.append(Violation("O1", event.t, f"{where}: epoch {highest} was there before"))
             term = terms.get(event.process)
             if not event.renewal and term is not None and event.epoch >> 32 != term:
                 found.append(Violation("O1", event.t, f"{where}: its term is {event.epoch >> 32}, the broker's {term}"))
             number = numbers.setdefault(event.queue, RisingMax())
-            last = number.before(event.asked_t)
+            last = number.before(event.request_t)
             if last is not None and event.generation < last:
                 found.append(Violation("O1", event.t, f"{where} in generation {event.generation}: {last} was there before"))
             accepted.add(event.t, event.offset)
@@ -72,19 +72,19 @@ def _never_falls(history: History) -> list[Violation]:
 
 def _accepted_once(history: History) -> list[Violation]:
     """O2: within a generation an epoch begins at or above all commits of lower epochs that were confirmed."""
-    begins: dict[tuple[QueueKey, int], dict[int, GrantAnswered]] = {}
-    for grant in history.of(GrantAnswered):
+    begins: dict[tuple[QueueKey, int], dict[int, LockGranted]] = {}
+    for grant in history.of(LockGranted):
         if not grant.renewal:
             begins.setdefault((grant.queue, grant.generation), {}).setdefault(grant.epoch, grant)
-    tops: dict[Held, CommitAnswered] = {}
-    for commit in history.of(CommitAnswered):
-        if commit.answer is Answer.OK and commit.epoch is not None and commit.offset is not None:
+    tops: dict[QueueEpoch, CommitResponded] = {}
+    for commit in history.of(CommitResponded):
+        if commit.verdict is ItemVerdict.OK and commit.epoch is not None and commit.offset is not None:
             top = tops.get((commit.queue, commit.epoch))
             if top is None or top.offset is None or commit.offset > top.offset:
                 tops[commit.queue, commit.epoch] = commit
     found = []
     for (queue, generation), grants in begins.items():
-        above: CommitAnswered | None = None
+        above: CommitResponded | None = None
         for epoch in sorted(grants):
             grant = grants[epoch]
             own = tops.get((queue, epoch))
@@ -106,17 +106,17 @@ class _Acknowledged:
     __slots__ = ("commits", "top")
 
     def __init__(self) -> None:
-        self.commits: list[tuple[int, CommitAnswered]] = []
+        self.commits: list[tuple[int, CommitResponded]] = []
         """(place, commit), offsets rising."""
         self.top = RisingMax()
 
-    def add(self, place: int, commit: CommitAnswered) -> None:
+    def add(self, place: int, commit: CommitResponded) -> None:
         assert commit.offset is not None
         if not self.commits or commit.offset > (self.commits[-1][1].offset or 0):
             self.commits.append((place, commit))
             self.top.add(commit.t, commit.offset)
 
-    def keep(self, kept: list[tuple[int, CommitAnswered]]) -> None:
+    def keep(self, kept: list[tuple[int, CommitResponded]]) -> None:
         self.commits, self.top = [], RisingMax()
         for place, commit in kept:
             self.add(place, commit)
@@ -142,15 +142,15 @@ def _not_forgotten(history: History) -> list[Violation]:
                     acknowledged.keep([one for one in acknowledged.commits if not _may_be_gone(brokers, one, place)])
         if type(event) is BrokerOpened:
             opened[event.broker] = event.t
-        elif type(event) is ProgressReset or (type(event) is CommitAnswered and event.by == "UPDATE"):
+        elif type(event) is ProgressReset or (type(event) is CommitResponded and event.by == "UPDATE"):
             _reset(known, event)
-        elif type(event) is CommitAnswered:
-            if event.answer is Answer.OK and event.offset is not None:
+        elif type(event) is CommitResponded:
+            if event.verdict is ItemVerdict.OK and event.offset is not None:
                 known.setdefault(event.queue, _Acknowledged()).add(place, event)
         elif type(event) is ResetSent:
             maybe.setdefault(event.queue, []).append(event.offset)
-        elif isinstance(event, GrantAnswered | ProgressAnswered) and event.queue in known:
-            top = known[event.queue].top.before(event.asked_t)
+        elif isinstance(event, LockGranted | ProgressResponded) and event.queue in known:
+            top = known[event.queue].top.before(event.request_t)
             if top is not None and event.offset < top:
                 if event.offset in maybe.get(event.queue, ()) or deletions.any_of(event.queue.topic):
                     # No client got the response, or the topic is another one. generations.py checks whether the generation is new.
@@ -158,9 +158,9 @@ def _not_forgotten(history: History) -> list[Violation]:
                     continue
                 commit = next(commit for _, commit in known[event.queue].commits if commit.offset == top)
                 law = "R6" if opened.get(event.queue.broker, 0.0) > commit.t else "O6"
-                what = f"epoch {event.epoch}" if isinstance(event, GrantAnswered) else f"generation {event.generation}"
+                what = f"epoch {event.epoch}" if isinstance(event, LockGranted) else f"generation {event.generation}"
                 text = (
-                    f"{event.queue}: {what} was granted at offset {event.offset} (asked {event.asked_t:.3f}), but {top} "
+                    f"{event.queue}: {what} was granted at offset {event.offset} (asked {event.request_t:.3f}), but {top} "
                     f"under epoch {commit.epoch} of session {_short(commit.session)} was acknowledged at {commit.t:.3f}"
                 )
                 found.append(Violation(law, event.t, text))
@@ -168,14 +168,14 @@ def _not_forgotten(history: History) -> list[Violation]:
 
 
 def _reset(known: dict[QueueKey, _Acknowledged], event: Event) -> None:
-    assert isinstance(event, ProgressReset | CommitAnswered)
-    if isinstance(event, ProgressReset) or event.answer is Answer.OK:
+    assert isinstance(event, ProgressReset | CommitResponded)
+    if isinstance(event, ProgressReset) or event.verdict is ItemVerdict.OK:
         known.pop(event.queue, None)
 
 
-def _may_be_gone(brokers: Brokers, one: tuple[int, CommitAnswered], cut: int) -> bool:
+def _may_be_gone(brokers: Brokers, one: tuple[int, CommitResponded], cut: int) -> bool:
     place, commit = one
-    return brokers.taken_by(commit.queue.broker, commit.process, place, commit.t) == cut
+    return brokers.removing_cut(commit.queue.broker, commit.process, place, commit.t) == cut
 
 
 def _short(session: str | None) -> str:

@@ -6,8 +6,8 @@ from math import inf
 from sweep.checkers.delivery import RECOVERY_S, removed
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation
-from sweep.events import Calm, CommitAnswered, ProgressAnswered, QueueGapSeen, Stored
-from sweep.history import Answer, History, QueueKey
+from sweep.events import CalmBegan, CommitResponded, MessageStored, ProgressResponded, QueueGapSeen
+from sweep.history import History, ItemVerdict, QueueKey
 
 
 def skipped(
@@ -18,17 +18,17 @@ def skipped(
     left_out: Callable[[QueueKey, int, bytes], bool],
 ) -> list[Violation]:
     """d: of the messages in the logs at the end, and of those that retention has removed."""
-    if not history.of(Calm) or not history.of(Stored):
+    if not history.of(CalmBegan) or not history.of(MessageStored):
         return []
     messages, begins = passes.messages, dict[QueueKey, int]()
-    for answer in history.of(ProgressAnswered):
-        begins[answer.queue] = min(answer.offset, begins.get(answer.queue, answer.offset))
+    for response in history.of(ProgressResponded):
+        begins[response.queue] = min(response.offset, begins.get(response.queue, response.offset))
     gaps: dict[QueueKey, list[tuple[int, int]]] = {}
     for gap in history.of(QueueGapSeen):
         gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
     found = []
     for group, topic in groups.items():
-        for stored in history.of(Stored):
+        for stored in history.of(MessageStored):
             queue, at = stored.queue._replace(group=group), stored.offset
             known = messages.acked.get(stored.body) or messages.delayed.get(stored.body)
             if queue.topic != topic or known is None or at < begins.get(queue, 0) or (stored.queue, at, stored.body) in polled:
@@ -52,17 +52,17 @@ def lies_in(offset: int, spans: Iterable[tuple[int, int]]) -> bool:
 
 def recovered(history: History, groups: dict[str, str]) -> list[Violation]:
     """e: in its last generation the group comes to each log's end."""
-    calms = history.of(Calm)
+    calms = history.of(CalmBegan)
     if not calms:
         return []
     reached: dict[QueueKey, list[tuple[float, int, int]]] = {}
     for event in history:
-        if isinstance(event, CommitAnswered) and event.answer is not Answer.OK:
+        if isinstance(event, CommitResponded) and event.verdict is not ItemVerdict.OK:
             continue
-        if isinstance(event, ProgressAnswered | CommitAnswered) and event.generation is not None and event.offset is not None:
+        if isinstance(event, ProgressResponded | CommitResponded) and event.generation is not None and event.offset is not None:
             reached.setdefault(event.queue, []).append((event.t, event.generation, event.offset))
-    messages, ends, found = Messages(history), dict[QueueKey, Stored](), []
-    for stored in history.of(Stored):
+    messages, ends, found = Messages(history), dict[QueueKey, MessageStored](), []
+    for stored in history.of(MessageStored):
         ends[stored.queue] = stored
     for group, topic in groups.items():
         for last in [last for last in ends.values() if last.queue.topic == topic]:

@@ -22,28 +22,28 @@ from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.account import Account
 from sweep.checkers.messages import Messages, Passes, tags_of
 from sweep.checkers.reader_ends import lies_in, recovered, skipped
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import (
-    CommitAnswered,
-    CommitFailed,
     CommitReceived,
+    CommitResponded,
     CommitSent,
-    Committed,
-    DoneSaid,
-    Polled,
-    ProgressAnswered,
+    PolledMessagesDone,
+    PollReturned,
     ProgressReset,
+    ProgressResponded,
     PullReceived,
-    QueueGiven,
-    QueueTaken,
-    QueueUnassigned,
+    ReaderCommitFailed,
+    ReaderCommitted,
+    ReaderQueueAssigned,
+    ReaderQueuePaused,
+    ReaderQueueResumed,
+    ReaderQueueRevoked,
+    ReaderQueueUnassigned,
     ReaderStarted,
-    ReadingPaused,
-    ReadingResumed,
     ResetSent,
-    Sought,
+    SeekReturned,
 )
-from sweep.history import Answer, Event, History, QueueKey
+from sweep.history import Event, History, ItemVerdict, QueueKey
 
 Known = dict[tuple[int, QueueKey], dict[int, int]]
 
@@ -135,24 +135,24 @@ class Reading:
         """(client's process, queue) → the offset of its last reset that was answered."""
         self.found: list[Violation] = []
         self._on: dict[type[Event], Callable[[Event], None]] = {
-            ProgressAnswered: self._answered,
-            CommitAnswered: self._accepted,
+            ProgressResponded: self._responded,
+            CommitResponded: self._accepted,
             CommitReceived: self._received,
             CommitSent: self._commit_sent,
             PullReceived: self._pulled,
             ResetSent: self._reset_sent,
             ProgressReset: self._reset,
             ReaderStarted: self._started,
-            QueueGiven: self._given,
-            QueueTaken: self._taken,
-            Polled: self._polled,
-            DoneSaid: self._done_said,
-            Committed: self._committed,
-            CommitFailed: self._commit_failed,
-            Sought: self._sought,
-            ReadingPaused: self._paused,
-            ReadingResumed: self._resumed,
-            QueueUnassigned: self._unassigned,
+            ReaderQueueAssigned: self._given,
+            ReaderQueueRevoked: self._taken,
+            PollReturned: self._polled,
+            PolledMessagesDone: self._done_said,
+            ReaderCommitted: self._committed,
+            ReaderCommitFailed: self._commit_failed,
+            SeekReturned: self._sought,
+            ReaderQueuePaused: self._paused,
+            ReaderQueueResumed: self._resumed,
+            ReaderQueueUnassigned: self._unassigned,
         }
 
     def run(self) -> list[Violation]:
@@ -167,20 +167,20 @@ class Reading:
 
     # ---------------------------------------------------------------------------------------------------------- responses of brokers
 
-    def _answered(self, event: Event) -> None:
-        assert isinstance(event, ProgressAnswered)
+    def _responded(self, event: Event) -> None:
+        assert isinstance(event, ProgressResponded)
         if event.queue.group in self.groups:
             self.begins.setdefault((event.client, event.queue), set()).add((event.generation, event.offset))
             _note(self.accepted, event.client, event.queue, event.generation, event.offset)
 
     def _accepted(self, event: Event) -> None:
-        assert isinstance(event, CommitAnswered)
-        if event.answer is Answer.OK and event.generation is not None and event.offset is not None:
+        assert isinstance(event, CommitResponded)
+        if event.verdict is ItemVerdict.OK and event.generation is not None and event.offset is not None:
             _note(self.accepted, event.client, event.queue, event.generation, event.offset)
 
     def _received(self, event: Event) -> None:
         assert isinstance(event, CommitReceived)
-        if event.answer is not Answer.OK:
+        if event.verdict is not ItemVerdict.OK:
             self.refused.add((event.process, event.queue))
         elif event.generation is not None and event.offset is not None:
             _note(self.heard, event.process, event.queue, event.generation, event.offset)
@@ -203,7 +203,7 @@ class Reading:
             return  # a queue that came and went at once is released at its first offset
         missed = holding.account.commit(event.offset, partial(self._may_pass, holding, t=event.t))
         if missed is not None:
-            text = f"{event.queue} generation {event.generation} by {who(event.machine, event.process)} committed {event.offset}"
+            text = f"{event.queue} generation {event.generation} by {process_name(event)} committed {event.offset}"
             self._bad(event, f"{text}: {missed} had not been marked as done there")
 
     def _pulled(self, event: Event) -> None:
@@ -227,10 +227,10 @@ class Reading:
         self.readers[event.reader] = _Reader(event.auto)
 
     def _given(self, event: Event) -> None:
-        assert isinstance(event, QueueGiven)
+        assert isinstance(event, ReaderQueueAssigned)
         queue, reader = event.queue, self.readers[event.reader]
         if (event.generation, event.offset) not in self.begins.get((event.process, queue), ()):
-            where = f"{queue} in {who(event.machine, event.process)} begins at {event.offset} in generation {event.generation}"
+            where = f"{queue} in {process_name(event)} begins at {event.offset} in generation {event.generation}"
             self._bad(event, f"{where}: that is not from a response of a broker")
         _note(self.heard, event.process, queue, event.generation, event.offset)
         holding = _Holding(event.process, queue, event.generation, Account(event.offset), event.offset, event.offset)
@@ -239,7 +239,7 @@ class Reading:
             self._go(holding, reader.seeks.pop(queue))
 
     def _taken(self, event: Event) -> None:
-        assert isinstance(event, QueueTaken)
+        assert isinstance(event, ReaderQueueRevoked)
         reader = self.readers[event.reader]
         holding = reader.holdings.get(event.queue)
         if holding is not None and holding.generation == event.generation:
@@ -248,10 +248,13 @@ class Reading:
                 reader.lost.add(event.queue)
 
     def _polled(self, event: Event) -> None:
-        assert isinstance(event, Polled)
+        assert isinstance(event, PollReturned)
         queue, reader = event.queue, self.readers[event.reader]
         self.polled.update((queue.stored, offset, body) for offset, body in event.messages)
-        holding, where = reader.holdings.get(queue), f"{queue} offset {event.messages[0][0]} polled by {who(event.machine, event.process)}"
+        holding, where = (
+            reader.holdings.get(queue),
+            f"{queue} offset {event.messages[0][0]} polled by {process_name(event)}",
+        )
         if holding is None or not holding.alive:
             self._bad(event, f"{where}: the queue was taken away, or never given")
             return
@@ -286,7 +289,7 @@ class Reading:
     # ------------------------------------------------------------------------------------------------------------ actions of readers
 
     def _sought(self, event: Event) -> None:
-        assert isinstance(event, Sought)
+        assert isinstance(event, SeekReturned)
         reader = self.readers[event.reader]
         holding = reader.holdings.get(event.queue)
         if holding is None or not holding.alive:
@@ -301,21 +304,21 @@ class Reading:
         holding.next = offset
 
     def _paused(self, event: Event) -> None:
-        assert isinstance(event, ReadingPaused)
+        assert isinstance(event, ReaderQueuePaused)
         self.readers[event.reader].paused.add(event.queue)
 
     def _resumed(self, event: Event) -> None:
-        assert isinstance(event, ReadingResumed)
+        assert isinstance(event, ReaderQueueResumed)
         self.readers[event.reader].paused.discard(event.queue)
 
     def _unassigned(self, event: Event) -> None:
-        assert isinstance(event, QueueUnassigned)
+        assert isinstance(event, ReaderQueueUnassigned)
         reader = self.readers[event.reader]
         reader.paused.discard(event.queue)
         reader.seeks.pop(event.queue, None)
 
     def _done_said(self, event: Event) -> None:
-        assert isinstance(event, DoneSaid)
+        assert isinstance(event, PolledMessagesDone)
         reader = self.readers[event.reader]
         reader.promises = []
         if event.by == "poll":
@@ -343,9 +346,9 @@ class Reading:
         return any(generation >= holding.generation and offset >= promise.offset for generation, offset in known.get(place, {}).items())
 
     def _committed(self, event: Event) -> None:
-        assert isinstance(event, Committed)
+        assert isinstance(event, ReaderCommitted)
         reader = self.readers[event.reader]
-        where = f"commit() in {who(event.machine, event.process)} returned"
+        where = f"commit() in {process_name(event)} returned"
         for queue in sorted(reader.lost):
             self._bad(event, f"{where}: {queue} was taken away with messages at hand, and it was not told")
         for promise in reader.promises:
@@ -356,12 +359,12 @@ class Reading:
         reader.lost.clear()
 
     def _commit_failed(self, event: Event) -> None:
-        assert isinstance(event, CommitFailed)
+        assert isinstance(event, ReaderCommitFailed)
         reader = self.readers[event.reader]
         places = [(promise.holding.process, promise.holding.queue) for promise in reader.promises]
         refused = any(place in self.refused for place in places)
         if event.stale and not reader.lost and not refused and all(self._kept(promise, self.heard, event.t) for promise in reader.promises):
-            where = f"commit() in {who(event.machine, event.process)}"
+            where = f"commit() in {process_name(event)}"
             self._bad(event, f"{where} was told that it came too late, and it had not: {event.error}")
         reader.lost.clear()
 

@@ -3,7 +3,7 @@
 R9 checks that no wrong body is served, R1 that only an unsynced tail is cut.
 """
 
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import BrokerOpened, Fault
 from sweep.history import History
 
@@ -19,6 +19,6 @@ def check(history: History) -> list[Violation]:
                 rotten.pop(event.target, None)
         elif isinstance(event, BrokerOpened) and event.machine in rotten:
             rot = rotten.pop(event.machine)
-            where = f"{event.broker} opened as {who(event.machine, event.process)}"
+            where = f"{event.broker} opened as {process_name(event)}"
             found.append(Violation("R8", event.t, f"{where} although a bit had flipped at {rot.t:.3f}: {rot.facts}"))
     return found

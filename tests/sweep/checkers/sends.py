@@ -5,8 +5,8 @@ from collections import Counter
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation
-from sweep.events import CallBegan, FrameWritten, SendBegan, SendFailed, Stored
-from sweep.history import History, Outcome, QueueKey
+from sweep.events import CallBegan, FrameWritten, MessageStored, SendBegan, SendFailed
+from sweep.history import History, QueueKey, SendOutcome
 
 
 def check(history: History) -> list[Violation]:
@@ -23,7 +23,7 @@ def _seen(history: History) -> dict[bytes, tuple[float, str]]:
         if isinstance(event, CallBegan):
             for offset, body in event.messages:
                 found.setdefault(body, (event.t, f"{event.queue} offset {offset}, given to {event.machine}#{event.process}"))
-        elif isinstance(event, Stored):
+        elif isinstance(event, MessageStored):
             found.setdefault(event.body, (event.t, f"{event.queue} offset {event.offset} of the final log"))
     return found
 
@@ -40,7 +40,7 @@ def _definite(history: History, messages: Messages) -> list[Violation]:
     found = []
     seen = _seen(history)
     for failed in history.of(SendFailed):
-        if failed.outcome is Outcome.NOT_STORED and failed.body in seen and failed.body not in messages.acked:
+        if failed.outcome is SendOutcome.NOT_STORED and failed.body in seen and failed.body not in messages.acked:
             text = f"{failed.body!r:.60} failed at {failed.t:.3f} as not stored ({failed.error}); it is at {seen[failed.body][1]}"
             found.append(Violation("R9", seen[failed.body][0], text))
     return found

@@ -6,7 +6,7 @@ exit 4   it was started on a copy of a store whose original runs; it must end so
 """
 
 from sweep.checkers.facts import DISK_FAILS
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import BrokerOpened, Fault, ServerFailed
 from sweep.history import History
 
@@ -31,11 +31,11 @@ def check(history: History) -> list[Violation]:
             elif event.kind == "log mended":
                 rotten.discard(event.target)
         elif isinstance(event, BrokerOpened) and event.machine in copies:
-            text = f"{who(event.machine, event.process)} serves {event.broker} from a copy of its store, while the original runs"
+            text = f"{process_name(event)} serves {event.broker} from a copy of its store, while the original runs"
             found.append(Violation("one start has a name", event.t, text))
         elif isinstance(event, ServerFailed):
             excused = {3: failing, 4: copies, 5: rotten}.get(event.exit_code, set())
             if event.machine not in excused:
-                ended = f"{who(event.machine, event.process)} ended by itself with exit code {event.exit_code}: {event.error}"
+                ended = f"{process_name(event)} ended by itself with exit code {event.exit_code}: {event.error}"
                 found.append(Violation(LAW, event.t, ended))
     return found

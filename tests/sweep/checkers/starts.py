@@ -16,29 +16,29 @@ from math import inf
 from lockstep.runtime.steady_clock import STEP_MS
 from sweep.checkers.facts import Brokers
 from sweep.checkers.messages import Messages
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import (
     CommitSent,
     ConsumerStarted,
-    FrameAnswered,
+    FrameResponded,
     FrameWritten,
-    GrantAnswered,
     LayoutSent,
+    LockGranted,
     LockRefused,
     LockSent,
-    ProgressAnswered,
+    MessageStored,
+    ProgressResponded,
     ReaderStarted,
     ResetSent,
-    Stored,
 )
-from sweep.history import Answer, History, QueueKey
+from sweep.history import History, ItemVerdict, QueueKey
 
 STORE_S = (STEP_MS + 22) / 1_000
 """Store times differ from the wall clock by up to STEP_MS, and by what it drifts between two looks (2 % of 1 s); whole milliseconds."""
 Line = tuple[str, str, str]
 """(group, topic, broker)."""
 Policy = ConsumerStarted | ReaderStarted
-Grant = GrantAnswered | ProgressAnswered
+Grant = LockGranted | ProgressResponded
 """A group of pull consumers asks where to begin, and gets no lock."""
 
 
@@ -46,15 +46,15 @@ Grant = GrantAnswered | ProgressAnswered
 class _Sent:
     """One stored message."""
 
-    stored: Stored
+    stored: MessageStored
     written_t: float
-    answered_t: float
+    response_t: float
 
 
 def check(history: History) -> list[Violation]:
     policies: dict[str, Policy] = {started.group: started for started in history.of(ConsumerStarted) if started.ordered}
     policies |= {started.group: started for started in history.of(ReaderStarted)}
-    if not policies or not history.of(Stored):
+    if not policies or not history.of(MessageStored):
         return []
     starts = _Starts(history)
     found = []
@@ -89,20 +89,20 @@ class _Starts:
             elif isinstance(event, ReaderStarted):
                 self.asked.setdefault(event.group, event.t)
             elif isinstance(event, Grant):
-                self._answered(event, place)
+                self._responded(event, place)
                 if event.queue.topic not in self.ended and event.queue not in self.first:
                     self.first[event.queue], self.places[event.queue] = event, place
-            elif isinstance(event, LockRefused) and event.answer in (Answer.HELD, Answer.WAIT):
-                self._answered(event, place)
+            elif isinstance(event, LockRefused) and event.verdict in (ItemVerdict.HELD, ItemVerdict.WAIT):
+                self._responded(event, place)
         self.read = Messages(history).read
         self.messages = _messages(history)
 
     def _cuts(self) -> set[int]:
         return {cut for broker in self.brokers.lives for cut in self.brokers.lossy_cuts(broker)}
 
-    def _answered(self, event: Grant | LockRefused, place: int) -> None:
+    def _responded(self, event: Grant | LockRefused, place: int) -> None:
         line = (event.queue.group, event.queue.topic, event.queue.broker)
-        if line not in self.resolved and self.brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+        if line not in self.resolved and self.brokers.removing_cut(event.queue.broker, event.process, place, event.t) is None:
             self.resolved[line] = event.t
 
     def compare(self, policy: Policy, grant: Grant, sent: list[_Sent]) -> list[Violation]:
@@ -110,8 +110,8 @@ class _Starts:
         cut_t = min((self.times[cut] for cut in self.brokers.lossy_cuts(key.broker) if cut > self.places[key]), default=inf)
         added = min((one.written_t for one in sent), default=inf) > self.altered_t
         resolved_t = self.resolved.get((key.group, key.topic, key.broker), inf)
-        asked_t = self.asked.get(key.group, inf)
-        where = f"{key} began at {begin} ({policy.where}, granted by {who(grant.machine, grant.process)})"
+        request_t = self.asked.get(key.group, inf)
+        where = f"{key} began at {begin} ({policy.where}, granted by {process_name(grant)})"
         found = []
         for one in sent:
             if one.written_t > cut_t:
@@ -122,10 +122,12 @@ class _Starts:
                 found.append(Violation("O5", grant.t, f"{what} was sent at {one.written_t:.3f}; its begin was known at {resolved_t:.3f}"))
             elif late and policy.where == "TIMESTAMP" and one.written_t > policy.since_t + STORE_S:
                 found.append(Violation("O5", grant.t, f"{what} was sent at {one.written_t:.3f}, after {policy.since_t:.3f}"))
-            elif not late and not added and policy.where == "LAST_OFFSET" and one.answered_t < asked_t:
-                found.append(Violation("start", grant.t, f"{what} was there at {one.answered_t:.3f}, the first LOCK came at {asked_t:.3f}"))
-            elif not late and not added and policy.where == "TIMESTAMP" and one.answered_t < policy.since_t - STORE_S:
-                found.append(Violation("start", grant.t, f"{what} was there at {one.answered_t:.3f}, before {policy.since_t:.3f}"))
+            elif not late and not added and policy.where == "LAST_OFFSET" and one.response_t < request_t:
+                found.append(
+                    Violation("start", grant.t, f"{what} was there at {one.response_t:.3f}, the first LOCK came at {request_t:.3f}")
+                )
+            elif not late and not added and policy.where == "TIMESTAMP" and one.response_t < policy.since_t - STORE_S:
+                found.append(Violation("start", grant.t, f"{what} was there at {one.response_t:.3f}, before {policy.since_t:.3f}"))
         read = self.read.get(key.stored)
         if policy.where == "FIRST_OFFSET" and read is not None and begin > max(0, read.first):
             found.append(Violation("start", grant.t, f"{where}: the log begins at {read.first}"))
@@ -135,19 +137,19 @@ class _Starts:
 def _messages(history: History) -> dict[QueueKey, list[_Sent]]:
     """Stored queue → its messages, with when each was first written and first answered there: an unkeyed one may stand in two queues."""
     written: dict[tuple[QueueKey, bytes], float] = {}
-    answered: dict[tuple[QueueKey, bytes], float] = {}
+    responded: dict[tuple[QueueKey, bytes], float] = {}
     bodies: dict[int, tuple[bytes, ...]] = {}
     for event in history:
         if isinstance(event, FrameWritten):
             bodies[event.request] = () if event.durable is False else event.bodies  # answered before readers see it
             for body in event.bodies:
                 written.setdefault((event.queue, body), event.t)
-        elif isinstance(event, FrameAnswered) and event.offset >= 0:
+        elif isinstance(event, FrameResponded) and event.offset >= 0:
             for body in bodies.get(event.request, ()):
-                answered.setdefault((event.queue, body), event.t)
+                responded.setdefault((event.queue, body), event.t)
     found: dict[QueueKey, list[_Sent]] = {}
-    for stored in history.of(Stored):
+    for stored in history.of(MessageStored):
         place = stored.queue, stored.body
         if place in written:
-            found.setdefault(stored.queue, []).append(_Sent(stored, written[place], answered.get(place, inf)))
+            found.setdefault(stored.queue, []).append(_Sent(stored, written[place], responded.get(place, inf)))
     return found

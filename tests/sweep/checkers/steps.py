@@ -9,11 +9,11 @@ from functools import partial
 
 from lockstep.protocol.order import skips
 from sweep.checkers.account import Account
-from sweep.checkers.facts import Held, holders
+from sweep.checkers.facts import QueueEpoch, holders
 from sweep.checkers.messages import Messages, Passes
-from sweep.checkers.violation import Violation, who
+from sweep.checkers.violation import Violation, process_name
 from sweep.events import CallBegan, CallEnded, CommitReceived, CommitSent
-from sweep.history import Answer, CallResult, History, QueueKey
+from sweep.history import CallResult, History, ItemVerdict, QueueKey
 
 _DONE = (CallResult.SUCCESS, CallResult.COUNTED)
 
@@ -45,7 +45,7 @@ class _Steps:
     def __init__(self, history: History) -> None:
         self.history = history
         self.passes = Passes(history, Messages(history))
-        self.runs: dict[Held, _Run] = {
+        self.runs: dict[QueueEpoch, _Run] = {
             held: _Run(grant.offset, grant.offset, Account(grant.offset)) for held, grant in holders(history).items() if not grant.renewal
         }
         self.calls: dict[int, CallBegan] = {}
@@ -59,7 +59,7 @@ class _Steps:
                 self._ended(event)
             elif isinstance(event, CommitSent) and event.epoch is not None:
                 self._committed(event, event.epoch, event.offset)
-            elif isinstance(event, CommitReceived) and event.released and event.answer is Answer.OK and event.epoch is not None:
+            elif isinstance(event, CommitReceived) and event.released and event.verdict is ItemVerdict.OK and event.epoch is not None:
                 self._released(event.queue, event.epoch)
         return self.found
 
@@ -73,7 +73,7 @@ class _Steps:
         run = self.runs.get((call.queue, call.epoch))
         if run is None:
             return
-        where = f"call {call.call} of {call.queue} epoch {call.epoch} in {who(call.machine, call.process)}"
+        where = f"call {call.call} of {call.queue} epoch {call.epoch} in {process_name(call)}"
         for skip in skips(call.messages, lambda message: message[0], first=run.next_offset, backward=False):
             offset, expected = skip.after[0], skip.expected
             if offset < expected:
@@ -113,5 +113,5 @@ class _Steps:
             run.fenced = False
         missed = run.account.commit(upto, partial(self.passes.may_pass, event.queue, process=event.process, t=event.t))
         if missed is not None:
-            where = f"{event.queue} epoch {epoch} by {who(event.machine, event.process)} ({event.by})"
+            where = f"{event.queue} epoch {epoch} by {process_name(event)} ({event.by})"
             self.found.append(Violation("O5", event.t, f"{where} committed {upto}: no call had done {missed}"))

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from sweep.history import Event
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A law was broken at `t` (global seconds). The text names queue, epochs, times and processes, to find the interleaving by."""
+    """A broken law, at `t` (global seconds). The text names queue, epochs, times and processes, which identify the interleaving."""
 
     law: str
     t: float
@@ -15,6 +17,6 @@ class Violation:
         return f"{self.law} at {self.t:.3f}: {self.text}"
 
 
-def who(machine: str, process: int) -> str:
-    """Return a process for the text of a violation."""
-    return f"{machine}#{process}"
+def process_name(event: Event) -> str:
+    """Return the machine and the process of an event, for the text of a violation."""
+    return f"{event.machine}#{event.process}"

@@ -8,9 +8,9 @@ AWAY_S = 60.0
 
 def only_leave(storm: Storm) -> None:
     address = storm.consumer()
-    storm.reached("stopped in order", address)
+    storm.record_reached("stopped in order", address)
     storm.universe.stop(address)
-    storm.later(AWAY_S, storm.start_when_ended, address)
+    storm.call_later(AWAY_S, storm.start_when_ended, address)
 
 
 def only_crash(storm: Storm) -> None:

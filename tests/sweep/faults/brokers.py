@@ -14,18 +14,18 @@ def kill_broker(storm: Storm) -> None:
 def stop_broker(storm: Storm) -> None:
     _, address = storm.broker()
     if storm.universe.alive(address):
-        storm.note("stop", address)
+        storm.record_fault("stop", address)
         storm.universe.stop(address)
-        storm.later(storm.random.choice([1, 3]), storm.start_when_ended, address)
+        storm.call_later(storm.random.choice([1, 3]), storm.start_when_ended, address)
 
 
 def regrace(storm: Storm) -> None:
     """A broker restarts with another grace."""
     storm.universe.grace_ms = storm.random.choice([1_000, 3_000, 8_000])
     _, address = storm.broker()
-    storm.note("regrace", address, storm.universe.grace_ms)
+    storm.record_fault("regrace", address, storm.universe.grace_ms)
     storm.universe.kill(address)
-    storm.later(storm.random.choice([0.0, 0.05, 0.5]), storm.universe.start, address)
+    storm.call_later(storm.random.choice([0.0, 0.05, 0.5]), storm.universe.start, address)
 
 
 def pause_broker(storm: Storm) -> None:
@@ -40,9 +40,9 @@ def power_broker(storm: Storm) -> None:
 def power_twice(storm: Storm) -> None:
     """The second cut, or kill, comes while the broker recovers from the first."""
     _, address = storm.broker()
-    storm.note("power", address, "twice")
+    storm.record_fault("power", address, "twice")
     storm.universe.kill(address, power=True)
-    storm.later(storm.random.choice([0.5, 2]), _start_and_cut, storm, address)
+    storm.call_later(storm.random.choice([0.5, 2]), _start_and_cut, storm, address)
 
 
 def _start_and_cut(storm: Storm, address: str) -> None:
@@ -52,7 +52,7 @@ def _start_and_cut(storm: Storm, address: str) -> None:
     if random.random() < 0.6:
         cut_at_operation(storm, address, random.randrange(0, 25), power=power)
     else:
-        storm.later(random.choice([0.001, 0.005, 0.01, 0.02, 0.05, 0.5, 2.5]), _cut_now, storm, address, power)
+        storm.call_later(random.choice([0.001, 0.005, 0.01, 0.02, 0.05, 0.5, 2.5]), _cut_now, storm, address, power)
 
 
 def _cut_now(storm: Storm, address: str, power: bool) -> None:
@@ -67,19 +67,19 @@ def cut_at_operation(storm: Storm, address: str, countdown: int, *, power: bool)
         _cut_now(storm, address, power)
 
     disk.countdown, disk.on_death = countdown, die
-    storm.note("cut at operation", address, f"{'power' if power else 'kill'} at {countdown}")
+    storm.record_fault("cut at operation", address, f"{'power' if power else 'kill'} at {countdown}")
 
 
 def wipe(storm: Storm) -> None:
     """A broker restarts with an empty disk."""
     name, address = storm.broker()
     storm.universe.kill(address)
-    storm.later(storm.random.choice([0.5, 3]), _start_empty, storm, name, address)
+    storm.call_later(storm.random.choice([0.5, 3]), _start_empty, storm, name, address)
 
 
 def _start_empty(storm: Storm, name: str, address: str) -> None:
     if not storm.universe.alive(address):
-        storm.note("wipe", name, machine=address)
+        storm.record_fault("wipe", name, machine=address)
         disk = storm.universe.machine(address).disk
         disk.names.clear()
         disk.durable_names.clear()
@@ -98,21 +98,21 @@ def power_at_write(storm: Storm) -> None:
 def everything(storm: Storm) -> None:
     """Kill all processes, or cut the power of all machines, and start them all again."""
     universe, power = storm.universe, storm.random.random() < 0.5
-    storm.note("everything", "", "power" if power else "kill")
+    storm.record_fault("everything", "", "power" if power else "kill")
     addresses = [*universe.nameservers, *universe.brokers.values(), *universe.consumers, *universe.producers]
     for address in addresses:
         universe.kill(address, power=power)
     for address in addresses:
-        storm.later(storm.random.choice([0.1, 0.5, 1]), universe.start, address)
+        storm.call_later(storm.random.choice([0.1, 0.5, 1]), universe.start, address)
 
 
 def blackout(storm: Storm) -> None:
     """Cut the power of a broker and of every producer: unconfirmed messages are not sent again."""
     _, address = storm.broker()
-    storm.note("blackout", address)
+    storm.record_fault("blackout", address)
     for one in (address, *storm.universe.producers):
         storm.universe.kill(one, power=True)
-        storm.later(storm.random.choice([0.5, 2]), storm.universe.start, one)
+        storm.call_later(storm.random.choice([0.5, 2]), storm.universe.start, one)
 
 
 def nameserver(storm: Storm) -> None:
@@ -122,7 +122,7 @@ def nameserver(storm: Storm) -> None:
 
 
 def alter(storm: Storm) -> None:
-    storm.note("alter", "")
+    storm.record_fault("alter", "")
     storm.universe.launch(ADMIN, "admin", alter_main(storm.universe))
 
 

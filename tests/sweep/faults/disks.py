@@ -11,7 +11,7 @@ def eio(storm: Storm) -> None:
     _, address = storm.broker()
     operation = storm.random.choice(["write", "sync", "sync", "read"])
     skip = storm.random.randrange(0, 20)
-    storm.note("disk eio", address, f"{operation} {skip}", machine=address)
+    storm.record_fault("disk eio", address, f"{operation} {skip}", machine=address)
     storm.universe.machine(address).disk.faults.append(DiskFault(operation, skip=skip))
 
 
@@ -19,21 +19,21 @@ def enospc(storm: Storm) -> None:
     _, address = storm.broker()
     disk = storm.universe.machine(address).disk
     disk.capacity_bytes = disk.used_bytes() + storm.random.choice([0, 1_000, 10_000, 40_000])
-    storm.note("disk full", address, disk.capacity_bytes, machine=address)
+    storm.record_fault("disk full", address, disk.capacity_bytes, machine=address)
 
     def room() -> None:
         disk.capacity_bytes = 1 << 40
 
-    storm.later(storm.random.choice([1, 5, 12]), room)
+    storm.call_later(storm.random.choice([1, 5, 12]), room)
 
 
 def slow_disk(storm: Storm) -> None:
     _, address = storm.broker()
     disk, longest_s = storm.universe.machine(address).disk, storm.random.choice([0.3, 2, 6])
-    storm.note("disk slow", address, f"{longest_s} s", machine=address)
+    storm.record_fault("disk slow", address, f"{longest_s} s", machine=address)
     disk.delays_s["sync"] = (0.001, longest_s)
     disk.slow_until_s = storm.universe.loop.now + SLOW_S
-    storm.later(SLOW_S, disk.delays_s.clear)
+    storm.call_later(SLOW_S, disk.delays_s.clear)
 
 
 def snapshot_rot(storm: Storm) -> None:
@@ -46,9 +46,9 @@ def snapshot_rot(storm: Storm) -> None:
     storm.universe.kill(address)
     size = len(disk.names[snapshots[-1]].cache)
     if size:
-        storm.note("disk rot", address, snapshots[-1], machine=address)
+        storm.record_fault("disk rot", address, snapshots[-1], machine=address)
         disk.flip(snapshots[-1], storm.random.randrange(size), storm.random.randrange(8))
-    storm.later(0.5, storm.universe.start, address)
+    storm.call_later(0.5, storm.universe.start, address)
 
 
 KINDS = (eio, enospc, slow_disk, snapshot_rot)

@@ -16,15 +16,15 @@ def spoil_offsets(storm: Storm) -> None:
         disk.capacity_bytes = disk.used_bytes()
     else:
         disk.faults.append(DiskFault(how, path="offsets.json", count=ALWAYS))
-    storm.note("disk full" if how == "full" else "disk eio", address, how, machine=address)
-    storm.later(random.choice([0.5, 2, 6, 15]), _mend, storm, address)
+    storm.record_fault("disk full" if how == "full" else "disk eio", address, how, machine=address)
+    storm.call_later(random.choice([0.5, 2, 6, 15]), _mend, storm, address)
 
 
 def _mend(storm: Storm, address: str) -> None:
     disk = storm.universe.machine(address).disk
     disk.faults.clear()
     disk.capacity_bytes = 1 << 40
-    storm.note("heal", address, "disk", machine=address)
+    storm.record_fault("heal", address, "disk", machine=address)
 
 
 def cut_at_offsets(storm: Storm) -> None:

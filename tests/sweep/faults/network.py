@@ -1,14 +1,14 @@
 """Faults of the network, and of clocks."""
 
 from sweep.events import (
-    CommitAnswered,
-    DeadLetterAnswered,
-    DelayedAnswered,
-    FrameAnswered,
-    GrantAnswered,
-    ProgressAnswered,
-    SendBackAnswered,
-    WallJumped,
+    CommitResponded,
+    DeadLetterResponded,
+    DelayedSendResponded,
+    FrameResponded,
+    LockGranted,
+    ProgressResponded,
+    SendBackResponded,
+    WallClockJumped,
 )
 from sweep.history import Event
 from sweep.storm import Storm
@@ -35,13 +35,13 @@ def reset(storm: Storm) -> None:
     one, network = storm.client(), storm.universe.loop.network
     open_ = network.between(one, storm.broker()[1])
     if open_:
-        storm.note("reset", one, open_[0])
+        storm.record_fault("reset", one, open_[0])
         network.reset(open_[0])
 
 
 def cut_at_answer(storm: Storm) -> None:
     """Lose the next response of one kind: its connection is reset, or becomes silent, when the broker has written it."""
-    kind = storm.random.choice([GrantAnswered, GrantAnswered, CommitAnswered, FrameAnswered])
+    kind = storm.random.choice([LockGranted, LockGranted, CommitResponded, FrameResponded])
     _cut_at(storm, kind, told=storm.random.random() < 0.7, skip=storm.random.randrange(4))
 
 
@@ -50,7 +50,7 @@ def _cut_at(storm: Storm, kind: type[Event], *, told: bool, skip: int) -> None:
 
     def look(event: Event) -> None:
         nonlocal skip
-        if type(event) is not kind or (isinstance(event, GrantAnswered) and event.renewal):
+        if type(event) is not kind or (isinstance(event, LockGranted) and event.renewal):
             return
         skip -= 1
         if skip < 0:
@@ -68,7 +68,7 @@ def _lose_answers(storm: Storm, event: Event, *, told: bool) -> None:
     mine = [one for one in open_ if client is None or one.client.process.number == client]
     if mine:
         one = mine[-1] if client is not None else storm.random.choice(mine)
-        storm.note("cut at an answer", one.client.here, f"{type(event).__name__} {one}")
+        storm.record_fault("cut at an answer", one.client.here, f"{type(event).__name__} {one}")
         if told:
             network.reset(one)
         else:
@@ -80,26 +80,26 @@ def silence(storm: Storm) -> None:
     one, network = storm.client(), storm.universe.loop.network
     open_ = network.between(one, storm.broker()[1])
     if open_:
-        storm.note("silence", one, open_[0])
+        storm.record_fault("silence", one, open_[0])
         network.silence(open_[0])
 
 
 def slow_link(storm: Storm) -> None:
     one, other, slow = storm.client(), storm.broker()[1], storm.universe.loop.network.slow
     more_s = storm.random.choice([0.2, 1.5, 4])
-    storm.note("slow link", f"{one} {other}", f"{more_s} s")
+    storm.record_fault("slow link", f"{one} {other}", f"{more_s} s")
     for pair in ((one, other), (other, one)):
         slow[pair] = more_s
-        storm.later(storm.random.choice([3, 10]), slow.pop, pair, None)
+        storm.call_later(storm.random.choice([3, 10]), slow.pop, pair, None)
 
 
 def wall_jump(storm: Storm) -> None:
     universe = storm.universe
     address = storm.random.choice([*universe.brokers.values(), *universe.consumers, *universe.producers])
     jump_s = storm.random.choice([-3600, -5, 5, 3600])
-    storm.note("wall jump", address, f"{jump_s} s")
+    storm.record_fault("wall jump", address, f"{jump_s} s")
     universe.machine(address).wall_offset_s += jump_s
-    universe.history.append(WallJumped(universe.loop.now, address, 0, jump_s))
+    universe.history.append(WallClockJumped(universe.loop.now, address, 0, jump_s))
 
 
 def wall_glitch(storm: Storm) -> None:
@@ -107,11 +107,11 @@ def wall_glitch(storm: Storm) -> None:
     universe = storm.universe
     name, address = storm.broker()
     jump_s = storm.random.choice([60, 3600, 365 * 86_400])
-    storm.reached("wall glitch", f"{name} {jump_s} s")
+    storm.record_reached("wall glitch", f"{name} {jump_s} s")
 
     def jump(by_s: int) -> None:
         universe.machine(address).wall_offset_s += by_s
-        universe.history.append(WallJumped(universe.loop.now, address, 0, by_s))
+        universe.history.append(WallClockJumped(universe.loop.now, address, 0, by_s))
 
     jump(jump_s)
     universe.loop.at(universe.loop.now + storm.random.uniform(0.2, 5.0), jump, -jump_s)
@@ -122,21 +122,21 @@ def wall_set(storm: Storm) -> None:
     universe = storm.universe
     name, address = storm.broker()
     jump_s = storm.random.choice([-3600, 60, 600, 3600])
-    storm.reached("wall set", f"{name} {jump_s} s")
+    storm.record_reached("wall set", f"{name} {jump_s} s")
     universe.machine(address).wall_offset_s += jump_s
-    universe.history.append(WallJumped(universe.loop.now, address, 0, jump_s))
+    universe.history.append(WallClockJumped(universe.loop.now, address, 0, jump_s))
 
 
 def drift(storm: Storm) -> None:
     universe, most = storm.universe, storm.universe.setting.drift
     address = storm.random.choice([*universe.brokers.values(), *universe.consumers])
-    storm.note("drift", address)
+    storm.record_fault("drift", address)
     universe.set_rate(universe.machine(address), storm.random.uniform(1 - most, 1 + most))
 
 
 def cut_at_copy(storm: Storm) -> None:
     """Lose a response to a request that makes the broker store a copy, or that begins progress."""
-    kinds: list[type[Event]] = [SendBackAnswered, SendBackAnswered, DeadLetterAnswered, DelayedAnswered, ProgressAnswered]
+    kinds: list[type[Event]] = [SendBackResponded, SendBackResponded, DeadLetterResponded, DelayedSendResponded, ProgressResponded]
     _cut_at(storm, storm.random.choice(kinds), told=storm.random.random() < 0.7, skip=storm.random.randrange(3))
 
 

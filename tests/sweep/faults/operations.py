@@ -1,7 +1,7 @@
 """Operations at bad times: resets, groups that begin, topics deleted and created again, copied stores, strange layouts."""
 
 from lockstep.admin.reset_plan import Target
-from sweep.begins import begin_one
+from sweep.late_groups import start_next_group
 from sweep.operators import (
     OPERATOR,
     delete_main,
@@ -25,13 +25,13 @@ def reset_progress(storm: Storm) -> None:
     word = random.choice(["beginning", "end", "offset", "offset", "time"])
     target = Target(word, random.randrange(1_001 if word == "offset" else 60_000))
     if random.random() < 0.3:
-        storm.note("reset of a stopped group", group, target)
+        storm.record_fault("reset of a stopped group", group, target)
         for address in universe.consumers:
             universe.stop(address)
-            storm.later(random.choice([4, 6]), storm.start_when_ended, address)
-        storm.later(random.choice([1, 3]), _reset, storm, group, target)
+            storm.call_later(random.choice([4, 6]), storm.start_when_ended, address)
+        storm.call_later(random.choice([1, 3]), _reset, storm, group, target)
     else:
-        storm.note("reset progress", group, target)
+        storm.record_fault("reset progress", group, target)
         _reset(storm, group, target)
 
 
@@ -39,7 +39,7 @@ def _reset(storm: Storm, group: str, target: Target) -> None:
     """Run the reset; sometimes the operator's machine dies after the response of a broker, or before."""
     storm.universe.launch(OPERATOR, "admin", reset_main(storm.universe, group, TOPIC, target))
     if storm.random.random() < 0.4:
-        storm.later(storm.random.uniform(0.01, 0.05), _cut_operator, storm)
+        storm.call_later(storm.random.uniform(0.01, 0.05), _cut_operator, storm)
 
 
 def reset_at_a_restart(storm: Storm) -> None:
@@ -49,17 +49,17 @@ def reset_at_a_restart(storm: Storm) -> None:
     universe, random = storm.universe, storm.random
     address = storm.consumer()
     others = [other for other in universe.consumers if other != address]
-    storm.note("reset at a restart", address)
+    storm.record_fault("reset at a restart", address)
     universe.stop(address)
     back_s = random.choice([3, 6])
-    storm.later(back_s, storm.start_when_ended, address)
+    storm.call_later(back_s, storm.start_when_ended, address)
     reset_s = back_s + random.uniform(0.3, 2.5)
     target = Target("offset", random.randrange(1_001))
     for group in universe.setting.groups:
-        storm.later(reset_s, universe.launch, OPERATOR, "admin", reset_main(universe, group, TOPIC, target))
+        storm.call_later(reset_s, universe.launch, OPERATOR, "admin", reset_main(universe, group, TOPIC, target))
     for broker in universe.brokers.values():
-        storm.later(reset_s, _slow, storm, others, broker, random.choice([0.1, 0.2]))
-        storm.later(reset_s + random.choice([0.03, 0.1]), storm.take_down, broker, 0.05)
+        storm.call_later(reset_s, _slow, storm, others, broker, random.choice([0.1, 0.2]))
+        storm.call_later(reset_s + random.choice([0.03, 0.1]), storm.take_down, broker, 0.05)
 
 
 def _slow(storm: Storm, addresses: list[str], broker: str, more_s: float) -> None:
@@ -67,15 +67,15 @@ def _slow(storm: Storm, addresses: list[str], broker: str, more_s: float) -> Non
     pairs = [pair for address in addresses for pair in ((address, broker), (broker, address))]
     for pair in pairs:
         slow[pair] = more_s
-        storm.later(4, slow.pop, pair, None)
+        storm.call_later(4, slow.pop, pair, None)
 
 
 def begin_group(storm: Storm) -> None:
     """Let an unknown group begin; often a broker dies at the same time."""
     universe, random = storm.universe, storm.random
-    if begin_one(universe) is not None and random.random() < 0.5:
+    if start_next_group(universe) is not None and random.random() < 0.5:
         _, address = storm.broker()
-        storm.later(random.uniform(0.0, 1.0), storm.take_down, address, random.choice([0.05, 0.5, 3]))
+        storm.call_later(random.uniform(0.0, 1.0), storm.take_down, address, random.choice([0.05, 0.5, 3]))
 
 
 def delete_topic(storm: Storm) -> None:
@@ -92,10 +92,10 @@ def delete_topic(storm: Storm) -> None:
         both = [pair for other in universe.nameservers for pair in ((address, other), (other, address))]
         storm.block("partition", both, 8.0)
         storm.block("partition", [(OPERATOR, address), (address, OPERATOR)], 3.1)
-        storm.later(3.0, _cut_operator, storm)
-    storm.note("delete topic", RETURNS)
+        storm.call_later(3.0, _cut_operator, storm)
+    storm.record_fault("delete topic", RETURNS)
     universe.launch(OPERATOR, "admin", delete_main(universe, RETURNS))
-    storm.later(back_s, _recreate, storm, random.choice([1, universe.setting.queues]))
+    storm.call_later(back_s, _recreate, storm, random.choice([1, universe.setting.queues]))
 
 
 def _cut_operator(storm: Storm) -> None:
@@ -112,9 +112,9 @@ def first_sends(storm: Storm) -> None:
     topics = [f"first-{random.randrange(1_000_000)}" for _ in range(random.choice([1, 3]))]
     if random.random() < 0.3:
         _, address = storm.broker()
-        storm.later(random.uniform(0.0, 0.05), storm.take_down, address, random.choice([0.05, 0.5, 3]))
+        storm.call_later(random.uniform(0.0, 0.05), storm.take_down, address, random.choice([0.05, 0.5, 3]))
     for number, topic in enumerate(topics):
-        storm.note("first sends", topic)
+        storm.record_fault("first sends", topic)
         universe.launch(f"10.0.3.{20 + number}", "admin", first_sends_main(universe, topic))
 
 
@@ -129,7 +129,7 @@ def copy_store(storm: Storm) -> None:
         return
     disk = universe.machine(address).disk.copied(f"{universe.setting.seed}/{copy}")
     universe.loop.machine(copy, disk=disk)
-    storm.note("copied", copy, f"the store of {name}")
+    storm.record_fault("copied", copy, f"the store of {name}")
     universe.launch_member(make_broker(universe, name, copy), "broker")
 
 
@@ -137,7 +137,7 @@ def strange_layouts(storm: Storm) -> None:
     """Send a broker the highest layout counter, the deletion of that topic, and the topic again."""
     name, _ = storm.broker()
     topic = f"strange-{storm.random.randrange(1_000_000)}"
-    storm.note("strange layouts", topic, f"at {name}")
+    storm.record_fault("strange layouts", topic, f"at {name}")
     storm.universe.launch("10.0.3.30", "admin", strange_layouts_main(storm.universe, name, topic))
 
 
@@ -148,7 +148,7 @@ def take_name(storm: Storm) -> None:
     if not universe.alive(address):
         return
     storm.take_down(address, random.choice([0.5, 2, 6]))
-    storm.note("take name", name)
+    storm.record_fault("take name", name)
     for nameserver in universe.nameservers:
         universe.launch("10.0.3.31", "admin", take_name_main(name, nameserver, random.choice([4.0, 15.0])))
 

@@ -22,23 +22,23 @@ def kill_in_call(storm: Storm) -> None:
     after_s, back_s = storm.random.uniform(0, 1), storm.random.choice([0.05, 1, 5])
 
     def kill() -> None:
-        storm.note("kill in a call", address)
+        storm.record_fault("kill in a call", address)
         universe.kill(address)
-        storm.later(back_s, universe.start, address)
+        storm.call_later(back_s, universe.start, address)
 
     def aim(_: Process) -> float:
-        storm.later(after_s, kill)
+        storm.call_later(after_s, kill)
         return 1.5
 
-    universe.aims[address] = aim
+    universe.call_faults[address] = aim
 
 
 def stop_consumer(storm: Storm) -> None:
     address = storm.consumer()
     if storm.universe.alive(address):
-        storm.reached("stopped in order", address)
+        storm.record_reached("stopped in order", address)
         storm.universe.stop(address)
-        storm.later(storm.random.choice([1, 3, 8]), storm.start_when_ended, address)
+        storm.call_later(storm.random.choice([1, 3, 8]), storm.start_when_ended, address)
 
 
 def toggle(storm: Storm) -> None:
@@ -49,7 +49,7 @@ def toggle(storm: Storm) -> None:
     process = storm.universe.running(address)
     controls = None if process is None else storm.universe.controls.get(process.number)
     if controls is not None and group in controls.toggles:
-        storm.reached("toggled", f"{address} {group}")
+        storm.record_reached("toggled", f"{address} {group}")
         storm.universe.loop.at(storm.universe.loop.now, controls.toggles[group].set, process=process)
 
 
@@ -60,10 +60,10 @@ def duplicate(storm: Storm) -> None:
     known = [event.client_id for event in universe.history.of(SessionBound) if process is not None and event.process == process.number]
     if not known:
         return
-    storm.note("duplicate", address, known[-1])
+    storm.record_fault("duplicate", address, known[-1])
     twin = universe.launch(address, "consumer", consumer_main(universe, impersonates=known[-1]))
     storm.impostor(twin)
-    storm.later(storm.random.choice([2, 8]), storm.universe.loop.terminate, twin)
+    storm.call_later(storm.random.choice([2, 8]), storm.universe.loop.terminate, twin)
 
 
 def recontract(storm: Storm) -> None:
@@ -72,13 +72,13 @@ def recontract(storm: Storm) -> None:
     universe.expression = "A" if universe.expression == "*" else "*"
     count = random.choice([1, len(universe.consumers), len(universe.consumers)])
     some = random.sample(universe.consumers, count)
-    storm.note("recontract", " ".join(some), universe.expression)
+    storm.record_fault("recontract", " ".join(some), universe.expression)
     for address in some:
         if random.random() < 0.6:
             universe.stop(address)
         else:
             universe.kill(address)
-        storm.later(random.choice([0.2, 1, 4]), storm.start_when_ended, address)
+        storm.call_later(random.choice([0.2, 1, 4]), storm.start_when_ended, address)
 
 
 def pause_consumer(storm: Storm) -> None:
@@ -100,10 +100,10 @@ def pause_in_call(storm: Storm) -> None:
     address, seconds = storm.consumer(), storm.random.choice([1, 2.6, 3.2, 8, 21])
 
     def aim(_: Process) -> float:
-        storm.later(storm.random.uniform(0, 0.3), storm.pause, address, seconds)
+        storm.call_later(storm.random.uniform(0, 0.3), storm.pause, address, seconds)
         return storm.random.choice([0.0, 0.5])
 
-    storm.universe.aims[address] = aim
+    storm.universe.call_faults[address] = aim
 
 
 def power_consumer(storm: Storm) -> None:

@@ -22,25 +22,25 @@ def log_rot(storm: Storm) -> None:
     if address in storm.rotten or not universe.alive(address):
         return
     universe.kill(address)
-    storm.later(0.5, universe.start, address)
+    storm.call_later(0.5, universe.start, address)
     disk = universe.machine(address).disk
     place = _place(storm, disk)
     if place is None:
-        storm.note("kill", address)
+        storm.record_fault("kill", address)
         return
     path, at, bit = *place, storm.random.randrange(8)
-    storm.note("log rot", address, f"{path} byte {at} bit {bit}", machine=address)
+    storm.record_fault("log rot", address, f"{path} byte {at} bit {bit}", machine=address)
     disk.flip(path, at, bit)
 
     def mend() -> None:
         if storm.rotten.pop(address, None) is not None:
             universe.kill(address)
             disk.flip(path, at, bit)
-            storm.note("log mended", address, machine=address)
-            storm.later(0.2, universe.start, address)
+            storm.record_fault("log mended", address, machine=address)
+            storm.call_later(0.2, universe.start, address)
 
     storm.rotten[address] = mend
-    storm.later(storm.random.choice([2, 6]), mend)
+    storm.call_later(storm.random.choice([2, 6]), mend)
 
 
 def file_rot(storm: Storm) -> None:
@@ -54,9 +54,9 @@ def file_rot(storm: Storm) -> None:
     if address in storm.rotten or not universe.alive(address) or not held:
         return
     universe.kill(address)
-    storm.later(0.5, universe.start, address)
+    storm.call_later(0.5, universe.start, address)
     path = storm.random.choice(held)
-    storm.note("log rot", address, f"{path} is lost", machine=address)
+    storm.record_fault("log rot", address, f"{path} is lost", machine=address)
     inode = disk.names[path]
     disk.remove_tree(path)
 
@@ -64,11 +64,11 @@ def file_rot(storm: Storm) -> None:
         if storm.rotten.pop(address, None) is not None:
             universe.kill(address)
             disk.names[path] = disk.durable_names[path] = inode
-            storm.note("log mended", address, machine=address)
-            storm.later(0.2, universe.start, address)
+            storm.record_fault("log mended", address, machine=address)
+            storm.call_later(0.2, universe.start, address)
 
     storm.rotten[address] = mend
-    storm.later(storm.random.choice([2, 6]), mend)
+    storm.call_later(storm.random.choice([2, 6]), mend)
 
 
 def entry_rot(storm: Storm) -> None:
@@ -79,14 +79,14 @@ def entry_rot(storm: Storm) -> None:
     if address in storm.rotten or not universe.alive(address) or not files:
         return
     universe.kill(address)
-    storm.later(0.5, universe.start, address)
+    storm.call_later(0.5, universe.start, address)
     path = storm.random.choice(files)
     entries = disk.names[path].used_bytes // ENTRY_BYTES + 1
     first = storm.random.randrange(entries)
     count = min(storm.random.choice([1, 5, 50]), entries - first)
     donor = bytes(disk.names[storm.random.choice(files)].cache[:ENTRY_BYTES])
     wrong = storm.random.choice([bytes(ENTRY_BYTES), donor, storm.random.randbytes(ENTRY_BYTES)])
-    storm.note("entry rot", address, f"{path} from {first}, {count} entries", machine=address)
+    storm.record_fault("entry rot", address, f"{path} from {first}, {count} entries", machine=address)
     room = len(disk.names[path].cache) - first * ENTRY_BYTES
     disk.overwrite(path, first * ENTRY_BYTES, (wrong * count)[:room])
 

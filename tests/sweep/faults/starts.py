@@ -1,9 +1,9 @@
 """Several faults at once around the start of a broker, which separate faults seldom bring about together."""
 
 from lockstep.testing.simulation import SimFiles
-from sweep.events import CommitAnswered, WallJumped
+from sweep.events import CommitResponded, WallClockJumped
 from sweep.faults.brokers import ADMIN
-from sweep.history import Answer, Event
+from sweep.history import Event, ItemVerdict
 from sweep.operators import OPERATOR, reset_twice_main
 from sweep.services import alter_main
 from sweep.settings import GROUP, TOPIC
@@ -26,12 +26,12 @@ def loss_beside_a_holder(storm: Storm) -> None:
     universe.grace_ms = random.choice([1_000, 3_000, 8_000])
     universe.flush = random.choice(["async", "async", "sync"])
     storm.block("partition", [(holder, address), (address, holder)], AWAY_S)
-    storm.note("power", address, f"{universe.flush} flush, grace {universe.grace_ms} ms from now on")
+    storm.record_fault("power", address, f"{universe.flush} flush, grace {universe.grace_ms} ms from now on")
     universe.kill(address, power=True)
-    storm.note("kill", newcomer)
+    storm.record_fault("kill", newcomer)
     universe.kill(newcomer)
-    storm.later(random.choice([0.05, 0.5]), universe.start, address)
-    storm.later(random.choice([0.05, 0.5, 1.0]), universe.start, newcomer)
+    storm.call_later(random.choice([0.05, 0.5]), universe.start, address)
+    storm.call_later(random.choice([0.05, 0.5, 1.0]), universe.start, newcomer)
 
 
 def power_after_open(storm: Storm) -> None:
@@ -40,15 +40,15 @@ def power_after_open(storm: Storm) -> None:
     """
     _, address = storm.broker()
     _cut_and_set_back(storm, address)
-    storm.later(storm.random.choice([0.1, 1.0]), _start_and_cut_open, storm, address)
+    storm.call_later(storm.random.choice([0.1, 1.0]), _start_and_cut_open, storm, address)
 
 
 def _cut_and_set_back(storm: Storm, address: str) -> None:
     universe, jump_s = storm.universe, -storm.random.choice([5, 60])
-    storm.note("power", address, f"wall clock {jump_s} s")
+    storm.record_fault("power", address, f"wall clock {jump_s} s")
     universe.kill(address, power=True)
     universe.machine(address).wall_offset_s += jump_s
-    universe.history.append(WallJumped(universe.loop.now, address, 0, jump_s))
+    universe.history.append(WallClockJumped(universe.loop.now, address, 0, jump_s))
 
 
 def _start_and_cut_open(storm: Storm, address: str) -> None:
@@ -59,14 +59,14 @@ def _start_and_cut_open(storm: Storm, address: str) -> None:
 def _cut_when_open(storm: Storm, address: str, looks: int) -> None:
     universe = storm.universe
     if any(universe.brokers[broker.config.name] == address for broker in universe.open_brokers()):
-        storm.later(storm.random.uniform(0, 0.4), _cut_open, storm, address)
+        storm.call_later(storm.random.uniform(0, 0.4), _cut_open, storm, address)
     elif looks:
-        storm.later(LOOK_S, _cut_when_open, storm, address, looks - 1)
+        storm.call_later(LOOK_S, _cut_when_open, storm, address, looks - 1)
 
 
 def _cut_open(storm: Storm, address: str) -> None:
     _cut_and_set_back(storm, address)
-    storm.later(storm.random.choice([0.1, 1.0]), storm.universe.start, address)
+    storm.call_later(storm.random.choice([0.1, 1.0]), storm.universe.start, address)
 
 
 def power_at_commit(storm: Storm) -> None:
@@ -78,12 +78,12 @@ def power_at_commit(storm: Storm) -> None:
     for address in universe.brokers.values():
         disk = universe.machine(address).disk
         disk.delays_s["sync"] = (0.02, 0.5)
-        storm.note("disk slow", address, "0.5 s", machine=address)
-        storm.later(8.0, disk.delays_s.clear)
+        storm.record_fault("disk slow", address, "0.5 s", machine=address)
+        storm.call_later(8.0, disk.delays_s.clear)
 
     def look(event: Event) -> None:
         nonlocal skip
-        if isinstance(event, CommitAnswered) and event.by == "SYNC" and event.answer is Answer.OK and event.offset is not None:
+        if isinstance(event, CommitResponded) and event.by == "SYNC" and event.verdict is ItemVerdict.OK and event.offset is not None:
             skip -= 1
             if skip < 0:
                 history.watch = None
@@ -92,10 +92,10 @@ def power_at_commit(storm: Storm) -> None:
     def cut(broker: str) -> None:
         if storm.over:
             return
-        storm.note("power", broker, "at a commit")
+        storm.record_fault("power", broker, "at a commit")
         for address in (broker, *universe.consumers):
             universe.kill(address, power=True)
-            storm.later(random.choice([0.2, 0.5, 1.0]), universe.start, address)
+            storm.call_later(random.choice([0.2, 0.5, 1.0]), universe.start, address)
 
     history.watch = look
 
@@ -117,27 +117,27 @@ def alter_unwatched(storm: Storm) -> None:
     """A queue is added while no consumer runs, after the brokers have started again."""
     universe, random = storm.universe, storm.random
     for address in (*universe.consumers, *universe.brokers.values()):
-        storm.note("kill", address)
+        storm.record_fault("kill", address)
         universe.kill(address)
     for address in universe.brokers.values():
-        storm.later(0.2, universe.start, address)
+        storm.call_later(0.2, universe.start, address)
 
     def alter() -> None:
-        storm.note("alter", "")
+        storm.record_fault("alter", "")
         universe.launch(ADMIN, "admin", alter_main(universe))
 
-    storm.later(random.choice([1.5, 2.5]), alter)
+    storm.call_later(random.choice([1.5, 2.5]), alter)
     for address in universe.consumers:
-        storm.later(random.choice([5.0, 7.0]), universe.start, address)
+        storm.call_later(random.choice([5.0, 7.0]), universe.start, address)
 
 
 def slow_reads(storm: Storm) -> None:
     """Reads that wait for a broker's disk take long for some seconds."""
     _, address = storm.broker()
     disk: SimFiles = storm.universe.machine(address).disk
-    storm.note("slow reads", address, machine=address)
+    storm.record_fault("slow reads", address, machine=address)
     disk.delays_s["read"] = (0.05, storm.random.choice([0.5, 2.0]))
-    storm.later(storm.random.choice([3.0, 8.0]), disk.delays_s.pop, "read", None)
+    storm.call_later(storm.random.choice([3.0, 8.0]), disk.delays_s.pop, "read", None)
 
 
 def reset_twice(storm: Storm) -> None:
@@ -145,13 +145,13 @@ def reset_twice(storm: Storm) -> None:
     universe, random = storm.universe, storm.random
     name, address = storm.broker()
     shares = (random.randrange(1_001), random.randrange(1_001))
-    storm.note("reset progress", f"{GROUP} at {name}", shares)
+    storm.record_fault("reset progress", f"{GROUP} at {name}", shares)
     universe.launch(OPERATOR, "admin", reset_twice_main(universe, name, GROUP, TOPIC, shares))
 
     def kill() -> None:
         storm.take_down(address, random.choice([0.1, 0.5]))
 
-    storm.later(random.choice([0.02, 0.05, 0.3]), kill)
+    storm.call_later(random.choice([0.02, 0.05, 0.3]), kill)
 
 
 KINDS = (loss_beside_a_holder, power_after_open, power_at_commit, late_port, alter_unwatched, slow_reads, reset_twice)

@@ -1,6 +1,6 @@
 """Faults at one operation on the files of a store, or that lose files which can be rebuilt."""
 
-from sweep.events import FrameAnswered
+from sweep.events import FrameResponded
 from sweep.faults.brokers import cut_at_operation
 from sweep.history import Event
 from sweep.services import STORE
@@ -44,8 +44,8 @@ def lose_consume_queues(storm: Storm) -> None:
     lost = [directory for directory in directories if storm.random.random() < 0.7]
     for directory in lost:
         disk.remove_tree(directory)
-    storm.note("kill", address, f"{len(lost)} of {len(directories)} consume queues are removed")
-    storm.later(storm.random.choice([0.1, 1.0]), universe.start, address)
+    storm.record_fault("kill", address, f"{len(lost)} of {len(directories)} consume queues are removed")
+    storm.call_later(storm.random.choice([0.1, 1.0]), universe.start, address)
 
 
 def repeat_after_snapshot(storm: Storm) -> None:
@@ -55,19 +55,19 @@ def repeat_after_snapshot(storm: Storm) -> None:
 
     def look(event: Event) -> None:
         nonlocal skip
-        if isinstance(event, FrameAnswered):
+        if isinstance(event, FrameResponded):
             skip -= 1
             if skip < 0:
                 history.watch = None
                 lose(event)
 
-    def lose(event: FrameAnswered) -> None:
+    def lose(event: FrameResponded) -> None:
         open_ = [one for one in network.connections.values() if one.server.process.number == event.process]
         for one in open_:
             if one.client.process.machine.name in universe.producers:
-                storm.note("silence", one.client.here, one)
+                storm.record_fault("silence", one.client.here, one)
                 network.silence(one)
-        storm.later(storm.random.uniform(1.1, 2.5), kill, event.machine)
+        storm.call_later(storm.random.uniform(1.1, 2.5), kill, event.machine)
 
     def kill(address: str) -> None:
         storm.take_down(address, 0.1)

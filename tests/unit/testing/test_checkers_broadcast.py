@@ -5,7 +5,7 @@ import pytest
 from support.member_stories import AGAIN, MemberStory, N
 from support.stories import C1, C2, B, Q
 from sweep.checkers.broadcast import check
-from sweep.events import LockSent, PowerCut, ProcessEnded, QueueGapSeen, SentBack
+from sweep.events import LockSent, PowerCut, ProcessEnded, QueueGapSeen, SendBackSent
 from sweep.history import CallResult
 
 ERROR, CANCELLED = CallResult.ERROR, CallResult.CANCELLED
@@ -25,7 +25,7 @@ def test_a_run_without_a_broadcasting_group_is_not_asked() -> None:
 def test_nothing_is_locked_committed_or_sent_back_at_a_broker() -> None:
     assert story().add(LockSent, 2, C1, items=((N, None),)).broken(check) == ["B1"]
     assert story().committed(2, 1, 5, queue=N).broken(check) == ["B1"]
-    assert story().add(SentBack, 2, C1, group="news", level=0, retries_max=None).broken(check) == ["B1"]
+    assert story().add(SendBackSent, 2, C1, group="news", level=0, retries_max=None).broken(check) == ["B1"]
 
 
 def test_what_other_groups_do_at_brokers_is_their_business() -> None:

@@ -8,8 +8,8 @@ from sweep.events import (
     ClockSet,
     ConsumerStarted,
     ConsumerStopBegan,
-    GrantAnswered,
     LeaveSent,
+    LockGranted,
     LockSent,
     PauseBegan,
     PauseEnded,
@@ -56,7 +56,7 @@ def test_who_was_told_that_its_epoch_is_over_is_excused() -> None:
 @pytest.mark.parametrize(("t", "laws"), [(2.4, ["O3"]), (2.401, [])])
 def test_no_call_starts_after_a_newer_epoch_was_granted(t: float, laws: list[str]) -> None:
     """The reverse: C1's call at 2.4, C2's grant answered at 2.4 or a moment later."""
-    story = Story().granted(1, 1).add(GrantAnswered, t, epoch=epoch(2), session="s2").call(2.4, None, 1, 0)
+    story = Story().granted(1, 1).add(LockGranted, t, epoch=epoch(2), session="s2").call(2.4, None, 1, 0)
     assert story.broken(check) == laws
 
 

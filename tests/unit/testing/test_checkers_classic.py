@@ -11,17 +11,17 @@ from sweep.events import (
     ClassicLocked,
     ClassicUnlocked,
     ClassicUnlockSent,
-    CommitAnswered,
-    GrantAnswered,
+    CommitResponded,
+    LockGranted,
     PowerCut,
     ProcessEnded,
 )
-from sweep.history import Answer
+from sweep.history import ItemVerdict
 
 
 def lock(story: Story, t: float, who: str = "c1", *, granted: bool = True, process: int = 1) -> Story:
     """Requested 2 ms before the response."""
-    facts = {"client_id": who, "client": 11 if who == "c1" else 12, "granted": granted, "asked_t": t - 0.002}
+    facts = {"client_id": who, "client": 11 if who == "c1" else 12, "granted": granted, "request_t": t - 0.002}
     return story.add(ClassicLocked, t, ("B", process), **facts)
 
 
@@ -30,7 +30,7 @@ def test_a_lock_is_taken_over_when_its_sixty_seconds_are_over_and_not_before(t: 
     """c1 asked at 1.998."""
     assert lock(lock(Story(), 2), t, "c2").broken(check) == laws
     grant = {"epoch": epoch(1), "session": "s2", "client": 12}
-    assert lock(Story(), 2).add(GrantAnswered, t, B, **grant).broken(check) == laws
+    assert lock(Story(), 2).add(LockGranted, t, B, **grant).broken(check) == laws
 
 
 def test_each_renewal_begins_them_again() -> None:
@@ -48,7 +48,7 @@ def test_who_unlocks_may_be_followed_at_once() -> None:
 
 def test_after_the_answer_to_an_unlock_it_is_free_until_it_is_locked() -> None:
     story = lock(Story(), 2).add(ClassicUnlockSent, 4, ("C1", 11), client_id="c1")
-    story.add(ClassicUnlocked, 4.001, B, client_id="c1", asked_t=4)
+    story.add(ClassicUnlocked, 4.001, B, client_id="c1", request_t=4)
     assert lock(lock(story, 5, "c2"), 6).broken(check) == ["classic"]
 
 
@@ -68,7 +68,7 @@ def test_a_start_gives_every_lock_its_sixty_seconds_again() -> None:
 
 
 def test_a_session_that_got_it_since_may_hold_it() -> None:
-    story = lock(Story(), 2).add(GrantAnswered, 62.1, B, epoch=epoch(1), session="s2", client=12)
+    story = lock(Story(), 2).add(LockGranted, 62.1, B, epoch=epoch(1), session="s2", client=12)
     assert lock(story, 70, "c1", granted=False).broken(check) == []
 
 
@@ -81,15 +81,15 @@ def test_a_lossy_power_cut_may_take_a_lock_back() -> None:
     assert story("sync").broken(check) == ["classic"]
 
 
-@pytest.mark.parametrize(("client", "t", "answer", "laws"), [
-    (12, 3, Answer.OK, ["classic"]),
-    (12, 3, Answer.REFUSED, []),
-    (11, 3, Answer.OK, []),
-    (12, 62.1, Answer.OK, []),
+@pytest.mark.parametrize(("client", "t", "verdict", "laws"), [
+    (12, 3, ItemVerdict.OK, ["classic"]),
+    (12, 3, ItemVerdict.REFUSED, []),
+    (11, 3, ItemVerdict.OK, []),
+    (12, 62.1, ItemVerdict.OK, []),
 ])  # fmt: skip
-def test_an_offset_is_taken_from_the_holder_alone(client: int, t: float, answer: Answer, laws: list[str]) -> None:
-    facts = {"epoch": None, "offset": 5, "by": "UPDATE", "session": None, "client": client, "answer": answer, "asked_t": t - 0.002}
-    assert lock(Story(), 2).add(CommitAnswered, t, B, **facts).broken(check) == laws
+def test_an_offset_is_taken_from_the_holder_alone(client: int, t: float, verdict: ItemVerdict, laws: list[str]) -> None:
+    facts = {"epoch": None, "offset": 5, "by": "UPDATE", "session": None, "client": client, "verdict": verdict, "request_t": t - 0.002}
+    assert lock(Story(), 2).add(CommitResponded, t, B, **facts).broken(check) == laws
 
 
 def test_no_classic_client_gets_what_a_session_holds() -> None:
@@ -99,10 +99,10 @@ def test_no_classic_client_gets_what_a_session_holds() -> None:
     assert lock(Story().granted(1, 1), 2, "c2", granted=False).broken(ownership.check) == []
 
 
-@pytest.mark.parametrize(("t", "answer", "laws"), [(2, Answer.OK, ["R3"]), (2, Answer.REFUSED, []), (3.6, Answer.OK, [])])
-def test_no_offset_without_an_epoch_is_taken_while_a_session_holds_the_queue(t: float, answer: Answer, laws: list[str]) -> None:
-    facts = {"epoch": None, "offset": 5, "by": "UPDATE", "session": None, "client": 12, "answer": answer, "asked_t": t - 0.002}
-    assert Story().granted(1, 1).add(CommitAnswered, t, B, **facts).broken(ownership.check) == laws
+@pytest.mark.parametrize(("t", "verdict", "laws"), [(2, ItemVerdict.OK, ["R3"]), (2, ItemVerdict.REFUSED, []), (3.6, ItemVerdict.OK, [])])
+def test_no_offset_without_an_epoch_is_taken_while_a_session_holds_the_queue(t: float, verdict: ItemVerdict, laws: list[str]) -> None:
+    facts = {"epoch": None, "offset": 5, "by": "UPDATE", "session": None, "client": 12, "verdict": verdict, "request_t": t - 0.002}
+    assert Story().granted(1, 1).add(CommitResponded, t, B, **facts).broken(ownership.check) == laws
 
 
 def test_a_group_of_classic_clients_begins_at_the_first_message() -> None:

@@ -6,7 +6,7 @@ from support.shared_stories import C1, B, M, R, SharedStory
 from support.stories import C2
 from sweep.checkers.concurrent import check
 from sweep.checkers.progress import check as check_progress
-from sweep.events import Calm, PowerCut, ProcessEnded, QueueGapSeen
+from sweep.events import CalmBegan, PowerCut, ProcessEnded, QueueGapSeen
 from sweep.history import CallResult
 
 
@@ -81,7 +81,7 @@ def test_a_restart_forgets_no_progress_but_for_a_lossy_power_cut() -> None:
 def ended() -> SharedStory:
     """m0 and m1 are in the log at the end."""
     told = story()
-    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"m1")
+    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(CalmBegan, 5, ("", 0)).read(500, b"m0", b"m1")
     return told
 
 
@@ -104,10 +104,10 @@ def test_a_call_that_did_not_end_has_handled_nothing() -> None:
 
 def test_what_lies_before_the_groups_begin_is_not_its_business() -> None:
     told = SharedStory().joined().begun(1, 1)
-    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"m1")
+    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(CalmBegan, 5, ("", 0)).read(500, b"m0", b"m1")
     assert told.shared(2, 3, 1).broken(check) == []
 
 
 def test_an_ordered_group_is_not_asked() -> None:
-    told = SharedStory().granted(1, 1).call(2, 2.1, 1, 0, result=CallResult.ERROR).add(Calm, 5, ("", 0))
+    told = SharedStory().granted(1, 1).call(2, 2.1, 1, 0, result=CallResult.ERROR).add(CalmBegan, 5, ("", 0))
     assert told.read(500, b"m0").broken(check) == []

@@ -7,7 +7,7 @@ from support.stories import C1, C2, B
 from sweep.checkers.dead_letters import check
 from sweep.checkers.delivery import check as check_delivery
 from sweep.checkers.steps import check as check_steps
-from sweep.events import Calm, ConnectionCut, ProcessEnded, SessionBound
+from sweep.events import CalmBegan, ConnectionCut, ProcessEnded, SessionBound
 from sweep.history import CallResult
 
 
@@ -88,7 +88,7 @@ def test_a_dead_letter_is_passed_over_and_accounted_for() -> None:
     told = story().letter(4, 1, 0).call(5, 5.1, 1, 1)
     assert told.committed(6, 1, 2).broken(check_steps) == []
     assert story().call(5, 5.1, 1, 1).committed(6, 1, 2).broken(check_steps) == ["O5", "R4a"]
-    ended = told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"m1")
+    ended = told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(CalmBegan, 5, ("", 0)).read(500, b"m0", b"m1")
     assert ended.broken(check_delivery) == []
 
 

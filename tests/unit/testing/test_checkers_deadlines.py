@@ -5,11 +5,11 @@ import pytest
 from support.stories import P, Story
 from sweep.checkers.deadlines import check
 from sweep.events import PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
-from sweep.history import Outcome
+from sweep.history import SendOutcome
 
 
 def failed(key: str | None, at: float) -> Story:
-    return Story().add(SendBegan, 1, P, key=key).add(SendFailed, at, P, outcome=Outcome.NOT_STORED)
+    return Story().add(SendBegan, 1, P, key=key).add(SendFailed, at, P, outcome=SendOutcome.NOT_STORED)
 
 
 @pytest.mark.parametrize(("key", "at", "broken"), [(None, 5.1, []), (None, 5.2, ["R9"]), ("k", 33.4, []), ("k", 33.6, ["R9"])])

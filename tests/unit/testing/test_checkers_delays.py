@@ -7,7 +7,7 @@ from support.stories import C1, C2, LOG, TERM, B, P
 from sweep.checkers.delays import check, possible_duplicates
 from sweep.checkers.delivery import check as check_delivery
 from sweep.checkers.sends import check as check_sends
-from sweep.events import BrokerOpened, Calm, ClockSet, ConsumerStarted, DelayedWritten, ProcessEnded, WallJumped
+from sweep.events import BrokerOpened, CalmBegan, ClockSet, ConsumerStarted, DelayedSendWritten, ProcessEnded, WallClockJumped
 
 
 def story(flush: str = "async") -> SharedStory:
@@ -43,7 +43,7 @@ def test_a_machine_that_boots_again_before_the_message_is_given_sets_its_boot_cl
 
 @pytest.mark.parametrize("jump_s", [5.0, -5.0])
 def test_a_wall_clock_that_was_set_just_now_makes_nothing_due_sooner(jump_s: float) -> None:
-    told = story().shared(2.2, 2.3, 0).add(WallJumped, 2.1, ("B", 0), jump_s=jump_s)
+    told = story().shared(2.2, 2.3, 0).add(WallClockJumped, 2.1, ("B", 0), jump_s=jump_s)
     assert told.read(500, b"m0").broken(check) == ["D1"]
 
 
@@ -52,20 +52,20 @@ def test_a_wall_clock_that_was_set_just_now_makes_nothing_due_sooner(jump_s: flo
 def test_one_that_is_set_for_good_makes_nothing_due_sooner(at: float, jump_s: float) -> None:
     """A broker that runs follows it after five minutes."""
     told = SharedStory().joined().begun(1).delayed(200, b"m0", 16)
-    told.shared(1_000, 1_000.1, 0).add(WallJumped, at, ("B", 0), jump_s=jump_s)
+    told.shared(1_000, 1_000.1, 0).add(WallClockJumped, at, ("B", 0), jump_s=jump_s)
     assert told.read(5_000, b"m0").broken(check) == ["D1"]
 
 
 @pytest.mark.parametrize(("started", "how", "laws"), [(2.15, "power", []), (2.05, "power", ["D1"]), (2.15, "kill", ["D1"])])
 def test_a_start_after_a_power_cut_believes_the_wall_clock(started: float, how: str, laws: list[str]) -> None:
-    told = story().shared(2.2, 2.3, 0).add(WallJumped, 2.1, ("B", 0), jump_s=5.0)
+    told = story().shared(2.2, 2.3, 0).add(WallClockJumped, 2.1, ("B", 0), jump_s=5.0)
     told.add(ProcessEnded, 2.02, B, how=how).add(BrokerOpened, started, (B[0], 2), term=TERM + 1)
     assert told.read(500, b"m0").broken(check) == laws
 
 
 @pytest.mark.parametrize(("stored_t", "laws"), [(3.0, []), (22.9, []), (23.1, ["D1"]), (3_603.0, ["D1"])])
 def test_a_delayed_message_is_never_late_although_a_clock_was_wrong_for_seconds(stored_t: float, laws: list[str]) -> None:
-    told = story().add(WallJumped, 1.9, ("B", 0), jump_s=3_600.0).add(WallJumped, 4.0, ("B", 0), jump_s=-3_600.0)
+    told = story().add(WallClockJumped, 1.9, ("B", 0), jump_s=3_600.0).add(WallClockJumped, 4.0, ("B", 0), jump_s=-3_600.0)
     assert told.read(5_000, b"m0", stored_t=stored_t).broken(check) == laws
 
 
@@ -74,7 +74,7 @@ def test_a_delayed_message_is_never_late_although_a_clock_was_wrong_for_seconds(
     [("", 60.0, ["D1"]), ("kill", 4.0, ["D1"]), ("kill", 60.0, ["D1"]), ("power", 2.6, ["D1"]), ("power", 4.0, []), ("power", 60.0, [])],
 )
 def test_late_is_what_no_boot_with_a_wrong_wall_clock_excuses(how: str, wrong_until: float, laws: list[str]) -> None:
-    told = story().add(WallJumped, 1.9, ("B", 0), jump_s=3_600.0).add(WallJumped, wrong_until, ("B", 0), jump_s=-3_600.0)
+    told = story().add(WallClockJumped, 1.9, ("B", 0), jump_s=3_600.0).add(WallClockJumped, wrong_until, ("B", 0), jump_s=-3_600.0)
     if how:
         opened = 40.0 if wrong_until == 2.6 else 3.0
         told.add(ProcessEnded, 2.5, B, how=how).add(BrokerOpened, opened, (B[0], 2), term=TERM + 1)
@@ -84,7 +84,7 @@ def test_late_is_what_no_boot_with_a_wrong_wall_clock_excuses(how: str, wrong_un
 @pytest.mark.parametrize(("stored_t", "laws"), [(26.9, ["D1"]), (27.0, []), (46.9, []), (47.1, ["D1"])])
 def test_a_send_that_was_written_again_is_late_by_the_last_writing_that_can_have_stored_it(stored_t: float, laws: list[str]) -> None:
     """m0 waits for 1 s. It was written at 2, for a broker that was cut off, and at 26: what arrives before 27 is of the first writing."""
-    told = story().add(DelayedWritten, 26, P, queue=LOG, body=b"m0", level=1, request=9_000)
+    told = story().add(DelayedSendWritten, 26, P, queue=LOG, body=b"m0", level=1, request=9_000)
     assert told.read(500, b"m0", stored_t=stored_t).broken(check) == laws
 
 
@@ -102,7 +102,7 @@ def test_a_boot_clock_that_begins_again_says_nothing_of_the_time_before_also_bef
 
 
 def test_another_machines_clock_means_nothing() -> None:
-    assert story().shared(2.2, 2.3, 0).add(WallJumped, 2.1, ("P", 0), jump_s=5.0).read(500, b"m0").broken(check) == ["D1"]
+    assert story().shared(2.2, 2.3, 0).add(WallClockJumped, 2.1, ("P", 0), jump_s=5.0).read(500, b"m0").broken(check) == ["D1"]
 
 
 @pytest.mark.parametrize(("t", "level", "laws"), [(12.9, 0, ["D1"]), (13.0, 0, []), (3.9, 1, ["D1"]), (4.0, 1, []), (7.9, 2, ["D1"])])
@@ -140,6 +140,6 @@ def test_nothing_else_is_asked_of_its_places() -> None:
 
 
 def test_an_ordered_group_has_to_do_it_too() -> None:
-    told = story().add(ConsumerStarted, 0.5, C2).granted(1, 1).add(Calm, 5, ("", 0)).read(500, b"m0").committed(9, 1, 1)
+    told = story().add(ConsumerStarted, 0.5, C2).granted(1, 1).add(CalmBegan, 5, ("", 0)).read(500, b"m0").committed(9, 1, 1)
     assert told.broken(check_delivery) == ["O5"]
     assert told.call(4, 4.1, 1, 0, where=C1).broken(check_delivery) == []

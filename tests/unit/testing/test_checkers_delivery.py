@@ -6,12 +6,12 @@ from support.stories import C1, B, Q, Story, epoch
 from sweep.checkers.delivery import check, recovery_s
 from sweep.events import (
     BrokerOpened,
-    Calm,
-    CommitAnswered,
+    CalmBegan,
+    CommitResponded,
     ConsumerStarted,
     CopyStored,
     DeadLetterSent,
-    GrantAnswered,
+    LockGranted,
     PowerCut,
     ProcessEnded,
     QueueGapSeen,
@@ -21,7 +21,7 @@ from sweep.history import CallResult, QueueKey
 
 def story(*, calm_t: float = 5.0, expression: str = "*", begin: int = 0) -> Story:
     """m0 and m1 are acknowledged; the group is granted the queue at `begin`."""
-    told = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", expression),)).add(Calm, calm_t, ("", 0))
+    told = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", expression),)).add(CalmBegan, calm_t, ("", 0))
     told.sent(1, b"m0", 0, tags="B").sent(1.1, b"m1", 1, tags="A").read(500, b"m0", b"m1")
     return told.granted(2, 1, offset=begin)
 
@@ -73,7 +73,7 @@ def test_filtered_reported_and_earlier_messages_are_not_asked_for() -> None:
 def test_what_retention_removed_before_it_was_given_is_found_unless_the_power_may_have_taken_it(
     cut: bool, written: bool, flush: str, laws: list[str]
 ) -> None:
-    told = Story(flush=flush).add(ConsumerStarted, 0.5, C1).add(Calm, 5.0, ("", 0)).granted(0.8, 1)
+    told = Story(flush=flush).add(ConsumerStarted, 0.5, C1).add(CalmBegan, 5.0, ("", 0)).granted(0.8, 1)
     told.sent(1, b"m0", 0, written=written).sent(1.1, b"m1", 1).call(3, 3.1, 1, 1)
     if cut:
         told.add(ProcessEnded, 3.5, B, how="power").add(PowerCut, 3.5, ("B", 0))
@@ -92,15 +92,15 @@ def test_what_retention_removed_before_it_was_given_is_found_unless_the_power_ma
 def test_a_group_begins_again_only_if_a_power_cut_may_have_taken_its_beginning(
     flush: str, granted_t: float, cut: bool, laws: list[str]
 ) -> None:
-    told = Story(flush=flush).add(ConsumerStarted, 0.5, C1).add(Calm, 5.0, ("", 0)).granted(granted_t, 1, offset=0)
+    told = Story(flush=flush).add(ConsumerStarted, 0.5, C1).add(CalmBegan, 5.0, ("", 0)).granted(granted_t, 1, offset=0)
     told.add(ProcessEnded, 3.5, B, how="power" if cut else "kill")
     if cut:
         told.add(PowerCut, 3.5, ("B", 0))
     again = ("B", 2)
     told.add(BrokerOpened, 4, again, term=101, flush=flush)
     told.sent(4.1, b"m0", 0, answerer=again).sent(4.2, b"m1", 1, answerer=again).read(500, b"m0", b"m1")
-    told.add(GrantAnswered, 4.5, again, offset=1, generation=2, epoch=epoch(2))
-    told.call(4.6, 4.7, 2, 1).add(CommitAnswered, 6, again, epoch=epoch(2), offset=2)
+    told.add(LockGranted, 4.5, again, offset=1, generation=2, epoch=epoch(2))
+    told.call(4.6, 4.7, 2, 1).add(CommitResponded, 6, again, epoch=epoch(2), offset=2)
     assert told.broken(check) == laws
 
 
@@ -111,7 +111,7 @@ def test_a_queue_that_is_not_accepted_to_its_end_is_found() -> None:
 
 
 def test_a_queue_that_was_never_granted_is_found() -> None:
-    told = Story().add(ConsumerStarted, 0.5, C1).add(Calm, 5, ("", 0)).sent(1, b"m0", 0).read(500, b"m0")
+    told = Story().add(ConsumerStarted, 0.5, C1).add(CalmBegan, 5, ("", 0)).sent(1, b"m0", 0).read(500, b"m0")
     assert told.broken(check) == ["R5"]
     (found,) = check(told.history())
     assert str(Q) in found.text
@@ -128,5 +128,5 @@ def test_without_a_calm_nothing_is_asked() -> None:
 
 
 def test_a_concurrent_group_is_not_asked_by_grants() -> None:
-    told = Story().add(ConsumerStarted, 0.5, C1, ordered=False).add(Calm, 5, ("", 0)).sent(1, b"m0", 0).read(500, b"m0")
+    told = Story().add(ConsumerStarted, 0.5, C1, ordered=False).add(CalmBegan, 5, ("", 0)).sent(1, b"m0", 0).read(500, b"m0")
     assert told.broken(check) == []

@@ -7,7 +7,7 @@ from sweep.checkers import delivery, keys, progress
 from sweep.checkers.generations import check
 from sweep.events import (
     BrokerOpened,
-    Calm,
+    CalmBegan,
     CommitSent,
     ConsumerStarted,
     LayoutSent,
@@ -22,13 +22,13 @@ from sweep.events import (
 ADMIN = ("A", 31)
 
 
-def reset(offset: int, *, answered: bool = True, before: int = 5) -> Story:
+def reset(offset: int, *, responded: bool = True, before: int = 5) -> Story:
     """C1 has committed 5 when an operator sets the group to `offset` at 3."""
     story = Story().granted(1, 1).committed(2, 1, 5).add(ResetSent, 3, ADMIN, offset=offset, request=7)
-    return story.add(ProgressReset, 3.1, B, offset=offset, before=before, request=7) if answered else story
+    return story.add(ProgressReset, 3.1, B, offset=offset, before=before, request=7) if responded else story
 
 
-@pytest.mark.parametrize(("answered", "generation", "offset", "laws"), [
+@pytest.mark.parametrize(("responded", "generation", "offset", "laws"), [
     (True, 2, 1, []),
     (True, 2, 5, ["O1"]),
     (True, 2, 0, ["O1"]),
@@ -37,9 +37,9 @@ def reset(offset: int, *, answered: bool = True, before: int = 5) -> Story:
     (False, 1, 5, []),
     (False, 2, 3, ["O1"]),
 ])  # fmt: skip
-def test_after_a_reset_a_grant_begins_where_it_said(answered: bool, generation: int, offset: int, laws: list[str]) -> None:
+def test_after_a_reset_a_grant_begins_where_it_said(responded: bool, generation: int, offset: int, laws: list[str]) -> None:
     """A reset without a response may have happened, or not."""
-    assert reset(1, answered=answered).granted(4, 2, C2, generation=generation, offset=offset).broken(check) == laws
+    assert reset(1, responded=responded).granted(4, 2, C2, generation=generation, offset=offset).broken(check) == laws
 
 
 def test_a_new_generation_needs_a_cause() -> None:
@@ -98,13 +98,13 @@ def test_retention_may_move_a_group() -> None:
 def test_nothing_of_before_is_served_after_the_answer(t: float, laws: list[str]) -> None:
     """Asked 2 ms before."""
     assert reset(1).committed(t, 1, 6).broken(check) == laws
-    pulled = reset(1).add(PullReceived, t, C1, epoch=epoch(1), code=0, offset=5, asked_t=t - 0.002)
+    pulled = reset(1).add(PullReceived, t, C1, epoch=epoch(1), code=0, offset=5, request_t=t - 0.002)
     assert pulled.broken(check) == laws
 
 
 def test_progress_may_fall_by_a_reset_that_nobody_heard_the_answer_of() -> None:
-    assert reset(1, answered=False).granted(4, 2, C2, generation=2, offset=1).broken(progress.check) == []
-    assert reset(1, answered=False).granted(4, 2, C2, generation=2, offset=2).broken(progress.check) == ["O6"]
+    assert reset(1, responded=False).granted(4, 2, C2, generation=2, offset=1).broken(progress.check) == []
+    assert reset(1, responded=False).granted(4, 2, C2, generation=2, offset=2).broken(progress.check) == ["O6"]
 
 
 def skipping(before: int, offset: int) -> Story:
@@ -115,7 +115,7 @@ def skipping(before: int, offset: int) -> Story:
     story.call(1.5, 1.6, 1, 0).committed(1.7, 1, 1)
     story.add(ResetSent, 2, ADMIN, offset=offset, request=7).add(ProgressReset, 2.1, B, offset=offset, before=before, request=7)
     story.granted(3, 2, C1, generation=2, offset=2).call(3.1, 3.2, 2, 2).committed(3.3, 2, 3)
-    return story.add(Calm, 3.4, ("", 0)).read(9, b"m0", b"m1", b"m2")
+    return story.add(CalmBegan, 3.4, ("", 0)).read(9, b"m0", b"m1", b"m2")
 
 
 @pytest.mark.parametrize(("before", "offset", "laws"), [(1, 2, []), (2, 2, ["O5"]), (0, 1, ["O5"])])

@@ -7,8 +7,9 @@ from sweep.checkers.log import check
 from sweep.events import (
     BrokerOpened,
     Fault,
-    FrameAnswered,
+    FrameResponded,
     FrameWritten,
+    MessageStored,
     PauseBegan,
     PauseEnded,
     PowerCut,
@@ -16,7 +17,6 @@ from sweep.events import (
     ReadingEnded,
     SendAcked,
     SendBegan,
-    Stored,
 )
 
 B2 = ("B", 2)
@@ -57,13 +57,15 @@ def test_where_nothing_is_removed_a_queue_begins_at_its_first_message() -> None:
 
 def test_queue_offsets_are_dense() -> None:
     assert Story().read(9, b"m0", b"m1").add(ReadingEnded, 9.1, first=0, end=3).broken(check) == ["O8"]
-    hole = Story().add(Stored, 9, offset=0, body=b"a").add(Stored, 9, offset=2, body=b"b").add(ReadingEnded, 9, first=0, end=3)
+    hole = (
+        Story().add(MessageStored, 9, offset=0, body=b"a").add(MessageStored, 9, offset=2, body=b"b").add(ReadingEnded, 9, first=0, end=3)
+    )
     assert hole.broken(check) == ["O8"]
 
 
-@pytest.mark.parametrize(("answered_t", "laws"), [(8.499, ["R1"]), (8.501, []), (9.9, [])])
-def test_a_power_cut_takes_at_most_one_interval_and_one_sync(answered_t: float, laws: list[str]) -> None:
-    story = Story().sent(answered_t - 0.01, b"m0", 0, acked=answered_t + 0.001)
+@pytest.mark.parametrize(("response_t", "laws"), [(8.499, ["R1"]), (8.501, []), (9.9, [])])
+def test_a_power_cut_takes_at_most_one_interval_and_one_sync(response_t: float, laws: list[str]) -> None:
+    story = Story().sent(response_t - 0.01, b"m0", 0, acked=response_t + 0.001)
     assert cut(story).read(19).broken(check) == laws
 
 
@@ -141,7 +143,7 @@ def test_a_place_has_one_message_but_over_a_power_cut_under_async_flush() -> Non
 
 
 def test_an_acknowledgement_that_was_on_its_way_over_the_cut_is_of_before() -> None:
-    story = Story().add(SendBegan, 9.8, P).add(FrameWritten, 9.8, P, request=99).add(FrameAnswered, 9.9, request=99)
+    story = Story().add(SendBegan, 9.8, P).add(FrameWritten, 9.8, P, request=99).add(FrameResponded, 9.9, request=99)
     story.add(SendAcked, 10.001, P)
     assert cut(story.sent(12, b"n0", 0, answerer=B2).read(19, b"n0")).broken(check) == []
 

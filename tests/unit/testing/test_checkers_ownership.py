@@ -18,7 +18,7 @@ from sweep.events import (
     PullReceived,
     StaleReceived,
 )
-from sweep.history import Answer
+from sweep.history import ItemVerdict
 
 B2 = ("B", 2)
 
@@ -37,9 +37,9 @@ def test_a_holder_that_released_was_told_or_is_dead_holds_no_more() -> None:
     assert moved(2).broken(check) == ["R3"]
     assert moved(2).add(CommitSent, 1.5, C1, released=True).broken(check) == []
     assert moved(2).add(StaleReceived, 1.5, C1).broken(check) == []
-    assert moved(2).add(LockRefused, 1.5, answer=Answer.NOT_YOURS).broken(check) == []
-    assert moved(2).add(LockRefused, 1.5, answer=Answer.HELD).broken(check) == ["R3"]
-    assert moved(2).committed(1.5, 1, 1, answer=Answer.STALE).broken(check) == []
+    assert moved(2).add(LockRefused, 1.5, verdict=ItemVerdict.NOT_YOURS).broken(check) == []
+    assert moved(2).add(LockRefused, 1.5, verdict=ItemVerdict.HELD).broken(check) == ["R3"]
+    assert moved(2).committed(1.5, 1, 1, verdict=ItemVerdict.STALE).broken(check) == []
     assert moved(2).add(ProcessEnded, 1.5, C1, how="kill").broken(check) == []
     assert moved(2).add(LockSent, 1.5, C1).broken(check) == []
     assert moved(2).add(LockSent, 1.5, C1, items=((Q, epoch(1)),)).broken(check) == ["R3"]
@@ -85,22 +85,22 @@ def fenced() -> Story:
     return Story().granted(1, 1).granted(5.001, 2, C2)
 
 
-@pytest.mark.parametrize(("asked_t", "laws"), [(4.999, []), (5.0, []), (5.001, ["R3"])])
-def test_nothing_of_an_older_epoch_is_served_that_was_asked_after_the_newer_grant(asked_t: float, laws: list[str]) -> None:
+@pytest.mark.parametrize(("request_t", "laws"), [(4.999, []), (5.0, []), (5.001, ["R3"])])
+def test_nothing_of_an_older_epoch_is_served_that_was_asked_after_the_newer_grant(request_t: float, laws: list[str]) -> None:
     for released in (False, True):
-        assert fenced().committed(asked_t + 0.002, 1, 1, released=released).broken(check) == laws
-    assert fenced().granted(asked_t + 0.002, 1, renewal=True).broken(check) == laws
+        assert fenced().committed(request_t + 0.002, 1, 1, released=released).broken(check) == laws
+    assert fenced().granted(request_t + 0.002, 1, renewal=True).broken(check) == laws
 
 
-@pytest.mark.parametrize(("answered_t", "laws"), [(4.999, []), (5.0, []), (5.001, ["R3"])])
-def test_no_pull_of_an_older_epoch_is_answered_after_the_newer_grant_whenever_it_was_asked(answered_t: float, laws: list[str]) -> None:
-    pull = {"asked_t": 4.0, "answered_t": answered_t, "code": 0, "epoch": epoch(1)}
+@pytest.mark.parametrize(("response_t", "laws"), [(4.999, []), (5.0, []), (5.001, ["R3"])])
+def test_no_pull_of_an_older_epoch_is_answered_after_the_newer_grant_whenever_it_was_asked(response_t: float, laws: list[str]) -> None:
+    pull = {"request_t": 4.0, "response_t": response_t, "code": 0, "epoch": epoch(1)}
     assert fenced().add(PullReceived, 6, C1, **pull).broken(check) == laws
 
 
 def test_a_refusal_of_an_older_epoch_is_what_is_wanted() -> None:
-    assert fenced().committed(6, 1, 1, answer=Answer.STALE).broken(check) == []
+    assert fenced().committed(6, 1, 1, verdict=ItemVerdict.STALE).broken(check) == []
     assert (
-        fenced().add(PullReceived, 6, C1, asked_t=5.5, answered_t=5.6, code=int(ResponseCode.STALE_EPOCH), epoch=epoch(1)).broken(check)
+        fenced().add(PullReceived, 6, C1, request_t=5.5, response_t=5.6, code=int(ResponseCode.STALE_EPOCH), epoch=epoch(1)).broken(check)
         == []
     )

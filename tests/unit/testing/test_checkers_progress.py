@@ -4,8 +4,8 @@ import pytest
 
 from support.stories import C1, C2, B, Story, epoch
 from sweep.checkers.progress import check
-from sweep.events import BrokerOpened, GrantAnswered, PowerCut, ProcessEnded, ProgressReset
-from sweep.history import Answer
+from sweep.events import BrokerOpened, LockGranted, PowerCut, ProcessEnded, ProgressReset
+from sweep.history import ItemVerdict
 
 B2 = ("B", 2)
 
@@ -24,13 +24,13 @@ def test_an_accepted_offset_never_falls_within_a_generation() -> None:
 
 
 def test_what_was_only_answered_after_the_lock_was_written_need_not_be_known_to_it() -> None:
-    for asked_t, laws in ((1.9985, []), (1.999, []), (1.9995, ["O1", "O6"])):
-        grant = {"epoch": epoch(2), "offset": 4, "session": "s2", "client": 12, "asked_t": asked_t}
-        assert Story().granted(1, 1).committed(2, 1, 5).add(GrantAnswered, 3, **grant).broken(check) == laws, asked_t
+    for request_t, laws in ((1.9985, []), (1.999, []), (1.9995, ["O1", "O6"])):
+        grant = {"epoch": epoch(2), "offset": 4, "session": "s2", "client": 12, "request_t": request_t}
+        assert Story().granted(1, 1).committed(2, 1, 5).add(LockGranted, 3, **grant).broken(check) == laws, request_t
 
 
 def test_a_commit_that_was_answered_stale_was_not_accepted() -> None:
-    story = Story().granted(1, 1).committed(2, 1, 5, answer=Answer.STALE).granted(3, 2, C2)
+    story = Story().granted(1, 1).committed(2, 1, 5, verdict=ItemVerdict.STALE).granted(3, 2, C2)
     assert story.broken(check) == []
 
 
@@ -51,7 +51,7 @@ def test_the_term_rises_with_every_start(term: int, laws: list[str]) -> None:
 
 def test_an_epoch_is_of_its_brokers_term() -> None:
     assert Story().add(BrokerOpened, 5, B2, term=101).granted(6, 1, C1).broken(check) == []
-    wrong = Story().add(GrantAnswered, 6, epoch=epoch(1, term=99))
+    wrong = Story().add(LockGranted, 6, epoch=epoch(1, term=99))
     assert wrong.broken(check) == ["O1"]
 
 
@@ -86,8 +86,8 @@ def restarted(how: str, offset: int, *, committed_t: float, flush: str = "async"
     if how == "power":
         story.add(PowerCut, 10, ("B", 0))
     story.add(BrokerOpened, 11, B2, term=101)
-    grant = {"epoch": epoch(9, 101), "offset": offset, "generation": 2, "session": "s2", "asked_t": 11.5}
-    return story.add(GrantAnswered, 12, B2, **grant)
+    grant = {"epoch": epoch(9, 101), "offset": offset, "generation": 2, "session": "s2", "request_t": 11.5}
+    return story.add(LockGranted, 12, B2, **grant)
 
 
 def test_a_killed_broker_forgets_nothing_that_was_acknowledged() -> None:

@@ -8,8 +8,8 @@ from support.stories import C1, C2, LOG, B
 from sweep.checkers.concurrent import check as check_generations
 from sweep.checkers.progress import check as check_progress
 from sweep.checkers.readers import check
-from sweep.events import Calm, CommitAnswered, CommitReceived, PowerCut, ProcessEnded, ProgressAnswered, PullReceived, QueueGapSeen
-from sweep.history import Answer
+from sweep.events import CalmBegan, CommitReceived, CommitResponded, PowerCut, ProcessEnded, ProgressResponded, PullReceived, QueueGapSeen
+from sweep.history import ItemVerdict
 
 
 def story(*, auto: bool = False) -> ReaderStory:
@@ -63,9 +63,9 @@ def test_what_was_asked_of_a_queue_counts_while_it_is_assigned() -> None:
     assert told.polled(3, 4).broken(check) == ["P1"]
 
 
-@pytest.mark.parametrize(("answered", "laws"), [(3, []), (2, ["P1"]), (4, ["P1"])])
-def test_a_holding_begins_where_the_broker_said(answered: int, laws: list[str]) -> None:
-    assert ReaderStory().reader().given(1, 3, answered=answered).broken(check) == laws
+@pytest.mark.parametrize(("responded", "laws"), [(3, []), (2, ["P1"]), (4, ["P1"])])
+def test_a_holding_begins_where_the_broker_said(responded: int, laws: list[str]) -> None:
+    assert ReaderStory().reader().given(1, 3, responded=responded).broken(check) == laws
 
 
 def test_a_repeat_takes_another_grant() -> None:
@@ -166,7 +166,7 @@ def test_a_seek_forward_and_a_gap_are_covered() -> None:
 
 def test_a_queue_that_came_and_went_at_once_is_released_where_it_begins() -> None:
     told = story().polled(2, 0).done(2.1).moved(2.3, 1).taken(2.5)
-    told.add(ProgressAnswered, 3, B, queue=R, generation=1, offset=5, client=11)
+    told.add(ProgressResponded, 3, B, queue=R, generation=1, offset=5, client=11)
     assert told.moved(3.5, 5).broken(check) == []
     assert told.moved(3.6, 6).broken(check) == ["P1"]
 
@@ -179,7 +179,7 @@ def test_when_commit_returns_the_broker_has_what_was_at_hand() -> None:
     assert told.returned(4).broken(check) == ["P1"]
     assert story().polled(2, 0, 1).done(3).moved(3.5, 1).returned(4).broken(check) == ["P1"]
     assert story().polled(2, 0, 1).done(3).moved(3.5, 2).returned(4).broken(check) == []
-    assert story().polled(2, 0, 1).done(3).moved(3.5, 2, answer=Answer.STALE).returned(4).broken(check) == ["P1"]
+    assert story().polled(2, 0, 1).done(3).moved(3.5, 2, verdict=ItemVerdict.STALE).returned(4).broken(check) == ["P1"]
     assert story().polled(2, 0, 1).done(3).moved(3.5, 2).polled(3.6, 2).returned(4).broken(check) == [], "which came later"
 
 
@@ -195,7 +195,7 @@ def test_a_commit_that_goes_back_has_reset_the_group() -> None:
     assert back().returned(4).broken(check) == ["P1"]
     assert back().reset(3.8, 0).returned(4).broken(check) == ["P1"], "somebody else's"
     assert back().reset(3.8, 0, C1).returned(4).broken(check) == []
-    assert back().reset(3.8, 0, C1, answered=False).returned(4).broken(check) == ["P1"]
+    assert back().reset(3.8, 0, C1, responded=False).returned(4).broken(check) == ["P1"]
 
 
 def test_what_came_too_late_is_told_and_nothing_else() -> None:
@@ -215,11 +215,11 @@ def test_a_pull_that_was_refused_is_a_reason_too() -> None:
 
 def test_what_a_power_cut_took_back_before_anybody_heard_of_it_is_refused_with_reason() -> None:
     told = story().polled(2, 0, 1).done(3)
-    told.add(CommitAnswered, 3.1, B, queue=R, epoch=None, generation=1, offset=2)
+    told.add(CommitResponded, 3.1, B, queue=R, epoch=None, generation=1, offset=2)
     assert told.failed(4).broken(check) == []
     told.add(CommitReceived, 3.2, C1, queue=R, epoch=None, generation=1, offset=2)
     assert told.broken(check) == ["P1"]
-    told.add(CommitReceived, 3.3, C1, queue=R, epoch=None, generation=1, offset=2, answer=Answer.STALE)
+    told.add(CommitReceived, 3.3, C1, queue=R, epoch=None, generation=1, offset=2, verdict=ItemVerdict.STALE)
     assert told.broken(check) == [], "it arrived at a connection that was gone, and was asked for again"
 
 
@@ -259,7 +259,7 @@ def test_what_was_acknowledged_is_not_forgotten() -> None:
 def ended(calm_t: float = 5) -> ReaderStory:
     """m0 and m1 are in the log at the end."""
     told = story()
-    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, calm_t, ("", 0)).read(500, b"m0", b"m1")
+    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(CalmBegan, calm_t, ("", 0)).read(500, b"m0", b"m1")
     return told
 
 
@@ -270,7 +270,7 @@ def test_everything_was_polled() -> None:
 
 def test_another_message_at_its_place_does_not_count() -> None:
     told = story().polled(2, 0, 1).done(3).moved(4, 2)
-    told.sent(1, b"m0", 0).sent(1.1, b"other", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"other")
+    told.sent(1, b"m0", 0).sent(1.1, b"other", 1).add(CalmBegan, 5, ("", 0)).read(500, b"m0", b"other")
     assert told.broken(check) == ["O5"]
 
 
@@ -288,7 +288,7 @@ def test_a_gap_a_reset_and_a_seek_excuse() -> None:
 
 def test_what_lies_before_the_groups_begin_and_what_was_not_acknowledged_is_not_its_business() -> None:
     told = ReaderStory().reader().given(1, 1)
-    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"m1", b"m2")
+    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(CalmBegan, 5, ("", 0)).read(500, b"m0", b"m1", b"m2")
     assert told.polled(2, 1).done(3).moved(4, 3).broken(check) == ["P1"], "of which nobody knows that it was given"
     assert told.polled(3.5, 2).done(3.6).broken(check) == []
 
@@ -298,7 +298,7 @@ def test_what_retention_removed_was_polled_or_reported() -> None:
         """m0 and m1 are removed at the end, m1 has the tag B."""
         told = ReaderStory().reader(expression=expression).given(1).polled(2, 0).done(2.5).pulled(2.8, 1, 2, (1, 2)).moved(3, 2)
         told.sent(0.1, b"m0", 0, tags="A").sent(0.2, b"m1", 1, tags="B").sent(0.3, b"m2", 2, tags="A")
-        told.polled(4, 2).done(4.1).moved(4.2, 3).add(Calm, 5, ("", 0)).read(500, b"m2", first=2)
+        told.polled(4, 2).done(4.1).moved(4.2, 3).add(CalmBegan, 5, ("", 0)).read(500, b"m2", first=2)
         return told
 
     assert rest().broken(check) == ["O5"]
@@ -322,11 +322,11 @@ def test_the_end_is_that_of_the_last_generation() -> None:
 
 def test_a_queue_that_was_never_granted_is_found() -> None:
     told = ReaderStory().reader()
-    told.sent(1, b"m0", 0).add(Calm, 5, ("", 0)).read(500, b"m0", queue=LOG)
+    told.sent(1, b"m0", 0).add(CalmBegan, 5, ("", 0)).read(500, b"m0", queue=LOG)
     assert told.broken(check) == ["O5", "R5"]
 
 
 def test_without_readers_nobody_is_asked() -> None:
     told = ReaderStory()
-    told.sent(1, b"m0", 0).add(Calm, 5, ("", 0)).read(500, b"m0")
+    told.sent(1, b"m0", 0).add(CalmBegan, 5, ("", 0)).read(500, b"m0")
     assert told.broken(check) == []

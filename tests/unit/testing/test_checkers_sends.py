@@ -5,25 +5,25 @@ import pytest
 from support.stories import C2, LOG, P, Q, Story
 from sweep.checkers.sends import check
 from sweep.events import BrokerOpened, FrameWritten, LayoutSent, PowerCut, SendAcked, SendBegan, SendFailed
-from sweep.history import Outcome
+from sweep.history import SendOutcome
 
 OTHER = LOG._replace(queue=1)
 
 
-def failed(outcome: Outcome) -> Story:
+def failed(outcome: SendOutcome) -> Story:
     return Story().add(SendBegan, 1, P).add(SendFailed, 2, P, outcome=outcome)
 
 
 def test_unknown_is_there_once_at_most() -> None:
-    assert failed(Outcome.UNKNOWN).read(9).broken(check) == []
-    assert failed(Outcome.UNKNOWN).read(9, b"m0").broken(check) == []
-    assert failed(Outcome.UNKNOWN).read(9, b"m0", b"m0").broken(check) == ["R9"]
+    assert failed(SendOutcome.UNKNOWN).read(9).broken(check) == []
+    assert failed(SendOutcome.UNKNOWN).read(9, b"m0").broken(check) == []
+    assert failed(SendOutcome.UNKNOWN).read(9, b"m0", b"m0").broken(check) == ["R9"]
 
 
 def test_not_stored_is_nowhere_neither_in_a_log_nor_with_a_listener() -> None:
-    assert failed(Outcome.NOT_STORED).read(9).broken(check) == []
-    assert failed(Outcome.NOT_STORED).read(9, b"m0").broken(check) == ["R9"]
-    assert failed(Outcome.NOT_STORED).call(3, 3.1, 1, 0).broken(check) == ["R9"]
+    assert failed(SendOutcome.NOT_STORED).read(9).broken(check) == []
+    assert failed(SendOutcome.NOT_STORED).read(9, b"m0").broken(check) == ["R9"]
+    assert failed(SendOutcome.NOT_STORED).call(3, 3.1, 1, 0).broken(check) == ["R9"]
 
 
 def test_nothing_appears_that_was_not_sent() -> None:

@@ -6,7 +6,7 @@ from support.reader_stories import ReaderStory
 from support.stories import C1, C2, LOG, B, Q, Story
 from sweep.checkers.starts import check
 from sweep.events import BrokerOpened, ConsumerStarted, LayoutSent, LockRefused, PowerCut, ProcessEnded, ReaderStarted
-from sweep.history import Answer
+from sweep.history import ItemVerdict
 
 
 def begins(where: str, offset: int, *, t: float = 2.5, since_t: float = 0.0, flush: str = "async") -> Story:
@@ -50,10 +50,12 @@ def test_first_is_the_beginning_of_the_log(offset: int, laws: list[str]) -> None
     assert begins("FIRST_OFFSET", offset).broken(check) == laws
 
 
-@pytest.mark.parametrize(("answer", "laws"), [(Answer.HELD, ["O5"]), (Answer.WAIT, ["O5"]), (Answer.NOT_YOURS, []), (Answer.REFUSED, [])])
-def test_a_broker_that_answered_for_one_queue_knows_it_for_all(answer: Answer, laws: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "laws"), [(ItemVerdict.HELD, ["O5"]), (ItemVerdict.WAIT, ["O5"]), (ItemVerdict.NOT_YOURS, []), (ItemVerdict.REFUSED, [])]
+)
+def test_a_broker_that_answered_for_one_queue_knows_it_for_all(verdict: ItemVerdict, laws: list[str]) -> None:
     """A response at 1.5 for queue 1: queue 0, which C1 gets at 2.5, begins before m1 of 2. NOT_YOURS may mean no member."""
-    story = begins("LAST_OFFSET", 2).add(LockRefused, 1.5, B, queue=Q._replace(queue=1), answer=answer, epoch=None)
+    story = begins("LAST_OFFSET", 2).add(LockRefused, 1.5, B, queue=Q._replace(queue=1), verdict=verdict, epoch=None)
     assert story.broken(check) == laws
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from support.stories import C1, C2, P, Story, epoch
 from sweep.checkers.steps import check
-from sweep.events import CommitSent, ConsumerStarted, Given, PullReceived, QueueGapSeen, SendBegan, SharedCallBegan
+from sweep.events import CommitSent, ConcurrentCallBegan, ConsumerStarted, PullReceived, QueueGapSeen, ReceivedMessage, SendBegan
 from sweep.history import CallResult, QueueKey
 
 
@@ -89,7 +89,14 @@ def test_what_was_left_out_and_is_lost_may_be_known_by_the_calls_of_others_alone
     def story(lost: str, *, sent_t: float = 0.6) -> Story:
         story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).granted(1, 1)
         story.add(SendBegan, sent_t, P, body=b"lost", tags=lost).sent(0.7, b"m1", 1, tags="A")
-        story.add(SharedCallBegan, 2.2, C2, queue=QueueKey("mailing", "broker-a", "orders", 0), given=(Given(0, b"lost", 0, 0),), call=9)
+        story.add(
+            ConcurrentCallBegan,
+            2.2,
+            C2,
+            queue=QueueKey("mailing", "broker-a", "orders", 0),
+            given=(ReceivedMessage(0, b"lost", 0, 0),),
+            call=9,
+        )
         return story.call(2, 2.1, 1, 1).committed(2.4, 1, 2).sent(3, b"m0", 0, tags="A").read(9, b"m0", b"m1")
 
     assert story("B").broken(check) == []
@@ -129,10 +136,10 @@ def test_what_a_listener_did_against_its_cancellation_may_not_be_committed() -> 
     assert again.broken(check) == []
 
 
-@pytest.mark.parametrize(("answered", "by", "laws"), [(False, "LOCK", []), (False, "SYNC", ["O5"]), (True, "LOCK", ["O5"])])
-def test_a_release_that_was_lost_with_its_connection_is_told_again_with_what_was_done(answered: bool, by: str, laws: list[str]) -> None:
+@pytest.mark.parametrize(("responded", "by", "laws"), [(False, "LOCK", []), (False, "SYNC", ["O5"]), (True, "LOCK", ["O5"])])
+def test_a_release_that_was_lost_with_its_connection_is_told_again_with_what_was_done(responded: bool, by: str, laws: list[str]) -> None:
     told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED)
-    if answered:
+    if responded:
         told.committed(2.9, 1, None, released=True)
     else:
         told.add(CommitSent, 2.9, C1, epoch=epoch(1), offset=None, released=True)

@@ -9,8 +9,8 @@ from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.record import RecordView
 from sweep.compressed import LARGE_BYTES, LARGEST_BYTES, bodies_of, large, plain
-from sweep.events import DelayedWritten, FrameWritten
-from sweep.history import Reached
+from sweep.events import DelayedSendWritten, FrameWritten
+from sweep.history import PlaceReached
 from unit.testing.test_wire_recorder import Wire
 
 ZLIB = 0x301
@@ -45,5 +45,5 @@ def test_the_tap_tells_plain_bodies_of_frames_and_of_sends_that_wait() -> None:
     for properties in ("", "DELAY\x013\x02"):
         wire.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("shop", "orders", 1, sys_flag=ZLIB, properties=properties), stored)
     assert [written.bodies for written in wire.history.of(FrameWritten)] == [(body,)]
-    assert [written.body for written in wire.history.of(DelayedWritten)] == [body]
-    assert not wire.history.of(Reached)
+    assert [written.body for written in wire.history.of(DelayedSendWritten)] == [body]
+    assert not wire.history.of(PlaceReached)

@@ -31,15 +31,15 @@ from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.record import encode_record
 from sweep.events import (
-    CommitAnswered,
     CommitReceived,
+    CommitResponded,
     CommitSent,
     ConnectionCut,
-    FrameAnswered,
+    FrameResponded,
     FrameWritten,
-    GrantAnswered,
     GrantReceived,
     LeaveSent,
+    LockGranted,
     LockRefused,
     LockSent,
     ProofReceived,
@@ -48,7 +48,7 @@ from sweep.events import (
     SessionBound,
     StaleReceived,
 )
-from sweep.history import Answer, Event, History, QueueKey, Reached
+from sweep.history import Event, History, ItemVerdict, PlaceReached, QueueKey
 from sweep.wire_recorder import WireRecorder
 
 Q0 = QueueKey("billing", "broker-a", "orders", 0)
@@ -99,7 +99,7 @@ class Wire:
         self.recorder.sent(1, True, encode_frame(Command(code, self._opaque, fields=fields, body=body)))
         return self._opaque
 
-    def answer(self, opaque: int, code: int = 0, header: object = None, body: bytes = b"", *, arrives: float | None = None) -> None:
+    def response(self, opaque: int, code: int = 0, header: object = None, body: bytes = b"", *, arrives: float | None = None) -> None:
         """Written now, received `arrives` seconds later if at all."""
         fields = {} if header is None else to_plain(header)
         data = encode_frame(Command(code, opaque, RESPONSE_FLAG, fields=fields, body=body))
@@ -118,7 +118,7 @@ class Wire:
         return self.ask(RequestCode.HEART_BEAT, body=encode_body(HeartbeatBody("C@9#1", consumers, (), SESSION, 3)))
 
     def bound(self) -> "Wire":
-        self.answer(self.heartbeat("billing"), arrives=0.001)
+        self.response(self.heartbeat("billing"), arrives=0.001)
         self.history.events.clear()
         return self
 
@@ -141,7 +141,7 @@ NOT_YOURS = LockResult("billing", "orders", 1, LockVerdict.NOT_YOURS, epoch=11)
 def test_a_heartbeat_binds_a_session_when_its_answer_arrives() -> None:
     wire = Wire()
     opaque = wire.heartbeat("billing")
-    wire.answer(opaque)
+    wire.response(opaque)
     assert wire.told() == []
     wire.now = 2.0
     wire.read()
@@ -150,8 +150,8 @@ def test_a_heartbeat_binds_a_session_when_its_answer_arrives() -> None:
 
 def test_a_refused_heartbeat_binds_nothing_and_is_counted() -> None:
     wire = Wire()
-    wire.answer(wire.heartbeat("billing"), ResponseCode.DUPLICATE_CLIENT_ID, arrives=0.001)
-    assert [event.name for event in wire.history.of(Reached)] == ["DUPLICATE_CLIENT_ID answered"]
+    wire.response(wire.heartbeat("billing"), ResponseCode.DUPLICATE_CLIENT_ID, arrives=0.001)
+    assert [event.name for event in wire.history.of(PlaceReached)] == ["DUPLICATE_CLIENT_ID answered"]
     assert wire.told(SessionBound) == []
 
 
@@ -165,12 +165,12 @@ def test_a_lock_is_told_when_it_is_sent_answered_and_received() -> None:
     ]
     wire.history.events.clear()
     wire.now = 1.5
-    wire.answer(opaque, body=locked(GRANT, NOT_YOURS))
+    wire.response(opaque, body=locked(GRANT, NOT_YOURS))
     assert wire.told() == [
-        GrantAnswered(1.5, "B", 2, Q0, 17, 5, 4, 2, SESSION, 9, False, 3_000, 1.001),
-        CommitAnswered(1.5, "B", 2, *commit, 9, Answer.NOT_YOURS, 1.001),
-        LockRefused(1.5, "B", 2, Q1, 11, Answer.NOT_YOURS, SESSION, 9),
-        Reached(1.5, "B", 2, "LOCK answered not yours", str(Q1)),
+        LockGranted(1.5, "B", 2, Q0, 17, 5, 4, 2, SESSION, 9, False, 3_000, 1.001),
+        CommitResponded(1.5, "B", 2, *commit, 9, ItemVerdict.NOT_YOURS, 1.001),
+        LockRefused(1.5, "B", 2, Q1, 11, ItemVerdict.NOT_YOURS, SESSION, 9),
+        PlaceReached(1.5, "B", 2, "LOCK answered not yours", str(Q1)),
     ]
     wire.history.events.clear()
     wire.now = 2.0
@@ -178,14 +178,14 @@ def test_a_lock_is_told_when_it_is_sent_answered_and_received() -> None:
     assert wire.told() == [
         ProofReceived(2.0, "C", 9, "broker-a", SESSION, 1, 8_001, 1.001, True, 3_000),
         GrantReceived(2.0, "C", 9, Q0, 17, 5, 4, 2, SESSION, False, 3_000),
-        CommitReceived(2.0, "C", 9, *commit, Answer.NOT_YOURS, 1.001),
+        CommitReceived(2.0, "C", 9, *commit, ItemVerdict.NOT_YOURS, 1.001),
         StaleReceived(2.0, "C", 9, Q1, 11, "LOCK", SESSION),
     ]
 
 
 def test_a_renewal_is_one_that_was_asked_for_with_its_epoch() -> None:
     wire = Wire().bound()
-    wire.answer(lock(wire, LockItem("billing", "orders", 0, 17)), body=locked(GRANT), arrives=0.1)
+    wire.response(lock(wire, LockItem("billing", "orders", 0, 17)), body=locked(GRANT), arrives=0.1)
     assert [event.renewal for event in wire.history.of(GrantReceived)] == [True]
 
 
@@ -194,13 +194,13 @@ def test_a_sync_commits_and_releases_and_an_empty_one_proves() -> None:
     items = (SyncItem("billing", "orders", 0, 17, None, 6, 0, False), SyncItem("billing", "orders", 1, 11, None, None, 0, True))
     opaque = wire.ask(RequestCode.SYNC, body=encode_body(SyncBody(items)))
     empty = wire.ask(RequestCode.SYNC, body=encode_body(SyncBody()))
-    wire.answer(empty, body=encode_body(SyncReply((), {})), arrives=0.1)
+    wire.response(empty, body=encode_body(SyncReply((), {})), arrives=0.1)
     assert len(wire.told(ProofReceived)) == 1
-    answers = (SyncResult(LockVerdict.STALE, 17), SyncResult(LockVerdict.OK, 11))
-    wire.answer(opaque, body=encode_body(SyncReply(answers, {})), arrives=0.1)
-    assert [(event.offset, event.released, event.answer) for event in wire.history.of(CommitReceived)] == [
-        (6, False, Answer.STALE),
-        (None, True, Answer.OK),
+    responses = (SyncResult(LockVerdict.STALE, 17), SyncResult(LockVerdict.OK, 11))
+    wire.response(opaque, body=encode_body(SyncReply(responses, {})), arrives=0.1)
+    assert [(event.offset, event.released, event.verdict) for event in wire.history.of(CommitReceived)] == [
+        (6, False, ItemVerdict.STALE),
+        (None, True, ItemVerdict.OK),
     ]
     assert [(event.queue, event.epoch, event.by) for event in wire.history.of(StaleReceived)] == [(Q0, 17, "SYNC")]
     assert [proof.lock for proof in wire.history.of(ProofReceived)] == [False, False]
@@ -208,21 +208,21 @@ def test_a_sync_commits_and_releases_and_an_empty_one_proves() -> None:
 
 def test_an_answer_that_does_not_arrive_tells_the_client_nothing_and_is_lost_at_the_cut() -> None:
     wire = Wire().bound()
-    wire.answer(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT))
+    wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT))
     wire.now = 3.0
     wire.recorder.cut(1)
     assert wire.told(GrantReceived, ProofReceived) == []
     assert wire.told(ConnectionCut) == [ConnectionCut(3.0, "C", 9, "broker-a", 1, SESSION)]
-    assert [event.name for event in wire.told(Reached)] == ["answer of LOCK with a grant lost"]
+    assert [event.name for event in wire.told(PlaceReached)] == ["answer of LOCK with a grant lost"]
     wire.recorder.sent(1, True, b"late")
     wire.recorder.delivered(1, False, 4)
 
 
 def test_what_arrived_before_the_cut_is_not_lost() -> None:
     wire = Wire().bound()
-    wire.answer(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
+    wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
     wire.recorder.cut(1)
-    assert wire.told(Reached) == []
+    assert wire.told(PlaceReached) == []
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 64, 10_000])
@@ -246,10 +246,10 @@ def test_any_split_gives_the_same_events_and_only_the_last_byte_tells(piece: int
 def test_a_pull_is_told_when_its_answer_arrives() -> None:
     wire = Wire().bound()
     header = PullHeader("billing", "orders", 0, 5, epoch=17)
-    wire.answer(wire.ask(RequestCode.PULL_MESSAGE, header), 0, PullReply(7, 0, 9, 0, 5, 6), b"records", arrives=0.1)
-    wire.answer(wire.ask(RequestCode.PULL_MESSAGE, header), ResponseCode.STALE_EPOCH, arrives=0.1)
+    wire.response(wire.ask(RequestCode.PULL_MESSAGE, header), 0, PullReply(7, 0, 9, 0, 5, 6), b"records", arrives=0.1)
+    wire.response(wire.ask(RequestCode.PULL_MESSAGE, header), ResponseCode.STALE_EPOCH, arrives=0.1)
     first, second = wire.history.of(PullReceived)
-    assert (first.epoch, first.code, first.offset, first.next_offset, first.gap, first.asked_t) == (17, 0, 5, 7, (5, 6), 1.001)
+    assert (first.epoch, first.code, first.offset, first.next_offset, first.gap, first.request_t) == (17, 0, 5, 7, (5, 6), 1.001)
     assert (second.code, second.next_offset) == (ResponseCode.STALE_EPOCH, None)
     assert [(event.epoch, event.by) for event in wire.history.of(StaleReceived)] == [(17, "PULL")]
 
@@ -263,21 +263,21 @@ def test_a_send_is_told_with_its_bodies_layout_and_place() -> None:
     header = SendRecordsHeader("orders", 0, 2, 4, 77, "p" * 32, 1, 2, 3)
     opaque = wire.ask(RequestCode.SEND_RECORDS, header, record(b"one") + record(b"two"))
     wire.now = 1.5
-    wire.answer(opaque, 0, SendRecordsReply(8, 900, 1), arrives=0.1)
+    wire.response(opaque, 0, SendRecordsReply(8, 900, 1), arrives=0.1)
     queue = QueueKey("", "broker-a", "orders", 0)
     assert wire.told() == [
         FrameWritten(1.0, "C", 9, queue, (b"one", b"two"), (4, 77), "p" * 32, (1, 2, 3), 1),
-        FrameAnswered(1.5, "B", 2, queue, 0, 8, 900, 2, 1, 1.0),
+        FrameResponded(1.5, "B", 2, queue, 0, 8, 900, 2, 1, 1.0),
     ]
 
 
 @pytest.mark.parametrize("code", [ResponseCode.DUPLICATE, ResponseCode.OUT_OF_SEQUENCE, ResponseCode.LAYOUT_STALE])
 def test_a_send_that_was_not_stored_now_has_no_place_and_is_counted(code: ResponseCode) -> None:
     wire = Wire()
-    wire.answer(wire.ask(RequestCode.SEND_RECORDS, SendRecordsHeader("orders", 0, 1), record(b"one")), code, SendRecordsReply(3, 4, 1))
-    (answered,) = wire.history.of(FrameAnswered)
-    assert (answered.code, answered.offset, answered.position) == (code, -1, -1)
-    assert [event.name for event in wire.history.of(Reached)] == [f"{code.name} answered"]
+    wire.response(wire.ask(RequestCode.SEND_RECORDS, SendRecordsHeader("orders", 0, 1), record(b"one")), code, SendRecordsReply(3, 4, 1))
+    (responded,) = wire.history.of(FrameResponded)
+    assert (responded.code, responded.offset, responded.position) == (code, -1, -1)
+    assert [event.name for event in wire.history.of(PlaceReached)] == [f"{code.name} answered"]
 
 
 def test_queue_free_the_leave_and_a_classic_commit_are_told() -> None:
@@ -288,8 +288,8 @@ def test_queue_free_the_leave_and_a_classic_commit_are_told() -> None:
     wire.ask(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("c", consumer_group="billing"))
     assert wire.told(LeaveSent) == [LeaveSent(1.001, "C", 9, "billing", "broker-a", SESSION)]
     opaque = wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("billing", "orders", 0, 4))
-    wire.answer(opaque, ResponseCode.NO_PERMISSION)
-    assert [(event.by, event.offset, event.answer) for event in wire.history.of(CommitAnswered)] == [("UPDATE", 4, Answer.REFUSED)]
+    wire.response(opaque, ResponseCode.NO_PERMISSION)
+    assert [(event.by, event.offset, event.verdict) for event in wire.history.of(CommitResponded)] == [("UPDATE", 4, ItemVerdict.REFUSED)]
 
 
 def test_a_heartbeat_that_names_a_group_no_more_is_a_leave() -> None:
@@ -313,9 +313,9 @@ def test_what_can_not_be_read_is_noted_and_stops_nothing() -> None:
     wire = Wire().bound()
     wire.ask(RequestCode.LOCK_BATCH_MQ, body=b"\xc1")
     wire.ask(RequestCode.PULL_MESSAGE)
-    assert [event.name for event in wire.history.of(Reached)] == ["unreadable request"] * 2
-    wire.answer(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
+    assert [event.name for event in wire.history.of(PlaceReached)] == ["unreadable request"] * 2
+    wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
     assert len(wire.told(GrantReceived)) == 1
     wire.recorder.sent(1, True, b"\xff" * 64)
     wire.heartbeat()
-    assert [event.name for event in wire.history.of(Reached)][2:] == ["unreadable bytes sent"]
+    assert [event.name for event in wire.history.of(PlaceReached)][2:] == ["unreadable bytes sent"]

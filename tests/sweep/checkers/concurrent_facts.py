@@ -5,28 +5,28 @@ from collections.abc import Iterable
 from math import inf
 
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from sweep.events import CopyStored, Given, SentBack, SharedCallBegan, WallJumped
+from sweep.events import ConcurrentCallBegan, CopyStored, ReceivedMessage, SendBackSent, WallClockJumped
 from sweep.history import History, QueueKey
 
 Try = tuple[str, str, bytes, int]
 """(group, broker, body, retries): one message at one of its tries."""
 
 
-class SentBacks:
+class SendBacks:
     """Every send back, and the message that its consumer had been given at that place of the log."""
 
     def __init__(self, history: History) -> None:
-        self.of: dict[int, tuple[SentBack, QueueKey, Given]] = {}
+        self.of: dict[int, tuple[SendBackSent, QueueKey, ReceivedMessage]] = {}
         """Request → (the request, the queue that the message was read from, the message)."""
-        self.tries: dict[Try, list[SentBack]] = {}
-        self.unknown: list[SentBack] = []
+        self.tries: dict[Try, list[SendBackSent]] = {}
+        self.unknown: list[SendBackSent] = []
         """Send backs of messages that their process was never given."""
-        given: dict[tuple[int, str, int], tuple[QueueKey, Given]] = {}
+        given: dict[tuple[int, str, int], tuple[QueueKey, ReceivedMessage]] = {}
         for event in history:
-            if isinstance(event, SharedCallBegan):
+            if isinstance(event, ConcurrentCallBegan):
                 for each in event.given:
                     given[event.process, event.queue.broker, each.position] = (event.queue, each)
-            elif isinstance(event, SentBack):
+            elif isinstance(event, SendBackSent):
                 found = given.get((event.process, event.broker, event.position))
                 if found is None:
                     self.unknown.append(event)
@@ -59,11 +59,11 @@ class Walls:
     """A running broker never follows a wall clock that is right again within this time."""
 
     def __init__(self, history: History) -> None:
-        self._jumps: dict[str, list[WallJumped]] = {}
+        self._jumps: dict[str, list[WallClockJumped]] = {}
         self.wrong: dict[str, list[tuple[float, float]]] = {}
         """Machine → times (from, until) in which its wall clock was not what it was at the beginning."""
         ahead: dict[str, float] = {}
-        for jump in history.of(WallJumped):
+        for jump in history.of(WallClockJumped):
             if jump.jump_s > 0:
                 self._jumps.setdefault(jump.machine, []).append(jump)
             before = ahead.get(jump.machine, 0.0)
