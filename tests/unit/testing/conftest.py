@@ -1,4 +1,4 @@
-"""A universe for each test that requests one. It ends with the test; an unhandled error in it fails the test."""
+"""A simulation loop for each test that requests one. It is closed with the test, and an unhandled error in it fails the test."""
 
 from collections.abc import Iterator
 

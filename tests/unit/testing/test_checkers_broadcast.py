@@ -1,4 +1,4 @@
-"""B1–B4 and R5 of broadcasting groups: nothing at brokers, everything on every machine, bounded repeats, each once."""
+"""B1–B4 and R5 of broadcasting groups: no requests to brokers, every message on every machine, bounded repetition, one call each."""
 
 import pytest
 
@@ -15,20 +15,20 @@ def story() -> MemberStory:
     return MemberStory().joined(1)
 
 
-def test_a_run_without_a_broadcasting_group_is_not_asked() -> None:
+def test_run_without_a_broadcasting_group_is_not_checked() -> None:
     assert MemberStory().ended(b"m0").broken(check) == []
 
 
 # ----------------------------------------------------------------------------------------------------------------------- B1
 
 
-def test_nothing_is_locked_committed_or_sent_back_at_a_broker() -> None:
+def test_broadcasting_member_that_locks_commits_or_sends_back_at_a_broker_is_a_violation() -> None:
     assert story().add(LockSent, 2, C1, items=((N, None),)).broken(check) == ["B1"]
     assert story().committed(2, 1, 5, queue=N).broken(check) == ["B1"]
     assert story().add(SendBackSent, 2, C1, group="news", level=0, retries_max=None).broken(check) == ["B1"]
 
 
-def test_what_other_groups_do_at_brokers_is_their_business() -> None:
+def test_locks_and_commits_of_other_groups_are_allowed() -> None:
     told = story().add(LockSent, 2, C1, items=((Q, None),)).committed(2, 1, 5)
     assert told.broken(check) == []
 
@@ -36,65 +36,65 @@ def test_what_other_groups_do_at_brokers_is_their_business() -> None:
 # ----------------------------------------------------------------------------------------------------------------------- B2
 
 
-def test_everything_is_handled_on_every_machine() -> None:
+def test_every_message_must_be_handled_on_every_machine() -> None:
     both = story().joined(1, where=C2).ended(b"m0", b"m1").called(2, 3, 0, 1)
     assert both.broken(check) == ["B2", "B2"]
     assert both.called(2, 3, 0, 1, where=C2).broken(check) == []
 
 
-def test_what_one_process_of_a_machine_handled_counts_for_the_next() -> None:
+def test_message_handled_by_an_earlier_process_of_the_machine_counts() -> None:
     told = story().ended(b"m0", b"m1").called(2, 3, 0).stopped(4).joined(5, 1, AGAIN).called(6, 7, 1, where=AGAIN)
     assert told.broken(check) == []
 
 
-def test_a_call_that_died_with_its_process_has_handled_nothing() -> None:
+def test_call_that_ended_with_its_process_has_handled_no_message() -> None:
     assert story().ended(b"m0").called(2, None, 0).killed(3).broken(check) == ["B2"]
     assert story().ended(b"m0").called(2, None, 0).killed(6.1).broken(check) == [], "it ran for its limit, and may have been dropped"
     assert story().ended(b"m0").called(2, 6.1, 0, result=CANCELLED).broken(check) == []
 
 
 @pytest.mark.parametrize(("ordered", "result", "laws"), [(True, ERROR, ["B2"]), (False, ERROR, []), (False, CANCELLED, ["B2"])])
-def test_what_a_concurrent_listener_fails_is_handled(ordered: bool, result: CallResult, laws: list[str]) -> None:
+def test_message_that_a_concurrent_listener_fails_counts_as_handled(ordered: bool, result: CallResult, laws: list[str]) -> None:
     assert MemberStory().joined(1, ordered=ordered).ended(b"m0").called(2, 3, 0, result=result).broken(check) == laws
 
 
-def test_what_a_gap_names_is_left_out() -> None:
+def test_broadcast_message_in_a_reported_gap_may_be_skipped() -> None:
     told = story().ended(b"m0", b"m1").called(2, 3, 1)
     assert told.broken(check) == ["B2"]
     assert told.add(QueueGapSeen, 1.5, C1, queue=N, first=0, end=1).broken(check) == []
 
 
 @pytest.mark.parametrize(("first", "offset", "laws"), [(True, 0, []), (True, 1, ["B2"]), (False, 1, []), (False, 0, ["B2"])])
-def test_a_member_begins_where_its_policy_says(first: bool, offset: int, laws: list[str]) -> None:
+def test_member_must_start_at_consume_from_where(first: bool, offset: int, laws: list[str]) -> None:
     told = MemberStory().joined(0.05, offset, first=first).ended(b"m0", b"m1").called(2, 3, *range(offset, 2))
     assert told.broken(check) == laws
 
 
-def test_at_the_end_means_before_whatever_is_sent_afterwards() -> None:
+def test_last_offset_start_must_include_messages_sent_after_the_start() -> None:
     told = MemberStory().joined(0.05, 2, first=False).ended(b"m0", b"m1", b"m2").called(2, 3, 2)
     assert told.broken(check) == ["B2"], "m1 was sent at 0.1"
 
 
 def cut(story: MemberStory, t: float = 10) -> MemberStory:
-    """broker-a loses its power, under async flush."""
+    """Cut the power of broker-a, which uses async flush."""
     story.add(ProcessEnded, t, B, how="power").add(PowerCut, t, ("B", 0))
     return story
 
 
-def test_who_stood_behind_the_lost_end_of_a_queue_may_miss_what_got_its_offsets() -> None:
+def test_member_past_the_lost_end_of_a_queue_may_miss_messages_that_reuse_its_offsets() -> None:
     told = story().ended(b"m0", b"m1").called(2, 3, 0).pulled(2, 0, 2)
     assert told.broken(check) == ["B2"]
     assert cut(told).broken(check) == []
 
 
-def test_but_not_what_came_behind_or_when_a_pull_has_told() -> None:
+def test_member_must_not_miss_later_messages_or_those_after_an_offset_moved_response() -> None:
     told = cut(story().ended(b"m0", b"m1").called(2, 3, 0).pulled(2, 0, 1))
     assert told.broken(check) == ["B2"], "it had seen the end of m0 only"
     told = cut(story().ended(b"m0", b"m1").called(2, 3, 0).pulled(2, 0, 5)).pulled(12, 5, 0, moved=True)
     assert told.broken(check) == ["B2"]
 
 
-def test_who_died_when_it_was_told_has_not_heard_it_unless_it_began_again() -> None:
+def test_member_that_dies_on_offset_moved_may_miss_messages_unless_it_restarted_the_queue() -> None:
     told = cut(story().ended(b"m0", b"m1").called(2, 3, 0).pulled(2, 0, 5)).pulled(12, 5, 0, moved=True).killed(12.5)
     assert told.broken(check) == []
     assert told.assigned(12.1, 0, grant=2).broken(check) == ["B2"]
@@ -103,13 +103,13 @@ def test_who_died_when_it_was_told_has_not_heard_it_unless_it_began_again() -> N
 # ----------------------------------------------------------------------------------------------------------------------- B3
 
 
-def test_after_a_stop_in_order_nothing_comes_again() -> None:
+def test_redelivery_after_a_regular_stop_is_a_violation() -> None:
     told = story().called(2, 2.1, 0, 1).stopped(2.3)
     assert told.joined(5, 2, AGAIN).called(6, 7, 2, where=AGAIN).broken(check) == []
     assert story().called(2, 2.1, 0, 1).stopped(2.3).joined(5, 0, AGAIN).called(6, 7, 0, where=AGAIN).broken(check) == ["B3"]
 
 
-def test_a_call_at_the_limit_of_a_stop_may_have_been_given_up() -> None:
+def test_call_at_the_limit_of_a_stop_may_be_repeated() -> None:
     for end, laws in ((3.8, ["B3"]), (4.0, [])):
         told = story().called(2, end, 0).stopped(4.1, took_s=2.0)
         assert told.joined(5, 0, AGAIN).called(6, 7, 0, where=AGAIN).broken(check) == laws
@@ -117,17 +117,17 @@ def test_a_call_at_the_limit_of_a_stop_may_have_been_given_up() -> None:
 
 @pytest.mark.parametrize("how", ["kill", "power"])
 @pytest.mark.parametrize(("killed_t", "laws"), [(3.0, []), (3.3, ["B3"])])
-def test_a_crash_repeats_the_last_second(how: str, killed_t: float, laws: list[str]) -> None:
+def test_crash_may_repeat_only_the_last_second(how: str, killed_t: float, laws: list[str]) -> None:
     told = story().called(2, 2.1, 0).killed(killed_t, how=how)
     assert told.joined(5, 0, AGAIN).called(6, 7, 0, where=AGAIN).broken(check) == laws
 
 
-def test_progress_is_the_smallest_that_is_not_handled() -> None:
+def test_messages_after_the_lowest_unhandled_one_may_be_repeated() -> None:
     told = story().called(2, None, 0).called(2, 2.1, 1).killed(9)
     assert told.joined(10, 0, AGAIN).called(11, 12, 0, 1, where=AGAIN).broken(check) == []
 
 
-def test_standstills_do_not_count() -> None:
+def test_suspended_time_does_not_count_toward_the_repeated_second() -> None:
     told = story().called(2, 2.1, 0).paused(2.5, 8).killed(8.1)
     assert told.joined(10, 0, AGAIN).called(11, 12, 0, where=AGAIN).broken(check) == []
     told = story().called(2, 2.1, 0).paused(2.5, 8).killed(8.9)
@@ -135,31 +135,31 @@ def test_standstills_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(("until", "killed_t", "laws"), [(4, 5.0, []), (4, 5.2, ["B3"]), (20, 19, [])])
-def test_while_its_disk_fails_a_crash_repeats_more(until: float, killed_t: float, laws: list[str]) -> None:
+def test_crash_during_a_disk_fault_may_repeat_more(until: float, killed_t: float, laws: list[str]) -> None:
     told = story().called(2, 2.1, 0).disk_failed(2.5, until).killed(killed_t)
     assert told.joined(30, 0, AGAIN).called(31, 32, 0, where=AGAIN).broken(check) == laws
     assert story().called(2, 2.1, 0).disk_failed(4, 8).killed(7).joined(9, 0, AGAIN).called(10, 11, 0, where=AGAIN).broken(check) == ["B3"]
 
 
-def test_a_stop_while_the_disk_fails_is_a_crash() -> None:
+def test_stop_during_a_disk_fault_counts_as_a_crash() -> None:
     told = story().called(2, 2.1, 0).disk_failed(2.0, 10).stopped(2.5)
     assert told.joined(11, 0, AGAIN).called(12, 13, 0, where=AGAIN).broken(check) == []
 
 
 @pytest.mark.parametrize(("each", "laws"), [(True, ["B3"]), (False, [])])
-def test_with_commit_each_only_the_running_call_is_repeated(each: bool, laws: list[str]) -> None:
+def test_commit_each_may_repeat_only_the_running_call(each: bool, laws: list[str]) -> None:
     told = MemberStory().joined(1, ordered=True, each=each).called(2, 2.1, 0).called(2.2, None, 1).killed(2.3)
     assert told.joined(5, 0, AGAIN, ordered=True, each=each).called(6, 7, 0, where=AGAIN).broken(check) == laws
 
 
-def test_everything_may_come_again_when_its_broker_has_lost_messages() -> None:
+def test_any_message_may_be_repeated_if_the_broker_lost_messages() -> None:
     told = story().called(2, 2.1, 0).called(2, 2.1, 1).stopped(4).joined(12, 2, AGAIN).pulled(13, 2, 0, AGAIN, moved=True)
     told.assigned(13.1, 0, AGAIN, 2).called(14, 15, 0, where=AGAIN, grant=2)
     assert told.broken(check) == ["B3"]
     assert cut(told).broken(check) == []
 
 
-def test_a_file_has_one_user() -> None:
+def test_two_concurrent_users_of_an_offset_file_are_a_violation() -> None:
     assert story().joined(5, 0, AGAIN).broken(check) == ["B3"]
     assert story().stopped(4).joined(5, 0, AGAIN).broken(check) == []
     assert story().killed(4).joined(5, 0, AGAIN).broken(check) == []
@@ -173,38 +173,38 @@ def ordered() -> MemberStory:
 
 
 @pytest.mark.parametrize(("then", "laws"), [(1, []), (2, ["B4"]), (0, ["B4"])])
-def test_an_ordered_listener_is_given_offset_after_offset(then: int, laws: list[str]) -> None:
+def test_ordered_broadcast_listener_must_get_consecutive_offsets(then: int, laws: list[str]) -> None:
     assert ordered().called(2, 2.1, 0).called(3, 3.1, then).broken(check) == laws
 
 
-def test_what_an_ordered_listener_fails_is_called_again_and_nothing_behind_it() -> None:
+def test_message_that_an_ordered_listener_fails_must_be_called_again_before_later_ones() -> None:
     assert ordered().called(2, 2.1, 0, result=ERROR).called(3, 3.1, 0).broken(check) == []
     assert ordered().called(2, 2.1, 0, result=ERROR).called(3, 3.1, 1).broken(check) == ["B4"]
 
 
-def test_only_a_gap_is_passed_over() -> None:
+def test_ordered_broadcast_listener_may_skip_only_a_reported_gap() -> None:
     told = ordered().called(2, 2.1, 0).called(3, 3.1, 4)
     assert told.broken(check) == ["B4"]
     assert told.add(QueueGapSeen, 2.5, C1, queue=N, first=1, end=4).broken(check) == []
 
 
-def test_what_a_concurrent_listener_fails_does_not_come_again() -> None:
+def test_redelivery_of_a_message_that_a_concurrent_broadcast_listener_failed_is_a_violation() -> None:
     assert story().called(2, 2.1, 0, 1, result=ERROR).called(3, 3.1, 2).broken(check) == []
     assert story().called(2, 2.1, 0, 1, result=ERROR).called(3, 3.1, 1).broken(check) == ["B4"]
 
 
-def test_a_call_of_a_grant_that_is_over_is_not_asked() -> None:
+def test_call_of_an_earlier_grant_is_not_checked() -> None:
     assert story().called(2, 2.1, 0).called(3, 3.1, 0, grant=0).broken(check) == []
 
 
 # ----------------------------------------------------------------------------------------------------------------------- R5
 
 
-def test_a_member_that_never_began_is_found() -> None:
+def test_member_that_never_started_a_queue_is_a_violation() -> None:
     told = story().joined(1, None, C2).ended(b"m0").called(2, 3, 0)
     assert told.broken(check) == ["R5"]
 
 
 @pytest.mark.parametrize(("end", "laws"), [(139.0, []), (141.0, ["R5"])])
-def test_the_end_of_every_queue_is_reached_in_time(end: float, laws: list[str]) -> None:
+def test_end_of_every_queue_must_be_reached_in_time(end: float, laws: list[str]) -> None:
     assert story().ended(b"m0", b"m1").called(2, 3, 0).called(end - 1, end, 1).broken(check) == laws

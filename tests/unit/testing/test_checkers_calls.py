@@ -23,28 +23,28 @@ def two(c2_calls_at: float) -> Story:
     return Story().granted(1, 1).call(2, None, 1, 0).granted(c2_calls_at - 0.01, 2, C2).call(c2_calls_at, None, 2, 0, where=C2)
 
 
-def test_calls_one_after_the_other_are_good() -> None:
+def test_consecutive_calls_are_allowed() -> None:
     assert Story().granted(1, 1).call(2, 2.1, 1, 0).granted(2.2, 2, C2).call(2.3, None, 2, 1, where=C2).broken(check) == []
 
 
 @pytest.mark.parametrize(("t", "laws"), [(3.497, ["O3"]), (3.498, []), (3.499, [])])
-def test_a_newer_epochs_call_waits_for_the_older_clients_deadline(t: float, laws: list[str]) -> None:
+def test_call_of_a_newer_epoch_before_the_older_clients_deadline_is_a_violation(t: float, laws: list[str]) -> None:
     assert two(t).broken(check) == laws
     assert [one.excuse for one in overlaps(two(t).history())] == ["its deadline passed"] * (not laws)
 
 
 @pytest.mark.parametrize(("t", "laws"), [(3.78, ["O3"]), (3.80, [])])
-def test_the_deadline_is_on_the_older_clients_own_clock(t: float, laws: list[str]) -> None:
-    """At 0.9 of the true speed 3.498 is shown 0.3 s later."""
+def test_deadline_is_measured_by_the_older_clients_clock(t: float, laws: list[str]) -> None:
+    """A clock at 0.9 of the true speed shows 3.498 only 0.3 s later."""
     assert two(t).add(ClockSet, 0.998, ("C1", 0), boot_ms=998.0, rate=0.893).broken(check) == laws
 
 
-def test_a_call_that_ended_or_whose_process_is_dead_blocks_no_member() -> None:
+def test_call_that_ended_or_whose_process_is_dead_blocks_no_member() -> None:
     dead = Story().granted(1, 1).call(2, None, 1, 0).add(ProcessEnded, 2.2, C1, how="kill")
     assert dead.granted(2.5, 2, C2).call(2.6, None, 2, 0, where=C2).broken(check) == []
 
 
-def test_who_was_told_that_its_epoch_is_over_is_excused() -> None:
+def test_overlap_with_a_client_that_knows_its_epoch_is_stale_is_allowed() -> None:
     for by in ("PULL", "SYNC", "LOCK"):
         story = two(2.5).add(StaleReceived, 2.49, C1, by=by)
         assert story.broken(check) == []
@@ -54,18 +54,18 @@ def test_who_was_told_that_its_epoch_is_over_is_excused() -> None:
 
 
 @pytest.mark.parametrize(("t", "laws"), [(2.4, ["O3"]), (2.401, [])])
-def test_no_call_starts_after_a_newer_epoch_was_granted(t: float, laws: list[str]) -> None:
-    """The reverse: C1's call at 2.4, C2's grant answered at 2.4 or a moment later."""
+def test_call_that_starts_after_a_newer_epoch_was_granted_is_a_violation(t: float, laws: list[str]) -> None:
+    """C1's call starts at 2.4, C2's grant is answered at 2.4 or a moment later."""
     story = Story().granted(1, 1).add(LockGranted, t, epoch=epoch(2), session="s2").call(2.4, None, 1, 0)
     assert story.broken(check) == laws
 
 
 @pytest.mark.parametrize(("boot_ms", "laws"), [(3497, []), (3498, ["O3"]), (3499, ["O3"])])
-def test_no_call_starts_at_proven_plus_grace_less_500_ms_or_later(boot_ms: int, laws: list[str]) -> None:
+def test_call_that_starts_within_500_ms_of_the_end_of_the_lease_is_a_violation(boot_ms: int, laws: list[str]) -> None:
     assert Story().granted(1, 1).call(3.4, None, 1, 0, boot_ms=boot_ms).broken(check) == laws
 
 
-def test_every_answered_sync_moves_the_deadline_by_when_it_was_sent() -> None:
+def test_sync_response_extends_the_deadline_by_the_send_time_of_its_request() -> None:
     assert Story().granted(1, 1).proven(3).call(5.49, None, 1, 0).broken(check) == []
     assert Story().granted(1, 1).proven(3).call(5.50, None, 1, 0).broken(check) == ["O3"]
 
@@ -76,20 +76,20 @@ def test_new_connection_grants_no_lease_until_its_first_lock_response() -> None:
     assert locked.broken(check) == []
 
 
-def test_a_call_without_a_grant_or_proof_is_wrong() -> None:
+def test_call_without_a_grant_or_proof_is_a_violation() -> None:
     assert Story().call(2, None, 1, 0).broken(check) == ["O3"]
 
 
-def test_one_process_calls_a_queue_once_at_a_time() -> None:
+def test_two_concurrent_calls_of_a_queue_in_one_process_are_a_violation() -> None:
     assert Story().granted(1, 1).call(2, 2.2, 1, 0).call(2.3, None, 1, 1).broken(check) == []
     assert Story().granted(1, 1).call(2, None, 1, 0).call(2.3, None, 1, 1).broken(check) == ["O3"]
 
 
-def test_two_processes_never_call_under_one_epoch() -> None:
+def test_calls_of_two_processes_under_one_epoch_are_a_violation() -> None:
     assert Story().granted(1, 1).call(2, None, 1, 0).call(2.3, None, 1, 0, where=C2).broken(check) == ["O3"]
 
 
-def test_a_queue_is_released_with_its_offset_only_when_its_call_has_ended() -> None:
+def test_release_with_an_offset_during_a_call_is_a_violation() -> None:
     assert Story().granted(1, 1).call(2, 2.2, 1, 0).committed(2.3, 1, 1, released=True).broken(check) == []
     assert Story().granted(1, 1).call(2, None, 1, 0).committed(2.3, 1, 1, released=True).broken(check) == ["O3"]
 
@@ -100,17 +100,17 @@ def draining(sent_t: float, **consumer: int) -> Story:
 
 
 @pytest.mark.parametrize(("sent_t", "laws"), [(3.499, ["O3"]), (3.500, []), (3.501, [])])
-def test_a_running_call_is_given_up_past_the_drain_limit(sent_t: float, laws: list[str]) -> None:
+def test_release_during_a_call_is_allowed_only_past_the_drain_limit(sent_t: float, laws: list[str]) -> None:
     assert draining(sent_t).broken(check) == laws
 
 
 @pytest.mark.parametrize(("sent_t", "laws"), [(1.999, ["O3"]), (2.000, [])])
 @pytest.mark.parametrize("leaving", [ConsumerStopBegan, LeaveSent])
-def test_a_stop_has_a_limit_of_its_own(sent_t: float, laws: list[str], leaving: type) -> None:
+def test_stop_timeout_limits_the_drain_of_a_stop(sent_t: float, laws: list[str], leaving: type) -> None:
     assert draining(sent_t, stop_ms=500).add(leaving, 1.6, C1).broken(check) == laws
 
 
-def test_what_was_given_up_past_its_limit_is_excused() -> None:
+def test_overlap_with_a_call_released_past_its_drain_limit_is_allowed() -> None:
     story = draining(3.6).proven(3.5).granted(3.7, 2, C2).call(3.8, None, 2, 0, where=C2)
     assert story.broken(check) == []
     assert [one.excuse for one in overlaps(story.history())] == ["released past its drain limit"]
@@ -119,14 +119,14 @@ def test_what_was_given_up_past_its_limit_is_excused() -> None:
 
 
 @pytest.mark.parametrize(("t", "laws"), [(3.05, ["O3"]), (3.15, [])])
-def test_a_stop_that_ran_out_of_time_is_excused(t: float, laws: list[str]) -> None:
+def test_overlap_with_a_call_past_the_stop_timeout_is_allowed(t: float, laws: list[str]) -> None:
     story = (
         Story().add(ConsumerStarted, 0.5, C1, stop_ms=1_000).granted(1, 1).call(1.5, None, 1, 0).proven(2).add(ConsumerStopBegan, 2.1, C1)
     )
     assert story.granted(t - 0.01, 2, C2).call(t, None, 2, 0, where=C2).broken(check) == laws
 
 
-def test_a_queue_whose_old_listener_runs_is_not_locked_again_by_its_process() -> None:
+def test_lock_of_a_queue_by_the_process_whose_old_call_runs_is_a_violation() -> None:
     wanted = ((Q, None),)
     assert Story().granted(1, 1).call(2, 2.2, 1, 0).add(LockSent, 2.3, C1, items=wanted).broken(check) == []
     assert Story().granted(1, 1).call(2, None, 1, 0).add(LockSent, 2.3, C1, items=wanted).broken(check) == ["O3"]
@@ -134,25 +134,25 @@ def test_a_queue_whose_old_listener_runs_is_not_locked_again_by_its_process() ->
 
 
 @pytest.mark.parametrize(("t", "laws"), [(3.5, []), (3.506, []), (3.51, ["O3"]), (9, ["O3"])])
-def test_a_call_in_a_thread_was_decided_up_to_10_ms_before_it_tells_of_itself(t: float, laws: list[str]) -> None:
+def test_threaded_call_may_start_up_to_10_ms_after_it_was_scheduled(t: float, laws: list[str]) -> None:
     """Its deadline is 3.498."""
     story = Story().add(ConsumerStarted, 0.5, C1, threaded=True).granted(1, 1)
     assert story.call(t, t, 1, 0).broken(check) == laws
 
 
 @pytest.mark.parametrize(("t", "laws"), [(2.005, []), (2.05, ["O3"])])
-def test_what_is_granted_to_another_before_its_thread_begins_it_can_not_know(t: float, laws: list[str]) -> None:
+def test_threaded_call_may_start_within_10_ms_of_another_members_grant(t: float, laws: list[str]) -> None:
     story = Story().add(ConsumerStarted, 0.5, C1, threaded=True).granted(1, 1).granted(2, 2, C2)
     assert story.call(t, t, 1, 0).broken(check) == laws
 
 
-def test_a_thread_that_was_suspended_was_decided_before() -> None:
+def test_threaded_call_may_start_right_after_a_suspension() -> None:
     story = Story().add(ConsumerStarted, 0.5, C1, threaded=True).granted(1, 1).add(PauseBegan, 3.4, C1).add(PauseEnded, 9, C1)
     assert story.call(9.005, 9.005, 1, 0).broken(check) == []
     assert story.call(9.02, 9.02, 1, 0).broken(check) == ["O3"]
 
 
-def test_a_violation_names_queue_epochs_processes_and_times() -> None:
+def test_text_of_an_overlap_names_queue_epochs_processes_and_times() -> None:
     (found,) = check(two(3.4).history())
     for fact in ("billing orders@broker-a:0", str(epoch(1)), str(epoch(2)), "C1#11", "C2#12", "2.000", "3498"):
         assert fact in str(found)

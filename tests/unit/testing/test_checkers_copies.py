@@ -1,4 +1,4 @@
-"""C2 and R9 of concurrent groups: tries rise by one, none too many, copies that were asked for and no others."""
+"""C2 and R9 of concurrent groups: retry counts rise by one up to the limit, and only requested copies exist."""
 
 import pytest
 
@@ -15,17 +15,17 @@ def story(*, failed: bool = True) -> SharedStory:
     return told.shared(2, 2.5, 0, done=0).back(3, 0) if failed else told
 
 
-def test_what_was_sent_back_comes_again_one_try_further() -> None:
+def test_redelivery_without_a_send_back_is_a_violation() -> None:
     assert story().begun(12, queue=R).shared(13, 14, 0, queue=R, retries=1, bodies=(b"m0",)).broken(check) == []
     assert story(failed=False).begun(12, queue=R).shared(13, 14, 0, queue=R, retries=1, bodies=(b"m0",)).broken(check) == ["C2"]
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_another_number_of_tries_is_found(retries: int) -> None:
+def test_redelivery_with_a_wrong_retry_count_is_a_violation(retries: int) -> None:
     assert story().begun(12, queue=R).shared(13, 14, 0, queue=R, retries=retries, bodies=(b"m0",)).broken(check) == ["C2"]
 
 
-def test_a_first_try_has_no_retries_behind_it() -> None:
+def test_first_delivery_with_a_retry_count_is_a_violation() -> None:
     assert story(failed=False).shared(2, 2.5, 0, retries=1).broken(check) == ["C2"]
 
 
@@ -38,38 +38,38 @@ def retried(times: int) -> SharedStory:
     return told
 
 
-def test_no_more_retries_than_the_group_allows() -> None:
+def test_more_retries_than_the_group_allows_are_a_violation() -> None:
     assert retried(3).broken(check) == []
     assert retried(3).shared(50, 51, 9, queue=R, retries=3, bodies=(b"m0",)).broken(check) == ["C2"]
 
 
-def test_a_dead_letter_has_no_try_left() -> None:
+def test_dead_letter_with_retries_left_is_a_violation() -> None:
     assert retried(3).copy(b"m0", 3).broken(check) == []
     assert retried(2).copy(b"m0", 2).broken(check) == ["C2"]
     assert retried(2).copy(b"m0", 3).broken(check) == ["C2"]
 
 
-def test_a_message_without_a_try_left_does_not_come_again() -> None:
+def test_retry_copy_of_a_message_without_retries_left_is_a_violation() -> None:
     assert retried(3).copy(b"m0", 3, queue=RETRY).broken(check) == ["C2"]
 
 
-def test_a_listener_may_give_a_message_up_at_once() -> None:
+def test_listener_may_dead_letter_a_message_immediately() -> None:
     told = story(failed=False).shared(2, 2.5, 0, done=0).back(3, 0, level=-1)
     assert told.copy(b"m0", 1).broken(check) == []
     assert told.copy(b"m0", 1, queue=RETRY, offset=1).broken(check) == ["C2"]
 
 
-def test_a_copy_that_was_never_requested_is_found() -> None:
+def test_unrequested_copy_is_a_violation() -> None:
     assert story().copy(b"m7", 1, queue=RETRY).broken(check) == ["C2"]
     assert story(failed=False).shared(2, 3, 0).copy(b"m0", 1, queue=RETRY).broken(check) == ["C2"]
 
 
-def test_a_message_that_its_consumer_was_never_given_is_not_sent_back() -> None:
+def test_send_back_of_a_message_never_delivered_to_the_consumer_is_a_violation() -> None:
     assert story(failed=False).shared(2, 2.5, 0, done=0).back(3, 1).broken(check) == ["C2"]
     assert story(failed=False).shared(2, 2.5, 0, done=0).back(3, 0, where=C2).broken(check) == ["C2"]
 
 
-def test_as_many_copies_as_were_asked_for_and_they_are_counted() -> None:
+def test_more_copies_than_requested_are_a_violation_and_requested_duplicates_are_counted() -> None:
     once = story().copy(b"m0", 1, queue=RETRY)
     assert once.broken(check) == []
     assert possible_duplicates(once.history()) == 0
@@ -80,7 +80,7 @@ def test_as_many_copies_as_were_asked_for_and_they_are_counted() -> None:
     assert possible_duplicates(asked_twice.history()) == 1
 
 
-def test_a_restart_may_cut_in_two_the_write_that_ends_the_waiting_but_no_dead_letters() -> None:
+def test_restart_may_duplicate_a_retry_copy_but_not_a_dead_letter() -> None:
     retry = story().copy(b"m0", 1, queue=RETRY).copy(b"m0", 1, queue=RETRY, offset=1)
     assert retry.add(BrokerOpened, 20, (B[0], 2), term=TERM + 1).broken(check) == []
     dead = story(failed=False).shared(2, 2.5, 0, done=0).back(3, 0, level=-1).copy(b"m0", 1).copy(b"m0", 1, queue=DEAD, offset=1)

@@ -12,7 +12,7 @@ from sweep.history import CallResult
 
 
 def story(*, calls: int = 2) -> SharedStory:
-    """m0 failed so often; billing allows 2 calls."""
+    """m0 failed `calls` times; billing allows 2 attempts."""
     told = SharedStory().joined(attempts_max=2)
     told.granted(1, 1)
     for number in range(calls):
@@ -20,41 +20,41 @@ def story(*, calls: int = 2) -> SharedStory:
     return told
 
 
-def test_after_the_last_call_it_is_a_dead_letter_once_and_progress_is_behind_it() -> None:
+def test_one_dead_letter_after_the_last_attempt_with_progress_after_it_is_allowed() -> None:
     good = story().letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD)
     good.granted(9, 2, C2, offset=1)
     assert good.broken(check) == []
 
 
 @pytest.mark.parametrize(("attempts", "laws"), [(1, ["C2"]), (2, []), (3, [])])
-def test_not_before_it_has_failed_so_often(attempts: int, laws: list[str]) -> None:
+def test_dead_letter_before_the_last_attempt_is_a_violation(attempts: int, laws: list[str]) -> None:
     assert story().letter(4, 1, 0, attempts=attempts).copy(b"m0", 1, queue=BILLING_DEAD).broken(check) == laws
 
 
-def test_a_group_without_a_limit_has_no_dead_letters() -> None:
+def test_dead_letter_of_a_group_without_a_limit_is_a_violation() -> None:
     told = SharedStory().joined()
     told.granted(1, 1).call(2, 2.5, 1, 0, result=CallResult.ERROR)
     assert told.letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD).broken(check) == ["C2"]
 
 
-def test_one_call_more_than_allowed_is_found_unless_the_letter_could_not_be_written() -> None:
+def test_extra_attempt_is_a_violation_unless_the_dead_letter_could_not_be_written() -> None:
     assert story(calls=3).broken(check) == ["C2"]
     assert story(calls=2).letter(3.6, 1, 0, code=None).call(4, 4.1, 1, 0, attempt=2).broken(check) == []
 
 
 @pytest.mark.parametrize(("cut", "laws"), [(3.4, []), (3.6, []), (4.5, ["C2"])])
-def test_it_could_not_be_written_while_the_connection_was_gone(cut: float, laws: list[str]) -> None:
+def test_extra_attempt_is_allowed_while_the_connection_is_lost(cut: float, laws: list[str]) -> None:
     """The second call ended at 3.5."""
     told = story(calls=2).call(6, 6.1, 1, 0, attempt=2)
     assert told.add(ConnectionCut, cut, C1, connection=1, session="s1").broken(check) == laws
 
 
-def test_a_new_connection_excuses_nothing() -> None:
+def test_extra_attempt_on_a_new_connection_is_a_violation() -> None:
     told = story(calls=2).call(6, 6.1, 1, 0, attempt=2).add(ConnectionCut, 2.9, C1, connection=1, session="s1")
     assert told.add(SessionBound, 3.2, C1, connection=2, session="s1").broken(check) == ["C2"]
 
 
-def test_a_second_letter_is_found_unless_progress_had_to_stay() -> None:
+def test_second_dead_letter_is_a_violation_unless_progress_could_not_advance() -> None:
     def twice(*, advance: bool) -> SharedStory:
         told = story().letter(4, 1, 0, advance=advance).letter(5, 1, 0, advance=advance)
         return told.copy(b"m0", 1, queue=BILLING_DEAD).copy(b"m0", 1, queue=BILLING_DEAD, offset=1)
@@ -63,11 +63,11 @@ def test_a_second_letter_is_found_unless_progress_had_to_stay() -> None:
     assert twice(advance=False).broken(check) == []
 
 
-def test_a_letter_of_a_message_that_was_never_given_up_is_found() -> None:
+def test_dead_letter_that_was_never_requested_is_a_violation() -> None:
     assert story().letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD).copy(b"m7", 1, queue=BILLING_DEAD, offset=1).broken(check) == ["C2"]
 
 
-def test_what_was_answered_is_in_the_dead_letter_queue_unless_a_power_cut_took_it() -> None:
+def test_acknowledged_dead_letter_must_be_stored_unless_lost_by_a_power_cut() -> None:
     def lost(flush: str) -> SharedStory:
         told = SharedStory(flush=flush).joined(attempts_max=2)
         told.granted(1, 1).call(2, 2.5, 1, 0, 1, result=CallResult.ERROR).call(3, 3.5, 1, 0, 1, attempt=1, result=CallResult.ERROR)
@@ -79,12 +79,12 @@ def test_what_was_answered_is_in_the_dead_letter_queue_unless_a_power_cut_took_i
 
 
 @pytest.mark.parametrize(("offset", "generation", "laws"), [(0, 1, ["C2"]), (1, 1, []), (0, 2, [])])
-def test_no_consumer_begins_in_front_of_a_dead_letter_in_its_generation(offset: int, generation: int, laws: list[str]) -> None:
+def test_start_before_a_dead_letter_in_its_generation_is_a_violation(offset: int, generation: int, laws: list[str]) -> None:
     told = story().letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD)
     assert told.granted(9, 2, C2, offset=offset, generation=generation).broken(check) == laws
 
 
-def test_a_dead_letter_is_passed_over_and_accounted_for() -> None:
+def test_progress_may_pass_a_dead_letter_and_it_counts_as_handled() -> None:
     told = story().letter(4, 1, 0).call(5, 5.1, 1, 1)
     assert told.committed(6, 1, 2).broken(check_steps) == []
     assert story().call(5, 5.1, 1, 1).committed(6, 1, 2).broken(check_steps) == ["O5", "R4a"]
@@ -93,7 +93,7 @@ def test_a_dead_letter_is_passed_over_and_accounted_for() -> None:
 
 
 @pytest.mark.parametrize(("ended", "laws"), [(4.002, []), (5.5, ["C2"]), (3.9, ["C2"])])
-def test_a_broker_that_ended_in_the_middle_of_the_write_may_have_the_letter_without_the_progress(ended: float, laws: list[str]) -> None:
+def test_broker_that_ended_during_the_write_may_duplicate_a_dead_letter(ended: float, laws: list[str]) -> None:
     """Requested at 4 without a response, requested again at 6."""
     told = story().letter(4, 1, 0, code=None).copy(b"m0", 1, queue=BILLING_DEAD).add(ProcessEnded, ended, B, how="exit")
     assert told.letter(6, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD, offset=1).broken(check) == laws

@@ -13,17 +13,17 @@ def failed(key: str | None, at: float) -> Story:
 
 
 @pytest.mark.parametrize(("key", "at", "broken"), [(None, 5.1, []), (None, 5.2, ["R9"]), ("k", 33.4, []), ("k", 33.6, ["R9"])])
-def test_a_send_that_ends_late_is_found(key: str | None, at: float, broken: list[str]) -> None:
+def test_failed_send_past_its_deadline_is_a_violation(key: str | None, at: float, broken: list[str]) -> None:
     assert failed(key, at).broken(check) == broken
 
 
-def test_a_stored_one_ends_by_its_deadline_too() -> None:
+def test_acknowledged_send_past_its_deadline_is_a_violation() -> None:
     assert Story().add(SendBegan, 1, P, key=None).add(SendAcked, 9, P).broken(check) == ["R9"]
 
 
-def test_the_send_of_a_process_that_was_suspended_ends_late() -> None:
+def test_send_of_a_suspended_process_may_end_late() -> None:
     assert Story().add(SendBegan, 1, P, key=None).add(PauseBegan, 2, P).add(PauseEnded, 8, P).add(SendAcked, 9, P).broken(check) == []
 
 
-def test_one_that_never_ends_is_not_judged() -> None:
+def test_unfinished_send_is_not_checked() -> None:
     assert Story().add(SendBegan, 1, P).broken(check) == []

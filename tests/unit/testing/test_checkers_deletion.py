@@ -1,4 +1,4 @@
-"""A topic that is deleted and created again: messages that may be gone, messages that must be gone, and the other laws."""
+"""A topic that is deleted and created again: messages that may be missing, messages that must be missing, and the other laws."""
 
 import pytest
 
@@ -15,20 +15,20 @@ def deleted(story: Story, t: float, counter: int = 2, topic: str = "orders") -> 
 
 
 @pytest.mark.parametrize(("counter", "topic", "laws"), [(2, "orders", []), (1, "orders", ["R1"]), (2, "other", ["R1"])])
-def test_what_was_stored_before_a_deletion_may_be_gone(counter: int, topic: str, laws: list[str]) -> None:
-    """m0 was hashed over layout 1; the deletion's counter decides whether it takes that layout."""
+def test_messages_stored_before_a_deletion_may_be_missing(counter: int, topic: str, laws: list[str]) -> None:
+    """m0 was routed by layout 1. The counter of the deletion decides whether it replaces that layout."""
     story = Story().sent(1, b"m0", 0, layout=(1, 7)).read(9, first=0)
     assert deleted(story, 2, counter, topic).broken(log.check) == laws
 
 
-def test_what_was_stored_over_the_layout_that_created_it_again_stays() -> None:
+def test_messages_stored_in_a_recreated_topic_must_remain() -> None:
     story = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2).sent(3, b"m1", 1, layout=(3, 7))
     assert story.read(9, b"m1", first=1).broken(log.check) == []
     lost = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2).sent(3, b"m1", 1, layout=(3, 7)).read(9, first=1)
     assert lost.broken(log.check) == ["R1"]
 
 
-def test_a_topic_created_again_has_nothing_of_before() -> None:
+def test_old_message_in_a_recreated_topic_is_a_violation() -> None:
     story = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2).sent(3, b"m1", 1, layout=(3, 7))
     assert story.read(9, b"m0", b"m1").broken(log.check) == ["O8"]
     alone = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2)
@@ -40,13 +40,13 @@ def moved(generation: int, *, delete_t: float | None) -> Story:
     return story if delete_t is None else deleted(story, delete_t)
 
 
-def test_progress_begins_again_with_the_topic_and_under_a_new_generation() -> None:
+def test_progress_may_restart_with_a_recreated_topic_under_a_new_generation() -> None:
     assert moved(2, delete_t=2.5).broken(progress.check) == []
     assert moved(2, delete_t=None).broken(progress.check) == ["O6"]
     assert moved(1, delete_t=2.5).broken(progress.check) == ["O1"]
 
 
-def test_who_had_a_queue_of_it_may_still_be_at_work() -> None:
+def test_owner_of_a_deleted_topics_queue_may_still_run_a_call() -> None:
     """C1's call runs since 1.1 and its deadline is not over when C2 gets the queue of the new topic."""
     story = Story().granted(1, 1).call(1.1, 3, 1, 0).granted(2, 2, C2).call(2.1, 2.2, 2, 1, where=C2)
     assert story.broken(calls.check) == ["O3"]
@@ -56,7 +56,7 @@ def test_who_had_a_queue_of_it_may_still_be_at_work() -> None:
 
 
 @pytest.mark.parametrize(("since", "until", "within"), [(1, 2, False), (1, 3, True), (63, 70, True), (63.1, 70, False)])
-def test_a_broker_may_hear_of_a_deletion_up_to_a_minute_late(since: float, until: float, within: bool) -> None:
+def test_broker_may_learn_of_a_deletion_up_to_a_minute_late(since: float, until: float, within: bool) -> None:
     deletions = Deletions(deleted(Story(), 3).history())
     assert deletions.within("orders", since, until) is within
     assert not deletions.within("other", since, until)

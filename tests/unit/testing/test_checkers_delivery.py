@@ -26,19 +26,19 @@ def story(*, calm_t: float = 5.0, expression: str = "*", begin: int = 0) -> Stor
     return told.granted(2, 1, offset=begin)
 
 
-def test_everything_done_and_accepted_is_good() -> None:
+def test_run_with_all_messages_done_and_accepted_has_no_violation() -> None:
     good = story().call(3, 3.1, 1, 0, 1).committed(6, 1, 2)
     assert good.broken(check) == []
     recovered = recovery_s(good.history())
     assert recovered == pytest.approx(0.999)
 
 
-def test_a_message_that_no_call_has_done_is_found() -> None:
+def test_message_that_no_call_has_done_is_a_violation() -> None:
     assert story().call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == ["O5"]
     assert story().call(3, 3.1, 1, 0, 1, result=CallResult.ERROR).committed(6, 1, 2).broken(check) == ["O5", "O5"]
 
 
-def test_a_letter_that_is_in_the_dead_letter_queue_counts_also_where_its_broker_never_answered() -> None:
+def test_stored_dead_letter_counts_even_without_a_response() -> None:
     def lettered(body: bytes, group: str = "billing") -> Story:
         told = story().call(3, 3.1, 1, 1).add(DeadLetterSent, 3.2, C1, queue=Q, epoch=1, offset=0, attempts=4, advance=True, request=9)
         place = QueueKey("", "broker-a", f"%DLQ%{group}", 0)
@@ -50,11 +50,11 @@ def test_a_letter_that_is_in_the_dead_letter_queue_counts_also_where_its_broker_
     assert lettered(b"m0", "audit").broken(check) == ["O5"], "another group's"
 
 
-def test_another_message_at_its_place_does_not_count() -> None:
+def test_another_message_at_the_offset_does_not_count() -> None:
     assert story().call(3, 3.1, 1, 0, 1, bodies=(b"x", b"m1")).committed(6, 1, 2).broken(check) == ["O5"]
 
 
-def test_filtered_reported_and_earlier_messages_are_not_asked_for() -> None:
+def test_filtered_messages_gaps_and_messages_before_the_start_need_no_call() -> None:
     assert story(expression="A").call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == []
     assert story().add(QueueGapSeen, 2.5, C1, first=0, end=1).call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == []
     assert story(begin=1).call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == []
@@ -70,7 +70,7 @@ def test_filtered_reported_and_earlier_messages_are_not_asked_for() -> None:
         (True, False, "async", []),
     ],
 )
-def test_what_retention_removed_before_it_was_given_is_found_unless_the_power_may_have_taken_it(
+def test_message_removed_by_retention_before_delivery_is_a_violation_unless_a_power_cut_may_have_lost_it(
     cut: bool, written: bool, flush: str, laws: list[str]
 ) -> None:
     told = Story(flush=flush).add(ConsumerStarted, 0.5, C1).add(CalmBegan, 5.0, ("", 0)).granted(0.8, 1)
@@ -89,7 +89,7 @@ def test_what_retention_removed_before_it_was_given_is_found_unless_the_power_ma
         ("async", 3.4, False, ["O5"]),  # a killed process loses nothing
     ],
 )
-def test_a_group_begins_again_only_if_a_power_cut_may_have_taken_its_beginning(
+def test_group_may_start_again_only_if_a_power_cut_may_have_lost_its_start(
     flush: str, granted_t: float, cut: bool, laws: list[str]
 ) -> None:
     told = Story(flush=flush).add(ConsumerStarted, 0.5, C1).add(CalmBegan, 5.0, ("", 0)).granted(granted_t, 1, offset=0)
@@ -104,13 +104,13 @@ def test_a_group_begins_again_only_if_a_power_cut_may_have_taken_its_beginning(
     assert told.broken(check) == laws
 
 
-def test_a_queue_that_is_not_accepted_to_its_end_is_found() -> None:
+def test_queue_that_is_not_committed_to_its_end_is_a_violation() -> None:
     stuck = story().call(3, 3.1, 1, 0, 1).committed(6, 1, 1)
     assert stuck.broken(check) == ["R5"]
     assert recovery_s(stuck.history()) is None
 
 
-def test_a_queue_that_was_never_granted_is_found() -> None:
+def test_queue_that_was_never_granted_is_a_violation() -> None:
     told = Story().add(ConsumerStarted, 0.5, C1).add(CalmBegan, 5, ("", 0)).sent(1, b"m0", 0).read(500, b"m0")
     assert told.broken(check) == ["R5"]
     (found,) = check(told.history())
@@ -118,15 +118,15 @@ def test_a_queue_that_was_never_granted_is_found() -> None:
 
 
 @pytest.mark.parametrize(("t", "laws"), [(95.0, []), (95.002, ["R5"])])
-def test_the_end_is_reached_within_90_s_of_the_calm(t: float, laws: list[str]) -> None:
+def test_end_must_be_reached_within_90_s_after_faults_stop(t: float, laws: list[str]) -> None:
     """A commit received at t was answered 1 ms before."""
     assert story().call(3, 3.1, 1, 0, 1).committed(t, 1, 2).broken(check) == laws
 
 
-def test_without_a_calm_nothing_is_asked() -> None:
+def test_run_whose_faults_never_stop_is_not_checked() -> None:
     assert Story().add(ConsumerStarted, 0.5, C1).sent(1, b"m0", 0).read(500, b"m0").broken(check) == []
 
 
-def test_a_concurrent_group_is_not_asked_by_grants() -> None:
+def test_concurrent_group_needs_no_lock_grants() -> None:
     told = Story().add(ConsumerStarted, 0.5, C1, ordered=False).add(CalmBegan, 5, ("", 0)).sent(1, b"m0", 0).read(500, b"m0")
     assert told.broken(check) == []

@@ -1,4 +1,4 @@
-"""O1 (ordering.md 2.4): progress begins again or jumps only after a request or an event that asks for it."""
+"""O1 (ordering.md 2.4): progress restarts or jumps only after a request or an event that causes it."""
 
 import pytest
 
@@ -37,78 +37,78 @@ def reset(offset: int, *, responded: bool = True, before: int = 5) -> Story:
     (False, 1, 5, []),
     (False, 2, 3, ["O1"]),
 ])  # fmt: skip
-def test_after_a_reset_a_grant_begins_where_it_said(responded: bool, generation: int, offset: int, laws: list[str]) -> None:
+def test_first_grant_after_a_reset_must_start_at_its_offset(responded: bool, generation: int, offset: int, laws: list[str]) -> None:
     """A reset without a response may have happened, or not."""
     assert reset(1, responded=responded).granted(4, 2, C2, generation=generation, offset=offset).broken(check) == laws
 
 
-def test_a_new_generation_needs_a_cause() -> None:
+def test_new_generation_without_a_cause_is_a_violation() -> None:
     assert Story().granted(1, 1).granted(2, 2, C2, generation=2).broken(check) == ["O1"]
     assert Story().granted(1, 1).granted(2, 2, C2, generation=1).broken(check) == []
 
 
-def test_a_reset_is_a_cause_once() -> None:
+def test_reset_causes_one_new_generation() -> None:
     story = reset(1).granted(4, 2, C2, generation=2, offset=1).granted(5, 3, C1, generation=3, offset=1)
     assert story.broken(check) == ["O1"]
 
 
 @pytest.mark.parametrize(("sent_t", "laws"), [(0.9985, []), (0.997, ["O1"])])
-def test_a_first_grant_leaves_a_reset_that_was_sent_after_it_to_the_next(sent_t: float, laws: list[str]) -> None:
-    """Requested at 0.998, answered at 0.999: both waited for the disk."""
+def test_reset_sent_after_the_first_lock_request_applies_to_the_next_grant(sent_t: float, laws: list[str]) -> None:
+    """Requested at 0.998, answered at 0.999: both responses waited for the disk."""
     story = Story().add(ResetSent, sent_t, ADMIN, offset=0, request=7).granted(1, 1)
     story.add(ProgressReset, 0.9995, B, offset=0, before=0, request=7)
     assert story.granted(2, 2, C1, generation=2).broken(check) == laws
 
 
-def test_a_lock_that_was_on_its_way_may_be_answered_as_before() -> None:
+def test_lock_in_flight_during_a_reset_may_get_the_old_offset() -> None:
     story = reset(1).granted(3.101, 2, C2, offset=5)
     assert story.broken(check) == []
 
 
 @pytest.mark.parametrize(("flush", "laws"), [("async", []), ("sync", ["O1"])])
-def test_a_lossy_power_cut_is_a_cause(flush: str, laws: list[str]) -> None:
+def test_power_cut_under_async_flush_may_cause_a_new_generation(flush: str, laws: list[str]) -> None:
     story = Story(flush=flush).granted(1, 1).add(ProcessEnded, 2, B, how="power").add(PowerCut, 2, ("B", 0))
     story.add(BrokerOpened, 3, ("B", 2), term=101, flush=flush)
     assert story.granted(4, 9, C1, generation=2).broken(check) == laws
 
 
-def test_so_is_a_deleted_topic() -> None:
+def test_deleted_topic_may_cause_a_new_generation() -> None:
     story = Story().granted(1, 1).committed(2, 1, 5).add(LayoutSent, 3, ADMIN, counter=2, deleted=True)
     assert story.granted(4, 2, C2, generation=2, offset=0).broken(check) == []
 
 
 @pytest.mark.parametrize(("offset", "laws"), [(5, []), (6, ["O1"])])
-def test_no_grant_names_more_than_was_committed(offset: int, laws: list[str]) -> None:
+def test_grant_past_the_committed_offset_is_a_violation(offset: int, laws: list[str]) -> None:
     assert Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=offset).broken(check) == laws
 
 
-def test_what_was_sent_and_never_answered_may_count() -> None:
+def test_commit_without_a_response_may_have_been_accepted() -> None:
     story = Story().granted(1, 1).add(CommitSent, 2, C1, offset=6)
     assert story.granted(3, 2, C2, offset=6).broken(check) == []
     assert story.granted(4, 3, C1, offset=7).broken(check) == ["O1"]
 
 
-def test_retention_may_move_a_group() -> None:
+def test_reported_gap_may_move_a_groups_offset() -> None:
     story = Story().granted(1, 1).granted(2, 2, C2, offset=9)
     assert story.broken(check) == ["O1"]
     assert story.add(QueueGapSeen, 2.1, C2, first=0, end=9).broken(check) == []
 
 
 @pytest.mark.parametrize(("t", "laws"), [(3.101, []), (3.103, ["O1"])])
-def test_nothing_of_before_is_served_after_the_answer(t: float, laws: list[str]) -> None:
-    """Asked 2 ms before."""
+def test_commit_or_pull_of_the_old_generation_served_after_a_reset_is_a_violation(t: float, laws: list[str]) -> None:
+    """The request was sent 2 ms before `t`."""
     assert reset(1).committed(t, 1, 6).broken(check) == laws
     pulled = reset(1).add(PullReceived, t, C1, epoch=epoch(1), code=0, offset=5, request_t=t - 0.002)
     assert pulled.broken(check) == laws
 
 
-def test_progress_may_fall_by_a_reset_that_nobody_heard_the_answer_of() -> None:
+def test_reset_without_a_response_may_lower_the_offset() -> None:
     assert reset(1, responded=False).granted(4, 2, C2, generation=2, offset=1).broken(progress.check) == []
     assert reset(1, responded=False).granted(4, 2, C2, generation=2, offset=2).broken(progress.check) == ["O6"]
 
 
 def skipping(before: int, offset: int) -> Story:
-    """m0, m1, m2 are there; m2 is done under the first grant from 2 on, after a reset from `before` to `offset`, m1 never."""
+    """m0, m1 and m2 are stored. After a reset from `before` to `offset`, m2 is done under a grant at 2. m1 is never done."""
     story = Story().add(ConsumerStarted, 0.1, C1).granted(0.5, 1)
     for number in range(3):
         story.sent(1 + number / 10, b"m%d" % number, number)
@@ -119,11 +119,11 @@ def skipping(before: int, offset: int) -> Story:
 
 
 @pytest.mark.parametrize(("before", "offset", "laws"), [(1, 2, []), (2, 2, ["O5"]), (0, 1, ["O5"])])
-def test_only_what_was_skipped_by_hand_may_be_left_out(before: int, offset: int, laws: list[str]) -> None:
+def test_only_messages_skipped_by_a_reset_need_no_call(before: int, offset: int, laws: list[str]) -> None:
     assert skipping(before, offset).broken(delivery.check) == laws
 
 
-def test_order_per_key_ends_where_somebody_skips_and_goes_back() -> None:
+def test_order_of_a_key_is_not_checked_across_a_skip_and_a_reset_backward() -> None:
     def story(before: int) -> Story:
         back = skipping(before, 2).add(ResetSent, 4, ADMIN, offset=1, request=8)
         back.add(ProgressReset, 4.1, B, offset=1, before=3, request=8).granted(5, 3, C1, generation=3, offset=1)

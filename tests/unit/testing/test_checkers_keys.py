@@ -11,29 +11,29 @@ OTHER = QueueKey("", "broker-b", "orders", 0)
 
 
 def pair(first: int, second: int, *, second_sent_t: float = 2.0, **facts: object) -> Story:
-    """m0 is acknowledged at 1.002, m1 of the same key is sent then; they end at these offsets."""
+    """m0 is acknowledged at 1.002, then m1 of the same key is sent. They are stored at these offsets."""
     bodies = [b"m0", b"m1"] if first < second else [b"m1", b"m0"]
     story = Story().sent(1, b"m0", first).sent(second_sent_t, b"m1", second, **facts)
     return story.read(9, *bodies)
 
 
-def test_what_was_acknowledged_before_lies_before() -> None:
+def test_messages_of_a_key_out_of_send_order_are_a_violation() -> None:
     assert pair(0, 1).broken(check) == []
     assert pair(1, 0).broken(check) == ["O4"]
 
 
 @pytest.mark.parametrize(("t", "laws"), [(1.001, []), (1.0021, ["O4"])])
-def test_only_what_was_acknowledged_before_the_other_was_sent_is_ordered(t: float, laws: list[str]) -> None:
+def test_concurrent_sends_of_a_key_are_not_ordered(t: float, laws: list[str]) -> None:
     assert pair(1, 0, second_sent_t=t).broken(check) == laws
 
 
-def test_other_keys_no_key_and_other_layouts_are_not_ordered() -> None:
+def test_messages_of_other_keys_without_key_or_of_other_layouts_are_not_ordered() -> None:
     assert pair(1, 0, key="other").broken(check) == []
     assert pair(1, 0, key=None).broken(check) == []
     assert pair(1, 0, layout=(2, 7)).broken(check) == []
 
 
-def test_a_key_stays_in_its_queue_within_one_layout() -> None:
+def test_key_in_two_queues_within_one_layout_is_a_violation() -> None:
     def moved(layout: tuple[int, int]) -> Story:
         story = Story().sent(1, b"m0", 0).sent(2, b"m1", 0, queue=OTHER, layout=layout)
         return story.read(9, b"m0").read(9, b"m1", queue=OTHER)
@@ -42,31 +42,31 @@ def test_a_key_stays_in_its_queue_within_one_layout() -> None:
     assert moved((2, 7)).broken(check) == []
 
 
-def test_a_lost_message_is_not_compared() -> None:
+def test_lost_message_is_not_compared() -> None:
     story = Story().sent(1, b"m0", 5).sent(2, b"m1", 0).read(9, b"m1")
     assert story.broken(check) == []
 
 
 def done(first: bytes, second: bytes, *, expression: str = "*") -> Story:
-    """m0 and m1 lie in order; two consumers do them one after the other."""
+    """m0 and m1 are stored in order. Two consumers handle them one after the other."""
     story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", expression),))
     story.sent(1, b"m0", 0, tags="B").sent(2, b"m1", 1, tags="A").read(9, b"m0", b"m1")
     story.call(3, 3.1, 1, int(first[1:]), where=C1)
     return story.call(4, 4.1, 2, int(second[1:]), where=C2)
 
 
-def test_every_group_does_them_in_order() -> None:
+def test_group_that_handles_a_key_out_of_order_is_a_violation() -> None:
     assert done(b"m0", b"m1").broken(check) == []
     assert done(b"m1", b"m0").broken(check) == ["O4"]
 
 
-def test_a_consumer_that_may_pass_over_the_first_may_do_the_second_first() -> None:
+def test_consumer_that_filters_the_first_message_may_handle_the_second_first() -> None:
     assert done(b"m1", b"m0", expression="A").broken(check) == []
 
 
-def test_what_a_member_left_out_may_come_late_when_progress_is_set_back() -> None:
+def test_message_filtered_by_one_member_may_be_handled_late_after_a_reset() -> None:
     def story(*, passed: bool) -> Story:
-        """C1 subscribes to A alone and passes over m0; C2, to both, does m1, and m0 after a reset."""
+        """C1 subscribes to A and skips m0. C2 subscribes to both and handles m1, and m0 after a reset."""
         told = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).add(ConsumerStarted, 0.6, C2)
         told.sent(1, b"m0", 0, tags="B").sent(2, b"m1", 1, tags="A").read(9, b"m0", b"m1")
         if passed:
@@ -77,7 +77,7 @@ def test_what_a_member_left_out_may_come_late_when_progress_is_set_back() -> Non
     assert story(passed=False).broken(check) == ["O4"]
 
 
-def test_a_failed_call_does_nothing_and_one_call_keeps_the_order_of_its_messages() -> None:
+def test_failed_calls_do_not_count_and_messages_within_a_call_must_be_ordered() -> None:
     def story() -> Story:
         return Story().sent(1, b"m0", 0).sent(2, b"m1", 1).read(9, b"m0", b"m1")
 
@@ -85,7 +85,7 @@ def test_a_failed_call_does_nothing_and_one_call_keeps_the_order_of_its_messages
     assert story().call(4, 4.1, 1, 1, 0).broken(check) == ["O4"]
 
 
-def test_the_text_names_key_messages_places_and_times() -> None:
+def test_text_of_a_key_violation_names_key_messages_offsets_and_times() -> None:
     (found,) = check(pair(1, 0).history())
     for fact in ('"k"', "m0", "m1", str(LOG), "1.002", "2.000"):
         assert fact in found.text

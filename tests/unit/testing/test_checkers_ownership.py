@@ -29,11 +29,11 @@ def moved(t: float) -> Story:
 
 
 @pytest.mark.parametrize(("t", "laws"), [(3.497, ["R3"]), (3.498, []), (3.499, [])])
-def test_no_member_is_granted_a_queue_while_its_holders_proof_is_good(t: float, laws: list[str]) -> None:
+def test_grant_before_the_holders_lease_expires_is_a_violation(t: float, laws: list[str]) -> None:
     assert moved(t).broken(check) == laws
 
 
-def test_a_holder_that_released_was_told_or_is_dead_holds_no_more() -> None:
+def test_holder_that_released_was_notified_or_is_dead_no_longer_holds() -> None:
     assert moved(2).broken(check) == ["R3"]
     assert moved(2).add(CommitSent, 1.5, C1, released=True).broken(check) == []
     assert moved(2).add(StaleReceived, 1.5, C1).broken(check) == []
@@ -47,7 +47,7 @@ def test_a_holder_that_released_was_told_or_is_dead_holds_no_more() -> None:
     assert moved(2).add(Fault, 1.5, ("B", 0), kind="wipe", target="broker-a").broken(check) == []
 
 
-def test_a_renewal_asked_before_the_release_revives_nothing_one_asked_after_does() -> None:
+def test_renewal_restores_ownership_only_if_requested_after_the_release() -> None:
     renewal = {"epoch": epoch(1), "renewal": True}
     early = moved(2).add(CommitSent, 1.5, C1, released=True).add(GrantReceived, 1.6, C1, **renewal)
     assert early.broken(check) == []
@@ -56,7 +56,7 @@ def test_a_renewal_asked_before_the_release_revives_nothing_one_asked_after_does
 
 
 def restarted(heard_t: float, *, how: str = "kill") -> Story:
-    """C1 holds the queue and was heard last at `heard_t`; the broker ends at 5 and opens its port at 6."""
+    """C1 holds the queue and last sent a request at `heard_t`. The broker ends at 5 and opens its port at 6."""
     story = Story().granted(1, 1).proven(heard_t, C1).add(ProcessEnded, 5, B, how=how)
     if how == "power":
         story.add(PowerCut, 5, ("B", 0))
@@ -64,18 +64,18 @@ def restarted(heard_t: float, *, how: str = "kill") -> Story:
 
 
 @pytest.mark.parametrize(("t", "laws"), [(6.6, ["R3"]), (8.69, ["R3"]), (8.71, [])])
-def test_after_a_start_a_holder_has_the_grace_from_the_open_port_to_come_back(t: float, laws: list[str]) -> None:
+def test_grant_within_the_grace_after_a_broker_start_is_a_violation(t: float, laws: list[str]) -> None:
     assert restarted(4.0).granted(t, 2, C2).broken(check) == laws
     assert restarted(2.0).granted(t, 2, C2).broken(check) == [], "its session may have ended before the broker did"
     assert restarted(4.0).add(CommitSent, 4.5, C1, released=True).granted(t, 2, C2).broken(check) == []
     assert restarted(4.0, how="power").granted(t, 2, C2).broken(check) == [], "the broker may have lost the grant"
 
 
-def test_a_session_may_acquire_its_own_queue_again() -> None:
+def test_session_may_acquire_its_own_queue_again() -> None:
     assert Story().granted(1, 1).granted(2, 2).broken(check) == []
 
 
-def test_an_epoch_belongs_to_one_session() -> None:
+def test_epoch_used_by_two_sessions_is_a_violation() -> None:
     assert Story().granted(1, 1).granted(9, 1, C2).broken(check) == ["R3"]
     assert "R3" in Story().granted(1, 1).committed(2, 1, 1, C2).broken(check)
 
@@ -86,19 +86,19 @@ def fenced() -> Story:
 
 
 @pytest.mark.parametrize(("request_t", "laws"), [(4.999, []), (5.0, []), (5.001, ["R3"])])
-def test_nothing_of_an_older_epoch_is_served_that_was_asked_after_the_newer_grant(request_t: float, laws: list[str]) -> None:
+def test_request_of_an_older_epoch_accepted_after_the_newer_grant_is_a_violation(request_t: float, laws: list[str]) -> None:
     for released in (False, True):
         assert fenced().committed(request_t + 0.002, 1, 1, released=released).broken(check) == laws
     assert fenced().granted(request_t + 0.002, 1, renewal=True).broken(check) == laws
 
 
 @pytest.mark.parametrize(("response_t", "laws"), [(4.999, []), (5.0, []), (5.001, ["R3"])])
-def test_no_pull_of_an_older_epoch_is_answered_after_the_newer_grant_whenever_it_was_asked(response_t: float, laws: list[str]) -> None:
+def test_pull_response_of_an_older_epoch_after_the_newer_grant_is_a_violation(response_t: float, laws: list[str]) -> None:
     pull = {"request_t": 4.0, "response_t": response_t, "code": 0, "epoch": epoch(1)}
     assert fenced().add(PullReceived, 6, C1, **pull).broken(check) == laws
 
 
-def test_a_refusal_of_an_older_epoch_is_what_is_wanted() -> None:
+def test_refusal_of_an_older_epoch_is_allowed() -> None:
     assert fenced().committed(6, 1, 1, verdict=ItemVerdict.STALE).broken(check) == []
     assert (
         fenced().add(PullReceived, 6, C1, request_t=5.5, response_t=5.6, code=int(ResponseCode.STALE_EPOCH), epoch=epoch(1)).broken(check)

@@ -1,4 +1,4 @@
-"""O1, O2, O6, R6: each clause passes on a good story and fails on a bad one."""
+"""O1, O2, O6, R6: each clause accepts a correct history and finds its violation."""
 
 import pytest
 
@@ -15,52 +15,52 @@ def moved(offset: int, *, generation: int = 1) -> Story:
     return Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=offset, generation=generation)
 
 
-def test_a_grant_at_what_was_accepted_is_good() -> None:
+def test_grant_at_the_accepted_offset_is_allowed() -> None:
     assert moved(5).broken(check) == []
 
 
-def test_an_accepted_offset_never_falls_within_a_generation() -> None:
+def test_lower_offset_within_a_generation_is_a_violation() -> None:
     assert moved(4).broken(check) == ["O1", "O6"]
 
 
-def test_what_was_only_answered_after_the_lock_was_written_need_not_be_known_to_it() -> None:
+def test_grant_need_not_include_a_commit_accepted_after_its_request() -> None:
     for request_t, laws in ((1.9985, []), (1.999, []), (1.9995, ["O1", "O6"])):
         grant = {"epoch": epoch(2), "offset": 4, "session": "s2", "client": 12, "request_t": request_t}
         assert Story().granted(1, 1).committed(2, 1, 5).add(LockGranted, 3, **grant).broken(check) == laws, request_t
 
 
-def test_a_commit_that_was_answered_stale_was_not_accepted() -> None:
+def test_commit_with_a_stale_response_was_not_accepted() -> None:
     story = Story().granted(1, 1).committed(2, 1, 5, verdict=ItemVerdict.STALE).granted(3, 2, C2)
     assert story.broken(check) == []
 
 
 @pytest.mark.parametrize(("number", "laws"), [(2, ["O1"]), (3, ["O1"]), (4, [])])
-def test_every_acquisition_raises_the_epoch(number: int, laws: list[str]) -> None:
+def test_acquisition_without_a_higher_epoch_is_a_violation(number: int, laws: list[str]) -> None:
     assert Story().granted(1, 3).granted(2, number, C2).broken(check) == laws
 
 
-def test_a_renewal_keeps_the_epoch_but_not_below_a_newer_one() -> None:
+def test_renewal_below_a_newer_epoch_is_a_violation() -> None:
     assert Story().granted(1, 1).granted(2, 1, renewal=True).broken(check) == []
     assert Story().granted(1, 1).granted(2, 2, C2).granted(3, 1, renewal=True).broken(check) == ["O1"]
 
 
 @pytest.mark.parametrize(("term", "laws"), [(99, ["O1"]), (100, ["O1"]), (101, [])])
-def test_the_term_rises_with_every_start(term: int, laws: list[str]) -> None:
+def test_broker_start_without_a_higher_term_is_a_violation(term: int, laws: list[str]) -> None:
     assert Story().add(BrokerOpened, 5, B2, term=term).broken(check) == laws
 
 
-def test_an_epoch_is_of_its_brokers_term() -> None:
+def test_epoch_of_another_term_than_its_brokers_is_a_violation() -> None:
     assert Story().add(BrokerOpened, 5, B2, term=101).granted(6, 1, C1).broken(check) == []
     wrong = Story().add(LockGranted, 6, epoch=epoch(1, term=99))
     assert wrong.broken(check) == ["O1"]
 
 
-def test_a_generation_never_falls() -> None:
+def test_lower_generation_is_a_violation() -> None:
     assert Story().granted(1, 1, generation=2).granted(2, 2, C2, generation=2).broken(check) == []
     assert Story().granted(1, 1, generation=2).granted(2, 2, C2, generation=1).broken(check) == ["O1"]
 
 
-def test_no_message_is_accepted_for_the_first_time_twice() -> None:
+def test_message_first_accepted_twice_is_a_violation() -> None:
     good = Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=5).committed(4, 2, 7, C2)
     assert good.broken(check) == []
     bad = Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=4).committed(4, 2, 5, C2)
@@ -69,12 +69,12 @@ def test_no_message_is_accepted_for_the_first_time_twice() -> None:
     assert "O2" not in only_repeated.broken(check)
 
 
-def test_the_older_epochs_late_commit_counts_as_well() -> None:
+def test_late_commit_of_an_older_epoch_is_a_violation() -> None:
     story = Story().granted(1, 1).granted(2, 2, C2).committed(3, 2, 3, C2).committed(4, 1, 2)
     assert story.broken(check) == ["O2"]
 
 
-def test_a_higher_generation_may_begin_lower_only_after_a_reset() -> None:
+def test_higher_generation_may_start_lower_only_after_a_reset() -> None:
     assert moved(4, generation=2).broken(check) == ["O6"]
     reset = Story().granted(1, 1).committed(2, 1, 5).add(ProgressReset, 2.5, B, offset=0).granted(3, 2, C2, generation=2)
     assert reset.broken(check) == []
@@ -90,16 +90,16 @@ def restarted(how: str, offset: int, *, committed_t: float, flush: str = "async"
     return story.add(LockGranted, 12, B2, **grant)
 
 
-def test_a_killed_broker_forgets_nothing_that_was_acknowledged() -> None:
+def test_lost_commit_after_a_kill_is_a_violation() -> None:
     assert restarted("kill", 5, committed_t=9.9).broken(check) == []
     assert restarted("kill", 4, committed_t=9.9).broken(check) == ["R6"]
 
 
 @pytest.mark.parametrize(("committed_t", "laws"), [(8.499, ["R6"]), (8.501, []), (8.503, [])])
-def test_under_async_flush_a_power_cut_may_take_one_interval_and_one_sync(committed_t: float, laws: list[str]) -> None:
+def test_power_cut_under_async_flush_may_lose_commits_of_one_interval_and_one_sync(committed_t: float, laws: list[str]) -> None:
     """Both were answered; 500 ms and 1 s before the end is 8.5."""
     assert restarted("power", 4, committed_t=committed_t + 0.001).broken(check) == laws
 
 
-def test_under_sync_flush_a_power_cut_takes_nothing() -> None:
+def test_lost_commit_after_a_power_cut_under_sync_flush_is_a_violation() -> None:
     assert restarted("power", 4, committed_t=9.999, flush="sync").broken(check) == ["R6"]

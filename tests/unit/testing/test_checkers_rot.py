@@ -15,11 +15,11 @@ def opened(t: float, machine: str = "B", *, mended_t: float | None = None) -> St
 
 
 @pytest.mark.parametrize(("t", "laws"), [(1.9, []), (2.1, ["R8"])])
-def test_it_must_not_open_when_a_bit_has_flipped(t: float, laws: list[str]) -> None:
+def test_broker_that_opens_with_a_flipped_bit_is_a_violation(t: float, laws: list[str]) -> None:
     assert opened(t).broken(check) == laws
 
 
-def test_it_may_when_the_right_log_is_back_and_others_may_at_any_time() -> None:
+def test_broker_may_open_after_its_log_is_repaired_and_other_brokers_always() -> None:
     assert opened(4, mended_t=3).broken(check) == []
     assert opened(4, mended_t=5).broken(check) == ["R8"]
     assert opened(4, "C").broken(check) == []

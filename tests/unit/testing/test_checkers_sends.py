@@ -1,4 +1,4 @@
-"""R9: the outcome of a send is true."""
+"""R9: the outcome of a send is correct."""
 
 import pytest
 
@@ -14,28 +14,28 @@ def failed(outcome: SendOutcome) -> Story:
     return Story().add(SendBegan, 1, P).add(SendFailed, 2, P, outcome=outcome)
 
 
-def test_unknown_is_there_once_at_most() -> None:
+def test_send_of_unknown_outcome_is_stored_at_most_once() -> None:
     assert failed(SendOutcome.UNKNOWN).read(9).broken(check) == []
     assert failed(SendOutcome.UNKNOWN).read(9, b"m0").broken(check) == []
     assert failed(SendOutcome.UNKNOWN).read(9, b"m0", b"m0").broken(check) == ["R9"]
 
 
-def test_not_stored_is_nowhere_neither_in_a_log_nor_with_a_listener() -> None:
+def test_not_stored_message_in_a_log_or_a_call_is_a_violation() -> None:
     assert failed(SendOutcome.NOT_STORED).read(9).broken(check) == []
     assert failed(SendOutcome.NOT_STORED).read(9, b"m0").broken(check) == ["R9"]
     assert failed(SendOutcome.NOT_STORED).call(3, 3.1, 1, 0).broken(check) == ["R9"]
 
 
-def test_nothing_appears_that_was_not_sent() -> None:
+def test_message_that_was_never_sent_is_a_violation() -> None:
     assert Story().sent(1, b"m0", 0).read(9, b"m0", b"x").broken(check) == ["R9"]
     assert Story().sent(1, b"m0", 0).call(3, 3.1, 1, 1).broken(check) == ["R9"]
 
 
-def test_a_keyed_send_is_stored_once_wherever() -> None:
+def test_keyed_message_stored_in_two_queues_is_a_violation() -> None:
     assert Story().sent(1, b"m0", 0).read(9, b"m0").read(9, b"m0", queue=OTHER).broken(check) == ["R9"]
 
 
-def test_an_unkeyed_send_may_be_stored_once_for_each_time_that_its_queue_was_given_up() -> None:
+def test_unkeyed_message_may_be_stored_once_per_abandoned_queue() -> None:
     def story(*epochs: int) -> Story:
         told = Story().sent(1, b"m0", 0, key=None)
         for number, producer_epoch in enumerate(epochs, 50):
@@ -48,7 +48,7 @@ def test_an_unkeyed_send_may_be_stored_once_for_each_time_that_its_queue_was_giv
     assert story().add(FrameWritten, 1.1, P, queue=OTHER, request=9).read(9, b"m0").read(9, b"m0", queue=OTHER).broken(check) == []
 
 
-def test_listeners_get_a_keyed_message_from_one_place_unless_a_power_cut_moved_it() -> None:
+def test_keyed_message_delivered_from_two_offsets_is_a_violation_except_after_a_power_cut() -> None:
     def story() -> Story:
         return Story().sent(1, b"m0", 0).call(3, 3.1, 1, 0).call(4, 4.1, 2, 1, where=C2, bodies=(b"m0",))
 
@@ -61,10 +61,10 @@ def test_listeners_get_a_keyed_message_from_one_place_unless_a_power_cut_moved_i
     ("newer", "acked", "topic", "laws"),
     [(3, 9.0, "orders", []), (3, 2.0, "orders", ["R9"]), (1, 9.0, "orders", ["R9"]), (3, 9.0, "other", ["R9"])],
 )
-def test_a_send_that_was_not_acknowledged_may_be_there_again_after_a_deletion_of_its_topic(
+def test_unacknowledged_message_may_be_stored_again_after_a_deletion_of_its_topic(
     newer: int, acked: float, topic: str, laws: list[str]
 ) -> None:
-    """m0 was written and given over layout 1, layout 2 deleted the topic, m0 was written again at 3.5 over a newer layout."""
+    """m0 was written and delivered under layout 1, layout 2 deleted the topic, and m0 was written again at 3.5 under a newer layout."""
     told = Story().add(SendBegan, 1, P).add(FrameWritten, 1, P, layout=(1, 7), request=50).call(2, 2.1, 1, 0)
     told.add(LayoutSent, 3, P, topic=topic, counter=2, deleted=True)
     told.add(FrameWritten, 3.5, P, queue=OTHER, layout=(newer, 7), request=51).add(SendAcked, acked, P, queue=OTHER)

@@ -1,4 +1,4 @@
-"""A server lives, or its disk is the reason."""
+"""A server exits only because of a disk fault."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def failed(code: int, t: float = 5, *, story: Story | None = None) -> Story:
 
 
 @pytest.mark.parametrize("code", [1, 3, 4, 5, 6])
-def test_no_server_ends_by_itself_for_nothing(code: int) -> None:
+def test_server_exit_without_a_disk_fault_is_a_violation(code: int) -> None:
     (found,) = check(failed(code).history())
     assert "B#1" in found.text
     assert f"exit code {code}: KeyError('queue')" in found.text
@@ -28,12 +28,12 @@ def test_no_server_ends_by_itself_for_nothing(code: int) -> None:
     ("disk eio", 5, 1),
     ("disk eio", 1, 1),
 ])  # fmt: skip
-def test_its_disk_may_be_the_reason(kind: str, code: int, count: int) -> None:
+def test_disk_fault_of_the_right_kind_justifies_an_exit(kind: str, code: int, count: int) -> None:
     for machine, count_there in (("B", count), ("C", 1)):
         story = Story().add(Fault, 2, (machine, 0), kind=kind, target=machine, facts="")
         assert len(check(failed(code, story=story).history())) == count_there
 
 
-def test_what_was_mended_is_no_reason() -> None:
+def test_repaired_disk_does_not_justify_an_exit() -> None:
     story = Story().add(Fault, 2, ("B", 0), kind="log rot", target="B").add(Fault, 4, ("B", 0), kind="log mended", target="B")
     assert len(check(failed(5, story=story).history())) == 1

@@ -10,7 +10,7 @@ from sweep.history import ItemVerdict
 
 
 def begins(where: str, offset: int, *, t: float = 2.5, since_t: float = 0.0, flush: str = "async") -> Story:
-    """m0 … m3 are sent at 1, 2, 3 and 4; C1 is the first to ask for the queue, and gets it at `t`, at `offset`."""
+    """m0 … m3 are sent at 1, 2, 3 and 4. C1 is the first to request the queue, and it is granted at `t` with `offset`."""
     story = Story(flush=flush).add(ConsumerStarted, 0.5, C1, where=where, since_t=since_t)
     for number in range(4):
         story.sent(number + 1, b"m%d" % number, number)
@@ -18,12 +18,12 @@ def begins(where: str, offset: int, *, t: float = 2.5, since_t: float = 0.0, flu
 
 
 @pytest.mark.parametrize(("offset", "laws"), [(0, ["start"]), (1, ["start"]), (2, []), (3, ["O5"]), (4, ["O5"])])
-def test_last_is_the_end_when_the_first_lock_came(offset: int, laws: list[str]) -> None:
-    """m0 and m1 were there, m2 and m3 came later."""
+def test_last_offset_is_the_end_of_the_queue_at_the_first_lock(offset: int, laws: list[str]) -> None:
+    """m0 and m1 were stored, m2 and m3 arrived later."""
     assert begins("LAST_OFFSET", offset).broken(check) == laws
 
 
-def test_what_came_between_the_lock_and_its_answer_may_lie_on_either_side() -> None:
+def test_message_between_a_lock_and_its_response_may_be_before_or_after_the_start() -> None:
     for offset in (1, 2):
         assert begins("LAST_OFFSET", offset, t=2.002).broken(check) == []
 
@@ -41,39 +41,39 @@ def test_what_came_between_the_lock_and_its_answer_may_lie_on_either_side() -> N
     (0.0, 0, []),
     (0.0, 1, ["O5"]),
 ])  # fmt: skip
-def test_a_time_is_a_lower_bound(since_t: float, offset: int, laws: list[str]) -> None:
+def test_timestamp_start_selects_the_first_message_at_or_after_it(since_t: float, offset: int, laws: list[str]) -> None:
     assert begins("TIMESTAMP", offset, t=3.5, since_t=since_t).broken(check) == laws
 
 
 @pytest.mark.parametrize(("offset", "laws"), [(0, []), (1, ["start"])])
-def test_first_is_the_beginning_of_the_log(offset: int, laws: list[str]) -> None:
+def test_first_offset_is_the_beginning_of_the_log(offset: int, laws: list[str]) -> None:
     assert begins("FIRST_OFFSET", offset).broken(check) == laws
 
 
 @pytest.mark.parametrize(
     ("verdict", "laws"), [(ItemVerdict.HELD, ["O5"]), (ItemVerdict.WAIT, ["O5"]), (ItemVerdict.NOT_YOURS, []), (ItemVerdict.REFUSED, [])]
 )
-def test_a_broker_that_answered_for_one_queue_knows_it_for_all(verdict: ItemVerdict, laws: list[str]) -> None:
-    """A response at 1.5 for queue 1: queue 0, which C1 gets at 2.5, begins before m1 of 2. NOT_YOURS may mean no member."""
+def test_broker_that_responded_for_one_queue_has_the_start_of_all_queues(verdict: ItemVerdict, laws: list[str]) -> None:
+    """The response at 1.5 is for queue 1. Queue 0, which C1 gets at 2.5, starts before m1 (sent at 2). NOT_YOURS may mean no member."""
     story = begins("LAST_OFFSET", 2).add(LockRefused, 1.5, B, queue=Q._replace(queue=1), verdict=verdict, epoch=None)
     assert story.broken(check) == laws
 
 
 @pytest.mark.parametrize(("flush", "laws"), [("sync", ["O5"]), ("async", [])])
-def test_a_crash_forgets_it_only_with_a_lost_suffix(flush: str, laws: list[str]) -> None:
+def test_crash_loses_the_start_only_with_a_lost_suffix(flush: str, laws: list[str]) -> None:
     """Queue 1 was granted at 1.5, the power was cut at 1.7; under async flush the record may be gone."""
     story = begins("LAST_OFFSET", 2, flush=flush).granted(1.5, 2, C2, queue=Q._replace(queue=1))
     story.add(ProcessEnded, 1.7, B, how="power").add(PowerCut, 1.7, ("B", 0)).add(BrokerOpened, 1.8, ("B", 2), term=101, flush=flush)
     assert story.broken(check) == laws
 
 
-def test_an_added_queue_may_begin_at_0_whatever_the_policy() -> None:
+def test_added_queue_may_start_at_0_with_any_policy() -> None:
     assert begins("LAST_OFFSET", 0).add(LayoutSent, 0.9, ("A", 31), counter=2, deleted=False).broken(check) == []
     assert begins("LAST_OFFSET", 0).add(LayoutSent, 1.1, ("A", 31), counter=2, deleted=False).broken(check) == ["start"]
     assert begins("LAST_OFFSET", 3).add(LayoutSent, 0.9, ("A", 31), counter=2, deleted=False).broken(check) == ["O5"]
 
 
-def test_an_unkeyed_message_that_is_in_two_queues_was_there_when_it_came_to_each() -> None:
+def test_unkeyed_message_in_two_queues_counts_from_its_arrival_in_each() -> None:
     other = LOG._replace(queue=1)
     story = Story().add(ConsumerStarted, 0.5, C1, where="LAST_OFFSET").sent(1, b"m0", 0, key=None, queue=other)
     story.granted(2.5, 1, offset=0).sent(3, b"m0", 0, key=None).read(9, b"m0").read(9, b"m0", queue=other)
@@ -90,8 +90,8 @@ def test_an_unkeyed_message_that_is_in_two_queues_was_there_when_it_came_to_each
     ("TIMESTAMP", 1.5, 1, []),
     ("TIMESTAMP", 1.5, 2, ["O5"]),
 ])  # fmt: skip
-def test_pull_consumers_begin_so_too(where: str, since_t: float, offset: int, laws: list[str]) -> None:
-    """m0 … m3 are sent at 1, 2, 3 and 4; the first member starts at 2.4 and learns at 2.5 the start of the queue."""
+def test_start_policies_apply_to_pull_consumers(where: str, since_t: float, offset: int, laws: list[str]) -> None:
+    """m0 … m3 are sent at 1, 2, 3 and 4. The first member starts at 2.4 and learns the start offset at 2.5."""
     story = ReaderStory()
     story.add(ReaderStarted, 2.4, C1, reader=1, group="readers", by_hand=False, auto=True, where=where, since_t=since_t)
     for number in range(4):

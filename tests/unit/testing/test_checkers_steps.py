@@ -1,4 +1,4 @@
-"""R4a and the safe half of O5: offset after offset, and nothing is committed that was not done."""
+"""R4a and the safety part of O5: consecutive offsets, and only messages that were done are committed."""
 
 import pytest
 
@@ -8,36 +8,36 @@ from sweep.events import CommitSent, ConcurrentCallBegan, ConsumerStarted, PullR
 from sweep.history import CallResult, QueueKey
 
 
-def test_a_new_epoch_begins_at_its_grants_offset_and_goes_on_in_steps_of_one() -> None:
+def test_calls_of_an_epoch_start_at_its_grants_offset_and_are_consecutive() -> None:
     story = Story().granted(1, 1, offset=5).call(2, 2.1, 1, 5, 6).call(2.2, 2.3, 1, 7).committed(2.4, 1, 8)
     assert story.broken(check) == []
 
 
 @pytest.mark.parametrize("first", [4, 6])
-def test_a_new_epoch_begins_nowhere_else(first: int) -> None:
+def test_first_call_of_an_epoch_at_another_offset_is_a_violation(first: int) -> None:
     assert Story().granted(1, 1, offset=5).call(2, 2.1, 1, first).broken(check) == ["R4a"]
 
 
 @pytest.mark.parametrize("offsets", [(5, 7), (5, 5), (6, 5)])
-def test_a_batch_has_no_hole_and_no_repetition(offsets: tuple[int, ...]) -> None:
+def test_batch_with_a_gap_or_a_repetition_is_a_violation(offsets: tuple[int, ...]) -> None:
     assert set(Story().granted(1, 1, offset=5).call(2, 2.1, 1, *offsets).broken(check)) == {"R4a"}
 
 
 @pytest.mark.parametrize("next_offset", [5, 6, 8])
-def test_after_a_good_call_the_next_offset_comes(next_offset: int) -> None:
+def test_call_at_another_than_the_next_offset_is_a_violation(next_offset: int) -> None:
     story = Story().granted(1, 1, offset=5).call(2, 2.1, 1, 5, 6).call(2.2, 2.3, 1, next_offset)
     assert story.broken(check) == ["R4a"]
 
 
 @pytest.mark.parametrize("result", [CallResult.SUSPEND, CallResult.ERROR, CallResult.CANCELLED])
-def test_a_failed_batch_comes_again_from_its_first(result: CallResult) -> None:
+def test_failed_batch_must_be_repeated_from_its_first_message(result: CallResult) -> None:
     failed = Story().granted(1, 1).call(2, 2.1, 1, 0).call(2.2, 2.3, 1, 1, 2, result=result)
     assert failed.call(2.4, 2.5, 1, 1).broken(check) == []
     skipped = Story().granted(1, 1).call(2, 2.1, 1, 0).call(2.2, 2.3, 1, 1, 2, result=result).call(2.4, 2.5, 1, 3)
     assert skipped.broken(check) == ["R4a"]
 
 
-def test_a_roll_back_returns_to_the_first_that_was_not_committed() -> None:
+def test_rollback_must_return_to_the_first_uncommitted_message() -> None:
     def story() -> Story:
         counted = Story().granted(1, 1).call(2, 2.1, 1, 0).call(2.2, 2.3, 1, 1, result=CallResult.COUNTED)
         return counted.call(2.4, 2.5, 1, 2, result=CallResult.ROLLBACK)
@@ -47,16 +47,16 @@ def test_a_roll_back_returns_to_the_first_that_was_not_committed() -> None:
 
 
 @pytest.mark.parametrize(("upto", "laws"), [(1, []), (2, []), (3, ["O5"])])
-def test_nothing_is_committed_that_no_call_of_the_epoch_has_done(upto: int, laws: list[str]) -> None:
+def test_commit_of_a_message_that_no_call_has_done_is_a_violation(upto: int, laws: list[str]) -> None:
     assert Story().granted(1, 1).call(2, 2.1, 1, 0, 1).call(2.2, None, 1, 2).committed(2.4, 1, upto).broken(check) == laws
 
 
-def test_what_another_epoch_did_does_not_count() -> None:
+def test_commit_of_a_message_done_in_another_epoch_is_a_violation() -> None:
     story = Story().granted(1, 1).call(2, 2.1, 1, 0).granted(3, 2, C2).committed(3.4, 2, 1, C2)
     assert story.broken(check) == ["O5"]
 
 
-def test_a_failed_call_has_done_nothing_and_a_counted_one_has() -> None:
+def test_commit_after_a_failed_call_is_a_violation_and_after_a_counted_one_is_allowed() -> None:
     assert Story().granted(1, 1).call(2, 2.1, 1, 0, result=CallResult.ERROR).committed(2.4, 1, 1).broken(check) == ["O5"]
     assert Story().granted(1, 1).call(2, 2.1, 1, 0, result=CallResult.COUNTED).committed(2.4, 1, 1).broken(check) == []
 
@@ -68,12 +68,12 @@ def filtered(tags: str) -> Story:
     return story.call(2, 2.1, 1, 1).committed(2.4, 1, 2)
 
 
-def test_only_what_the_subscription_leaves_out_is_passed_over() -> None:
+def test_only_filtered_messages_may_be_skipped() -> None:
     assert filtered("B").broken(check) == []
     assert filtered("C").broken(check) == ["O5", "R4a"]
 
 
-def test_what_was_left_out_may_be_lost_by_a_power_cut_and_its_offset_given_to_another_message() -> None:
+def test_filtered_message_may_be_lost_by_a_power_cut_and_its_offset_reused() -> None:
     def story(lost: str) -> Story:
         story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).granted(1, 1)
         story.sent(0.6, b"lost", 0, tags=lost).sent(0.7, b"m1", 1, tags="A").call(2, 2.1, 1, 1).committed(2.4, 1, 2)
@@ -83,7 +83,7 @@ def test_what_was_left_out_may_be_lost_by_a_power_cut_and_its_offset_given_to_an
     assert story("A").broken(check) == ["O5", "R4a"]
 
 
-def test_what_was_left_out_and_is_lost_may_be_known_by_the_calls_of_others_alone() -> None:
+def test_lost_filtered_message_may_be_known_only_from_calls_of_other_groups() -> None:
     """A delayed message: its sender does not learn its offset."""
 
     def story(lost: str, *, sent_t: float = 0.6) -> Story:
@@ -105,7 +105,7 @@ def test_what_was_left_out_and_is_lost_may_be_known_by_the_calls_of_others_alone
 
 
 @pytest.mark.parametrize("code", [0, 19, 20, 21])
-def test_who_commits_late_is_judged_by_what_it_was_told_and_not_by_what_took_the_offset_since(code: int) -> None:
+def test_late_commit_is_checked_against_the_pulled_messages_and_not_their_replacements(code: int) -> None:
     def story(lost: str) -> Story:
         story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).granted(1, 1)
         story.sent(0.6, b"lost", 0, tags=lost).sent(0.7, b"m1", 1, tags="A").add(PullReceived, 1.9, C1, epoch=epoch(1), code=code)
@@ -115,7 +115,7 @@ def test_who_commits_late_is_judged_by_what_it_was_told_and_not_by_what_took_the
     assert story("A").broken(check) == ["O5", "R4a"]
 
 
-def test_a_gap_that_was_told_is_passed_over() -> None:
+def test_reported_gap_may_be_skipped() -> None:
     def story() -> Story:
         return Story().granted(1, 1).call(2, 2.1, 1, 3).committed(2.4, 1, 4)
 
@@ -125,7 +125,7 @@ def test_a_gap_that_was_told_is_passed_over() -> None:
     assert story().add(PullReceived, 1.5, C1, gap=(0, 3), epoch=epoch(1)).broken(check) == []
 
 
-def test_what_a_listener_did_against_its_cancellation_may_not_be_committed() -> None:
+def test_commit_of_a_call_that_ignored_its_cancellation_is_a_violation() -> None:
     def story(released_t: float) -> Story:
         told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED).committed(4, 1, 1)
         return told.committed(released_t, 1, None, released=True)
@@ -137,7 +137,7 @@ def test_what_a_listener_did_against_its_cancellation_may_not_be_committed() -> 
 
 
 @pytest.mark.parametrize(("responded", "by", "laws"), [(False, "LOCK", []), (False, "SYNC", ["O5"]), (True, "LOCK", ["O5"])])
-def test_a_release_that_was_lost_with_its_connection_is_told_again_with_what_was_done(responded: bool, by: str, laws: list[str]) -> None:
+def test_release_lost_with_its_connection_may_be_repeated_with_the_finished_offset(responded: bool, by: str, laws: list[str]) -> None:
     told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED)
     if responded:
         told.committed(2.9, 1, None, released=True)

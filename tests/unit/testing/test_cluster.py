@@ -1,4 +1,4 @@
-"""TestCluster from a test's view: programs, faults, time, and its reports of errors."""
+"""TestCluster as tests use it: programs, faults, time, and error reports."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ Main = Callable[[], Coroutine[Any, Any, None]]
 
 
 def consuming(cluster: TestCluster, done: list[bytes], *, seconds: float = 0) -> Main:
-    """A program that consumes `orders`, and needs so long for each message."""
+    """Return a program that consumes `orders` and takes `seconds` for each message."""
 
     async def main() -> None:
         consumer = PushConsumer("billing", nameserver=cluster.nameserver)
@@ -35,7 +35,7 @@ def consuming(cluster: TestCluster, done: list[bytes], *, seconds: float = 0) ->
 
 
 def waiting(story: list[str]) -> Main:
-    """A program that counts seconds, and records its end if it sees it."""
+    """Return a program that counts seconds and records its regular end."""
 
     async def main() -> None:
         try:
@@ -57,7 +57,7 @@ async def send(cluster: TestCluster, *bodies: bytes) -> None:
 # ------------------------------------------------------------------------------------------------------------------ programs
 
 
-async def test_a_killed_program_does_nothing_more_and_a_restarted_one_begins_again(lockstep_cluster: TestCluster) -> None:
+async def test_killed_program_stops_and_a_restarted_one_starts_again(lockstep_cluster: TestCluster) -> None:
     cluster, story = lockstep_cluster, list[str]()
     await cluster.start("worker", waiting(story))
     await cluster.advance(seconds=2.5)
@@ -70,7 +70,7 @@ async def test_a_killed_program_does_nothing_more_and_a_restarted_one_begins_aga
     assert story == ["tick"] * 3
 
 
-async def test_a_stopped_program_ends_in_order(lockstep_cluster: TestCluster) -> None:
+async def test_stop_ends_a_program_regularly(lockstep_cluster: TestCluster) -> None:
     cluster, story = lockstep_cluster, list[str]()
     await cluster.start("worker", waiting(story))
     await cluster.advance(seconds=1.5)
@@ -83,7 +83,7 @@ async def test_a_stopped_program_ends_in_order(lockstep_cluster: TestCluster) ->
     assert story == ["tick", "end", "end"], "a running one is stopped in order first"
 
 
-async def test_a_paused_program_is_suspended_while_time_goes_on(lockstep_cluster: TestCluster) -> None:
+async def test_paused_program_is_suspended_while_time_passes(lockstep_cluster: TestCluster) -> None:
     cluster, story = lockstep_cluster, list[str]()
     await cluster.start("worker", waiting(story))
     began = cluster.now
@@ -98,7 +98,7 @@ async def test_a_paused_program_is_suspended_while_time_goes_on(lockstep_cluster
         await cluster.stop("worker")
 
 
-async def test_a_program_may_handle_sigterm_itself(lockstep_cluster: TestCluster) -> None:
+async def test_program_can_handle_sigterm(lockstep_cluster: TestCluster) -> None:
     cluster, story = lockstep_cluster, list[str]()
 
     async def main() -> None:
@@ -113,7 +113,7 @@ async def test_a_program_may_handle_sigterm_itself(lockstep_cluster: TestCluster
     assert story == ["told"]
 
 
-async def test_each_program_is_a_process_of_its_own_machine(lockstep_cluster: TestCluster) -> None:
+async def test_each_program_is_a_process_on_its_own_machine(lockstep_cluster: TestCluster) -> None:
     cluster, seen = lockstep_cluster, dict[str, tuple[int, str]]()
 
     def main(name: str) -> Main:
@@ -130,7 +130,7 @@ async def test_each_program_is_a_process_of_its_own_machine(lockstep_cluster: Te
     assert cluster.running() == "test"
 
 
-async def test_a_power_cut_boots_the_machine_and_a_kill_does_not(lockstep_cluster: TestCluster) -> None:
+async def test_power_cut_reboots_the_machine_and_a_kill_does_not(lockstep_cluster: TestCluster) -> None:
     cluster, boots = lockstep_cluster, list[str]()
 
     async def main() -> None:
@@ -146,7 +146,7 @@ async def test_a_power_cut_boots_the_machine_and_a_kill_does_not(lockstep_cluste
     assert boots[0] == boots[1] != boots[2]
 
 
-async def test_a_program_that_failed_fails_the_test_unless_it_was_looked_at() -> None:
+async def test_failed_program_fails_the_test_unless_its_failure_was_read() -> None:
     async def broken() -> None:
         raise ZeroDivisionError("in the program")
 
@@ -171,15 +171,15 @@ async def test_a_program_that_failed_fails_the_test_unless_it_was_looked_at() ->
             raise KeyError("the test's own")
 
     with pytest.raises(WorkerFailedError, match="in the program"):
-        in_a_universe(ignored)
-    in_a_universe(looked_at)
+        run_simulation(ignored)
+    run_simulation(looked_at)
     with pytest.raises(KeyError) as caught:
-        in_a_universe(failing_besides)
+        run_simulation(failing_besides)
     assert "ZeroDivisionError" in caught.value.__notes__[0]
 
 
-def in_a_universe(main: Main, seed: int = 0) -> None:
-    """From inside a test's own loop."""
+def run_simulation(main: Main, seed: int = 0) -> None:
+    """Run `main` in a simulation although the test runs in a loop."""
     outside = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     try:
@@ -191,7 +191,7 @@ def in_a_universe(main: Main, seed: int = 0) -> None:
 # -------------------------------------------------------------------------------------------------------------------- servers
 
 
-async def test_what_was_acknowledged_survives_a_killed_broker_and_a_power_cut_with_sync_flush() -> None:
+async def test_acknowledged_messages_survive_a_broker_kill_and_a_power_cut_with_sync_flush() -> None:
     def main(flush: Any, how: str) -> Main:
         async def run() -> None:
             done: list[bytes] = []
@@ -207,12 +207,12 @@ async def test_what_was_acknowledged_survives_a_killed_broker_and_a_power_cut_wi
 
         return run
 
-    in_a_universe(main("async", "kill"))
-    in_a_universe(main("sync", "cut_power"))
+    run_simulation(main("async", "kill"))
+    run_simulation(main("sync", "cut_power"))
 
 
 @pytest.mark.lockstep(brokers=3, nameservers=2)
-async def test_a_cluster_is_as_large_as_asked_for_and_lives_on_one_nameserver(lockstep_cluster: TestCluster) -> None:
+async def test_cluster_has_the_requested_size_and_works_with_one_nameserver_left(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     assert cluster.brokers == ("broker-a", "broker-b", "broker-c")
     await cluster.kill(cluster.nameservers[0])
@@ -220,7 +220,7 @@ async def test_a_cluster_is_as_large_as_asked_for_and_lives_on_one_nameserver(lo
     await send(cluster, b"1")
 
 
-async def test_the_network_can_be_cut_one_way_both_ways_and_healed(lockstep_cluster: TestCluster) -> None:
+async def test_network_can_be_partitioned_one_way_or_both_ways_and_healed(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic("orders", queues=1)
     await send(cluster, b"1")
@@ -235,7 +235,7 @@ async def test_the_network_can_be_cut_one_way_both_ways_and_healed(lockstep_clus
             await producer.send(Message("orders", b"healed", sharding_key="a"))
 
 
-async def test_what_is_blocked_one_way_still_gets_through_the_other(lockstep_cluster: TestCluster) -> None:
+async def test_one_way_partition_does_not_block_the_other_direction(lockstep_cluster: TestCluster) -> None:
     cluster, done = lockstep_cluster, list[bytes]()
     await cluster.create_topic("orders", queues=1)
     await cluster.start("worker", consuming(cluster, done))
@@ -251,7 +251,7 @@ async def test_what_is_blocked_one_way_still_gets_through_the_other(lockstep_clu
             cluster.heal()
 
 
-async def test_without_faults_the_network_is_quick(lockstep_cluster: TestCluster) -> None:
+async def test_network_without_faults_is_fast(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic("orders")
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
@@ -262,7 +262,7 @@ async def test_without_faults_the_network_is_quick(lockstep_cluster: TestCluster
             assert cluster.now - began < 0.05
 
 
-async def test_a_slow_link_and_reset_connections_only_delay(lockstep_cluster: TestCluster) -> None:
+async def test_slow_link_and_reset_connections_only_delay_sends(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic("orders", queues=1)
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
@@ -276,7 +276,7 @@ async def test_a_slow_link_and_reset_connections_only_delay(lockstep_cluster: Te
         await producer.send(Message("orders", b"3", sharding_key="a"))
 
 
-async def test_a_wall_clock_jumps_alone(lockstep_cluster: TestCluster) -> None:
+async def test_wall_clock_jump_does_not_change_the_clusters_time(lockstep_cluster: TestCluster) -> None:
     cluster, dates = lockstep_cluster, list[int]()
 
     async def main() -> None:
@@ -294,7 +294,7 @@ async def test_a_wall_clock_jumps_alone(lockstep_cluster: TestCluster) -> None:
 # ------------------------------------------------------------------------------------------------------------ time, waiting
 
 
-async def test_half_a_day_passes_at_once(lockstep_clock: TestClock) -> None:
+async def test_advance_of_half_a_day_takes_no_real_time(lockstep_clock: TestClock) -> None:
     began = time.monotonic()
     rang: list[float] = []
     asyncio.get_running_loop().call_later(3600, lambda: rang.append(lockstep_clock.now))
@@ -306,7 +306,7 @@ async def test_half_a_day_passes_at_once(lockstep_clock: TestClock) -> None:
         await lockstep_clock.advance(seconds=-1)
 
 
-async def test_settled_says_what_is_left_and_who_has_it(lockstep_cluster: TestCluster) -> None:
+async def test_error_of_settled_reports_lag_and_owners(lockstep_cluster: TestCluster) -> None:
     cluster, done = lockstep_cluster, list[bytes]()
     await cluster.create_topic("orders", queues=1)
     with pytest.raises(NotReachedError, match="no broker knows the group"):
@@ -329,7 +329,7 @@ async def test_settled_says_what_is_left_and_who_has_it(lockstep_cluster: TestCl
         await cluster.settled("billing", timeout=2)
 
 
-async def test_until_waits_for_a_condition_and_says_which_did_not_come(lockstep_cluster: TestCluster) -> None:
+async def test_until_waits_for_a_condition_and_its_error_names_it(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     end = cluster.now + 30
     await cluster.until(lambda: cluster.now > end)
@@ -338,19 +338,19 @@ async def test_until_waits_for_a_condition_and_says_which_did_not_come(lockstep_
         await cluster.until(lambda: False, "pigs fly", timeout=5)
 
 
-async def test_the_place_of_a_test_that_hangs_is_reported() -> None:
+async def test_hanging_test_is_reported_with_its_location() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1):
             await asyncio.get_running_loop().create_future()
 
     with pytest.raises(RuntimeError, match=r"the limit of 7200.0 s is reached[\s\S]*test_cluster.py"):
-        in_a_universe(main)
+        run_simulation(main)
 
 
 # ------------------------------------------------------------------------------------------------------------- begin, seeds
 
 
-async def test_a_cluster_says_what_it_needs() -> None:
+async def test_misuse_of_a_cluster_raises_with_the_requirement() -> None:
     with pytest.raises(StateError, match="lockstep_cluster"):
         await TestCluster().__aenter__()
     with pytest.raises(ConfigError, match="folder"):
@@ -361,7 +361,7 @@ async def test_a_cluster_says_what_it_needs() -> None:
         await TestCluster().kill("broker-a")
 
 
-async def test_names_are_checked(lockstep_cluster: TestCluster, tmp_path: Path) -> None:
+async def test_unknown_and_duplicate_process_names_are_rejected(lockstep_cluster: TestCluster, tmp_path: Path) -> None:
     cluster = lockstep_cluster
     with pytest.raises(StateError, match="no 'worker' in the cluster: known are nameserver-1, broker-a, broker-b"):
         await cluster.kill("worker")
@@ -371,7 +371,7 @@ async def test_names_are_checked(lockstep_cluster: TestCluster, tmp_path: Path) 
         await TestCluster(real=True, folder=tmp_path).__aenter__()
 
 
-async def test_one_universe_holds_several_clusters_and_the_end_of_one_ends_its_programs(lockstep_cluster: TestCluster) -> None:
+async def test_simulation_can_have_several_clusters_and_closing_one_ends_only_its_programs(lockstep_cluster: TestCluster) -> None:
     story: list[str] = []
     await lockstep_cluster.create_topic("orders")
     async with TestCluster(brokers=1) as other:
@@ -385,7 +385,7 @@ async def test_one_universe_holds_several_clusters_and_the_end_of_one_ends_its_p
     assert story == ["tick"]
 
 
-def stormy(seed: int) -> tuple[list[str], list[bytes]]:
+def run_with_chaos(seed: int) -> tuple[list[str], list[bytes]]:
     """Return the faults of the chaos and the handled messages."""
 
     async def main() -> tuple[list[str], list[bytes]]:
@@ -409,8 +409,8 @@ def stormy(seed: int) -> tuple[list[str], list[bytes]]:
     return simulate(main, seed=seed)
 
 
-def test_chaos_comes_from_the_seed_alone_and_ends_in_calm() -> None:
-    one, again, other = stormy(1), stormy(1), stormy(2)
+def test_chaos_depends_only_on_the_seed_and_undoes_its_faults_at_the_end() -> None:
+    one, again, other = run_with_chaos(1), run_with_chaos(1), run_with_chaos(2)
     assert one == again
     assert one[0] != other[0]
     for happenings, done in (one, other):
@@ -418,7 +418,7 @@ def test_chaos_comes_from_the_seed_alone_and_ends_in_calm() -> None:
         assert set(done) == {b"%d" % step for step in range(20)}
 
 
-async def test_chaos_may_have_a_seed_of_its_own(lockstep_cluster: TestCluster) -> None:
+async def test_chaos_can_have_its_own_seed(lockstep_cluster: TestCluster) -> None:
     stories = []
     for seed in (1, 1, 2):
         before = len(lockstep_cluster.happenings)
@@ -429,7 +429,7 @@ async def test_chaos_may_have_a_seed_of_its_own(lockstep_cluster: TestCluster) -
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
-async def test_every_fault_of_the_chaos_happens_and_is_undone(lockstep_cluster: TestCluster, fault: str) -> None:
+async def test_each_chaos_fault_is_injected_and_undone(lockstep_cluster: TestCluster, fault: str) -> None:
     cluster = lockstep_cluster
     await cluster.start("worker", waiting([]))
     before = len(cluster.happenings)
@@ -441,7 +441,7 @@ async def test_every_fault_of_the_chaos_happens_and_is_undone(lockstep_cluster: 
     assert {cluster.state(name) for name in (*cluster.workers, *cluster.brokers, *cluster.nameservers)} == {"running"}
 
 
-async def test_chaos_knows_its_faults_and_leaves_alone_what_the_test_took_down(lockstep_cluster: TestCluster) -> None:
+async def test_chaos_rejects_unknown_faults_and_does_not_restart_processes_that_the_test_killed(lockstep_cluster: TestCluster) -> None:
     with pytest.raises(ConfigError, match="no fault 'earthquake': known are kill_worker"):
         Chaos(lockstep_cluster, faults=["earthquake"])
     with pytest.raises(ConfigError, match="every_seconds"):

@@ -1,4 +1,4 @@
-"""Large bodies: the tap reports them uncompressed, however they are stored."""
+"""Large bodies: the tap records them uncompressed even if they are stored compressed."""
 
 from random import Random
 
@@ -20,7 +20,7 @@ def record(body: bytes, compress_over: int | None = LARGE_BYTES) -> bytes:
     return encode_message(Message("orders", body), 0, "id", 1, None, compress_over)
 
 
-def test_a_large_body_begins_with_its_name_and_becomes_small() -> None:
+def test_large_body_starts_with_its_name_and_compresses_well() -> None:
     random = Random("sizes")
     bodies = [large(b"a-%d" % number, random) for number in range(50)]
     assert all(body.startswith(b"a-%d" % number) and LARGE_BYTES <= len(body) <= LARGEST_BYTES for number, body in enumerate(bodies))
@@ -28,17 +28,17 @@ def test_a_large_body_begins_with_its_name_and_becomes_small() -> None:
     assert all(len(record(body)) < 400 < len(record(body, None)) for body in bodies)
 
 
-def test_a_frame_tells_the_bodies_that_were_sent() -> None:
+def test_bodies_of_a_frame_are_uncompressed() -> None:
     body = large(b"m1", Random(1))
     assert bodies_of(record(b"m0") + record(body) + record(body, None)) == ((b"m0", body, body), 1)
 
 
 @pytest.mark.parametrize(("stored", "flag"), [(b"m0", 0), (b"m0", ZLIB), (b"x\x9c", ZLIB)])
-def test_what_is_no_stream_is_told_as_it_is(stored: bytes, flag: int) -> None:
+def test_body_that_is_not_a_zlib_stream_is_returned_unchanged(stored: bytes, flag: int) -> None:
     assert plain(stored, flag) == stored
 
 
-def test_the_tap_tells_plain_bodies_of_frames_and_of_sends_that_wait() -> None:
+def test_tap_records_uncompressed_bodies_of_frames_and_delayed_sends() -> None:
     wire, body = Wire().bound(), large(b"m1", Random(1))
     stored = bytes(RecordView(record(body)).body)
     assert len(stored) < 200

@@ -1,4 +1,4 @@
-"""docs/testing.md: its files are written, its commands are run, and the results are as the page describes."""
+"""docs/testing.md: write its files, run its commands, and compare the results with the page."""
 
 import inspect
 import re
@@ -24,7 +24,7 @@ def pytest_in(folder: Path, command: str) -> str:
     return subprocess.run(run, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=300, check=False).stdout
 
 
-def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
+def test_examples_of_the_testing_page_behave_as_described(tmp_path: Path) -> None:
     ends: list[str] = []
     told = ""
     for block in blocks(PAGE):
@@ -45,7 +45,7 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
 
 
 def check_report(shown: str, told: str) -> None:
-    """Such lines are in what pytest printed, with times of their own; the customers' totals are what failed."""
+    """Check that pytest printed these lines, with any numbers, and that the assertion on the customers' totals failed."""
     for line in shown.splitlines():
         shape = re.sub(r"\d+", r"\\d+", re.escape(line.strip()))
         assert re.search(shape, told), line
@@ -54,7 +54,7 @@ def check_report(shown: str, told: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [TestCluster, OrderChecker])
-def test_the_tables_name_what_there_is(kind: type) -> None:
+def test_tables_of_the_testing_page_list_the_public_api(kind: type) -> None:
     [table] = re.findall(rf"^\| `{kind.__name__}.*?(?=\n\n)", PAGE, re.MULTILINE | re.DOTALL)
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     named = {name for cell in cells for name in re.findall(r"`(\w+)[`(]", cell)}
@@ -65,7 +65,7 @@ def test_the_tables_name_what_there_is(kind: type) -> None:
     assert public - named <= told_elsewhere
 
 
-def test_fixtures_options_and_defaults_are_as_the_page_says() -> None:
+def test_testing_page_lists_fixtures_options_and_defaults() -> None:
     for name in (*FIXTURES, "--lockstep-seeds", "--lockstep-seed", "--lockstep-real"):
         assert f"`{name}" in PAGE or f"pytest {name}" in PAGE
     defaults = {name: each.default for name, each in inspect.signature(Chaos).parameters.items() if name != "cluster"}

@@ -1,4 +1,4 @@
-"""Processes come and go, and what asyncio promises to the code in them."""
+"""SimLoop: simulated processes, and the guarantees of asyncio within them."""
 
 import asyncio
 import signal
@@ -17,14 +17,14 @@ async def forever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def alone(loop: SimLoop, main: Any, name: str = "10.0.0.11") -> Process:
+def start_process(loop: SimLoop, main: Any, name: str = "10.0.0.11") -> Process:
     return loop.start(loop.machine(name), main)
 
 
 # ---------------------------------------------------------------------------------------------------------------- processes
 
 
-def test_code_belongs_to_the_process_that_started_it(sim: SimLoop) -> None:
+def test_code_runs_as_the_process_that_started_it(sim: SimLoop) -> None:
     seen: dict[str, Process] = {}
 
     async def main() -> None:
@@ -38,13 +38,13 @@ def test_code_belongs_to_the_process_that_started_it(sim: SimLoop) -> None:
     async def inner() -> None:
         seen["task"] = sim.current
 
-    process = alone(sim, main)
+    process = start_process(sim, main)
     assert sim.current is sim.world
     sim.run_until(5)
     assert seen == dict.fromkeys(["main", "soon", "task", "thread", "later"], process)
 
 
-def test_a_process_ends_with_its_main_and_takes_its_tasks_with_it(sim: SimLoop) -> None:
+def test_process_ends_with_its_main_and_cancels_its_tasks(sim: SimLoop) -> None:
     seen: list[str] = []
 
     async def other(name: str) -> None:
@@ -58,7 +58,7 @@ def test_a_process_ends_with_its_main_and_takes_its_tasks_with_it(sim: SimLoop) 
         await asyncio.sleep(1)
         return len(rest)
 
-    process = alone(sim, main)
+    process = start_process(sim, main)
     sim.run_until(0.5)
     assert process.alive
     sim.run_until(2)
@@ -69,18 +69,18 @@ def test_a_process_ends_with_its_main_and_takes_its_tasks_with_it(sim: SimLoop) 
     assert process.machine.process is None
 
 
-def test_sys_exit_ends_its_own_process_only(sim: SimLoop) -> None:
+def test_sys_exit_ends_only_its_own_process(sim: SimLoop) -> None:
     async def main() -> None:
         raise SystemExit(3)
 
-    process = alone(sim, main)
+    process = start_process(sim, main)
     sim.run_until(1)
     assert process.ended == "exit"
     assert process.main.result() == 3
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_nothing_of_a_killed_process_runs_again_not_even_a_finally(sim: SimLoop, power: bool) -> None:
+def test_killed_process_runs_no_more_code_not_even_finally_blocks(sim: SimLoop, power: bool) -> None:
     seen: list[str] = []
 
     async def main() -> None:
@@ -90,7 +90,7 @@ def test_nothing_of_a_killed_process_runs_again_not_even_a_finally(sim: SimLoop,
         finally:
             seen.append("finally")
 
-    process = alone(sim, main)
+    process = start_process(sim, main)
     sim.run_until(1)
     sim.kill(process.machine, power=power)
     sim.run_until(10)
@@ -98,7 +98,7 @@ def test_nothing_of_a_killed_process_runs_again_not_even_a_finally(sim: SimLoop,
     assert not seen
 
 
-def test_a_runner_ends_without_waiting_for_the_machines() -> None:
+def test_runner_ends_without_waiting_for_the_machines() -> None:
     seen: list[SimLoop] = []
 
     async def stubborn() -> None:
@@ -111,8 +111,8 @@ def test_a_runner_ends_without_waiting_for_the_machines() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         seen.append(loop)
-        alone(loop, stubborn)
-        loop.pause(alone(loop, forever, "10.0.0.12").machine)
+        start_process(loop, stubborn)
+        loop.pause(start_process(loop, forever, "10.0.0.12").machine)
         await asyncio.sleep(1)
 
     with asyncio.Runner(loop_factory=lambda: SimLoop(3)) as runner:
@@ -121,19 +121,19 @@ def test_a_runner_ends_without_waiting_for_the_machines() -> None:
     assert seen[0].now < 2
 
 
-def test_the_world_can_await_what_a_process_does(sim: SimLoop) -> None:
+def test_result_of_a_process_can_be_awaited_from_outside(sim: SimLoop) -> None:
     async def main() -> str:
         await asyncio.sleep(5)
         return "done"
 
     async def body() -> str:
-        result: str = await alone(sim, main).main
+        result: str = await start_process(sim, main).main
         return result
 
     assert sim.run_until_complete(body()) == "done"
 
 
-def test_a_process_can_end_its_own_machine(sim: SimLoop) -> None:
+def test_process_can_kill_its_own_machine(sim: SimLoop) -> None:
     seen: list[str] = []
 
     async def main() -> None:
@@ -143,12 +143,12 @@ def test_a_process_can_end_its_own_machine(sim: SimLoop) -> None:
         await asyncio.sleep(0)
         seen.append("beyond")
 
-    alone(sim, main)
+    start_process(sim, main)
     sim.run_until(10)
     assert seen == ["to the next await"]
 
 
-def test_a_machine_that_lost_its_power_comes_up_with_another_boot_id_and_clock(sim: SimLoop) -> None:
+def test_machine_has_another_boot_id_and_clock_after_a_power_cut(sim: SimLoop) -> None:
     machine = sim.machine("10.0.0.11")
     sim.start(machine, forever)
     before = machine.boot_id()
@@ -164,7 +164,7 @@ def test_a_machine_that_lost_its_power_comes_up_with_another_boot_id_and_clock(s
     assert abs(machine.local_s() - shown - 5) > 1
 
 
-def test_two_processes_may_run_side_by_side_on_one_machine(sim: SimLoop) -> None:
+def test_two_processes_can_run_on_one_machine(sim: SimLoop) -> None:
     machine = sim.machine("10.0.0.11")
     first, second = sim.start(machine, forever), sim.start(machine, forever)
     assert list(machine.processes.values()) == [first, second]
@@ -173,14 +173,14 @@ def test_two_processes_may_run_side_by_side_on_one_machine(sim: SimLoop) -> None
     assert not second.alive
 
 
-def test_a_signal_reaches_its_handler_and_ends_who_has_none(sim: SimLoop) -> None:
+def test_signal_calls_its_handler_or_kills_a_process_without_one(sim: SimLoop) -> None:
     async def stops() -> str:
         wake = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, wake.set)
         await wake.wait()
         return "stopped"
 
-    polite, rude = alone(sim, stops), alone(sim, forever, "10.0.0.12")
+    polite, rude = start_process(sim, stops), start_process(sim, forever, "10.0.0.12")
     sim.run_until(1)
     sim.signal(polite.machine)
     sim.signal(rude.machine)
@@ -189,7 +189,7 @@ def test_a_signal_reaches_its_handler_and_ends_who_has_none(sim: SimLoop) -> Non
     assert (polite.ended, rude.ended) == ("exit", "kill")
 
 
-def test_the_world_is_never_killed_or_paused(sim: SimLoop) -> None:
+def test_killing_or_pausing_the_test_process_raises(sim: SimLoop) -> None:
     with pytest.raises(ValueError, match="never killed"):
         sim.kill(sim.world.machine)
     with pytest.raises(ValueError, match="never paused"):
@@ -199,7 +199,7 @@ def test_the_world_is_never_killed_or_paused(sim: SimLoop) -> None:
 # ------------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_an_exception_in_a_callback_is_recorded_with_its_process() -> None:
+def test_exception_in_a_callback_is_recorded_with_its_process() -> None:
     sim = SimLoop(1)
 
     async def main() -> None:
@@ -207,7 +207,7 @@ def test_an_exception_in_a_callback_is_recorded_with_its_process() -> None:
         await asyncio.sleep(1)
 
     sim.set_exception_handler(lambda loop, context: None)
-    process = alone(sim, main)
+    process = start_process(sim, main)
     sim.run_until(5)
     [error] = sim.errors
     assert isinstance(error.error, ZeroDivisionError)
@@ -216,20 +216,20 @@ def test_an_exception_in_a_callback_is_recorded_with_its_process() -> None:
     sim.close()
 
 
-def test_a_main_that_fails_is_recorded() -> None:
+def test_exception_of_a_main_coroutine_is_recorded() -> None:
     sim = SimLoop(1)
 
     async def main() -> None:
         raise RuntimeError("no")
 
-    process = alone(sim, main)
+    process = start_process(sim, main)
     sim.run_until(5)
     assert process.ended == "failed"
     assert [repr(error.error) for error in sim.errors] == ["RuntimeError('no')"]
     sim.close()
 
 
-def test_each_process_has_an_exception_handler_of_its_own() -> None:
+def test_each_process_has_its_own_exception_handler() -> None:
     sim = SimLoop(1)
     seen: list[str] = []
 
@@ -242,8 +242,8 @@ def test_each_process_has_an_exception_handler_of_its_own() -> None:
 
         return main
 
-    alone(sim, program("a"))
-    alone(sim, program("b"), "10.0.0.12")
+    start_process(sim, program("a"))
+    start_process(sim, program("b"), "10.0.0.12")
     sim.run_until(5)
     assert sorted(seen) == ["a", "b"]
     assert len(sim.errors) == 2
@@ -316,12 +316,12 @@ USES = [use_wait_for, use_timeout, use_gather, use_queue, use_task_group, use_th
 
 
 @pytest.mark.parametrize("use", USES)
-def test_what_handlers_use_of_asyncio_works_in_virtual_time(use: Any) -> None:
+def test_asyncio_primitives_work_in_virtual_time(use: Any) -> None:
     with asyncio.Runner(loop_factory=lambda: SimLoop(3)) as runner:
         assert runner.run(use()) == pytest.approx(30, abs=0.1)
 
 
-def test_names_resolve_to_machines(sim: SimLoop) -> None:
+def test_host_names_resolve_to_machines(sim: SimLoop) -> None:
     async def main() -> list[str]:
         sim.machine("10.0.0.11")
         loop = asyncio.get_running_loop()
@@ -335,7 +335,7 @@ def test_names_resolve_to_machines(sim: SimLoop) -> None:
     assert sim.run_until_complete(main()) == ["127.0.0.1", "10.0.0.11"]
 
 
-def test_a_task_group_cancels_its_tasks_in_one_order_whatever_their_addresses() -> None:
+def test_task_group_cancels_tasks_in_a_deterministic_order() -> None:
     def run() -> list[int]:
         seen: list[int] = []
         ballast = [object() for _ in range(len(everything) * 37)]
@@ -362,7 +362,7 @@ def test_a_task_group_cancels_its_tasks_in_one_order_whatever_their_addresses() 
     assert run() == run() == run()
 
 
-def test_a_real_thread_can_not_call_into_the_universe(sim: SimLoop) -> None:
+def test_call_from_a_real_thread_raises(sim: SimLoop) -> None:
     refused: list[BaseException] = []
 
     def call() -> None:
@@ -380,8 +380,8 @@ def test_a_real_thread_can_not_call_into_the_universe(sim: SimLoop) -> None:
     assert len(refused) == 1
 
 
-def test_a_closed_universe_lets_no_coroutine_go_on(sim: SimLoop) -> None:
-    """Closing runs the rest of each coroutine while nothing can be awaited: no warning, no error, whatever it tries."""
+def test_closing_the_loop_ends_every_coroutine(sim: SimLoop) -> None:
+    """Closing runs the rest of each coroutine, in which awaiting is impossible. There is no warning and no error."""
 
     async def stubborn() -> None:
         try:
@@ -392,8 +392,8 @@ def test_a_closed_universe_lets_no_coroutine_go_on(sim: SimLoop) -> None:
     def start() -> Coroutine[Any, Any, None]:
         return stubborn()
 
-    alone(sim, start)
-    killed = alone(sim, start, "10.0.0.12")
+    start_process(sim, start)
+    killed = start_process(sim, start, "10.0.0.12")
     sim.run_until(1)
     sim.kill(killed.machine)
     sim.close()
@@ -402,13 +402,13 @@ def test_a_closed_universe_lets_no_coroutine_go_on(sim: SimLoop) -> None:
         sim.run_until(2)
 
 
-def test_the_current_host_is_that_of_the_process_whose_code_asks(sim: SimLoop) -> None:
+def test_current_host_is_that_of_the_calling_process(sim: SimLoop) -> None:
     hosts: list[Host] = []
 
     async def main() -> None:
         hosts.append(Host.current())
 
-    process = alone(sim, main)
+    process = start_process(sim, main)
     sim.run_until(1)
     assert hosts == [process.host]
     assert process.host.pid == process.number

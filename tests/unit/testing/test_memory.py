@@ -1,4 +1,4 @@
-"""A universe that is over leaves nothing in memory, though its processes died without stopping their parts."""
+"""A finished simulation is freed, even though its processes ended without stopping their parts."""
 
 import gc
 import weakref
@@ -7,7 +7,7 @@ from lockstep.client import ConsumeOrderlyStatus, PushConsumer
 from lockstep.testing import TestCluster, simulate
 
 
-def test_a_consumer_that_was_killed_is_freed_when_the_next_client_starts() -> None:
+def test_killed_consumer_is_garbage_collected_when_the_next_client_starts() -> None:
     consumers: list[weakref.ref[PushConsumer]] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""The effects of the simulated network on bytes, connections and callers."""
+"""The simulated network: bytes, connections, faults, errors of callers."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ async def forever() -> None:
 
 @dataclass(eq=False)
 class Side(asyncio.Protocol):
-    """One end: the bytes it received, and how it ended."""
+    """One end of a connection. It records the bytes received and the end."""
 
     received: bytearray = field(default_factory=bytearray)
     at: list[float] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Pair:
 
 
 def dial(sim: SimLoop, address: str = SERVER, port: int = PORT, machine: str = CLIENT) -> list[object]:
-    """Dials once; the error and how long it took, when that is over."""
+    """Connect once. Return a list that gets the result and the duration (s)."""
     outcome: list[object] = []
 
     async def main() -> None:
@@ -117,7 +117,7 @@ def dial(sim: SimLoop, address: str = SERVER, port: int = PORT, machine: str = C
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1000), writes=st.lists(st.binary(min_size=1, max_size=300), max_size=20), late=st.floats(0, 1))
-def test_a_stream_arrives_whole_and_in_order_however_it_is_cut(seed: int, writes: list[bytes], late: float) -> None:
+def test_stream_arrives_complete_and_in_order_in_any_segmentation(seed: int, writes: list[bytes], late: float) -> None:
     sim = SimLoop(seed)
     pair = Pair(sim)
     sim.network.chop, sim.network.late_chance = 0.7, late
@@ -129,7 +129,7 @@ def test_a_stream_arrives_whole_and_in_order_however_it_is_cut(seed: int, writes
     sim.close()
 
 
-def test_a_segment_takes_the_latency_and_a_part_of_the_jitter(sim: SimLoop) -> None:
+def test_segment_is_delayed_by_the_latency_and_part_of_the_jitter(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.network.latency_s, sim.network.jitter_s, sim.network.late_chance = 0.1, 0.2, 0
     began = sim.now
@@ -138,7 +138,7 @@ def test_a_segment_takes_the_latency_and_a_part_of_the_jitter(sim: SimLoop) -> N
     assert 0.1 <= pair.server.at[0] - began <= 0.3
 
 
-def test_a_late_segment_holds_up_those_behind_it(sim: SimLoop) -> None:
+def test_late_segment_delays_later_ones(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.network.late_chance = 1
     began = sim.now
@@ -150,7 +150,7 @@ def test_a_late_segment_holds_up_those_behind_it(sim: SimLoop) -> None:
     assert pair.server.at[0] - began >= 0.2
 
 
-def test_a_slow_link_is_slow_one_way(sim: SimLoop) -> None:
+def test_slow_link_delays_one_direction(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.network.slow[CLIENT, SERVER] = 100.0
     began = sim.now
@@ -161,7 +161,7 @@ def test_a_slow_link_is_slow_one_way(sim: SimLoop) -> None:
     assert pair.server.at[0] - began > 1
 
 
-def test_a_close_sends_what_is_unsent_first(sim: SimLoop) -> None:
+def test_close_sends_unsent_bytes_first(sim: SimLoop) -> None:
     pair = Pair(sim)
     pair.client_writes(b"x" * 3_000_000)
     assert pair.client.transport is not None
@@ -173,7 +173,7 @@ def test_a_close_sends_what_is_unsent_first(sim: SimLoop) -> None:
     assert not sim.network.connections
 
 
-def test_who_does_not_read_stops_the_writer(sim: SimLoop) -> None:
+def test_peer_that_does_not_read_pauses_the_writer(sim: SimLoop) -> None:
     pair = Pair(sim, server_reads=False)
     pair.client_writes(b"x" * SOCKET_BYTES)
     assert pair.client.paused == 0
@@ -188,7 +188,7 @@ def test_who_does_not_read_stops_the_writer(sim: SimLoop) -> None:
     assert len(pair.server.received) == SOCKET_BYTES + 70_000
 
 
-def test_a_protocol_that_raises_loses_its_connection() -> None:
+def test_protocol_that_raises_loses_its_connection() -> None:
     sim = SimLoop(1)
     sim.set_exception_handler(lambda loop, context: None)
     pair = Pair(sim)
@@ -203,7 +203,7 @@ def test_a_protocol_that_raises_loses_its_connection() -> None:
 # ------------------------------------------------------------------------------------------------------------------- faults
 
 
-def test_a_block_holds_one_way_and_what_waited_arrives_after_it(sim: SimLoop) -> None:
+def test_block_holds_one_direction_and_held_bytes_arrive_after_it(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.network.block(CLIENT, SERVER)
     pair.client_writes(b"up")
@@ -216,14 +216,14 @@ def test_a_block_holds_one_way_and_what_waited_arrives_after_it(sim: SimLoop) ->
     assert pair.server.received == b"up and more"
 
 
-def test_heal_ends_the_blocks_that_it_names(sim: SimLoop) -> None:
+def test_heal_ends_the_given_blocks(sim: SimLoop) -> None:
     sim.network.partition([CLIENT], [SERVER, "10.0.0.12"])
     sim.network.heal([(CLIENT, SERVER)])
     assert sim.network.blocked == ((SERVER, CLIENT), (CLIENT, "10.0.0.12"), ("10.0.0.12", CLIENT))
 
 
 @pytest.mark.parametrize(("lasts_s", "given_up"), [(890, False), (910, True)])
-def test_bytes_that_never_get_through_are_given_up(sim: SimLoop, lasts_s: float, given_up: bool) -> None:
+def test_undeliverable_bytes_time_out_the_connection(sim: SimLoop, lasts_s: float, given_up: bool) -> None:
     pair = Pair(sim)
     sim.network.block(CLIENT, SERVER)
     pair.client_writes(b"x")
@@ -240,7 +240,7 @@ def test_bytes_that_never_get_through_are_given_up(sim: SimLoop, lasts_s: float,
         assert pair.client.ends == 0
 
 
-def test_patience_begins_again_with_each_block(sim: SimLoop) -> None:
+def test_timeout_of_undeliverable_bytes_restarts_with_each_block(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.network.block(CLIENT, SERVER)
     pair.client_writes(b"x")
@@ -255,7 +255,7 @@ def test_patience_begins_again_with_each_block(sim: SimLoop) -> None:
     assert pair.client.ends == 1
 
 
-def test_a_reset_lets_some_bytes_through_and_tells_both() -> None:
+def test_reset_delivers_some_bytes_and_both_ends_get_an_error() -> None:
     lengths = set()
     for seed in range(30):
         sim = SimLoop(seed)
@@ -273,7 +273,7 @@ def test_a_reset_lets_some_bytes_through_and_tells_both() -> None:
     assert len(lengths) > 4
 
 
-def test_a_reset_is_not_heard_through_a_block(sim: SimLoop) -> None:
+def test_reset_does_not_pass_a_block(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.network.block(CLIENT, SERVER)
     assert pair.client.transport is not None
@@ -285,7 +285,7 @@ def test_a_reset_is_not_heard_through_a_block(sim: SimLoop) -> None:
     assert pair.server.ends == 1
 
 
-def test_into_a_silent_connection_both_ends_send_in_vain(sim: SimLoop) -> None:
+def test_silent_connection_drops_bytes_in_both_directions(sim: SimLoop) -> None:
     pair = Pair(sim)
     [connection] = sim.network.between(CLIENT)
     sim.network.silence(connection)
@@ -297,7 +297,7 @@ def test_into_a_silent_connection_both_ends_send_in_vain(sim: SimLoop) -> None:
     assert (pair.client.ends, pair.server.ends) == (1, 1)
 
 
-def test_the_kernel_of_a_killed_process_closes_or_resets_its_connections() -> None:
+def test_connections_of_a_killed_process_are_closed_or_reset() -> None:
     ends = set()
     for seed in range(30):
         sim = SimLoop(seed)
@@ -312,7 +312,7 @@ def test_the_kernel_of_a_killed_process_closes_or_resets_its_connections() -> No
     assert {(type(None), True), (ConnectionResetError, False)} <= ends
 
 
-def test_a_power_cut_leaves_the_other_end_open_until_it_sends_to_a_machine_that_is_back(sim: SimLoop) -> None:
+def test_peer_of_a_power_cut_stays_open_until_it_sends_to_the_restarted_machine(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.kill(sim.machine(SERVER), power=True)
     pair.run(100)
@@ -326,7 +326,7 @@ def test_a_power_cut_leaves_the_other_end_open_until_it_sends_to_a_machine_that_
     assert pair.server.received == b""
 
 
-def test_what_was_in_flight_at_a_power_cut_is_given_up_in_the_end(sim: SimLoop) -> None:
+def test_bytes_in_flight_at_a_power_cut_time_out(sim: SimLoop) -> None:
     pair = Pair(sim)
     pair.client_writes(b"in flight")
     sim.kill(sim.machine(SERVER), power=True)
@@ -336,7 +336,7 @@ def test_what_was_in_flight_at_a_power_cut_is_given_up_in_the_end(sim: SimLoop) 
     assert pair.client.ends == 1
 
 
-def test_of_what_a_kernel_had_taken_at_a_power_cut_nobody_is_told_anything(sim: SimLoop) -> None:
+def test_bytes_accepted_by_the_kernel_before_a_power_cut_cause_no_error(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.pause(sim.machine(SERVER))
     pair.client_writes(b"in the queue")
@@ -349,7 +349,7 @@ def test_of_what_a_kernel_had_taken_at_a_power_cut_nobody_is_told_anything(sim: 
     assert pair.client.ends == 1
 
 
-def test_an_idle_end_of_a_power_cut_is_told_when_it_sends_to_the_restarted_machine(sim: SimLoop) -> None:
+def test_idle_peer_of_a_power_cut_gets_an_error_when_it_sends_to_the_restarted_machine(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.kill(sim.machine(SERVER), power=True)
     sim.start(sim.machine(SERVER), forever)
@@ -360,7 +360,7 @@ def test_an_idle_end_of_a_power_cut_is_told_when_it_sends_to_the_restarted_machi
     assert pair.client.ends == 1
 
 
-def test_a_paused_process_takes_bytes_and_connections_and_handles_them_later(sim: SimLoop) -> None:
+def test_paused_process_accepts_bytes_and_connections_and_handles_them_later(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.pause(sim.machine(SERVER))
     pair.client_writes(b"x")
@@ -373,17 +373,17 @@ def test_a_paused_process_takes_bytes_and_connections_and_handles_them_later(sim
     assert pair.server.received == b"x"
 
 
-# ------------------------------------------------------------------------------------------------------------------ dialling
+# ------------------------------------------------------------------------------------------------------------------ connecting
 
 
-def test_a_port_without_a_listener_refuses_at_once(sim: SimLoop) -> None:
+def test_port_without_a_listener_refuses_connections(sim: SimLoop) -> None:
     sim.machine(SERVER)
     outcome = dial(sim)
     sim.run_until(1)
     assert outcome[0] == errno.ECONNREFUSED
 
 
-def test_a_port_that_is_taken_but_not_served_refuses(sim: SimLoop) -> None:
+def test_bound_port_that_is_not_served_refuses_connections(sim: SimLoop) -> None:
     async def main() -> None:
         await sim.create_server(Side, SERVER, PORT, start_serving=False)
         await forever()
@@ -403,7 +403,7 @@ UNREACHABLE: dict[str, Break] = {
 
 
 @pytest.mark.parametrize("why", UNREACHABLE)
-def test_a_machine_that_can_not_be_reached_answers_nothing(sim: SimLoop, why: str) -> None:
+def test_connect_to_an_unreachable_machine_times_out(sim: SimLoop, why: str) -> None:
     Pair(sim)
     sim.kill(sim.machine(CLIENT))
     UNREACHABLE[why](sim)
@@ -425,7 +425,7 @@ async def bind_elsewhere(sim: SimLoop) -> None:
 
 
 @pytest.mark.parametrize(("bind", "number"), [(bind_twice, errno.EADDRINUSE), (bind_elsewhere, errno.EADDRNOTAVAIL)])
-def test_a_port_that_can_not_be_had(sim: SimLoop, bind: Callable[[SimLoop], Awaitable[None]], number: int) -> None:
+def test_bind_to_a_used_port_or_foreign_address_raises(sim: SimLoop, bind: Callable[[SimLoop], Awaitable[None]], number: int) -> None:
     async def main() -> int | None:
         with pytest.raises(OSError) as caught:  # noqa: PT011
             await bind(sim)
@@ -436,14 +436,14 @@ def test_a_port_that_can_not_be_had(sim: SimLoop, bind: Callable[[SimLoop], Awai
     assert process.main.result() == number
 
 
-def test_a_port_is_free_again_when_its_process_is_gone(sim: SimLoop) -> None:
+def test_port_is_free_after_its_process_was_killed(sim: SimLoop) -> None:
     Pair(sim)
     sim.kill(sim.machine(SERVER))
     sim.kill(sim.machine(CLIENT))
     Pair(sim)
 
 
-def test_port_0_is_any_free_port(sim: SimLoop) -> None:
+def test_port_0_selects_a_free_port(sim: SimLoop) -> None:
     async def main() -> list[int]:
         servers = [await sim.create_server(Side, "0.0.0.0", 0) for _ in range(2)]
         return [server.sockets[0].getsockname()[1] for server in servers]
@@ -454,7 +454,7 @@ def test_port_0_is_any_free_port(sim: SimLoop) -> None:
     assert first != second
 
 
-def test_a_machine_has_only_so_many_sockets(sim: SimLoop) -> None:
+def test_machine_has_a_socket_limit(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.machine(SERVER).sockets_max = 1
     waiting = dial(sim, machine="10.0.1.2")
@@ -511,7 +511,7 @@ class Recorder:
         self.told.append(("cut", connection))
 
 
-def test_the_tap_is_told_everything_in_order(sim: SimLoop) -> None:
+def test_observer_gets_every_network_event_in_order(sim: SimLoop) -> None:
     tap = Recorder()
     sim.network.observer = tap
     sim.network.chop = 0
@@ -532,7 +532,7 @@ def test_the_tap_is_told_everything_in_order(sim: SimLoop) -> None:
     ]
 
 
-def test_the_tap_knows_how_much_of_a_cut_stream_arrived() -> None:
+def test_observer_gets_the_delivered_byte_count_of_a_reset_stream() -> None:
     for seed in range(20):
         sim = SimLoop(seed)
         tap = sim.network.observer = Recorder()

@@ -1,4 +1,4 @@
-"""The order checker: each law can fail, and no lawful run fails any."""
+"""The order checker finds violations of each law, and none in a lawful run."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def sent(name: str, at: int, *, key: str | None = "k", fate: Fate = Fate.ACKED, 
 
 
 def sends(count: int) -> list[Send]:
-    """1 … count, each sent after the last one was acknowledged."""
+    """Return messages 1 … count, each sent after the previous one was acknowledged."""
     return [sent(str(number), number) for number in range(1, count + 1)]
 
 
@@ -42,7 +42,7 @@ def laws(sends: list[Send], handlings: list[Handling], max_repeats: int = 10) ->
 
 
 @pytest.mark.parametrize("story", ["1 2 3", "1 2 1 2 3", "1 2 3 2 3", "1 2 3 1 2 1 2 3", "1 1 1 2 3", "1@1 2@1 2@2 3@2", "1@1 2@1 3@1 3@1"])
-def test_what_hand_overs_and_retries_repeat_is_in_order(story: str) -> None:
+def test_repetitions_by_handovers_and_retries_are_in_order(story: str) -> None:
     assert laws(sends(3), work(story)) == []
 
 
@@ -60,30 +60,30 @@ def test_what_hand_overs_and_retries_repeat_is_in_order(story: str) -> None:
         ("1 2 3 4", ["stranger"]),
     ],
 )
-def test_what_is_wrong_has_its_law(story: str, broken: list[str]) -> None:
+def test_each_violation_is_attributed_to_its_law(story: str, broken: list[str]) -> None:
     assert laws(sends(3), work(story)) == broken
 
 
-def test_repeats_are_counted_for_each_message() -> None:
+def test_repeats_are_counted_per_message() -> None:
     assert laws(sends(2), work("1 2 1 2 1 2"), max_repeats=2) == []
     assert laws(sends(2), work("1 2 1 2 1 2"), max_repeats=1) == ["repeats"]
     assert laws(sends(2), work("1 2"), max_repeats=0) == []
     assert laws(sends(2), work("1 1 2"), max_repeats=0) == ["repeats"]
 
 
-def test_sends_that_overlap_have_no_order_of_their_own() -> None:
+def test_overlapping_sends_are_not_ordered() -> None:
     both = [sent("2", 1, took=50), sent("1", 2, took=5)]
     assert laws(both, work("1 2")) == []
     one_after_the_other = [sent("2", 1, took=5), sent("1", 2, took=5)]
     assert laws(one_after_the_other, work("1 2")) == ["acked"], "the broker stored them the wrong way round"
 
 
-def test_other_keys_and_no_key_have_no_order_among_them() -> None:
+def test_messages_of_different_keys_or_without_key_are_not_ordered() -> None:
     assert laws([sent("1", 1, key="a"), sent("2", 2, key="b")], work("2 1")) == []
     assert laws([sent("1", 1, key=None), sent("2", 2, key=None)], work("2 1", key=None)) == []
 
 
-def test_only_what_was_acknowledged_and_asked_for_can_be_lost() -> None:
+def test_only_acknowledged_and_selected_messages_can_be_lost() -> None:
     told = [sent("1", 1), sent("2", 2, fate=Fate.UNKNOWN), sent("3", 3, fate=Fate.NOT_STORED), sent("4", 4, expected=False)]
     assert laws(told, work("1")) == []
     assert laws(told, work("1 2")) == [], "what was written may be there"
@@ -91,25 +91,25 @@ def test_only_what_was_acknowledged_and_asked_for_can_be_lost() -> None:
     assert laws([*told, sent("5", 5)], work("1")) == ["lost"]
 
 
-def test_an_unknown_send_explains_one_message() -> None:
+def test_send_of_unknown_outcome_accounts_for_one_message() -> None:
     one = [sent("1", 1), sent("2", 2, fate=Fate.UNKNOWN)]
     twice = [*work("1 2"), Handling(2000, 2000.0, "", None, "another id", "t", "k", "b:0", 3, b"2")]
     assert laws(one, twice) == ["stranger"]
 
 
-def test_fences_compare_within_one_queue() -> None:
+def test_fencing_tokens_are_compared_within_one_queue() -> None:
     elsewhere = Handling(2000, 2000.0, "", 1, "3", "t", "k", "c:0", 3, b"3")
     assert laws(sends(3), [*work("1@7 2@7"), elsewhere]) == []
 
 
-def test_each_law_tells_only_its_first_faults() -> None:
+def test_each_law_reports_a_limited_number_of_violations() -> None:
     found = judge(sends(100), [], max_repeats=0)
     assert [broken.law for broken in found] == ["lost"] * FAULTS_MAX
 
 
 @examples(100)
 @given(count=st.integers(1, 8), data=st.data())
-def test_whatever_owners_come_and_go_their_work_is_lawful_and_a_hole_in_it_is_not(count: int, data: st.DataObject) -> None:
+def test_any_sequence_of_owners_is_lawful_and_a_missing_message_is_not(count: int, data: st.DataObject) -> None:
     order: list[int] = []
     done = 0
     while done < count:
@@ -138,7 +138,7 @@ def program(cluster: TestCluster, listener: Callable[..., object]) -> Callable[[
     return main
 
 
-async def test_a_handler_that_works_passes_a_crash_of_its_process_and_of_a_broker(lockstep_cluster: TestCluster) -> None:
+async def test_correct_handler_passes_across_worker_and_broker_crashes(lockstep_cluster: TestCluster) -> None:
     cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster)
     await cluster.create_topic("orders")
 
@@ -164,7 +164,7 @@ async def test_a_handler_that_works_passes_a_crash_of_its_process_and_of_a_broke
     assert checker.handled_count >= 100
 
 
-async def test_a_plain_listener_is_watched_too_and_a_failed_call_has_handled_nothing(lockstep_cluster: TestCluster) -> None:
+async def test_synchronous_listener_is_watched_and_failed_calls_handle_no_message(lockstep_cluster: TestCluster) -> None:
     cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster)
     await cluster.create_topic("orders")
     calls = []
@@ -183,7 +183,7 @@ async def test_a_plain_listener_is_watched_too_and_a_failed_call_has_handled_not
     assert (checker.handled_count, checker.repeat_count) == (1, 0)
 
 
-async def test_a_send_that_failed_need_not_be_handled(lockstep_cluster: TestCluster) -> None:
+async def test_failed_send_need_not_be_handled(lockstep_cluster: TestCluster) -> None:
     cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster, topic="orders", expression="paid")
     await cluster.create_topic("orders", queues=1)
     async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
@@ -199,7 +199,7 @@ async def test_a_send_that_failed_need_not_be_handled(lockstep_cluster: TestClus
     checker.verify()
 
 
-async def test_the_verdict_tells_keys_hand_overs_and_the_seed(lockstep_cluster: TestCluster) -> None:
+async def test_order_violation_text_has_keys_handovers_and_the_seed(lockstep_cluster: TestCluster) -> None:
     cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster)
     await cluster.create_topic("orders")
     with pytest.raises(OrderViolationError, match="no send was acknowledged"):

@@ -1,4 +1,4 @@
-"""The plugin in projects of users, each run by its own pytest, with no configuration but the project's."""
+"""The plugin in users' projects: each test runs its own pytest with only the project's configuration."""
 
 import asyncio
 import os
@@ -98,7 +98,7 @@ PASSED = [
     ],
     ids=["strict", "auto", "one loop for the session", "a hook of their own"],
 )
-def test_lockstep_tests_run_in_the_simulator_and_others_as_ever(tmp_path: Path, ini: str, conftest: str) -> None:
+def test_lockstep_tests_run_in_the_simulator_and_other_tests_unchanged(tmp_path: Path, ini: str, conftest: str) -> None:
     told = pytest_in(tmp_path, ini=ini, test=TESTS, conftest=conftest)
     assert outcomes(told) == PASSED, told
 
@@ -115,7 +115,7 @@ SEEDED = """
 """
 
 
-def test_seeds_come_from_the_command_line_the_marker_or_are_0(tmp_path: Path) -> None:
+def test_seeds_come_from_the_marker_or_default_to_0(tmp_path: Path) -> None:
     told = pytest_in(tmp_path, test=SEEDED)
     assert outcomes(told) == [
         "PASSED test_it.py::test_marked[seed-0]",
@@ -125,7 +125,7 @@ def test_seeds_come_from_the_command_line_the_marker_or_are_0(tmp_path: Path) ->
     ], told
 
 
-def test_a_failure_tells_its_seed_what_happened_and_the_command_that_does_it_again(tmp_path: Path) -> None:
+def test_failure_report_has_seed_events_and_the_command_to_reproduce_it(tmp_path: Path) -> None:
     told = pytest_in(tmp_path, "--lockstep-seeds", "3", "--lockstep-seed", "3", "-k", "unlucky", test=SEEDED)
     assert [line for line in outcomes(told) if not line.startswith("PASSED")] == ["FAILED test_it.py::test_unlucky[seed-5-b]"], told
     assert "5 passed" in told
@@ -136,7 +136,7 @@ def test_a_failure_tells_its_seed_what_happened_and_the_command_that_does_it_aga
     assert outcomes(again) == ["FAILED test_it.py::test_unlucky[b]"], again
 
 
-def test_wrong_use_of_the_plugin_is_reported(tmp_path: Path) -> None:
+def test_misuse_of_the_plugin_is_reported(tmp_path: Path) -> None:
     test = """
         def test_synchronous(lockstep_clock):
             pass
@@ -162,14 +162,14 @@ FAILING = """
 """
 
 
-def test_a_program_that_failed_fails_its_test_and_is_told_beside_the_tests_own_error(tmp_path: Path) -> None:
+def test_failed_program_fails_its_test_and_is_reported_with_the_tests_own_error(tmp_path: Path) -> None:
     told = pytest_in(tmp_path, test=FAILING)
     assert outcomes(told) == ["FAILED test_it.py::test_beside_its_own", "FAILED test_it.py::test_unnoticed"], told
     assert told.count("ZeroDivisionError: in the program") >= 2
     assert "AssertionError: its own" in told
 
 
-async def test_chaos_of_the_fixture_takes_what_chaos_takes(lockstep_cluster, lockstep_chaos) -> None:  # type: ignore[no-untyped-def]
+async def test_chaos_fixture_accepts_the_arguments_of_chaos(lockstep_cluster, lockstep_chaos) -> None:  # type: ignore[no-untyped-def]
     async with lockstep_chaos(3, every_seconds=0.1, faults=["kill_broker"]):
         await asyncio.sleep(5)
     assert any(each.text.startswith("kill broker") for each in lockstep_cluster.happenings)
@@ -186,11 +186,11 @@ async def test_chaos_of_the_fixture_takes_what_chaos_takes(lockstep_cluster, loc
         ("a.py::test_x", "a.py::test_x"),
     ],
 )
-def test_a_node_id_without_its_universe(nodeid: str, left: str) -> None:
+def test_seed_is_removed_from_a_node_id(nodeid: str, left: str) -> None:
     assert _without_seed(nodeid, 1) == left
 
 
-def test_the_plugin_costs_nothing_where_it_is_not_used() -> None:
+def test_unused_plugin_imports_only_light_modules() -> None:
     code = (
         "import sys, lockstep.testing.plugin, lockstep.testing.fixtures; print(sorted(n for n in sys.modules if n.startswith('lockstep')))"
     )

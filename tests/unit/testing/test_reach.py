@@ -1,4 +1,4 @@
-"""A place counts as reached by the effect of a fault, not by the fault."""
+"""A reach counter counts the effect of a fault, not the fault."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ def log() -> LogRecorder:
 
 
 @pytest.mark.parametrize(("machine", "count"), [("B", 1), ("C", 0)])
-def test_a_snapshot_is_ignored_when_its_broker_opens_all_the_same(log: LogRecorder, machine: str, count: int) -> None:
+def test_snapshot_ignored_is_reached_only_if_its_broker_opens(log: LogRecorder, machine: str, count: int) -> None:
     story = Story().add(Fault, 1, ("B", 0), kind="disk rot", target="B")
     assert REACH["snapshot ignored"](story.history(), log) == 0
     story.add(BrokerOpened, 2, (machine, 2), term=101).add(BrokerOpened, 3, (machine, 3), term=102)
     assert REACH["snapshot ignored"](story.history(), log) == count
 
 
-def test_a_power_cut_alone_gives_up_no_connection_and_leaves_no_hole(log: LogRecorder) -> None:
+def test_power_cut_alone_does_not_reach_a_lost_connection_or_a_log_hole(log: LogRecorder) -> None:
     story = Story().add(Fault, 1, ("B", 0), kind="power", target="B")
     names = ("half-open connection given up", "unsynced hole in a log, good records behind it")
     assert [REACH[name](story.history(), log) for name in names] == [0, 0]
@@ -42,7 +42,7 @@ def test_a_power_cut_alone_gives_up_no_connection_and_leaves_no_hole(log: LogRec
         ("stop", "member stopped in order, goes on behind"),
     ],
 )
-def test_a_member_goes_on_when_its_next_process_does_behind_the_first_message(log: LogRecorder, how: str, name: str) -> None:
+def test_member_resumption_is_reached_when_its_next_process_starts_after_the_first_message(log: LogRecorder, how: str, name: str) -> None:
     story = MemberStory().joined(1).called(2, 2.1, 0)
     story = story.stopped(3) if how == "stop" else story.killed(3, how=how)
     assert REACH[name](story.history(), log) == 0
@@ -52,7 +52,7 @@ def test_a_member_goes_on_when_its_next_process_does_behind_the_first_message(lo
     assert [REACH[other](story.history(), log) for other in others] == [0] * len(others)
 
 
-def test_a_repeat_is_what_another_process_of_the_machine_has_handled(log: LogRecorder) -> None:
+def test_repetition_is_reached_for_a_message_handled_by_an_earlier_process(log: LogRecorder) -> None:
     name = "member repeats what it had handled"
     story = MemberStory().joined(1).called(2, 2.1, 0).called(2.2, None, 1).killed(3).joined(4, 0, AGAIN)
     assert REACH[name](story.called(5, 6, 1, where=AGAIN).history(), log) == 0
@@ -60,12 +60,12 @@ def test_a_repeat_is_what_another_process_of_the_machine_has_handled(log: LogRec
 
 
 @pytest.mark.parametrize(("expression", "count"), [("A", 2), ("*", 0)])
-def test_tags_leave_out_what_polls_go_over_but_for_a_seek(log: LogRecorder, expression: str, count: int) -> None:
+def test_messages_skipped_by_polls_count_as_filtered_except_after_a_seek(log: LogRecorder, expression: str, count: int) -> None:
     story = ReaderStory().reader(expression=expression).given(1).polled(2, 0).polled(2.1, 2).polled(2.2, 4, 5).sought(3, 9).polled(4, 9)
     assert REACH["pull: left out by tags"](story.history(), log) == count
 
 
-def test_a_gap_of_a_pull_group_is_not_a_listeners(log: LogRecorder) -> None:
+def test_gap_of_a_pull_group_is_counted_as_a_pull_gap(log: LogRecorder) -> None:
     story = ReaderStory().reader().add(QueueGapSeen, 1, C1, queue=R, first=0, end=2).add(QueueGapSeen, 2, C1, queue=Q, first=0, end=2)
     assert [REACH[name](story.history(), log) for name in ("pull: gap told", "gap told")] == [1, 2]
 
@@ -74,14 +74,14 @@ def test_a_gap_of_a_pull_group_is_not_a_listeners(log: LogRecorder) -> None:
     ({"each": True}, "pull: read by async for"),
     ({"where": "LAST_OFFSET"}, "pull: queue of a group that began late"),
 ])  # fmt: skip
-def test_a_reader_counts_by_what_it_is(log: LogRecorder, policy: dict[str, Any], name: str) -> None:
+def test_pull_reach_depends_on_the_kind_of_reader(log: LogRecorder, policy: dict[str, Any], name: str) -> None:
     for facts, count in ((policy, 1), ({}, 0)):
         story = ReaderStory()
         story.add(ReaderStarted, 0.5, C1, reader=1, group="readers", by_hand=False, auto=False, **facts)
         assert REACH[name](story.given(1).polled(2, 0).history(), log) == count
 
 
-def test_a_session_that_comes_back_uses_the_grace_once_at_each_broker(log: LogRecorder) -> None:
+def test_grace_is_reached_once_per_session_and_broker(log: LogRecorder) -> None:
     name = "grace used: renewed on a new connection"
     story = Story().granted(1, 1).add(SessionBound, 2, C1, number=2).granted(2.1, 1, renewal=True).granted(3, 1, renewal=True)
     assert REACH[name](story.history(), log) == 1
@@ -90,12 +90,12 @@ def test_a_session_that_comes_back_uses_the_grace_once_at_each_broker(log: LogRe
 
 
 @pytest.mark.parametrize(("offset", "count"), [(1, 0), (2, 1)])
-def test_a_late_result_is_one_that_no_answer_had_confirmed(log: LogRecorder, offset: int, count: int) -> None:
+def test_late_result_is_reached_only_if_it_was_unconfirmed(log: LogRecorder, offset: int, count: int) -> None:
     story = Story().granted(1, 1).committed(2, 1, 1).committed(5, 1, offset, by="LOCK")
     assert REACH["result offered late and accepted"](story.history(), log) == count
 
 
-def test_who_leaves_and_comes_again_drains_as_before(log: LogRecorder) -> None:
+def test_leave_before_drain_is_reached_once_per_leave(log: LogRecorder) -> None:
     story = Story().granted(1, 1).add(LeaveSent, 2, C1).committed(2.1, 1, 1, released=True)
     assert REACH["leave before drain"](story.history(), log) == 1
     story.add(ConsumerStarted, 3, C1).granted(4, 2).committed(5, 2, 1, released=True)

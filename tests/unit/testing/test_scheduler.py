@@ -1,4 +1,4 @@
-"""Virtual time and turns: what runs, when, and in which order."""
+"""The scheduler: virtual time, turns and their order."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ async def forever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def test_time_jumps_to_the_next_timer(sim: SimLoop) -> None:
+def test_time_advances_to_the_next_timer(sim: SimLoop) -> None:
     async def main() -> list[float]:
         seen = [sim.now]
         await asyncio.sleep(3600)
@@ -31,7 +31,7 @@ def test_callbacks_of_one_process_run_first_in_first_out(sim: SimLoop) -> None:
     assert seen == list(range(10))
 
 
-def test_timers_that_are_due_at_once_run_in_the_order_in_which_they_were_set(sim: SimLoop) -> None:
+def test_timers_due_at_the_same_time_run_in_the_order_of_creation(sim: SimLoop) -> None:
     seen: list[int] = []
     for number in range(10):
         sim.call_at(1.0, seen.append, number)
@@ -39,7 +39,7 @@ def test_timers_that_are_due_at_once_run_in_the_order_in_which_they_were_set(sim
     assert seen == list(range(10))
 
 
-def who_runs(seed: int) -> str:
+def process_order(seed: int) -> str:
     loop = SimLoop(seed)
     seen: list[str] = []
 
@@ -58,15 +58,15 @@ def who_runs(seed: int) -> str:
     return "".join(seen)
 
 
-def test_which_process_runs_next_is_drawn_and_the_same_seed_draws_the_same() -> None:
-    orders = [who_runs(seed) for seed in range(20)]
-    assert orders == [who_runs(seed) for seed in range(20)]
+def test_process_order_is_random_and_depends_only_on_the_seed() -> None:
+    orders = [process_order(seed) for seed in range(20)]
+    assert orders == [process_order(seed) for seed in range(20)]
     assert {order[0] for order in orders} == {"a", "b", "c"}
     assert len(set(orders)) > 10
 
 
 @given(rate=st.floats(0.9, 1.1), delay=st.floats(0.0001, 5000), seed=st.integers(0, 50))
-def test_a_timer_of_a_drifting_machine_fires_when_its_own_clock_says_so(rate: float, delay: float, seed: int) -> None:
+def test_timer_of_a_drifting_machine_fires_by_its_own_clock(rate: float, delay: float, seed: int) -> None:
     loop = SimLoop(seed)
     machine = loop.machine("10.0.0.11")
     machine.rate = rate
@@ -85,7 +85,7 @@ def test_a_timer_of_a_drifting_machine_fires_when_its_own_clock_says_so(rate: fl
 
 
 @pytest.mark.parametrize(("rate", "woke"), [(2.0, 55.0), (0.5, 190.0)])
-def test_a_clock_that_changes_its_rate_moves_the_timers_that_are_set(sim: SimLoop, rate: float, woke: float) -> None:
+def test_change_of_a_clocks_rate_moves_its_pending_timers(sim: SimLoop, rate: float, woke: float) -> None:
     machine = sim.machine("10.0.0.11")
     seen: list[float] = []
 
@@ -101,7 +101,7 @@ def test_a_clock_that_changes_its_rate_moves_the_timers_that_are_set(sim: SimLoo
 
 
 @pytest.mark.parametrize(("at", "ran"), [(4.999, True), (5.0, True), (5.001, False)])
-def test_run_until_runs_what_is_due_then_and_nothing_later(sim: SimLoop, at: float, ran: bool) -> None:
+def test_run_until_runs_events_due_by_then_and_none_later(sim: SimLoop, at: float, ran: bool) -> None:
     seen: list[float] = []
     sim.at(at, seen.append, at)
     sim.run_until(5.0)
@@ -109,13 +109,13 @@ def test_run_until_runs_what_is_due_then_and_nothing_later(sim: SimLoop, at: flo
     assert sim.now == 5.0
 
 
-def test_run_until_does_not_go_back(sim: SimLoop) -> None:
+def test_run_until_a_past_time_raises(sim: SimLoop) -> None:
     sim.run_until(5)
     with pytest.raises(ValueError, match="in the past"):
         sim.run_until(4)
 
 
-def test_a_paused_process_is_suspended_and_goes_on_where_it_was(sim: SimLoop) -> None:
+def test_paused_process_is_suspended_and_continues_on_resume(sim: SimLoop) -> None:
     machine = sim.machine("10.0.0.11")
     seen: list[float] = []
 
@@ -155,11 +155,11 @@ def order_after_pause(seed: int) -> str:
     return " ".join(seen)
 
 
-def test_after_a_pause_timers_run_before_or_behind_what_came_in() -> None:
+def test_timers_and_arrivals_after_a_pause_run_in_either_order() -> None:
     assert {order_after_pause(seed) for seed in range(20)} == {"timer arrival", "arrival timer"}
 
 
-def test_a_universe_in_which_nothing_can_happen_any_more_says_who_waits(sim: SimLoop) -> None:
+def test_deadlock_error_lists_the_waiting_tasks(sim: SimLoop) -> None:
     sim.start(sim.machine("10.0.0.11"), forever)
 
     async def body() -> None:
@@ -175,7 +175,7 @@ def test_a_universe_in_which_nothing_can_happen_any_more_says_who_waits(sim: Sim
     assert "in wait" in text
 
 
-def test_a_wait_that_outlasts_the_limit_is_reported(sim: SimLoop) -> None:
+def test_wait_beyond_the_time_limit_raises(sim: SimLoop) -> None:
     async def ticking() -> None:
         while True:  # noqa: ASYNC110
             await asyncio.sleep(1)
@@ -187,7 +187,7 @@ def test_a_wait_that_outlasts_the_limit_is_reported(sim: SimLoop) -> None:
     assert 59 <= sim.now <= 60
 
 
-def test_a_loop_that_never_waits_is_reported(sim: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_that_never_waits_raises(sim: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "TURNS_MAX", 1000)
 
     async def spin() -> None:
@@ -198,13 +198,13 @@ def test_a_loop_that_never_waits_is_reported(sim: SimLoop, monkeypatch: pytest.M
         sim.run_until_complete(spin())
 
 
-def test_cancelled_timers_do_not_pile_up(sim: SimLoop) -> None:
+def test_cancelled_timers_do_not_accumulate(sim: SimLoop) -> None:
     for _ in range(5_000):
         sim.call_later(1000, print).cancel()
     assert len(sim._heap) < 1_000
 
 
-def test_cancelled_timers_do_not_move_time(sim: SimLoop) -> None:
+def test_cancelled_timers_do_not_advance_time(sim: SimLoop) -> None:
     sim.call_later(1000, print).cancel()
     with pytest.raises(SimulationStuckError):
         sim.run_until_complete(forever())

@@ -1,4 +1,4 @@
-"""The disk of a simulated machine: slow operations, who waits for them, the end at the n-th operation, the space in use."""
+"""The disk of a simulated machine: slow operations, a kill at the n-th operation, used space."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ def slow_machine(sim: SimLoop) -> SimFiles:
     return machine.disk
 
 
-def test_a_slow_operation_in_the_loop_holds_up_its_process_and_no_other(sim: SimLoop) -> None:
+def test_slow_operation_in_the_loop_blocks_only_its_process(sim: SimLoop) -> None:
     slow_machine(sim)
     seen: list[tuple[str, float]] = []
 
@@ -44,7 +44,7 @@ def test_a_slow_operation_in_the_loop_holds_up_its_process_and_no_other(sim: Sim
     assert at["next"] == at["timer"] == pytest.approx(SLOW_S)
 
 
-def test_a_job_of_many_operations_is_slow_for_as_long_as_the_disk_is(sim: SimLoop) -> None:
+def test_job_of_many_operations_is_slow_only_while_the_disk_is_slow(sim: SimLoop) -> None:
     disk = slow_machine(sim)
     disk.slow_until_s = 3 * SLOW_S
 
@@ -58,7 +58,7 @@ def test_a_job_of_many_operations_is_slow_for_as_long_as_the_disk_is(sim: SimLoo
     assert process.main.result() == pytest.approx(3 * SLOW_S)
 
 
-def test_a_slow_operation_in_a_thread_delays_only_the_answer(sim: SimLoop) -> None:
+def test_slow_operation_in_a_thread_delays_only_its_result(sim: SimLoop) -> None:
     slow_machine(sim)
     ticks: list[float] = []
 
@@ -74,7 +74,7 @@ def test_a_slow_operation_in_a_thread_delays_only_the_answer(sim: SimLoop) -> No
     assert ticks == [pytest.approx(1.0)]
 
 
-def test_the_machine_can_be_killed_at_the_nth_operation(sim: SimLoop) -> None:
+def test_machine_can_be_killed_at_the_nth_operation(sim: SimLoop) -> None:
     machine = sim.machine("10.0.0.11")
 
     async def main() -> None:
@@ -92,7 +92,7 @@ def test_the_machine_can_be_killed_at_the_nth_operation(sim: SimLoop) -> None:
     assert machine.disk.open("/file").pread(3, 0) == b"012"
 
 
-def test_what_a_process_still_does_in_the_callback_in_which_it_is_killed_reaches_no_disk(sim: SimLoop) -> None:
+def test_disk_rejects_operations_of_a_process_after_its_kill(sim: SimLoop) -> None:
     machine = sim.machine("10.0.0.11")
     refused: list[int | None] = []
 
@@ -109,7 +109,7 @@ def test_what_a_process_still_does_in_the_callback_in_which_it_is_killed_reaches
     assert not machine.disk.exists("/file")
 
 
-def test_files_of_a_dead_process_can_not_be_used(sim: SimLoop) -> None:
+def test_file_of_a_dead_process_raises_ebadf(sim: SimLoop) -> None:
     machine = sim.machine("10.0.0.11")
     file = machine.disk.open("/file", create=True)
     machine.disk.crash(power=False)
@@ -122,7 +122,7 @@ WRITES = st.lists(st.tuples(st.integers(0, 60), st.one_of(st.none(), st.binary(m
 
 
 @given(WRITES, st.booleans())
-def test_what_is_in_use_is_what_the_files_hold_without_the_zeros_at_their_ends(writes: list[tuple[int, bytes | None]], power: bool) -> None:
+def test_used_bytes_counts_file_contents_without_trailing_zeros(writes: list[tuple[int, bytes | None]], power: bool) -> None:
     files = SimFiles(1)
     file = files.open("/file", create=True)
     files.sync_directory("/")
@@ -137,8 +137,8 @@ def test_what_is_in_use_is_what_the_files_hold_without_the_zeros_at_their_ends(w
 
 
 @pytest.mark.parametrize(("writes", "holed"), [(1, False), (64, True)])
-def test_a_power_cut_tells_where_a_whole_write_follows_a_lost_one(writes: int, holed: bool) -> None:
-    """With 64 writes of one sector each, kept at random, that is almost certain; a single write has no earlier one."""
+def test_power_cut_records_files_in_which_a_kept_write_follows_a_lost_one(writes: int, holed: bool) -> None:
+    """With 64 writes of one sector, kept at random, this is almost certain. A single write has no earlier one."""
     disk = SimFiles(7)
     file = disk.open("/file", create=True)
     disk.sync_directory("/")
@@ -150,7 +150,7 @@ def test_a_power_cut_tells_where_a_whole_write_follows_a_lost_one(writes: int, h
     assert not disk.holed, "it tells of the last one"
 
 
-def test_what_watches_the_disk_is_told_of_each_operation_before_it_and_forgotten_by_a_crash() -> None:
+def test_disk_watch_is_called_before_each_operation_and_removed_by_a_crash() -> None:
     disk = SimFiles()
     told: list[tuple[str, str, bool]] = []
     disk.watch = lambda operation, path: told.append((operation, path, disk.exists(path)))

@@ -1,4 +1,4 @@
-"""Clocks, dice and threads of a simulated machine."""
+"""Clocks, random values and threads of a simulated machine."""
 
 import asyncio
 import io
@@ -18,7 +18,7 @@ async def forever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def test_monotonic_clocks_are_the_time_of_the_loop(sim: SimLoop) -> None:
+def test_monotonic_clocks_equal_the_time_of_the_loop(sim: SimLoop) -> None:
     async def main() -> tuple[float, int, int, int]:
         await asyncio.sleep(1.5)
         clock = Host.current().clock
@@ -31,7 +31,7 @@ def test_monotonic_clocks_are_the_time_of_the_loop(sim: SimLoop) -> None:
     assert us == int(at * 1_000_000)
 
 
-def test_a_timer_set_by_the_milliseconds_of_the_clock_is_not_early(sim: SimLoop) -> None:
+def test_timer_set_by_the_clocks_milliseconds_is_never_early(sim: SimLoop) -> None:
     async def main() -> list[int]:
         clock, early = Host.current().clock, []
         for wait_ms in range(1, 400):
@@ -47,7 +47,7 @@ def test_a_timer_set_by_the_milliseconds_of_the_clock_is_not_early(sim: SimLoop)
     assert max(process.main.result()) <= 0
 
 
-def test_the_wall_clock_jumps_and_the_monotonic_one_does_not(sim: SimLoop) -> None:
+def test_wall_clock_jump_does_not_change_the_monotonic_clock(sim: SimLoop) -> None:
     machine = sim.machine("10.0.0.11")
     clock = sim.start(machine, forever).host.clock
     before = clock.wall_ms(), clock.monotonic_ms()
@@ -56,11 +56,11 @@ def test_the_wall_clock_jumps_and_the_monotonic_one_does_not(sim: SimLoop) -> No
     assert clock.monotonic_ms() == before[1]
 
 
-def test_time_can_be_told_from_a_real_clock(sim: SimLoop) -> None:
+def test_simulated_wall_clock_differs_from_the_real_one(sim: SimLoop) -> None:
     assert abs(sim.world.host.clock.wall_ms() - time.time() * 1000) > 60_000
 
 
-def test_dice_follow_from_the_seed_the_machine_and_its_start() -> None:
+def test_random_values_depend_on_seed_machine_and_start() -> None:
     def tokens(seed: int) -> list[bytes]:
         loop = SimLoop(seed)
         names = ("10.0.0.11", "10.0.0.12", "10.0.0.11")
@@ -72,7 +72,7 @@ def test_dice_follow_from_the_seed_the_machine_and_its_start() -> None:
     assert len({*tokens(1), *tokens(2)}) == 6
 
 
-def test_a_plain_listener_runs_in_virtual_time_in_its_own_process(sim: SimLoop) -> None:
+def test_daemon_thread_runs_in_virtual_time_in_its_process(sim: SimLoop) -> None:
     async def main() -> None:
         answer: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         Host.current().threads.start_daemon(lambda: sim.call_soon_threadsafe(answer.set_result, sim.now) and None, "listener")
@@ -86,7 +86,7 @@ def test_a_plain_listener_runs_in_virtual_time_in_its_own_process(sim: SimLoop) 
     assert process.main.result() is None
 
 
-def test_a_job_of_a_killed_process_never_runs(sim: SimLoop) -> None:
+def test_job_of_a_killed_process_never_runs(sim: SimLoop) -> None:
     seen: list[str] = []
 
     async def main() -> None:
@@ -102,7 +102,7 @@ def test_a_job_of_a_killed_process_never_runs(sim: SimLoop) -> None:
     assert not seen
 
 
-def test_the_effect_of_a_job_comes_before_its_answer(sim: SimLoop) -> None:
+def test_effect_of_a_job_precedes_its_result(sim: SimLoop) -> None:
     effects: list[float] = []
 
     async def main() -> float:
@@ -116,7 +116,7 @@ def test_the_effect_of_a_job_comes_before_its_answer(sim: SimLoop) -> None:
     assert 0 < effects[0] < process.main.result() == pytest.approx(1.5, abs=0.5)
 
 
-def test_log_lines_bear_the_wall_time_of_the_machine_that_writes_them(sim: SimLoop, logging_as_it_was: None) -> None:
+def test_log_lines_have_the_wall_time_of_their_machine(sim: SimLoop, logging_as_it_was: None) -> None:
     stream = io.StringIO()
     configure("info", stream=stream)
 

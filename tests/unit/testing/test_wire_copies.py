@@ -1,4 +1,4 @@
-"""The recorder's part for the records that brokers create: send-backs, dead letters, delayed sends, starts of concurrent groups."""
+"""The recorder for send-backs, dead letters, delayed sends and starts of concurrent groups."""
 
 from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -26,7 +26,7 @@ def sent(properties: str) -> SendMessageHeader:
     return SendMessageHeader("shop", "orders", 1, properties=properties)
 
 
-def test_a_delayed_send_is_no_frame_of_its_queue() -> None:
+def test_delayed_send_is_recorded_as_delayed_and_not_as_a_frame() -> None:
     wire = Wire()
     opaque = wire.ask(RequestCode.SEND_MESSAGE, sent("TAGS\x01A\x02DELAY\x013\x02"), b"m0")
     wire.now = 1.5
@@ -37,14 +37,14 @@ def test_a_delayed_send_is_no_frame_of_its_queue() -> None:
     assert not wire.history.of(FrameWritten) + wire.history.of(FrameResponded)
 
 
-def test_a_plain_send_is_one() -> None:
+def test_plain_send_is_recorded_as_a_frame() -> None:
     wire = Wire()
     wire.response(wire.ask(RequestCode.SEND_MESSAGE, sent("TAGS\x01DELAY\x02"), b"m0"), 0, SendReply("id", 1, 17))
     assert not wire.history.of(DelayedSendWritten)
     assert [frame.bodies for frame in wire.history.of(FrameWritten)] == [(b"m0",)]
 
 
-def test_a_send_back_names_a_place_of_the_log_and_its_answer_the_request() -> None:
+def test_send_back_is_recorded_with_its_position_and_its_response_with_the_request() -> None:
     wire = Wire()
     one = wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(4_711, "mailing", -1, max_reconsume_times=2))
     other = wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(5_000, "mailing"))
@@ -57,7 +57,7 @@ def test_a_send_back_names_a_place_of_the_log_and_its_answer_the_request() -> No
     assert responses == [(second.request, ResponseCode.SYSTEM_ERROR, 9), (first.request, 0, 9)]
 
 
-def test_a_dead_letter_names_its_queue_epoch_and_offset() -> None:
+def test_dead_letter_is_recorded_with_queue_epoch_and_offset() -> None:
     wire = Wire()
     wire.response(wire.ask(RequestCode.DEAD_LETTER, DeadLetterHeader("mailing", "orders", 1, 5, 8, attempts=3, advance=False)))
     (asked,), (responded,) = wire.history.of(DeadLetterSent), wire.history.of(DeadLetterResponded)
@@ -66,7 +66,7 @@ def test_a_dead_letter_names_its_queue_epoch_and_offset() -> None:
     assert responded.request == asked.request
 
 
-def test_where_a_concurrent_member_begins_is_heard_and_a_classic_query_is_not() -> None:
+def test_start_offset_of_a_concurrent_member_is_recorded_and_a_classic_query_is_not() -> None:
     wire = Wire()
     wire.response(wire.heartbeat("mailing"))
     wire.response(wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("mailing", "orders", 1)), 0, ProgressReply(4))
@@ -78,7 +78,7 @@ def test_where_a_concurrent_member_begins_is_heard_and_a_classic_query_is_not() 
     assert (begins.session, begins.client, begins.request_t) == (SESSION, 9, 1.0)
 
 
-def test_an_answer_that_is_lost_is_told_by_its_name() -> None:
+def test_lost_response_is_recorded_by_name() -> None:
     wire = Wire()
     wire.response(wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(1, "mailing")))
     wire.response(wire.ask(RequestCode.SEND_MESSAGE, sent("DELAY\x011\x02"), b"m0"), 0, SendReply("id", 1, 17))

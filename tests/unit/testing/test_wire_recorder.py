@@ -61,7 +61,7 @@ class Clock:
         self._wire = wire
 
     def boot_ms(self) -> int:
-        """7 s after the universe's beginning."""
+        """Return the boot time, which is 7 s ahead of the simulation's time."""
         return round(self._wire.now * 1000) + 7_000
 
 
@@ -100,7 +100,7 @@ class Wire:
         return self._opaque
 
     def response(self, opaque: int, code: int = 0, header: object = None, body: bytes = b"", *, arrives: float | None = None) -> None:
-        """Written now, received `arrives` seconds later if at all."""
+        """Write a response now. If `arrives` is given, it is received that many seconds later."""
         fields = {} if header is None else to_plain(header)
         data = encode_frame(Command(code, opaque, RESPONSE_FLAG, fields=fields, body=body))
         self.recorder.sent(1, False, data)
@@ -138,7 +138,7 @@ GRANT = LockResult("billing", "orders", 0, LockVerdict.OK, epoch=17, offset=5, a
 NOT_YOURS = LockResult("billing", "orders", 1, LockVerdict.NOT_YOURS, epoch=11)
 
 
-def test_a_heartbeat_binds_a_session_when_its_answer_arrives() -> None:
+def test_session_bound_is_recorded_when_the_heartbeat_response_arrives() -> None:
     wire = Wire()
     opaque = wire.heartbeat("billing")
     wire.response(opaque)
@@ -148,14 +148,14 @@ def test_a_heartbeat_binds_a_session_when_its_answer_arrives() -> None:
     assert wire.told() == [SessionBound(2.0, "C", 9, "broker-a", SESSION, "C@9#1", 1, 3)]
 
 
-def test_a_refused_heartbeat_binds_nothing_and_is_counted() -> None:
+def test_refused_heartbeat_binds_no_session_and_is_counted() -> None:
     wire = Wire()
     wire.response(wire.heartbeat("billing"), ResponseCode.DUPLICATE_CLIENT_ID, arrives=0.001)
     assert [event.name for event in wire.history.of(PlaceReached)] == ["DUPLICATE_CLIENT_ID answered"]
     assert wire.told(SessionBound) == []
 
 
-def test_a_lock_is_told_when_it_is_sent_answered_and_received() -> None:
+def test_lock_is_recorded_when_sent_answered_and_received() -> None:
     wire = Wire().bound()
     opaque = lock(wire, LockItem("billing", "orders", 0), LockItem("billing", "orders", 1, 11, 8, 1))
     commit = (Q1, 11, None, 8, 1, False, "LOCK", SESSION)
@@ -183,13 +183,13 @@ def test_a_lock_is_told_when_it_is_sent_answered_and_received() -> None:
     ]
 
 
-def test_a_renewal_is_one_that_was_asked_for_with_its_epoch() -> None:
+def test_grant_requested_with_its_epoch_is_recorded_as_a_renewal() -> None:
     wire = Wire().bound()
     wire.response(lock(wire, LockItem("billing", "orders", 0, 17)), body=locked(GRANT), arrives=0.1)
     assert [event.renewal for event in wire.history.of(GrantReceived)] == [True]
 
 
-def test_a_sync_commits_and_releases_and_an_empty_one_proves() -> None:
+def test_sync_is_recorded_as_commits_and_releases_and_an_empty_one_as_proof() -> None:
     wire = Wire().bound()
     items = (SyncItem("billing", "orders", 0, 17, None, 6, 0, False), SyncItem("billing", "orders", 1, 11, None, None, 0, True))
     opaque = wire.ask(RequestCode.SYNC, body=encode_body(SyncBody(items)))
@@ -206,7 +206,7 @@ def test_a_sync_commits_and_releases_and_an_empty_one_proves() -> None:
     assert [proof.lock for proof in wire.history.of(ProofReceived)] == [False, False]
 
 
-def test_an_answer_that_does_not_arrive_tells_the_client_nothing_and_is_lost_at_the_cut() -> None:
+def test_undelivered_response_is_recorded_as_lost_when_the_connection_is_cut() -> None:
     wire = Wire().bound()
     wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT))
     wire.now = 3.0
@@ -218,7 +218,7 @@ def test_an_answer_that_does_not_arrive_tells_the_client_nothing_and_is_lost_at_
     wire.recorder.delivered(1, False, 4)
 
 
-def test_what_arrived_before_the_cut_is_not_lost() -> None:
+def test_response_delivered_before_the_cut_is_not_recorded_as_lost() -> None:
     wire = Wire().bound()
     wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
     wire.recorder.cut(1)
@@ -226,7 +226,7 @@ def test_what_arrived_before_the_cut_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 64, 10_000])
-def test_any_split_gives_the_same_events_and_only_the_last_byte_tells(piece: int) -> None:
+def test_any_split_of_the_bytes_yields_the_same_events_at_the_last_byte(piece: int) -> None:
     whole, split = Wire().bound(), Wire().bound()
     request = encode_frame(Command(RequestCode.LOCK_BATCH_MQ, 9, body=encode_body(SessionLockBody((LockItem("billing", "orders", 0),)))))
     reply = encode_frame(Command(0, 9, RESPONSE_FLAG, body=locked(GRANT)))
@@ -243,7 +243,7 @@ def test_any_split_gives_the_same_events_and_only_the_last_byte_tells(piece: int
     assert len(split.told(GrantReceived)) == 1
 
 
-def test_a_pull_is_told_when_its_answer_arrives() -> None:
+def test_pull_is_recorded_when_its_response_arrives() -> None:
     wire = Wire().bound()
     header = PullHeader("billing", "orders", 0, 5, epoch=17)
     wire.response(wire.ask(RequestCode.PULL_MESSAGE, header), 0, PullReply(7, 0, 9, 0, 5, 6), b"records", arrives=0.1)
@@ -258,7 +258,7 @@ def record(body: bytes) -> bytes:
     return encode_record(b"orders", 0, body, b"", born_ms=1)
 
 
-def test_a_send_is_told_with_its_bodies_layout_and_place() -> None:
+def test_send_is_recorded_with_bodies_layout_and_offset() -> None:
     wire = Wire()
     header = SendRecordsHeader("orders", 0, 2, 4, 77, "p" * 32, 1, 2, 3)
     opaque = wire.ask(RequestCode.SEND_RECORDS, header, record(b"one") + record(b"two"))
@@ -272,7 +272,7 @@ def test_a_send_is_told_with_its_bodies_layout_and_place() -> None:
 
 
 @pytest.mark.parametrize("code", [ResponseCode.DUPLICATE, ResponseCode.OUT_OF_SEQUENCE, ResponseCode.LAYOUT_STALE])
-def test_a_send_that_was_not_stored_now_has_no_place_and_is_counted(code: ResponseCode) -> None:
+def test_send_that_was_not_stored_is_recorded_without_an_offset_and_counted(code: ResponseCode) -> None:
     wire = Wire()
     wire.response(wire.ask(RequestCode.SEND_RECORDS, SendRecordsHeader("orders", 0, 1), record(b"one")), code, SendRecordsReply(3, 4, 1))
     (responded,) = wire.history.of(FrameResponded)
@@ -280,7 +280,7 @@ def test_a_send_that_was_not_stored_now_has_no_place_and_is_counted(code: Respon
     assert [event.name for event in wire.history.of(PlaceReached)] == [f"{code.name} answered"]
 
 
-def test_queue_free_the_leave_and_a_classic_commit_are_told() -> None:
+def test_queue_free_leave_and_classic_commit_are_recorded() -> None:
     wire = Wire().bound()
     body = encode_body(QueueFreeBody((FreeQueue("billing", "orders", 0), FreeQueue("billing", "orders", 1))))
     wire.recorder.sent(1, False, encode_frame(Command(RequestCode.QUEUE_FREE, 5, ONEWAY_FLAG, body=body)))
@@ -292,7 +292,7 @@ def test_queue_free_the_leave_and_a_classic_commit_are_told() -> None:
     assert [(event.by, event.offset, event.verdict) for event in wire.history.of(CommitResponded)] == [("UPDATE", 4, ItemVerdict.REFUSED)]
 
 
-def test_a_heartbeat_that_names_a_group_no_more_is_a_leave() -> None:
+def test_heartbeat_that_omits_a_group_is_recorded_as_a_leave() -> None:
     wire = Wire().bound()
     wire.heartbeat("billing", "audit")
     assert wire.told(LeaveSent) == []
@@ -302,14 +302,14 @@ def test_a_heartbeat_that_names_a_group_no_more_is_a_leave() -> None:
     assert len(wire.history.of(LeaveSent)) == 1
 
 
-def test_connections_to_others_than_brokers_are_not_read() -> None:
+def test_connections_to_other_servers_than_brokers_are_not_recorded() -> None:
     wire = Wire(server="N")
     wire.heartbeat("billing")
     wire.recorder.cut(1)
     assert wire.told() == []
 
 
-def test_what_can_not_be_read_is_noted_and_stops_nothing() -> None:
+def test_unreadable_bytes_are_recorded_and_do_not_stop_the_recorder() -> None:
     wire = Wire().bound()
     wire.ask(RequestCode.LOCK_BATCH_MQ, body=b"\xc1")
     wire.ask(RequestCode.PULL_MESSAGE)
