@@ -19,40 +19,38 @@ DELETED = "tests/unit/broker/test_group_delete.py"
 GROUPS = "tests/unit/broker/test_group_limits.py"
 
 
-@mutant("swarm", aimed=f"{SEND_BACKS}::test_a_group_above_the_limit_is_refused_by_name_and_gets_no_topic")
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_group_above_the_limit_is_rejected_by_name_and_gets_no_topic")
 def messages_sent_back_count_no_group(patch: Patches) -> None:
     """A message that is sent back counts its group, and is refused above the limit of groups."""
     patch.set(GroupLimits, "check_group_room", lambda self, group: None)
     patch.set(GroupState, "register_group", lambda self, group: None)
 
 
-@mutant("swarm", aimed=f"{SEND_BACKS}::test_a_topic_that_is_refused_leaves_no_group_behind")
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_rejected_topic_leaves_no_group")
 def topics_of_groups_have_no_limit(patch: Patches) -> None:
     """The limit of topics of groups is below that of a nameserver."""
     patch.set(TopicTable, "_check_names", lambda self, topic: None)
 
 
-@mutant(
-    "swarm", aimed="tests/unit/broker/test_delayed_delivery.py::test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lost"
-)
+@mutant("swarm", aimed="tests/unit/broker/test_delayed_delivery.py::test_delayed_retry_waits_while_the_cluster_is_at_its_topic_limit")
 def a_retry_without_room_for_its_topic_is_dropped(patch: Patches) -> None:
     """A delayed message waits while its topic can't be created."""
     patch.set(GroupTopics, "_create_for_delayed", GroupTopics.create)
 
 
-@mutant("swarm", aimed=f"{SEND_BACKS}::test_below_half_the_reserve_no_topic_is_created_on_request_and_an_acknowledged_message_gets_its_own")
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_below_half_the_disk_reserve_only_an_acknowledged_message_gets_its_topic")
 def topics_of_groups_take_the_reserve(patch: Patches) -> None:
     """Below half the disk reserve no request creates the topic of a group."""
     patch.set(GroupTopics, "create", vars(GroupTopics)["_create_for_delayed"])
 
 
-@mutant("swarm", aimed=f"{SEND_BACKS}::test_on_a_full_disk_nothing_is_created_and_nothing_is_written")
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_full_disk_creates_and_writes_nothing")
 def a_topic_is_created_for_a_copy_that_is_refused(patch: Patches) -> None:
     """Below the disk reserve a message that is sent back is refused before anything is created for it."""
     patch.set(Store, "check_append", lambda self, size: None)
 
 
-@mutant("swarm", aimed=f"{GROUPS}::test_a_group_that_comes_and_goes_counts_while_its_topic_is_here")
+@mutant("swarm", aimed=f"{GROUPS}::test_group_without_members_counts_while_its_topic_exists_here")
 def groups_leave_their_topics_behind(patch: Patches) -> None:
     """A group counts while its retry or dead letter topic is here and it is not idle."""
     tidy: Any = GroupState.forget_if_empty
@@ -68,7 +66,7 @@ def groups_leave_their_topics_behind(patch: Patches) -> None:
     patch.set(GroupState, "forget_if_empty", without_topics)
 
 
-@mutant("swarm", aimed=f"{GROUPS}::test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_limit")
+@mutant("swarm", aimed=f"{GROUPS}::test_group_with_one_commit_starts_in_no_other_queue_above_the_limit")
 def one_queue_stands_for_its_topic(patch: Patches) -> None:
     """A start counts all the queues in which it begins."""
     patch.set(GroupTables, "missing_progress_count", lambda self, group, topic: 1)
@@ -76,20 +74,20 @@ def one_queue_stands_for_its_topic(patch: Patches) -> None:
 
 @mutant(
     "swarm",
-    aimed="tests/unit/broker/test_work_of_changes.py::test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_others",
+    aimed="tests/unit/broker/test_work_of_changes.py::test_starting_queues_per_interval_are_limited_and_members_retry",
 )
 def groups_begin_in_any_number_of_queues_at_once(patch: Patches) -> None:
     """Groups begin in so many queues at a time; the members of others ask again."""
     patch.set(StartPositions, "_reserve_starts", lambda self, count, now_ms: True)
 
 
-@mutant("swarm", aimed=f"{GROUPS}::test_locks_of_strangers_have_a_limit")
+@mutant("swarm", aimed=f"{GROUPS}::test_locks_of_non_members_are_limited")
 def any_number_of_locks_is_kept(patch: Patches) -> None:
     """A broker keeps so many locks; a request for more locks none of its queues."""
     patch.set(GroupLimits, "check_lock_room", lambda self, key, count: None)
 
 
-@mutant("swarm", aimed=f"{GROUPS}::test_a_refusal_leaves_nothing_behind")
+@mutant("swarm", aimed=f"{GROUPS}::test_rejected_request_leaves_no_state")
 def a_refused_reset_counts_its_group(patch: Patches) -> None:
     """A refused request creates no group."""
     reset: Any = GroupAdmin.reset_progress
@@ -101,25 +99,25 @@ def a_refused_reset_counts_its_group(patch: Patches) -> None:
     patch.set(GroupAdmin, "reset_progress", begun_first)
 
 
-@mutant("swarm", aimed=f"{DELETED}::test_a_group_with_members_is_refused_and_they_are_named")
+@mutant("swarm", aimed=f"{DELETED}::test_group_with_members_is_not_deleted_and_they_are_named")
 def groups_in_use_are_deleted(patch: Patches) -> None:
     """A group with a member or a held queue is not deleted."""
     patch.set(GroupAdmin, "check_unused", lambda self, group: None)
 
 
-@mutant("swarm", aimed=f"{DELETED}::test_groups_with_settings_make_room_when_they_are_deleted")
+@mutant("swarm", aimed=f"{DELETED}::test_deleted_groups_no_longer_count_for_the_group_limit")
 def a_group_is_not_deleted(patch: Patches) -> None:
     """A group is deleted on request: those with settings are never forgotten."""
     patch.set(GroupAdmin, "delete_group", lambda self, group, *, with_progress: 0)
 
 
-@mutant("swarm", aimed=f"{DELETED}::test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart")
+@mutant("swarm", aimed=f"{DELETED}::test_deletion_removes_all_state_of_a_group_in_one_durable_change")
 def settings_outlive_their_group(patch: Patches) -> None:
     """The settings of a group go with it."""
     patch.set(SettingsTable, "drop_group", lambda self, group: None)
 
 
-@mutant("swarm", aimed=f"{DELETED}::test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart")
+@mutant("swarm", aimed=f"{DELETED}::test_deletion_removes_all_state_of_a_group_in_one_durable_change")
 def a_deletion_in_memory(patch: Patches) -> None:
     """The deletion of a group is recorded."""
 
@@ -130,14 +128,14 @@ def a_deletion_in_memory(patch: Patches) -> None:
     patch.set(GroupState, "forget_group", unrecorded)
 
 
-@mutant("swarm", aimed=f"{DELETED}::test_without_a_flag_settings_go_and_progress_stays_as_in_rocketmq")
+@mutant("swarm", aimed=f"{DELETED}::test_deletion_without_the_flag_keeps_progress_as_in_rocketmq")
 def progress_goes_with_the_settings(patch: Patches) -> None:
     """Without cleanOffset a deletion keeps the group's progress."""
     delete: Any = GroupAdmin.delete_group
     patch.set(GroupAdmin, "delete_group", lambda self, group, *, with_progress: delete(self, group, with_progress=True))
 
 
-@mutant("swarm", aimed=f"{GROUPS}::test_groups_that_leave_with_their_topic_leave_no_count_behind")
+@mutant("swarm", aimed=f"{GROUPS}::test_groups_removed_with_their_topic_leave_no_grant_count")
 def grants_are_counted_of_groups_that_are_gone(patch: Patches) -> None:
     """The counts of a group are removed with it."""
 

@@ -51,7 +51,9 @@ def silent_connection_left_open(patch: Patches) -> None:
     patch.set(PendingEffects, "close_connection", lenient)
 
 
-@mutant("pause", "churn", aimed="tests/unit/broker/test_membership_sessions.py::test_a_closed_session_keeps_locks_and_place_for_the_grace")
+@mutant(
+    "pause", "churn", aimed="tests/unit/broker/test_membership_sessions.py::test_closed_session_keeps_locks_and_membership_for_the_grace"
+)
 def no_grace(patch: Patches) -> None:
     """A session whose connection closed keeps its locks for the grace."""
     due = SessionTable.due_ms
@@ -71,7 +73,7 @@ def no_grace_after_a_start(patch: Patches) -> None:
 @mutant(
     "pause",
     "broker",
-    aimed="tests/unit/broker/test_membership_sessions.py::test_a_broker_that_was_suspended_ends_no_member_for_being_silent_meanwhile",
+    aimed="tests/unit/broker/test_membership_sessions.py::test_suspension_of_the_broker_does_not_count_as_silence",
 )
 def standstill_counts_as_silence(patch: Patches) -> None:
     """Time in which the broker itself was paused does not count as silence of its clients."""
@@ -101,7 +103,9 @@ def older_connection_still_served(patch: Patches) -> None:
     patch.set(SessionTable, "bind", both_bound)
 
 
-@mutant("late", aimed="tests/unit/broker/test_membership_sessions.py::test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered")
+@mutant(
+    "late", aimed="tests/unit/broker/test_membership_sessions.py::test_late_heartbeat_of_an_older_connection_closes_it_without_a_response"
+)
 def any_heartbeat_binds(patch: Patches) -> None:
     """A HEART_BEAT with a lower connection number does not take the session over."""
     bind = SessionTable.bind
@@ -130,7 +134,7 @@ def omitted_locks_are_kept(patch: Patches) -> None:
     patch.set(LockTable, "keys_held_by", nothing)
 
 
-@mutant("churn", "net", aimed="tests/unit/broker/test_app.py::test_a_released_queue_is_offered_to_whom_the_list_names")
+@mutant("churn", "net", aimed="tests/unit/broker/test_app.py::test_released_queue_is_offered_to_its_owner_by_the_member_list")
 def anybody_may_lock(patch: Patches) -> None:
     """The response to a LOCK for a queue of another member, by the broker's list, is NOT_YOURS."""
     patch.set(LockSync, "_may_hold", lambda self, group, session, key: True)
@@ -139,7 +143,7 @@ def anybody_may_lock(patch: Patches) -> None:
 @mutant(
     "net",
     "pause",
-    aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_was_not_superseded_commits_releases_pulls_and_renews",
+    aimed="tests/unit/broker/test_reconcile.py::test_freed_epoch_is_valid_for_commit_release_pull_and_renewal_until_superseded",
 )
 def freed_epochs_never_come_back(patch: Patches) -> None:
     """A freed epoch is good until a higher one exists: its own session holds the queue again by naming it."""
@@ -182,9 +186,7 @@ def generations_stay(patch: Patches) -> None:
     patch.set(ProgressTable, "renew_generations", lambda self, generation: None)
 
 
-@mutant(
-    "recontract", aimed="tests/unit/broker/test_membership_contracts.py::test_the_only_member_may_change_the_contract_and_its_grants_end"
-)
+@mutant("recontract", aimed="tests/unit/broker/test_membership_contracts.py::test_only_member_may_change_the_contract_and_its_grants_end")
 def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
     """When a contract is dropped or changed its grants end."""
     patch.set(GroupState, "end_group_grants", lambda self, group: None)
@@ -196,7 +198,9 @@ def contracts_are_not_compared(patch: Patches) -> None:
     patch.set(Membership, "_conflict", lambda self, group, here, session, asked: None)
 
 
-@mutant("broker", "power", aimed="tests/unit/broker/test_coordination.py::test_the_list_after_a_start_is_recorded_and_live")
+@mutant(
+    "broker", "power", aimed="tests/unit/broker/test_coordination.py::test_member_list_after_a_start_has_recorded_and_connected_members"
+)
 def members_in_memory(patch: Patches) -> None:
     """Members are recorded."""
     patch.set(GroupTable, "_record", lambda self, change: self.apply(change))
@@ -226,7 +230,7 @@ def progress_in_memory(patch: Patches) -> None:
     patch.set(ProgressTable, "record_commit", commit)
 
 
-@mutant("late", "pause", aimed="tests/unit/broker/test_coordination.py::test_what_changes_nothing_writes_nothing")
+@mutant("late", "pause", aimed="tests/unit/broker/test_coordination.py::test_requests_without_a_change_write_nothing")
 def lower_commits_are_stored(patch: Patches) -> None:
     """A lower offset changes nothing."""
 
@@ -263,7 +267,7 @@ def new_layouts_are_not_told(patch: Patches) -> None:
     patch.set(PendingEffects, "notify_layout_changed", lambda self, topic: None)
 
 
-@mutant("handover", aimed="tests/unit/broker/test_background.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")
+@mutant("handover", aimed="tests/unit/broker/test_background.py::test_effects_reach_their_connections_and_closed_connections_are_skipped")
 def no_notices(patch: Patches) -> None:
     """Members are notified of a change of their list."""
     do = EffectRunner._execute
@@ -287,7 +291,7 @@ def no_hold_after_a_loss(patch: Patches) -> None:
     patch.set(Coordination, "port_opened", unheld)
 
 
-@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_a_start_within_the_hold_begins_it_again")
+@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_start_during_the_suspension_restarts_it")
 def a_second_start_forgets_the_hold(patch: Patches) -> None:
     """The hold is a record, ended by a record: a start that finds it not ended begins it again."""
     started = Coordination.enter_term
@@ -307,7 +311,7 @@ def boot_id_is_ignored(patch: Patches) -> None:
 
 @mutant(
     "power",
-    aimed="tests/unit/broker/test_app_restarts.py::test_the_boot_id_is_stored_when_the_new_term_is_durable_and_before_the_port_is_open",
+    aimed="tests/unit/broker/test_app_restarts.py::test_boot_id_is_stored_after_the_term_is_durable_and_before_the_port_opens",
 )
 def boot_id_is_stored_first(patch: Patches) -> None:
     """The boot id is stored last: a second crash within recovery must not hide the first."""
@@ -343,7 +347,7 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
     patch.set(Coordination, "enter_term", forgetful)
 
 
-@mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_a_gap_that_grows_is_reported_again")
+@mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_grown_gap_is_reported_again")
 def retention_asks_nobody(patch: Patches) -> None:
     """Groups that had not read messages which retention removes are moved, and notified."""
     patch.set(Coordination, "skip_removed", lambda self, minimums: iter(()))

@@ -26,14 +26,14 @@ def stamps_follow_the_wall_clock_and_never_fall(patch: Patches) -> None:
 
 @mutant(
     "clocks",
-    aimed="tests/unit/broker/test_delayed_delivery.py::test_what_was_stored_by_a_clock_that_is_set_back_waits_no_longer_than_its_delay",
+    aimed="tests/unit/broker/test_delayed_delivery.py::test_message_stored_by_a_fast_clock_waits_no_longer_than_its_delay",
 )
 def what_was_stamped_ahead_waits_for_its_stamp(patch: Patches) -> None:
     """What was stored by a clock that was ahead counts from when it was stored, after the clock was set back."""
     patch.set(StoreClock, "true_ms", lambda self, position, stamp_ms: stamp_ms)
 
 
-@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_within_one_boot_every_message_arrives_on_time")
+@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_every_message_is_on_time_within_one_boot")
 def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
     """Messages stored before the clock was set forward count from when they were stored."""
     true_ms = StoreClock.true_ms
@@ -41,13 +41,13 @@ def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
     patch.set(StoreClock, "true_ms", lambda self, position, stamp_ms: true_ms(back(self), position, stamp_ms))
 
 
-@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_a_wall_clock_that_is_set_forward_for_good_makes_no_delay_early")
+@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_permanent_forward_jump_of_the_wall_clock_makes_no_delay_early")
 def a_step_of_the_clock_is_kept_in_memory(patch: Patches) -> None:
     """How the clock was set is in the log: a start knows it."""
     patch.set(StoreClock, "read_clock_record", lambda self, position, body: body.startswith(PREFIX))
 
 
-@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_many_small_steps_of_the_wall_clock_make_no_delay_early_or_late")
+@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_many_small_wall_clock_steps_do_not_shift_delays")
 def a_small_step_back_is_not_recorded(patch: Patches) -> None:
     """Each step of the clock is in the log, also a small one back: without it what waits is late by as much."""
     follow = SteadyClock.follow
@@ -61,7 +61,7 @@ def a_small_step_back_is_not_recorded(patch: Patches) -> None:
 
 @mutant(
     "clocks",
-    aimed="tests/unit/broker/test_delay_clocks.py::test_what_the_wall_clock_is_ahead_by_without_a_step_is_not_forgotten_by_a_start",
+    aimed="tests/unit/broker/test_delay_clocks.py::test_wall_clock_lead_without_a_step_survives_a_restart",
 )
 def a_start_takes_a_small_difference_for_true(patch: Patches) -> None:
     """A start goes on from the reading, however little the wall clock differs: differences of many starts add up."""

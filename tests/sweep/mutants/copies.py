@@ -188,7 +188,7 @@ def anybody_begins_anywhere(patch: Patches) -> None:
 
 @mutant(
     WORLD,
-    aimed="tests/unit/broker/test_app_copies.py::test_a_send_back_that_names_another_message_than_is_there_is_refused",
+    aimed="tests/unit/broker/test_app_copies.py::test_send_back_that_names_another_message_than_the_stored_one_is_rejected",
 )
 def whatever_stands_there_is_copied(patch: Patches) -> None:
     """A send back copies the message that its consumer was given, or none."""
@@ -214,9 +214,7 @@ def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
     patch.set(DelayedSend, "run", plain)
 
 
-@mutant(
-    "delete", aimed="tests/unit/broker/test_delayed_delivery.py::test_a_topic_created_again_gets_nothing_that_waited_for_the_one_before"
-)
+@mutant("delete", aimed="tests/unit/broker/test_delayed_delivery.py::test_recreated_topic_gets_no_delayed_message_of_its_predecessor")
 def what_waits_outlives_its_topic(patch: Patches) -> None:
     """Delayed messages of a deleted topic do not arrive in the one created again."""
     patch.set(GroupTopics, "deleted_since", lambda self, topic, counter: False)

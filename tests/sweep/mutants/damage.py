@@ -55,7 +55,7 @@ def a_foreign_log_is_taken_unread(patch: Patches) -> None:
     patch.set(store, "read_whole", unread)
 
 
-@mutant("rot", aimed="tests/unit/broker/test_pull.py::test_messages_lost_to_damage_are_answered_as_a_gap_behind_which_the_next_one_stands")
+@mutant("rot", aimed="tests/unit/broker/test_pull.py::test_messages_lost_to_damage_are_skipped_with_offset_moved")
 def lost_messages_are_no_gap(patch: Patches) -> None:
     """Messages that damage has lost get OFFSET_MOVED as response: the client notifies its listener of the gap."""
     patch.set(pull, "CODES", {**pull.CODES, ReadStatus.LOST: pull.CODES[ReadStatus.NO_MATCHED]})
@@ -122,13 +122,13 @@ def a_damaged_size_is_believed(patch: Patches) -> None:
 DELAYED = "tests/unit/broker/test_delay_damage.py"
 
 
-@mutant("rot", aimed=f"{DELAYED}::test_any_flipped_bit_of_a_waiting_message_is_found_and_the_others_are_delivered_as_they_were_sent")
+@mutant("rot", aimed=f"{DELAYED}::test_any_flipped_bit_of_a_delayed_message_is_found_and_the_others_delivered")
 def delayed_messages_have_no_checksum(patch: Patches) -> None:
     """A message that waits has a CRC of all its bytes: the broker decides by its properties and its store time."""
     patch.set(store, "seal", lambda data, begin: None)
 
 
-@mutant("rot", aimed=f"{DELAYED}::test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed_over_and_the_others_are_delivered")
+@mutant("rot", aimed=f"{DELAYED}::test_message_with_an_unexpected_error_is_skipped_after_all_attempts")
 def an_error_at_a_delayed_message_ends_the_broker(patch: Patches) -> None:
     """An error that no rule foresees while a delayed message is delivered ends neither the process nor the delivery of the others."""
 

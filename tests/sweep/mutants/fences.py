@@ -14,7 +14,7 @@ from sweep.mutants.registry import Patches, mutant
 
 @mutant(
     "churn",
-    aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_is_not_held_again_where_the_list_has_moved_the_queue_but_its_work_counts",
+    aimed="tests/unit/broker/test_reconcile.py::test_freed_epoch_of_a_moved_queue_is_not_renewed_but_its_offset_is_committed",
 )
 def a_freed_epoch_is_renewed_against_the_list(patch: Patches) -> None:
     """A freed epoch is held again only by the session to which the list gives the queue."""
@@ -35,7 +35,9 @@ def a_freed_epoch_is_renewed_against_the_list(patch: Patches) -> None:
     patch.set(LockSync, "_may_hold", listed)
 
 
-@mutant("reset", aimed="tests/unit/broker/test_reconcile_sync.py::test_a_superseded_epoch_is_stale_for_everything_and_named_in_the_answer")
+@mutant(
+    "reset", aimed="tests/unit/broker/test_reconcile_sync.py::test_superseded_epoch_is_stale_for_every_request_and_named_in_the_response"
+)
 def a_stale_release_frees_any_grant(patch: Patches) -> None:
     """A release under a superseded epoch frees the queue only where the same session holds it."""
     sync_item = LockSync._sync_item

@@ -9,7 +9,7 @@ from sweep.mutants.registry import Patches, mutant
 
 @mutant(
     "swarm",
-    aimed="tests/unit/broker/test_store_host.py::test_brokers_with_dns_names_give_messages_at_the_same_log_offset_different_ids",
+    aimed="tests/unit/broker/test_store_host.py::test_brokers_with_dns_names_give_different_message_ids_at_equal_offsets",
 )
 def brokers_with_names_share_a_store_host(patch: Patches) -> None:
     """The store host of a broker that advertises no IPv4 address identifies its store."""
@@ -18,7 +18,7 @@ def brokers_with_names_share_a_store_host(patch: Patches) -> None:
 
 @mutant(
     "swarm",
-    aimed="tests/unit/broker/test_store_host.py::test_the_store_host_survives_a_restart_under_another_name",
+    aimed="tests/unit/broker/test_store_host.py::test_store_host_survives_a_restart_under_another_name",
 )
 def the_store_host_follows_the_name(patch: Patches) -> None:
     """The store host of a broker that advertises no IPv4 address does not change with the name that it advertises."""

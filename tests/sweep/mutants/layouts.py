@@ -23,7 +23,7 @@ def the_losers_queues_are_left_out(patch: Patches) -> None:
     patch.set(TopicTable, "_id_count_to_keep", lambda self, here, layout: 0)
 
 
-@mutant("first", aimed=CONVERGENCE + "test_appended_queues_are_readable_and_leave_the_numbers_of_the_queues_to_write_right")
+@mutant("first", aimed=CONVERGENCE + "test_appended_queues_are_readable_and_keep_the_writable_queue_ids")
 def appended_queues_open_others_to_writers(patch: Patches) -> None:
     """Queues that a broker appends for their messages are not written where an operator has closed queues of that broker to writers."""
 
@@ -35,7 +35,7 @@ def appended_queues_open_others_to_writers(patch: Patches) -> None:
     patch.set(TopicTable, "_append_queues", append)
 
 
-@mutant("first", aimed=CONVERGENCE + "test_a_deletion_wins_against_every_layout_that_was_made_without_it")
+@mutant("first", aimed=CONVERGENCE + "test_deletion_wins_against_every_layout_created_without_it")
 def a_later_change_undoes_a_deletion(patch: Patches) -> None:
     """A layout that was made without knowledge of a deletion is deleted too."""
     take = TopicTable._put_if_higher
@@ -51,7 +51,7 @@ def a_later_change_undoes_a_deletion(patch: Patches) -> None:
     patch.set(TopicTable, "_put_if_higher", forgets)
 
 
-@mutant("first", aimed=CONVERGENCE + "test_queues_that_an_operator_took_away_are_not_appended")
+@mutant("first", aimed=CONVERGENCE + "test_queues_removed_by_an_operator_are_not_appended")
 def removed_queues_come_back(patch: Patches) -> None:
     """Queues that an operator took away stay away, also while messages lie in them."""
 
@@ -74,7 +74,7 @@ OWNERS = "tests/unit/nameserver/test_name_owner.py::"
 OWN = "tests/unit/broker/test_system_topics.py::"
 
 
-@mutant("first", aimed=TOPICS + "test_a_requested_counter_is_at_most_2_to_the_20_above_the_one_here")
+@mutant("first", aimed=TOPICS + "test_requested_counter_may_be_at_most_2_to_the_20_above_the_current_one")
 def any_counter_is_taken(patch: Patches) -> None:
     """A requested counter is at most 2^20 above the one here, so that no request uses the counters of a topic up."""
     patch.set(topic_table, "COUNTER_STEP_MAX", 1 << 60)
@@ -105,7 +105,7 @@ def a_registration_that_begins_again_is_new(patch: Patches) -> None:
     patch.set(RouteTable, "_collect_part", forgets)
 
 
-@mutant("first", aimed=OWN + "test_the_brokers_own_topic_has_no_layout_that_another_broker_or_a_nameserver_could_bring")
+@mutant("first", aimed=OWN + "test_layout_of_the_brokers_own_topic_is_never_adopted")
 def system_topics_have_layouts(patch: Patches) -> None:
     """A topic of the brokers' own has no layout, and so no deletion."""
     patch.set(layouts, "is_sendable_topic", lambda topic: True)
@@ -164,7 +164,7 @@ def topics_go_with_the_broker_that_was_first(patch: Patches) -> None:
     patch.set(TopicQuota, "count", first_only)
 
 
-@mutant("first", aimed=TOPICS + "test_a_full_broker_adopts_no_topic_that_it_does_not_know_and_every_newer_layout_of_one_that_it_has")
+@mutant("first", aimed=TOPICS + "test_full_broker_adopts_no_unknown_topic_and_every_newer_layout_of_known_ones")
 def topics_are_adopted_without_limit(patch: Patches) -> None:
     """A broker adopts no topic that it does not know when as many are known as may be."""
     patch.set(TopicTable, "is_full", False)

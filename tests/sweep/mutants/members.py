@@ -13,7 +13,7 @@ from lockstep.runtime.request import Pending
 from sweep.mutants.registry import Patches, mutant
 
 
-@mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_a_draining_queue_is_renewed_though_the_list_gives_it_to_another")
+@mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_draining_queue_is_renewed_although_the_list_gives_it_to_another_member")
 def what_drains_is_not_renewed(patch: Patches) -> None:
     """Who holds a queue keeps it while it drains, although the list gives it to another."""
     renew = LockSync._renew
@@ -28,7 +28,7 @@ def what_drains_is_not_renewed(patch: Patches) -> None:
     patch.set(LockSync, "_renew", moved)
 
 
-@mutant("fsync", aimed="tests/unit/broker/test_lock_processors.py::test_an_empty_sync_is_answered_at_once_and_overtakes_one_that_waits")
+@mutant("fsync", aimed="tests/unit/broker/test_lock_processors.py::test_empty_sync_is_answered_at_once_and_overtakes_a_waiting_one")
 def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
     """The response to an empty SYNC is sent at once, also before one that waits for the disk."""
     sync = vars(LockProcessor)["sync"]
@@ -41,13 +41,13 @@ def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
     patch.set(LockProcessor, "sync", waiting)
 
 
-@mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_a_rising_epoch_answers_held_pulls")
+@mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_rising_epoch_ends_held_pulls")
 def held_pulls_are_not_told(patch: Patches) -> None:
     """When an epoch rises, held pulls of an older one are answered at once."""
     patch.set(PendingEffects, "end_held_pulls", lambda self, key, epoch: None)
 
 
-@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_when_the_hold_ends_every_member_is_notified_of_free_queues")
+@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_end_of_the_suspension_notifies_every_member_of_free_queues")
 def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
     """When the hold after an assumed loss ends, the member of each free queue is notified."""
     patch.set(PendingEffects, "notify_group_free", lambda self, group: None)
@@ -55,7 +55,7 @@ def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
 
 @mutant(
     "churn",
-    aimed="tests/unit/broker/test_membership_sessions.py::test_a_second_living_session_of_a_client_id_is_refused_and_bound_to_nothing",
+    aimed="tests/unit/broker/test_membership_sessions.py::test_second_live_session_of_a_client_id_is_rejected",
 )
 def two_sessions_share_a_client_id(patch: Patches) -> None:
     """A second living session of one client id is refused."""
@@ -79,13 +79,13 @@ def every_start_has_the_same_term(patch: Patches) -> None:
     patch.set(FencingCounter, "start_term", first)
 
 
-@mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_was_not_superseded_commits_releases_pulls_and_renews")
+@mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_freed_epoch_is_valid_for_commit_release_pull_and_renewal_until_superseded")
 def a_freed_epoch_commits_nothing(patch: Patches) -> None:
     """Finished work counts as long as the queue was not granted to another client since, whether or not it is held."""
     patch.set(Lock, "accepts_epoch", lambda self, session, epoch: self.held and self.session == session and self.epoch == epoch)
 
 
-@mutant("late", aimed="tests/unit/broker/test_reconcile_sync.py::test_beyond_the_end_is_refused_and_changes_nothing")
+@mutant("late", aimed="tests/unit/broker/test_reconcile_sync.py::test_commit_beyond_the_end_is_rejected_and_changes_nothing")
 def commits_beyond_the_end_are_taken(patch: Patches) -> None:
     """A commit beyond the end of its queue is refused."""
 
@@ -95,7 +95,7 @@ def commits_beyond_the_end_are_taken(patch: Patches) -> None:
     patch.set(LockSync, "_commit_offset", unchecked)
 
 
-@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_progress_beyond_a_cut_queues_end_is_set_back_and_its_grant_ended")
+@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_progress_beyond_the_end_of_a_cut_queue_is_lowered_and_its_grant_ended")
 def progress_stays_beyond_a_cut_queue(patch: Patches) -> None:
     """Progress beyond the recovered end is set back, and its grant ended: other messages will get these offsets."""
     patch.set(Coordination, "_repair_progress", lambda self: None)

@@ -132,15 +132,13 @@ def an_added_queue_begins_at_its_end(patch: Patches) -> None:
     patch.set(LockSync, "_prepare_grant", at_end)
 
 
-@mutant(
-    "delete", aimed="tests/unit/broker/test_topic_table.py::test_who_missed_a_deletion_finds_it_in_the_layout_that_created_the_topic_again"
-)
+@mutant("delete", aimed="tests/unit/broker/test_topic_table.py::test_missed_deletion_is_applied_with_the_layout_that_recreated_the_topic")
 def a_missed_deletion_stays_missed(patch: Patches) -> None:
     """A broker that gets only the layout of a topic that was created again drops the messages of the deleted one."""
     patch.set(TopicTable, "_put_created_again", TopicTable._put)
 
 
-@mutant("delete", aimed=LIVES + "test_a_deletion_that_is_repeated_spares_what_was_created_after_the_first")
+@mutant("delete", aimed=LIVES + "test_repeated_deletion_keeps_a_topic_created_after_the_first")
 def a_repeated_deletion_deletes_what_came_after_it(patch: Patches) -> None:
     """A deletion that is repeated with a higher counter deletes no more than the one that an operator asked for."""
     patch.set(
@@ -148,7 +146,7 @@ def a_repeated_deletion_deletes_what_came_after_it(patch: Patches) -> None:
     )
 
 
-@mutant("delete", aimed=LIVES + "test_messages_of_a_deleted_topic_are_never_in_the_next_one_whatever_the_counters_were")
+@mutant("delete", aimed=LIVES + "test_messages_of_a_deleted_topic_are_never_in_the_recreated_one")
 def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
     """A broker that has a topic that was created again does not take a layout of before its deletion, whatever counter that has."""
     take = TopicTable._put_if_higher
@@ -184,7 +182,7 @@ def anybody_takes_a_classic_lock(patch: Patches) -> None:
 
 @mutant(
     "classic",
-    aimed="tests/unit/broker/test_classic.py::test_an_update_against_a_holder_is_not_applied_names_the_holder_and_is_counted",
+    aimed="tests/unit/broker/test_classic.py::test_update_offset_of_a_held_queue_is_rejected_with_its_holder_and_counted",
 )
 def offsets_are_taken_from_anybody(patch: Patches) -> None:
     """A commit without an epoch is not applied while another client holds the queue."""

@@ -37,7 +37,7 @@ WAITING = "tests/unit/broker/test_waiting_memory.py"
 ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
 
-@mutant("swarm", aimed=f"{ONE_BUG}::test_a_pull_that_fails_leaves_the_other_pulls_of_its_turn_alone")
+@mutant("swarm", aimed=f"{ONE_BUG}::test_failing_pull_leaves_other_pulls_of_its_turn_alone")
 def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
     """An error in one pull is the response to that pull; the others of the turn are served."""
 
@@ -47,15 +47,13 @@ def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
     patch.set(Request, "fail", raise_again)
 
 
-@mutant("swarm", aimed=f"{ONE_BUG}::test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answered")
+@mutant("swarm", aimed=f"{ONE_BUG}::test_partially_applied_change_ends_the_broker_without_a_response")
 def half_a_change_is_gone_on_from(patch: Patches) -> None:
     """A broker whose tables disagree with its log ends, and sends no response from them."""
     patch.set(LogWriter, "unsure", lambda self, error: None)
 
 
-@mutant(
-    "swarm", aimed="tests/unit/broker/test_journal.py::test_a_change_that_can_not_be_encoded_is_refused_and_neither_applied_nor_written"
-)
+@mutant("swarm", aimed="tests/unit/broker/test_journal.py::test_change_that_cannot_be_encoded_is_rejected_before_it_is_applied")
 def changes_are_applied_before_they_are_encoded(patch: Patches) -> None:
     """A change that can't be encoded is not applied."""
     do: Any = Journal.record
@@ -154,7 +152,7 @@ def a_turn_handles_any_number_of_frames(patch: Patches) -> None:
     patch.set(Endpoint, "_handle_frames", all_of_them)
 
 
-@mutant("swarm", aimed=f"{LONG_TURNS}::test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices")
+@mutant("swarm", aimed=f"{LONG_TURNS}::test_free_queues_of_a_new_member_are_computed_in_slices")
 def free_queues_are_looked_at_in_one_turn(patch: Patches) -> None:
     """A turn of the loop looks at a slice of the free queues and carries out a slice of the effects."""
     drain = PendingEffects.drain
@@ -167,7 +165,7 @@ def the_admin_port_has_any_name(patch: Patches) -> None:
     patch.set(AdminPort, "_is_ours", lambda self, host: True)
 
 
-@mutant("swarm", aimed=f"{WAITING}::test_a_pull_that_waits_keeps_what_an_honest_one_keeps")
+@mutant("swarm", aimed=f"{WAITING}::test_waiting_pull_keeps_no_more_memory_than_a_normal_one")
 def requests_keep_their_frame(patch: Patches) -> None:
     """A request that waits keeps the header and the body that its handler declares, and nothing else of its frame."""
     decode: Any = dispatch._Route.decode
@@ -179,7 +177,7 @@ def requests_keep_their_frame(patch: Patches) -> None:
     patch.set(dispatch._Route, "decode", keep)
 
 
-@mutant("swarm", aimed=f"{WAITING}::test_a_header_above_its_handlers_limit_is_refused_by_its_size")
+@mutant("swarm", aimed=f"{WAITING}::test_header_above_the_limit_of_its_request_is_rejected")
 def every_header_may_fill_its_frame(patch: Patches) -> None:
     """The header of a request has the limit that its handler declares, and is not decoded beyond it."""
     add: Any = Dispatcher._add
@@ -187,7 +185,7 @@ def every_header_may_fill_its_frame(patch: Patches) -> None:
     patch.set(Dispatcher, "_add", lambda self, mark, handler, name: add(self, replace(mark, **longest), handler, name))
 
 
-@mutant("swarm", aimed=f"{WAITING}::test_the_bytes_that_wait_in_a_lane_have_a_limit")
+@mutant("swarm", aimed=f"{WAITING}::test_bytes_waiting_in_a_lane_are_limited")
 def lanes_count_requests_alone(patch: Patches) -> None:
     """The bytes of the requests that wait in a lane have a limit, beside their number."""
     add: Any = Lane.add
@@ -199,7 +197,7 @@ def lanes_count_requests_alone(patch: Patches) -> None:
     patch.set(Lane, "add", unweighed)
 
 
-@mutant("swarm", aimed=f"{FAULTS}::test_pulls_of_a_turn_that_fails_are_answered_and_the_next_turn_serves")
+@mutant("swarm", aimed=f"{FAULTS}::test_pulls_of_a_failing_turn_get_a_response_and_the_next_turn_serves")
 def an_error_leaves_a_callback_unscheduled(patch: Patches) -> None:
     """After an error in one of its callbacks the loop answers what that had taken, and schedules the callback again when there is work."""
 
@@ -210,13 +208,13 @@ def an_error_leaves_a_callback_unscheduled(patch: Patches) -> None:
     patch.set(Turn, "_run", run)
 
 
-@mutant("swarm", aimed=f"{FAULTS}::test_pulls_that_were_held_are_answered_where_the_table_fails_that_wakes_them")
+@mutant("swarm", aimed=f"{FAULTS}::test_held_pulls_get_a_response_if_waking_them_fails")
 def held_pulls_are_lost_with_their_table(patch: Patches) -> None:
     """Where the table of held pulls fails, each pull that it holds is answered SYSTEM_ERROR."""
     patch.set(PullProcessor, "_fail_held", lambda self, error, but=None: None)
 
 
-@mutant("swarm", aimed=f"{FAULTS}::test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process")
+@mutant("swarm", aimed=f"{FAULTS}::test_error_at_the_end_of_a_store_turn_ends_the_process")
 def half_a_turn_is_gone_on_from(patch: Patches) -> None:
     """An error after the log was written, while answers leave, ends the process."""
     close: Any = LogWriter._close_turn
@@ -228,7 +226,7 @@ def half_a_turn_is_gone_on_from(patch: Patches) -> None:
     patch.set(LogWriter, "_close_turn", suppressed)
 
 
-@mutant("swarm", aimed=f"{FAULTS}::test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_with_it")
+@mutant("swarm", aimed=f"{FAULTS}::test_error_while_building_notices_loses_no_close_and_no_stale_pull")
 def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
     """An error while notices are made leaves the closes and the stale pulls of the same call."""
     drain: Any = PendingEffects.drain
@@ -240,7 +238,7 @@ def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
     patch.set(PendingEffects, "drain", whole)
 
 
-@mutant("swarm", aimed=f"{LONG_TURNS}::test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns")
+@mutant("swarm", aimed=f"{LONG_TURNS}::test_concurrent_status_requests_share_the_turns")
 def each_lane_request_has_a_turn_of_its_own(patch: Patches) -> None:
     """What all lanes do in one turn of the loop has one budget."""
 
@@ -250,7 +248,7 @@ def each_lane_request_has_a_turn_of_its_own(patch: Patches) -> None:
     patch.set(TurnBudget, "take", take)
 
 
-@mutant("swarm", aimed=f"{HEARTBEATS}::test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once")
+@mutant("swarm", aimed=f"{HEARTBEATS}::test_unchanged_heartbeat_is_decoded_and_parsed_once")
 def every_heartbeat_is_parsed(patch: Patches) -> None:
     """A HEART_BEAT that has not changed is neither decoded nor parsed again."""
     read: Any = HeartbeatCache.read
@@ -262,7 +260,7 @@ def every_heartbeat_is_parsed(patch: Patches) -> None:
     patch.set(HeartbeatCache, "read", again)
 
 
-@mutant("swarm", aimed=f"{HEARTBEATS}::test_what_a_heartbeat_names_has_limits_and_is_refused_by_name")
+@mutant("swarm", aimed=f"{HEARTBEATS}::test_heartbeat_above_a_limit_is_rejected_by_name")
 def a_heartbeat_names_any_number_of_topics(patch: Patches) -> None:
     """A HEART_BEAT names so many topics in its subscriptions, so that one turn of the loop can look at them."""
     patch.set(heartbeats, "TOPICS_PER_CLIENT_MAX", 1 << 30)

@@ -19,8 +19,8 @@ from lockstep.testing.simulation.disk import SimFile
 from sweep.mutants.log import _no_crc
 from sweep.mutants.registry import Patches, mutant
 
-LAWS = "tests/unit/broker/test_coordination_laws.py::test_no_interleaving_breaks_a_law_and_the_log_gives_the_state_back"
-MADE_AGAIN = "tests/unit/broker/test_state.py::test_a_topic_made_again_while_a_snapshot_is_written_is_empty_after_a_start_too"
+LAWS = "tests/unit/broker/test_coordination_laws.py::test_every_interleaving_keeps_the_laws_and_replays_to_the_same_state"
+MADE_AGAIN = "tests/unit/broker/test_state.py::test_topic_recreated_during_a_snapshot_is_empty_after_a_start"
 
 
 @mutant("rot")

@@ -133,7 +133,7 @@ def since_is_not_in_the_snapshot(patch: Patches) -> None:
     patch.set(ProgressTable, "snapshot", without)
 
 
-@mutant("loss", aimed="tests/unit/broker/test_refused_starts.py::test_a_start_whose_port_is_taken_changes_nothing")
+@mutant("loss", aimed="tests/unit/broker/test_refused_starts.py::test_start_with_a_taken_port_changes_nothing")
 def a_failed_start_counts_as_a_crash(patch: Patches) -> None:
     """A start that fails before it has changed anything leaves a store that was stopped in order as one."""
     patch.set(StoreDirectory, "revert_open", lambda self: None)

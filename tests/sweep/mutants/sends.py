@@ -31,7 +31,7 @@ def repeats_are_stored(patch: Patches) -> None:
     patch.set(send, "check_stamp", lambda body, frame, crc_before: None)
 
 
-@mutant("alter", "send", aimed="tests/unit/broker/test_send.py::test_the_sequence_is_checked_before_layout_topic_stop_and_disk")
+@mutant("alter", "send", aimed="tests/unit/broker/test_send.py::test_sequence_is_checked_before_layout_topic_stop_and_disk")
 def layout_before_sequence(patch: Patches) -> None:
     """The sequence is checked before the layout: a repeat is answered whatever else has changed."""
     in_sequence = SendProcessor._send_in_sequence
@@ -43,7 +43,7 @@ def layout_before_sequence(patch: Patches) -> None:
     patch.set(SendProcessor, "_send_in_sequence", stale_first)
 
 
-@mutant("alter", aimed="tests/unit/broker/test_send.py::test_a_keyed_send_over_an_older_layout_is_refused")
+@mutant("alter", aimed="tests/unit/broker/test_send.py::test_keyed_send_with_an_older_layout_is_rejected")
 def older_layouts_are_taken(patch: Patches) -> None:
     """A keyed send that was hashed over an older layout is refused."""
     patch.set(SendProcessor, "_stale", lambda self, header: None)
@@ -150,7 +150,7 @@ def two_writers_of_one_layout_both_win(patch: Patches) -> None:
     patch.set(LayoutTable, "adopt", first)
 
 
-@mutant("send", aimed="tests/unit/broker/test_sequence_table.py::test_is_refused")
+@mutant("send", aimed="tests/unit/broker/test_sequence_table.py::test_out_of_sequence_frame_is_rejected")
 def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
     """A frame of an unknown scope that does not begin it is out of sequence, not known."""
     check = SequenceTable.check_frame
@@ -166,7 +166,7 @@ def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
     patch.set(SequenceTable, "check_frame", known)
 
 
-@mutant("alter", aimed="tests/unit/broker/test_nameserver_registration.py::test_a_layout_that_another_broker_brings_is_adopted_at_once")
+@mutant("alter", aimed="tests/unit/broker/test_nameserver_registration.py::test_layout_of_another_broker_is_adopted_at_once")
 def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
     """Other brokers are notified at once of a layout that one broker registers."""
     patch.set(RouteProcessor, "_notify_brokers", lambda self, topics, source: None)
@@ -185,7 +185,7 @@ def the_least_careful_send_decides(patch: Patches) -> None:
     patch.set(queue_machine, "seal_frame", careless)
 
 
-@mutant("send", "net", aimed="tests/unit/broker/test_sequence_table.py::test_is_refused")
+@mutant("send", "net", aimed="tests/unit/broker/test_sequence_table.py::test_out_of_sequence_frame_is_rejected")
 def lower_producer_epochs_are_taken(patch: Patches) -> None:
     """A frame of a producer epoch that is over is refused, however late it comes."""
     other_epoch = sequence_table._other_epoch

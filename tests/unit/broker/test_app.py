@@ -1,4 +1,4 @@
-"""A whole broker in this process, on a free port with a store of its own, spoken to in native frames."""
+"""A whole broker in this process, on a free port with its own store; clients send native frames."""
 
 import asyncio
 from pathlib import Path
@@ -52,7 +52,7 @@ from support.whole_broker import (
 )
 
 
-async def test_what_is_sent_is_pulled_byte_for_byte_and_found_by_its_place(tmp_path: Path) -> None:
+async def test_sent_records_are_pulled_unchanged_and_found_by_position(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         assert await client.create() == LAYOUT
         header, data, _ = frame(0, 3)
@@ -67,7 +67,7 @@ async def test_what_is_sent_is_pulled_byte_for_byte_and_found_by_its_place(tmp_p
         assert (await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))).fields == {"offset": 3}
 
 
-async def test_both_sends_share_one_queue_and_one_count(tmp_path: Path) -> None:
+async def test_both_send_requests_share_the_offsets_of_a_queue(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         header, data, _ = frame(0, 2)
@@ -77,7 +77,7 @@ async def test_both_sends_share_one_queue_and_one_count(tmp_path: Path) -> None:
         assert bodies(await client.pull()) == [b"m0", b"m1", b"single"]
 
 
-async def test_a_pull_behind_a_send_sees_it_without_waiting(tmp_path: Path) -> None:
+async def test_pull_after_a_send_in_the_same_turn_returns_its_records(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         header, data, _ = frame(0, 1)
@@ -85,7 +85,7 @@ async def test_a_pull_behind_a_send_sees_it_without_waiting(tmp_path: Path) -> N
         assert (await sent).code == (await pulled).code == ResponseCode.SUCCESS
 
 
-async def test_who_does_not_read_costs_the_broker_one_page_and_a_bit_and_gets_everything_in_the_end(tmp_path: Path) -> None:
+async def test_slow_reader_gets_bounded_buffering_and_every_response(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         record = encode_record(TOPIC.encode(), 0, bytes(500_000), b"", born_ms=1)
@@ -113,7 +113,7 @@ async def test_who_does_not_read_costs_the_broker_one_page_and_a_bit_and_gets_ev
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-async def test_a_long_poll_is_woken_by_the_arrival(tmp_path: Path, flush: str) -> None:
+async def test_long_poll_is_woken_by_an_arrival(tmp_path: Path, flush: str) -> None:
     async with running(settings(tmp_path, flush=flush)) as broker, dialled(broker) as client, dialled(broker) as other:
         await client.create()
         waiting = client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000)
@@ -124,7 +124,7 @@ async def test_a_long_poll_is_woken_by_the_arrival(tmp_path: Path, flush: str) -
         assert bodies(await waiting) == [b"m0"]
 
 
-async def test_a_stop_answers_who_waits(tmp_path: Path) -> None:
+async def test_stop_responds_to_held_pulls(tmp_path: Path) -> None:
     broker = Broker(settings(tmp_path), Host.real())
     await broker.start()
     async with dialled(broker) as client:
@@ -138,7 +138,7 @@ async def test_a_stop_answers_who_waits(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------- ordered consumption
 
 
-async def test_a_released_queue_is_offered_to_whom_the_list_names(tmp_path: Path) -> None:
+async def test_released_queue_is_offered_to_its_owner_by_the_member_list(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as one, dialled(broker) as two:
         await one.create()
         epoch = await join(one, "a@1#0", "0" * 32)
@@ -151,15 +151,15 @@ async def test_a_released_queue_is_offered_to_whom_the_list_names(tmp_path: Path
         body = encode_body(SyncBody((SyncItem("g", TOPIC, 0, epoch=epoch, offset=0, release=True),)))
         reply = decode_body(SyncReply, (await one.done(RequestCode.SYNC, body=body)).body)
         assert reply.items[0].verdict is LockVerdict.OK
-        await offered(two, 0)
+        await wait_until_offered(two, 0)
         again = await reconcile(two, LockItem("g", TOPIC, 0))
         assert again.verdict is LockVerdict.OK
         assert again.epoch > epoch
         assert (await held).code == ResponseCode.STALE_EPOCH
 
 
-async def offered(client: Client, queue_id: int) -> None:
-    """Until QUEUE_FREE names the queue."""
+async def wait_until_offered(client: Client, queue_id: int) -> None:
+    """Wait until QUEUE_FREE names the queue."""
     while True:
         command = await client.inbound.get()
         if command.code == RequestCode.QUEUE_FREE:
@@ -172,7 +172,7 @@ async def offered(client: Client, queue_id: int) -> None:
 # -------------------------------------------------------------------------------------------------------------------- names and nameservers
 
 
-async def test_a_store_serves_one_broker_and_one_name(tmp_path: Path) -> None:
+async def test_store_rejects_a_second_broker_and_another_name(tmp_path: Path) -> None:
     async with running(settings(tmp_path)):
         with pytest.raises(StoreInUseError):
             await started(settings(tmp_path))
@@ -187,7 +187,7 @@ async def started(config: BrokerConfig) -> None:
         pass
 
 
-async def test_a_broker_is_routed_once_its_nameserver_has_accepted_it(tmp_path: Path) -> None:
+async def test_broker_is_in_routes_after_its_nameserver_accepted_it(tmp_path: Path) -> None:
     nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
     await nameserver.start()
     try:
@@ -206,7 +206,7 @@ async def test_a_broker_is_routed_once_its_nameserver_has_accepted_it(tmp_path: 
 
 
 async def route_of(nameserver: Nameserver, version: LayoutVersion) -> TopicRoute:
-    """The route, once the nameserver knows this version."""
+    """Return the route as soon as the nameserver has this version."""
     endpoint = await connect(Host.real(), nameserver.address)
     try:
         while True:
@@ -223,7 +223,7 @@ async def route_of(nameserver: Nameserver, version: LayoutVersion) -> TopicRoute
 # ---------------------------------------------------------------------------------------------------------------------------------- failure
 
 
-async def test_a_failed_write_ends_everything_without_another_answer(tmp_path: Path) -> None:
+async def test_failed_write_ends_the_broker_without_another_response(tmp_path: Path) -> None:
     fatal: list[BaseException] = []
     broker = Broker(settings(tmp_path), Host.real())
     broker.on_fatal = fatal.append

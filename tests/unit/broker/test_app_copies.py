@@ -20,12 +20,12 @@ GROUP = "g" * 120
 
 
 async def sent_message(client: Client, body: bytes = b"m0", properties: str = "TAGS\x01paid\x02UNIQ_KEY\x01k") -> int:
-    """Into queue 0 of the topic; its place in the log."""
+    """Send a message to queue 0 of the topic and return its log position."""
     await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=properties), body)
     return (await stored(client, TOPIC))[-1].physical_offset
 
 
-async def test_what_is_sent_back_comes_again_with_one_retry_more_until_they_are_used_up(tmp_path: Path) -> None:
+async def test_message_sent_back_is_redelivered_until_its_retries_are_used_up(tmp_path: Path) -> None:
     async with running(settings(tmp_path, message_delay_level="10ms")) as broker, dialled(broker) as client:
         await client.create()
         offset = await sent_message(client)
@@ -45,12 +45,12 @@ async def test_what_is_sent_back_comes_again_with_one_retry_more_until_they_are_
 
 
 async def arrived(client: Client, topic: str, count: int) -> None:
-    """Waits by a long poll until the topic's queue 0 has so many."""
+    """Wait by a long poll until queue 0 of the topic has `count` messages."""
     header = PullHeader("g", topic, 0, count - 1, 1, SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000, max_msg_bytes=1 << 20)
     await client.done(RequestCode.PULL_MESSAGE, header)
 
 
-async def test_a_negative_level_is_a_dead_letter_and_an_offset_without_a_message_is_reported(tmp_path: Path) -> None:
+async def test_negative_delay_level_dead_letters_and_an_unknown_offset_is_rejected(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         offset = await sent_message(client)
@@ -63,7 +63,7 @@ async def test_a_negative_level_is_a_dead_letter_and_an_offset_without_a_message
         assert "at most" in (refused.remark or "")
 
 
-async def test_a_dead_letter_that_is_given_up_again_keeps_its_attempts_and_its_reason(tmp_path: Path) -> None:
+async def test_dead_letter_sent_back_again_keeps_its_attempts_and_reason(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         offset = await sent_message(client)
@@ -79,8 +79,8 @@ async def test_a_dead_letter_that_is_given_up_again_keeps_its_attempts_and_its_r
         assert (others.reconsume_times, decode_properties(others.properties)["__LS_REASON"]) == (2, "given up")
 
 
-async def test_a_send_back_that_names_another_message_than_is_there_is_refused(tmp_path: Path) -> None:
-    """Its consumer was given a message that a power cut took, and another one got its place."""
+async def test_send_back_that_names_another_message_than_the_stored_one_is_rejected(tmp_path: Path) -> None:
+    """The consumer received a message that a power cut removed, and another message is at its position now."""
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         offset = await sent_message(client)
@@ -91,7 +91,7 @@ async def test_a_send_back_that_names_another_message_than_is_there_is_refused(t
         assert [record.body for record in await stored(client, "%DLQ%g")] == [b"m0"]
 
 
-async def test_a_dead_letter_and_the_progress_behind_it_are_one_write(tmp_path: Path) -> None:
+async def test_dead_letter_and_its_commit_are_one_write(tmp_path: Path) -> None:
     """A broker that is killed after the response has both; a repetition of the request writes nothing."""
     config = settings(tmp_path)
     broker = Broker(config, Host.real())
@@ -115,7 +115,7 @@ async def test_a_dead_letter_and_the_progress_behind_it_are_one_write(tmp_path: 
         assert (answer.verdict, answer.offset, answer.attempts) == (LockVerdict.OK, 2, 0)
 
 
-async def test_delayed_messages_outlive_a_kill_and_are_delivered_once(tmp_path: Path) -> None:
+async def test_delayed_messages_survive_a_kill_and_are_delivered_once(tmp_path: Path) -> None:
     config = settings(tmp_path, message_delay_level="10ms 2s")
     broker = Broker(config, Host.real())
     await broker.start()
@@ -133,7 +133,7 @@ async def test_delayed_messages_outlive_a_kill_and_are_delivered_once(tmp_path: 
         assert all("DELAY" not in decode_properties(record.properties) for record in found)
 
 
-async def test_a_delay_that_is_no_number_is_refused(tmp_path: Path) -> None:
+async def test_non_numeric_delay_level_is_rejected(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         refused = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties="DELAY\x01soon"), b"x")
@@ -141,8 +141,8 @@ async def test_a_delay_that_is_no_number_is_refused(tmp_path: Path) -> None:
         assert refused.remark == "property DELAY is 'soon': expected the number of a delay level"
 
 
-async def test_a_message_with_the_longest_properties_is_delayed_sent_back_and_dead_lettered(tmp_path: Path) -> None:
-    """Its copies have more properties than it has: there is room for them."""
+async def test_message_with_the_longest_properties_is_delayed_retried_and_dead_lettered(tmp_path: Path) -> None:
+    """Its copies have more properties than the message itself, and there is room for them."""
     longest = "TAGS\x01paid\x02a\x01" + "x" * (SENT_PROPERTIES_BYTES_MAX - 12)
     refused = f"{longest}x"
     async with running(settings(tmp_path, message_delay_level="10ms")) as broker, dialled(broker) as client:

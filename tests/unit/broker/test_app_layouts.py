@@ -1,4 +1,4 @@
-"""A whole broker and the layouts of its store: those of an earlier version, and those that lost while it was down."""
+"""A whole broker and the layouts in its store: those of an earlier version, and those that lost against others while it was down."""
 
 from pathlib import Path
 
@@ -20,15 +20,13 @@ def layout(topic: str, counter: int, broker: str = "broker-a") -> TopicLayout:
 
 
 def stored_by_an_earlier_version(broker: Broker, found: TopicLayout) -> None:
-    """Into the log, without a check."""
+    """Write the layout into the log without a check."""
     broker.state.topics._put(found)
     broker.state.write_changes()
 
 
-async def test_a_store_with_an_impossible_layout_opens_names_it_and_registers_with_the_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It never opened its port again: the nameserver refused the whole registration, also after a restart."""
+async def test_store_with_an_invalid_layout_opens_and_registers_its_other_layouts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In an earlier version it never opened its port again: the nameserver rejected the whole registration, even after a restart."""
     async with running(settings(tmp_path)) as before:
         async with dialled(before) as client:
             await client.create()
@@ -46,8 +44,8 @@ async def test_a_store_with_an_impossible_layout_opens_names_it_and_registers_wi
         assert [text for text in told if text.startswith(event)] != [], event
 
 
-async def test_a_message_whose_queue_lost_is_read_after_the_start_that_finds_it(tmp_path: Path) -> None:
-    """An earlier version left the queue in no layout; a broker that was killed right after it had taken the winner finds it too."""
+async def test_message_in_a_queue_without_layout_is_readable_after_the_next_start(tmp_path: Path) -> None:
+    """An earlier version left the queue in no layout; a broker that was killed right after it had adopted the winner finds it too."""
     async with running(settings(tmp_path, auto_create_topics=True)) as first:
         async with dialled(first) as client:
             answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 1), b"kept")
@@ -61,8 +59,8 @@ async def test_a_message_whose_queue_lost_is_read_after_the_start_that_finds_it(
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 5])
-async def test_a_topic_that_was_created_again_elsewhere_has_no_message_of_before_also_after_a_kill(tmp_path: Path, ahead: int) -> None:
-    """This broker was away, and had changed the layout `ahead` times by itself before."""
+async def test_topic_recreated_elsewhere_has_no_earlier_message_even_after_a_kill(tmp_path: Path, ahead: int) -> None:
+    """This broker was away, and had changed the layout `ahead` times alone before."""
 
     def grown(entry_count: int, began: int, counter: int) -> TopicLayout:
         entries = tuple(LayoutEntry("broker-a", 1, 1, began + number) for number in range(entry_count))
@@ -84,7 +82,7 @@ async def test_a_topic_that_was_created_again_elsewhere_has_no_message_of_before
         assert [record.body for record in await stored(client, "new", 0, offset=1)] == [b"kept"]
 
 
-async def test_a_log_that_was_cut_before_its_last_start_still_knows_the_term_of_it(tmp_path: Path) -> None:
+async def test_truncated_log_keeps_the_term_of_its_last_start(tmp_path: Path) -> None:
     """Otherwise a nameserver would take the store for a copy: the operator has cut the damaged part, terms included."""
     async with running(settings(tmp_path)) as first:
         term = first.term

@@ -52,7 +52,7 @@ from support.whole_broker import (
 
 
 async def everything(client: Client) -> list[bytes]:
-    """All messages of queue 0, in as many pulls as it takes."""
+    """Return all messages of queue 0, with as many pulls as necessary."""
     found: list[bytes] = []
     while (answer := await client.pull(len(found))).code == ResponseCode.SUCCESS:
         found += bodies(answer)
@@ -60,7 +60,7 @@ async def everything(client: Client) -> list[bytes]:
 
 
 @pytest.mark.parametrize("end", [stop, kill])
-async def test_a_restart_remembers_messages_topics_sequences_and_locks(
+async def test_messages_topics_sequences_and_locks_survive_a_restart(
     tmp_path: Path, end: Callable[[Broker], Coroutine[Any, Any, None]]
 ) -> None:
     broker = Broker(settings(tmp_path), Host.real())
@@ -86,13 +86,13 @@ async def test_a_restart_remembers_messages_topics_sequences_and_locks(
 
 
 class Slept(Clock):
-    """A clock of a machine that was suspended for a day."""
+    """The clock of a machine that was suspended for a day."""
 
     def boot_ms(self) -> int:
         return super().boot_ms() + 86_400_000
 
 
-async def test_every_lease_is_counted_on_the_clock_that_counts_suspension(tmp_path: Path) -> None:
+async def test_leases_are_measured_on_the_clock_that_counts_suspension(tmp_path: Path) -> None:
     clock = Slept()
     broker = Broker(settings(tmp_path), replace(Host.real(), clock=clock))
     try:
@@ -115,7 +115,7 @@ async def test_every_lease_is_counted_on_the_clock_that_counts_suspension(tmp_pa
         await broker.stop()
 
 
-async def test_a_deleted_topic_stays_deleted_and_its_messages_hidden_after_a_restart(tmp_path: Path) -> None:
+async def test_deleted_topic_and_its_messages_stay_hidden_after_a_restart(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         header, data, _ = frame(0, 3)
@@ -139,7 +139,7 @@ async def test_a_deleted_topic_stays_deleted_and_its_messages_hidden_after_a_res
         (stop, "other", "async", "async", False),
     ],
 )
-async def test_only_an_unclean_stop_and_another_boot_under_async_flush_count_as_loss(
+async def test_loss_is_assumed_only_after_an_unclean_stop_a_reboot_and_async_flush(
     tmp_path: Path, end: Callable[[Broker], Coroutine[Any, Any, None]], boot: str, flush: str, flush_now: str, held: bool
 ) -> None:
     broker = Broker(settings(tmp_path, flush=flush), replace(Host.real(), boot_id=lambda: "same"))
@@ -153,8 +153,8 @@ async def test_only_an_unclean_stop_and_another_boot_under_async_flush_count_as_
         await again.stop()
 
 
-async def test_a_start_that_is_given_up_before_its_term_is_stored_does_not_count_as_a_clean_stop(tmp_path: Path) -> None:
-    """Else the start that follows would forget the crash that came before."""
+async def test_start_abandoned_before_its_term_is_stored_is_not_a_clean_stop(tmp_path: Path) -> None:
+    """Otherwise the next start would forget the crash that happened before."""
     broker = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "first"))
     await broker.start()
     await kill(broker)
@@ -171,7 +171,7 @@ async def test_a_start_that_is_given_up_before_its_term_is_stored_does_not_count
         await again.stop()
 
 
-async def test_a_broker_that_never_started_does_not_say_that_it_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_broker_that_never_started_does_not_log_that_it_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with running(settings(tmp_path / "one")) as one:
         two = Broker(settings(tmp_path / "two", listen=(one.address,)), Host.real())
@@ -182,7 +182,7 @@ async def test_a_broker_that_never_started_does_not_say_that_it_stopped(tmp_path
     assert caplog.text.count("broker.stopped") == 1
 
 
-async def test_the_boot_id_is_stored_when_the_new_term_is_durable_and_before_the_port_is_open(
+async def test_boot_id_is_stored_after_the_term_is_durable_and_before_the_port_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed in between must not forget the machine's crash; no fence may be reported that a crash could take back."""
@@ -211,13 +211,13 @@ async def refuse_term(*_: object) -> None:
     raise ConfigError("given up")
 
 
-def test_no_sync_of_the_log_waits_for_a_thread() -> None:
+def test_thread_pool_has_a_free_thread_for_log_syncs() -> None:
     single = ("a snapshot", "retention", "delayed messages", "the scrub", "a scrape")
     others = COLD_COUNT_MAX + REPAIRS_AT_ONCE + sum(lane.concurrency for lane in LANES.values()) + len(single)
     assert others < THREADS_MAX
 
 
-async def test_a_stamp_that_was_never_checked_does_not_get_into_the_log(tmp_path: Path) -> None:
+async def test_unchecked_sequence_property_does_not_reach_the_log(tmp_path: Path) -> None:
     """Recovery would take its CRC for that of a torn frame, and lose everything acknowledged after it."""
     broker = Broker(settings(tmp_path), Host.real())
     await broker.start()
@@ -234,7 +234,7 @@ async def test_a_stamp_that_was_never_checked_does_not_get_into_the_log(tmp_path
         assert bodies(await client.pull()) == [b"behind it"]
 
 
-async def test_numbers_beyond_an_int64_are_refused_and_the_tables_can_be_written(tmp_path: Path) -> None:
+async def test_numbers_beyond_int64_are_rejected_and_snapshots_can_be_written(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         for epoch, first in ((1, (1 << 64) - 1), (1 << 63, 0), (1, (1 << 63) - 1)):
@@ -252,7 +252,7 @@ async def test_numbers_beyond_an_int64_are_refused_and_the_tables_can_be_written
         await broker._maintenance.snapshot()
 
 
-async def test_a_turn_whose_changes_do_not_fit_a_log_file_is_written_in_parts(tmp_path: Path) -> None:
+async def test_changes_of_a_turn_larger_than_a_log_file_are_split(tmp_path: Path) -> None:
     count = 12_000
     wide = TopicLayout(TOPIC, LayoutVersion(1, 7), (LayoutEntry("broker-a", count, count, 1),))
     config = settings(tmp_path, segment_mib=1)
@@ -274,7 +274,7 @@ async def test_a_turn_whose_changes_do_not_fit_a_log_file_is_written_in_parts(tm
         assert {item.verdict for item in decode_body(SessionLockReply, answer.body).items} == {LockVerdict.OK}
 
 
-async def test_a_contract_that_no_log_file_could_take_is_refused_and_the_broker_lives(tmp_path: Path) -> None:
+async def test_contract_larger_than_a_log_file_is_rejected_and_the_broker_continues(tmp_path: Path) -> None:
     async with running(settings(tmp_path, segment_mib=1)) as broker, dialled(broker) as client:
         group = ConsumerGroup("g", (Subscription(TOPIC, "x" * 1_040_000),), ordered=True)
         refused = await client.ask(RequestCode.HEART_BEAT, body=encode_body(HeartbeatBody("a@1#0", (group,), session="0" * 32)))
@@ -284,9 +284,7 @@ async def test_a_contract_that_no_log_file_could_take_is_refused_and_the_broker_
 
 
 @pytest.mark.parametrize(("hours", "told"), [(3, 0), (2, 1)])
-async def test_a_delay_that_retention_does_not_wait_for_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, hours: float, told: int
-) -> None:
+async def test_delay_longer_than_retention_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, hours: float, told: int) -> None:
     async with running(settings(tmp_path, retention_hours=hours)):
         lines = [record.getMessage() for record in caplog.records if "delay.outlives_retention" in record.getMessage()]
     assert len(lines) == told

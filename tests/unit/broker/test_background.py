@@ -1,4 +1,4 @@
-"""A broker's background work: effects reach their receivers, leases end when due, nothing is left unfinished."""
+"""A broker's background work: effects reach their connections, leases end when due, snapshots are completed."""
 
 import asyncio
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class Pulls:
         self.told.append(effect)
 
 
-async def test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone() -> None:
+async def test_effects_reach_their_connections_and_closed_connections_are_skipped() -> None:
     coordination, pulls, one, two = Coordination(), Pulls(), Endpoint(), Endpoint()
     EffectRunner(coordination, {1: one, 2: two}, pulls)  # type: ignore[arg-type, dict-item]
     stale = StalePulls("g", "t", 0, 7)
@@ -76,7 +76,7 @@ async def test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone() ->
     assert pulls.told == [stale]
 
 
-async def test_an_effect_that_fails_is_logged_and_the_others_are_carried_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_effect_is_logged_and_the_others_are_executed(caplog: pytest.LogCaptureFixture) -> None:
     coordination, pulls, one = Coordination(), Pulls(), Endpoint()
     EffectRunner(coordination, {1: one}, pulls)  # type: ignore[arg-type, dict-item]
     stale = StalePulls("g", "t", 0, 7)
@@ -89,7 +89,7 @@ async def test_an_effect_that_fails_is_logged_and_the_others_are_carried_out(cap
     assert [record.getMessage().split()[0] for record in caplog.records if record.exc_info] == ["effect.failed"]
 
 
-async def test_more_free_queues_than_a_frame_takes_are_told_in_several() -> None:
+async def test_free_queues_beyond_one_frame_are_sent_in_several() -> None:
     coordination, one = Coordination(), Endpoint()
     effects = EffectRunner(coordination, {1: one}, Pulls())  # type: ignore[arg-type, dict-item]
     free = tuple(FreeQueue("g", "t", queue_id) for queue_id in range(2 * FREE_QUEUES_MAX + 1))
@@ -104,7 +104,7 @@ SLEPT_MS = 86_400_000
 
 
 @pytest.mark.frozen_clock
-async def test_leases_are_called_when_they_are_due(frozen: FrozenLoop) -> None:
+async def test_lease_timer_ticks_when_a_lease_is_due(frozen: FrozenLoop) -> None:
     coordination = Coordination()
     leases = LeaseTimer(FakeHost(LoopClock(slept_ms=SLEPT_MS)), coordination)  # type: ignore[arg-type]
     leases.start()
@@ -119,7 +119,7 @@ async def test_leases_are_called_when_they_are_due(frozen: FrozenLoop) -> None:
 
 
 @pytest.mark.frozen_clock
-async def test_a_tick_that_fails_is_not_the_last_one(frozen: FrozenLoop, loop_watch: LoopWatch) -> None:
+async def test_lease_timer_continues_after_a_failing_tick(frozen: FrozenLoop, loop_watch: LoopWatch) -> None:
     coordination = Coordination()
     leases = LeaseTimer(FakeHost(LoopClock(slept_ms=SLEPT_MS)), coordination)  # type: ignore[arg-type]
     leases.start()
@@ -161,7 +161,7 @@ class State:
 
 
 @pytest.mark.frozen_clock
-async def test_a_snapshot_is_written_when_due_and_finished_when_the_broker_stops(frozen: FrozenLoop) -> None:
+async def test_snapshot_is_written_when_due_and_completed_before_the_broker_stops(frozen: FrozenLoop) -> None:
     store = Store()
     keeper = StoreMaintenance(FakeHost(LoopClock(slept_ms=SLEPT_MS)), store, State())  # type: ignore[arg-type]
     async with asyncio.TaskGroup() as group:

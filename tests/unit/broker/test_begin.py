@@ -56,7 +56,7 @@ def commit(client: Client, queue_id: int, generation: int, offset: int) -> LockV
     return answers[0].verdict
 
 
-def test_the_first_query_resolves_the_start_policy_for_all_queues_at_once() -> None:
+def test_first_query_resolves_the_start_policy_for_all_queues_of_the_topic() -> None:
     bench = Bench()
     a = member(bench)
     bench.ends.queues[TOPIC, 0] = bench.ends.queues[TOPIC, 1] = (10, 90)
@@ -66,8 +66,8 @@ def test_the_first_query_resolves_the_start_policy_for_all_queues_at_once() -> N
 
 
 @pytest.mark.parametrize("where", ConsumeFromWhere)
-def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_policy(where: ConsumeFromWhere) -> None:
-    """That broker had the messages once, and no other broker will have them."""
+def test_retry_topic_of_the_group_starts_at_its_first_message_for_any_start_policy(where: ConsumeFromWhere) -> None:
+    """This broker had the messages once, and no other broker will have them."""
     own, others = retry_topic(GROUP), retry_topic("shipping")
     bench = Bench(layout(own, 1), layout(others, 1))
     bench.ends.queues[own, 0] = bench.ends.queues[others, 0] = (10, 90)
@@ -82,14 +82,14 @@ def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_
     assert other.offset == {ConsumeFromWhere.FIRST_OFFSET: 10, ConsumeFromWhere.LAST_OFFSET: 90, ConsumeFromWhere.TIMESTAMP: 50}[where]
 
 
-def test_two_members_get_a_queue_only_where_the_list_says_so() -> None:
+def test_query_grants_a_queue_only_to_its_owner_by_the_member_list() -> None:
     bench = Bench()
     a, b = member(bench), member(bench, "b")
     verdicts = [(begin(a, i).verdict, begin(b, i).verdict) for i in range(2)]  # type: ignore[union-attr]
     assert verdicts == [(LockVerdict.OK, LockVerdict.NOT_YOURS), (LockVerdict.NOT_YOURS, LockVerdict.OK)]
 
 
-def test_commits_go_upward_under_the_generation_without_a_lock() -> None:
+def test_concurrent_commits_need_the_generation_and_never_lower_the_offset() -> None:
     bench = Bench()
     a = member(bench)
     answer = granted(a, 0)
@@ -101,7 +101,7 @@ def test_commits_go_upward_under_the_generation_without_a_lock() -> None:
     assert commit(a, 0, answer.epoch, 5_000) is LockVerdict.REFUSED
 
 
-def test_a_reset_ends_the_generation_for_pulls_and_commits_and_wakes_those_held() -> None:
+def test_reset_rejects_pulls_and_commits_of_the_old_generation_and_wakes_held_pulls() -> None:
     bench = Bench()
     a = member(bench)
     old = granted(a, 0).epoch
@@ -127,7 +127,7 @@ def test_progress_and_generation_survive_a_restart() -> None:
     assert (answer.epoch, answer.offset) == (generation, 50)
 
 
-def test_an_ordered_group_is_locked_and_a_concurrent_one_is_queried() -> None:
+def test_query_is_rejected_for_an_ordered_group_and_lock_for_a_concurrent_one() -> None:
     bench = Bench()
     a = Client(bench, "a", ordered())
     a.connect()
@@ -144,7 +144,7 @@ def test_an_ordered_group_is_locked_and_a_concurrent_one_is_queried() -> None:
     assert bench.closed() == [999]
 
 
-def test_dead_lettering_needs_the_epoch_and_happens_once() -> None:
+def test_dead_letter_needs_the_current_epoch_and_happens_once() -> None:
     bench = Bench()
     a = Client(bench, "a", ordered())
     a.connect()
@@ -157,7 +157,7 @@ def test_dead_lettering_needs_the_epoch_and_happens_once() -> None:
     assert bench.c.lock_sync.is_dead_lettered(999, (GROUP, TOPIC, 0), epoch, 5) is None
 
 
-def test_members_by_hand_begin_in_any_queue_of_any_topic_and_commit_under_its_generation() -> None:
+def test_manual_members_start_in_any_queue_and_commit_under_its_generation() -> None:
     bench = Bench()
     a, b = (Client(bench, name, ordered(GROUP, ordered=False, allocate=MANUAL, subscriptions=())) for name in "ab")
     for client in (a, b):
@@ -174,7 +174,7 @@ def test_members_by_hand_begin_in_any_queue_of_any_topic_and_commit_under_its_ge
 
 
 @pytest.mark.parametrize("ordered_too", [True, False])
-def test_a_broadcasting_groups_progress_is_not_here(ordered_too: bool) -> None:
+def test_broadcast_group_has_no_progress_at_the_broker(ordered_too: bool) -> None:
     bench = Bench()
     a = Client(bench, "a", ordered(GROUP, ordered=ordered_too, message_model=MessageModel.BROADCASTING))
     a.connect()

@@ -1,4 +1,4 @@
-"""How many bytes the body of each request may have, and that what honest peers send fits."""
+"""The body limit of each request; valid requests fit."""
 
 import pytest
 
@@ -50,13 +50,13 @@ def marks(processors: tuple[type, ...]) -> dict[int, HandlerSpec]:
 
 
 @pytest.mark.parametrize("processors", [BROKER, (RouteProcessor,)], ids=["broker", "nameserver"])
-def test_every_request_has_64_kib_unless_it_names_queues_layouts_or_carries_messages(processors: tuple[type, ...]) -> None:
+def test_body_limit_is_64_kib_for_requests_without_queues_layouts_or_messages(processors: tuple[type, ...]) -> None:
     for code, mark in marks(processors).items():
         assert mark.body_bytes_max == LARGER.get(R(code), REQUEST_BYTES_MAX), R(code).name
     assert (REQUEST_BYTES_MAX, MEMBER_BYTES_MAX, LAYOUTS_BYTES_MAX, RECORDS_BYTES_MAX) == (64 << 10, 2 << 20, 4 << 20, 16 << 20)
 
 
-def test_a_lock_and_a_sync_of_all_queues_of_a_broker_fit() -> None:
+def test_lock_and_sync_of_all_queues_of_a_broker_fit_the_body_limit() -> None:
     group, topic = "payments-lock_sync", "orders-of-the-day"
     lock = SessionLockBody(tuple(LockItem(group, topic, queue_id, 1_800_000_000_000) for queue_id in range(QUEUES_MAX)))
     sync = SyncBody(tuple(SyncItem(group, topic, queue_id, 1_800_000_000_000, 0, 1 << 60) for queue_id in range(QUEUES_MAX)))
@@ -70,7 +70,7 @@ def entries(count: int, counter: int = 3) -> tuple[LayoutEntry, ...]:
     return tuple(LayoutEntry(f"production-cluster-broker-{number:04}", 16, 16, counter) for number in range(count))
 
 
-def test_the_longest_layout_and_a_part_of_4096_layouts_of_eight_brokers_fit() -> None:
+def test_longest_layout_and_4096_layouts_of_eight_brokers_fit_the_body_limit() -> None:
     longest = TopicLayout("t" * 127, LayoutVersion(1 << 53, (1 << 32) - 1), entries(ENTRY_COUNT_MAX))
     assert decode_body(TopicLayout, encode_body(longest)) == longest
     assert len(encode_body(longest)) <= LAYOUTS_BYTES_MAX

@@ -21,14 +21,14 @@ def two(bench: Bench) -> tuple[ClassicClient, ClassicClient]:
 # ------------------------------------------------------------------------------------------------------- RebalanceLockManager
 
 
-def test_a_free_queue_is_granted_and_a_held_one_refused() -> None:
+def test_free_queue_is_granted_and_a_held_one_is_not() -> None:
     bench = Bench()
     a, b = two(bench)
     assert a.lock(0, 1) == [0, 1]
     assert b.lock(0, 1, 2) == [2]
 
 
-def test_locking_again_is_re_entrant_and_changes_no_epoch() -> None:
+def test_repeated_lock_is_reentrant_and_keeps_the_epoch() -> None:
     bench = Bench()
     a, _ = two(bench)
     a.lock(0)
@@ -38,7 +38,7 @@ def test_locking_again_is_re_entrant_and_changes_no_epoch() -> None:
 
 
 @pytest.mark.parametrize(("after", "taken"), [(LEASE - 1, []), (LEASE, []), (LEASE + 1, [0])])
-def test_a_lock_not_renewed_for_60_s_is_taken_over(after: int, taken: list[int]) -> None:
+def test_lock_not_renewed_for_60_s_can_be_taken_over(after: int, taken: list[int]) -> None:
     bench = Bench()
     a, b = two(bench)
     a.lock(0)
@@ -48,7 +48,7 @@ def test_a_lock_not_renewed_for_60_s_is_taken_over(after: int, taken: list[int])
 
 
 @pytest.mark.parametrize(("after", "taken"), [(LEASE, []), (LEASE + 1, [0])])
-def test_a_renewal_begins_the_60_s_again(after: int, taken: list[int]) -> None:
+def test_renewal_restarts_the_60_s_lease(after: int, taken: list[int]) -> None:
     bench = Bench()
     a, b = two(bench)
     a.lock(0)
@@ -58,7 +58,7 @@ def test_a_renewal_begins_the_60_s_again(after: int, taken: list[int]) -> None:
     assert b.lock(0) == taken
 
 
-def test_a_client_whose_lease_is_over_gets_its_queue_back_if_it_is_free() -> None:
+def test_client_with_an_expired_lease_reacquires_its_free_queue() -> None:
     bench = Bench()
     a, _ = two(bench)
     a.lock(0)
@@ -68,7 +68,7 @@ def test_a_client_whose_lease_is_over_gets_its_queue_back_if_it_is_free() -> Non
     assert bench.epoch(0) > epoch
 
 
-def test_taking_over_raises_the_epoch() -> None:
+def test_takeover_raises_the_epoch() -> None:
     bench = Bench()
     a, b = two(bench)
     a.lock(0)
@@ -78,7 +78,7 @@ def test_taking_over_raises_the_epoch() -> None:
     assert bench.epoch(0) > epoch
 
 
-def test_unlock_frees_what_the_caller_holds_and_nothing_else() -> None:
+def test_unlock_frees_only_queues_that_the_caller_holds() -> None:
     bench = Bench()
     a, b = two(bench)
     a.lock(0, 1)
@@ -89,7 +89,7 @@ def test_unlock_frees_what_the_caller_holds_and_nothing_else() -> None:
     assert b.lock(0, 1) == [0]
 
 
-def test_a_lock_outlives_the_connection_and_the_membership_of_its_client() -> None:
+def test_lock_survives_the_connection_and_the_membership_of_its_client() -> None:
     bench = Bench()
     a, b = two(bench)
     a.lock(0)
@@ -100,12 +100,12 @@ def test_a_lock_outlives_the_connection_and_the_membership_of_its_client() -> No
     assert b.lock(0) == [0]
 
 
-def test_it_is_not_checked_that_a_classic_client_is_a_member() -> None:
+def test_classic_lock_does_not_require_membership() -> None:
     bench = Bench()
     assert ClassicClient(bench, "stranger").lock(0, group="unheard-of") == [0]
 
 
-def test_queues_of_another_broker_or_of_no_layout_are_not_granted() -> None:
+def test_queues_of_another_broker_or_without_layout_are_not_granted() -> None:
     bench = Bench()
     a, _ = two(bench)
     assert a.lock(0, broker="broker-b") == []
@@ -113,7 +113,7 @@ def test_queues_of_another_broker_or_of_no_layout_are_not_granted() -> None:
     assert a.lock(0, topic="nowhere") == []
 
 
-def test_a_restart_gives_every_classic_lock_its_whole_lease_again() -> None:
+def test_restart_restarts_the_lease_of_every_classic_lock() -> None:
     bench = Bench()
     a, b = two(bench)
     a.lock(0)
@@ -125,7 +125,7 @@ def test_a_restart_gives_every_classic_lock_its_whole_lease_again() -> None:
     assert b.lock(0) == [0]
 
 
-def test_the_end_of_a_lease_is_told_to_sessions_that_wait() -> None:
+def test_end_of_a_classic_lease_notifies_waiting_sessions() -> None:
     bench = Bench()
     a = ClassicClient(bench, "a")
     a.connect()
@@ -142,7 +142,7 @@ def test_the_end_of_a_lease_is_told_to_sessions_that_wait() -> None:
     assert native.verdicts(0) == {0: LockVerdict.OK}
 
 
-def test_a_session_and_a_classic_client_never_hold_one_queue() -> None:
+def test_queue_is_never_held_by_a_session_and_a_classic_client_at_once() -> None:
     bench = Bench()
     native, a = Client(bench, "n"), ClassicClient(bench, "a")
     native.connect()
@@ -156,7 +156,7 @@ def test_a_session_and_a_classic_client_never_hold_one_queue() -> None:
     assert a.lock(0) == [0]
 
 
-def test_a_lease_left_behind_by_a_dropped_topic_frees_no_session() -> None:
+def test_lease_of_a_dropped_topic_frees_no_queue_of_a_session() -> None:
     bench = Bench()
     a = ClassicClient(bench, "a")
     a.connect()
@@ -177,7 +177,7 @@ def test_a_lease_left_behind_by_a_dropped_topic_frees_no_session() -> None:
     assert bench.owner(0) == "n"
 
 
-def test_hostile_names_are_refused() -> None:
+def test_invalid_names_are_rejected() -> None:
     bench = Bench()
     with pytest.raises(LocalProtocolError):
         bench.c.legacy.lock(LockBatchBody("a", "bad group!", (QueueRef(TOPIC, "broker-a", 0),)), bench.now_ms)
@@ -190,21 +190,21 @@ def test_hostile_names_are_refused() -> None:
 Setting = Callable[[Bench, ClassicClient], None]
 
 
-def nobody(bench: Bench, me: ClassicClient) -> None:
-    """Queue 0 is free."""
+def free_queue(bench: Bench, me: ClassicClient) -> None:
+    """Return a bench on which queue 0 is free."""
 
 
-def myself(bench: Bench, me: ClassicClient) -> None:
+def held_by_me(bench: Bench, me: ClassicClient) -> None:
     me.lock(0)
 
 
-def another(bench: Bench, me: ClassicClient) -> None:
+def held_by_another(bench: Bench, me: ClassicClient) -> None:
     other = ClassicClient(bench, "other")
     other.connect()
     other.lock(0)
 
 
-def a_session(bench: Bench, me: ClassicClient) -> None:
+def held_by_a_session(bench: Bench, me: ClassicClient) -> None:
     native = Client(bench, "native")
     native.connect()
     assert native.verdicts(0) == {0: LockVerdict.OK}
@@ -219,17 +219,19 @@ def setting(made: Setting) -> tuple[Bench, ClassicClient]:
     return bench, me
 
 
-@pytest.mark.parametrize(("made", "commits"), [(nobody, True), (myself, True), (another, False), (a_session, False)])
-def test_a_pull_is_always_served_and_its_commit_bit_counts_unless_another_client_holds_the_queue(made: Setting, commits: bool) -> None:
+@pytest.mark.parametrize(
+    ("made", "commits"), [(free_queue, True), (held_by_me, True), (held_by_another, False), (held_by_a_session, False)]
+)
+def test_pull_without_epoch_is_served_and_commits_unless_another_client_holds_the_queue(made: Setting, commits: bool) -> None:
     bench, me = setting(made)
     check = bench.c.pulls.check(me.connection, (GROUP, TOPIC, 0), None)
     assert check is not None
     assert (check.stale, check.may_commit) == (False, commits)
 
 
-@pytest.mark.parametrize("made", [nobody, myself])
+@pytest.mark.parametrize("made", [free_queue, held_by_me])
 @pytest.mark.parametrize("offset", [40, 50, 60])
-def test_an_update_is_taken_as_rocketmq_takes_it_and_a_lower_value_is_a_reset(made: Setting, offset: int) -> None:
+def test_update_offset_of_an_unheld_queue_is_applied_and_a_lower_value_is_a_reset(made: Setting, offset: int) -> None:
     bench, me = setting(made)
     row = bench.c.status.read(GROUP, bench.now_ms, str)
     assert row is not None
@@ -239,12 +241,12 @@ def test_an_update_is_taken_as_rocketmq_takes_it_and_a_lower_value_is_a_reset(ma
     assert row is not None
     assert row.queues[0].committed_offset == offset
     assert (row.queues[0].generation > before) is (offset < 50)
-    assert row.queues[0].owner == ("me" if made is myself else None)
+    assert row.queues[0].owner == ("me" if made is held_by_me else None)
 
 
-@pytest.mark.parametrize(("made", "holder"), [(another, "other"), (a_session, "native")])
+@pytest.mark.parametrize(("made", "holder"), [(held_by_another, "other"), (held_by_a_session, "native")])
 @pytest.mark.parametrize("offset", [40, 60])
-def test_an_update_against_a_holder_is_not_applied_names_the_holder_and_is_counted(made: Setting, holder: str, offset: int) -> None:
+def test_update_offset_of_a_held_queue_is_rejected_with_its_holder_and_counted(made: Setting, holder: str, offset: int) -> None:
     bench, me = setting(made)
     with pytest.raises(NoPermissionError, match=f"held by {holder} of group {GROUP}"):
         me.update(0, offset)
@@ -252,15 +254,17 @@ def test_an_update_against_a_holder_is_not_applied_names_the_holder_and_is_count
     assert bench.c.legacy.refused_update_count == 1
 
 
-@pytest.mark.parametrize(("made", "owner"), [(nobody, None), (myself, None), (another, "other"), (a_session, "native")])
+@pytest.mark.parametrize(
+    ("made", "owner"), [(free_queue, None), (held_by_me, None), (held_by_another, "other"), (held_by_a_session, "native")]
+)
 def test_unlock_frees_only_the_callers_own(made: Setting, owner: str | None) -> None:
     bench, me = setting(made)
     me.unlock(0)
     assert bench.owner(0) == owner
 
 
-def test_a_connection_without_a_heartbeat_is_another_client() -> None:
-    bench, me = setting(myself)
+def test_connection_without_a_heartbeat_is_another_client() -> None:
+    bench, me = setting(held_by_me)
     me.connection = bench.new_connection()
     with pytest.raises(NoPermissionError):
         me.update(0, 60)
@@ -269,7 +273,7 @@ def test_a_connection_without_a_heartbeat_is_another_client() -> None:
 # --------------------------------------------------------------------------------------------------------------------- offsets
 
 
-def test_a_reset_of_a_free_queue_ends_a_grant_that_was_still_good() -> None:
+def test_reset_of_a_free_queue_invalidates_the_last_grant() -> None:
     bench = Bench()
     native = Client(bench, "n")
     native.connect()
@@ -284,7 +288,7 @@ def test_a_reset_of_a_free_queue_ends_a_grant_that_was_still_good() -> None:
     assert bench.progress(0) == (20, 0)
 
 
-def test_an_update_upward_of_a_free_queue_ends_nothing() -> None:
+def test_higher_offset_for_a_free_queue_keeps_the_last_grant_valid() -> None:
     bench = Bench()
     native = Client(bench, "n")
     native.connect()
@@ -297,7 +301,7 @@ def test_an_update_upward_of_a_free_queue_ends_nothing() -> None:
     assert bench.progress(0) == (60, 0)
 
 
-def test_a_query_answers_the_offset_else_0_for_a_young_queue_else_not_found() -> None:
+def test_query_offset_returns_the_commit_or_0_for_a_young_queue_or_not_found() -> None:
     bench = Bench()
     me = ClassicClient(bench, "me")
     me.connect()
@@ -308,7 +312,7 @@ def test_a_query_answers_the_offset_else_0_for_a_young_queue_else_not_found() ->
     assert bench.c.legacy.query_offset((GROUP, TOPIC, 0), young=False) == 7
 
 
-def test_a_queue_that_was_added_after_the_groups_start_is_answered_0() -> None:
+def test_query_offset_of_a_queue_added_after_the_group_started_is_0() -> None:
     bench = Bench(layout(queues=1))
     native = Client(bench, "n")
     native.connect()
@@ -321,7 +325,7 @@ def test_a_queue_that_was_added_after_the_groups_start_is_answered_0() -> None:
 @pytest.mark.parametrize(
     ("queue_id", "offset", "error"), [(4, 1, TopicNotExistError), (0, -1, LocalProtocolError), (0, 1_001, LocalProtocolError)]
 )
-def test_an_update_of_what_is_not_there_is_refused(queue_id: int, offset: int, error: type[Exception]) -> None:
+def test_update_offset_of_an_unknown_queue_or_offset_is_rejected(queue_id: int, offset: int, error: type[Exception]) -> None:
     bench = Bench()
     me = ClassicClient(bench, "me")
     me.connect()
@@ -334,7 +338,7 @@ def test_an_update_of_what_is_not_there_is_refused(queue_id: int, offset: int, e
 # --------------------------------------------------------------------------------------------------------------- beside sessions
 
 
-def test_a_classic_member_turns_the_rule_of_the_whole_group_and_its_leaving_turns_it_back() -> None:
+def test_classic_member_switches_the_group_to_its_allocation_until_it_leaves() -> None:
     bench = Bench()
     native, other, me = Client(bench, "a"), Client(bench, "b"), ClassicClient(bench, "z")
     native.connect()
@@ -349,7 +353,7 @@ def test_a_classic_member_turns_the_rule_of_the_whole_group_and_its_leaving_turn
     assert native.verdicts(3) == {1: LockVerdict.OK, 3: LockVerdict.NOT_YOURS}
 
 
-def test_a_classic_heartbeat_is_never_refused_for_its_subscription() -> None:
+def test_classic_heartbeat_is_never_rejected_for_its_subscription() -> None:
     bench = Bench()
     Client(bench, "n", ordered(expression="paid")).connect()
     me = ClassicClient(bench, "me", ordered(expression="created"))

@@ -1,4 +1,4 @@
-"""Settings of a broker: impossible values are refused by name, and other servers receive the intended values."""
+"""Settings of a broker: invalid values are rejected by name, and the values reach the parts that they configure."""
 
 import re
 from pathlib import Path
@@ -29,44 +29,44 @@ from lockstep.protocol.errors import ConfigError
         ({"unknown": 1}, "Extra inputs"),
     ],
 )
-def test_what_can_not_be_is_refused(values: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_rejected(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         BrokerConfig(**values)
 
 
-def test_nameservers_are_a_list_with_semicolons() -> None:
+def test_nameserver_option_is_a_semicolon_separated_list() -> None:
     assert BrokerConfig(nameserver=" a:1; b:2 ;").nameservers() == ("a:1", "b:2")
     assert BrokerConfig().nameservers() == ()
 
 
-def test_each_broker_has_a_store_of_its_own_by_default() -> None:
+def test_default_store_path_contains_the_broker_name() -> None:
     assert BrokerConfig(name="b").store_config().path == "lockstep-store/b"
     assert BrokerConfig(name="b", store="/x").store_config().path == "/x"
 
 
-async def test_what_is_told_counts_else_what_is_bound() -> None:
+async def test_advertised_address_overrides_the_bound_one() -> None:
     bound = {"internal": "127.0.0.1:40001", "external": "127.0.0.1:40002"}
     told = {"external": "localhost:0"}
     assert await advertise(bound, told, ()) == {"internal": "127.0.0.1:40001", "external": "localhost:40002"}
 
 
 @pytest.mark.parametrize("nameservers", [(), ("127.0.0.1:9876",)])
-async def test_no_client_is_asked_to_dial_a_wildcard(nameservers: tuple[str, ...]) -> None:
+async def test_wildcard_address_is_never_advertised(nameservers: tuple[str, ...]) -> None:
     assert await advertise({"internal": "0.0.0.0:40001"}, {}, nameservers) == {"internal": "127.0.0.1:40001"}
 
 
-async def test_a_wildcard_without_a_way_to_a_nameserver_is_refused_with_the_next_step() -> None:
+async def test_wildcard_without_a_reachable_nameserver_is_rejected_with_the_next_step() -> None:
     with pytest.raises(ConfigError, match="--advertise"):
         await advertise({"internal": "0.0.0.0:40001"}, {}, ("host.invalid:9876",))
 
 
-def test_times_are_rocketmqs_for_classic_clients_and_the_designs_for_sessions() -> None:
+def test_timeouts_have_rocketmqs_values_for_classic_clients_and_ours_for_sessions() -> None:
     times = BrokerConfig().coordination()
     assert (times.disconnect_grace_ms, times.session_timeout_ms) == (3_000, 20_000)
     assert (times.classic_lock_ms, times.classic_member_ms, times.classic_restart_ms) == (60_000, 120_000, 30_000)
 
 
-def test_the_options_in_operations_md_exist_and_have_the_defaults_that_it_says() -> None:
+def test_options_in_operations_md_exist_with_the_documented_defaults() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
     named = re.findall(r"`--([a-z-]+)`(?: \||,) ([0-9][0-9,]*)", page)
     assert len(named) >= 8
@@ -74,9 +74,9 @@ def test_the_options_in_operations_md_exist_and_have_the_defaults_that_it_says()
         assert f"{BrokerConfig.model_fields[option.replace('-', '_')].default:,}" == default.rstrip(","), option
 
 
-def test_a_default_is_the_same_in_the_settings_and_in_the_parts_that_they_configure() -> None:
+def test_defaults_of_settings_and_of_the_configured_parts_are_equal() -> None:
     settings = BrokerConfig()
     coordination = settings.coordination()
     assert coordination == CoordinationConfig(broker_name=settings.name, limits=coordination.limits, features=coordination.features)
-    # A store that is used without a broker is not scrubbed.
+    # A store without a broker is not scrubbed.
     assert settings.store_config() == StoreConfig(path=settings.store_path(), scrub_bytes_per_s=settings.scrub_kib_per_s << 10)

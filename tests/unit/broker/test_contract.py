@@ -13,11 +13,11 @@ from support.coordination_kit import ordered
 
 
 @pytest.mark.parametrize(("expression", "same"), [("a||b", "b || a"), ("a || a", "a"), (" * ", "*"), ("", "*"), ("a ||", "a")])
-def test_expressions_that_let_the_same_tags_pass_are_one_contract(expression: str, same: str) -> None:
+def test_expressions_with_equal_tags_are_one_contract(expression: str, same: str) -> None:
     assert contract_of(ordered(expression=expression)) == contract_of(ordered(expression=same))
 
 
-def test_an_expression_of_another_type_is_compared_as_it_is() -> None:
+def test_expressions_of_another_type_are_compared_as_text() -> None:
     one, two = (ConsumerGroup("g", (Subscription("t", text, "SQL92"),)) for text in ("a||b", "b||a"))
     assert differences(contract_of(one), contract_of(two)) == ["subscription of t: SQL92 'a||b' here, SQL92 'b||a' asked for"]
 
@@ -39,12 +39,12 @@ def test_an_expression_of_another_type_is_compared_as_it_is() -> None:
         ({"subscriptions": ()}, "subscription of orders: '*' here, none asked for"),
     ],
 )
-def test_every_field_of_a_contract_is_named_with_both_sides(change: dict[str, object], line: str) -> None:
+def test_each_differing_field_is_reported_with_both_values(change: dict[str, object], line: str) -> None:
     here = ordered(retry="unlimited")
     assert differences(contract_of(here), contract_of(replace(here, **change))) == [line]  # type: ignore[arg-type]
 
 
-def test_equal_contracts_differ_in_nothing() -> None:
+def test_equal_contracts_have_no_differences() -> None:
     assert differences(contract_of(ordered()), contract_of(ordered())) == []
 
 
@@ -76,13 +76,13 @@ FULL = SUBSCRIPTION_BYTES_MAX // EXPRESSION_LENGTH_MAX
         (ordered(expression="a ||"), ordered(expression="||")),
     ],
 )
-def test_what_a_group_says_of_itself_has_limits(fits: ConsumerGroup, too_much: ConsumerGroup) -> None:
+def test_group_fields_have_size_limits(fits: ConsumerGroup, too_much: ConsumerGroup) -> None:
     contract_of(fits)
     with pytest.raises(LocalProtocolError):
         contract_of(too_much)
 
 
-def test_the_largest_contract_is_a_change_that_fits_the_smallest_log_file() -> None:
+def test_largest_contract_fits_the_smallest_log_file() -> None:
     """A change is never split; one that fits no file would end the broker."""
     topics = TOPICS_PER_GROUP_MAX
     largest = wide(topics, SUBSCRIPTION_BYTES_MAX // topics - TOPIC_BYTES_MAX, TOPIC_BYTES_MAX)
@@ -94,7 +94,7 @@ def test_the_largest_contract_is_a_change_that_fits_the_smallest_log_file() -> N
 
 
 @pytest.mark.parametrize("word", ["config", "machine_room_nearby: average", "by_hand"])
-def test_an_ordered_group_is_dealt_by_list_and_layout_alone(word: str) -> None:
+def test_ordered_group_accepts_only_allocation_by_list_and_layout(word: str) -> None:
     contract_of(ordered(allocate=word, ordered=False))
     with pytest.raises(LocalProtocolError, match="its members could disagree about a queue"):
         contract_of(ordered(allocate=word))

@@ -23,11 +23,11 @@ OK, STALE, NOT_YOURS, HELD, REFUSED, WAIT = LockVerdict
     ("last", "wall_ms", "term"),
     [(0, 1_577_836_800_000, 1), (0, 1_577_836_801_999, 1), (0, 1_577_836_802_000, 2), (900, 1_577_836_805_000, 901), (5, 0, 6)],
 )
-def test_a_term_is_above_the_last_one_and_not_below_the_seconds_since_2020(last: int, wall_ms: int, term: int) -> None:
+def test_term_is_above_the_last_one_and_at_least_the_seconds_since_2020(last: int, wall_ms: int, term: int) -> None:
     assert next_term(last, wall_ms) == term
 
 
-def test_epochs_rise_over_a_restart_and_even_over_a_lost_store() -> None:
+def test_epochs_rise_over_a_restart_and_over_a_lost_store() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -45,7 +45,7 @@ def test_epochs_rise_over_a_restart_and_even_over_a_lost_store() -> None:
 # ------------------------------------------------------------------------------------------------------------- ordinary starts
 
 
-def test_after_a_restart_the_owner_goes_on_with_its_epoch() -> None:
+def test_owner_keeps_its_epoch_over_a_restart() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -59,7 +59,7 @@ def test_after_a_restart_the_owner_goes_on_with_its_epoch() -> None:
     assert (answers[0].verdict, answers[0].epoch, answers[0].offset, answers[0].attempts) == (OK, epoch, 5, 2)
 
 
-def test_recorded_sessions_have_the_grace_from_the_open_port() -> None:
+def test_grace_of_recorded_sessions_starts_when_the_port_opens() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
@@ -81,7 +81,7 @@ def test_recorded_sessions_have_the_grace_from_the_open_port() -> None:
     assert b.verdicts(0) == {1: OK, 0: OK}
 
 
-def test_the_list_after_a_start_is_recorded_and_live() -> None:
+def test_member_list_after_a_start_has_recorded_and_connected_members() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -92,7 +92,7 @@ def test_the_list_after_a_start_is_recorded_and_live() -> None:
     assert b.verdicts(0, 1) == {0: NOT_YOURS, 1: OK}
 
 
-def test_a_recorded_drainer_has_the_grace_like_a_member() -> None:
+def test_recorded_draining_session_has_the_same_grace_as_a_member() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
@@ -107,7 +107,7 @@ def test_a_recorded_drainer_has_the_grace_like_a_member() -> None:
     assert b.lock(1)[1].offset == 4
 
 
-def test_a_restart_ends_no_generation() -> None:
+def test_restart_keeps_every_generation() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -132,7 +132,7 @@ def crashed() -> tuple[Bench, Client, Client]:
     return bench, a, b
 
 
-def test_after_an_assumed_loss_every_recorded_grant_has_ended() -> None:
+def test_assumed_loss_ends_every_recorded_grant() -> None:
     _, a, _ = crashed()
     a.connect()
     assert a.commit(0, 6) is STALE
@@ -140,7 +140,7 @@ def test_after_an_assumed_loss_every_recorded_grant_has_ended() -> None:
     assert a.verdicts() == {0: STALE, 2: STALE}
 
 
-def test_after_an_assumed_loss_every_generation_has_risen() -> None:
+def test_assumed_loss_raises_every_generation() -> None:
     bench, a, _ = crashed()
     earlier = replay_generation(bench, 0)
     a.connect()
@@ -158,7 +158,7 @@ def replay_generation(bench: Bench, queue_id: int) -> int:
 
 
 @pytest.mark.parametrize(("after", "verdict"), [(GRACE - 1, WAIT), (GRACE, OK)])
-def test_no_member_is_granted_a_queue_for_the_grace(after: int, verdict: LockVerdict) -> None:
+def test_no_queue_is_granted_for_one_grace_after_an_assumed_loss(after: int, verdict: LockVerdict) -> None:
     bench, a, _ = crashed()
     a.connect()
     bench.advance(after)
@@ -167,7 +167,7 @@ def test_no_member_is_granted_a_queue_for_the_grace(after: int, verdict: LockVer
     assert ClassicClient(bench, "c").lock(3) == ([] if verdict is WAIT else [3])
 
 
-def test_when_the_hold_ends_every_member_is_notified_of_free_queues() -> None:
+def test_end_of_the_suspension_notifies_every_member_of_free_queues() -> None:
     bench, a, b = crashed()
     a.connect()
     b.connect()
@@ -177,14 +177,14 @@ def test_when_the_hold_ends_every_member_is_notified_of_free_queues() -> None:
     assert not bench.c.state.grants_suspended
 
 
-def test_no_member_is_notified_of_free_queues_within_the_hold() -> None:
+def test_no_member_is_notified_of_free_queues_during_the_suspension() -> None:
     bench, a, _ = crashed()
     a.connect()
     Client(bench, "c").connect()
     assert bench.pushed() == {}
 
 
-def test_a_start_within_the_hold_begins_it_again() -> None:
+def test_start_during_the_suspension_restarts_it() -> None:
     bench, a, _ = crashed()
     bench.advance(GRACE - 1)
     bench.restart()
@@ -197,7 +197,7 @@ def test_a_start_within_the_hold_begins_it_again() -> None:
     assert a.verdicts(0) == {0: OK}
 
 
-def test_a_hold_that_has_ended_is_not_begun_again() -> None:
+def test_completed_suspension_is_not_repeated_at_the_next_start() -> None:
     bench, a, _ = crashed()
     a.connect()
     bench.advance(GRACE)
@@ -207,7 +207,7 @@ def test_a_hold_that_has_ended_is_not_begun_again() -> None:
     assert a.verdicts(0) == {0: OK}
 
 
-def test_a_start_with_a_shorter_grace_honours_the_longer_one_that_was_told_and_so_does_the_start_after_it() -> None:
+def test_start_with_a_shorter_grace_honors_the_longer_announced_one() -> None:
     bench = Bench(config=replace(CONFIG, disconnect_grace_ms=10_000))
     a = Client(bench, "a")
     a.connect()
@@ -229,7 +229,7 @@ def test_a_start_with_a_shorter_grace_honours_the_longer_one_that_was_told_and_s
     assert bench.owner(0) is None
 
 
-def test_a_hold_lasts_as_long_as_the_longest_grace_that_was_told() -> None:
+def test_suspension_lasts_as_long_as_the_longest_announced_grace() -> None:
     bench = Bench(config=replace(CONFIG, disconnect_grace_ms=10_000))
     a = Client(bench, "a")
     a.connect()
@@ -242,13 +242,13 @@ def test_a_hold_lasts_as_long_as_the_longest_grace_that_was_told() -> None:
     assert a.verdicts(0) == {0: OK}
 
 
-def test_members_and_contracts_outlive_an_assumed_loss() -> None:
+def test_members_and_progress_survive_an_assumed_loss() -> None:
     bench, _, _ = crashed()
     assert bench.lists() == ("a", "b")
     assert bench.progress(0) == (5, 0)
 
 
-def test_progress_beyond_a_cut_queues_end_is_set_back_and_its_grant_ended() -> None:
+def test_progress_beyond_the_end_of_a_cut_queue_is_lowered_and_its_grant_ended() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -268,7 +268,7 @@ def test_progress_beyond_a_cut_queues_end_is_set_back_and_its_grant_ended() -> N
 # ------------------------------------------------------------------------------------------------------------------------- time
 
 
-def test_a_tick_is_due_when_something_ends_and_at_least_every_second() -> None:
+def test_tick_is_due_at_the_next_expiry_and_at_least_every_second() -> None:
     bench = Bench()
     assert bench.c.tick(bench.now_ms) == bench.now_ms + TICK_MS_MAX
     a = Client(bench, "a")
@@ -278,7 +278,7 @@ def test_a_tick_is_due_when_something_ends_and_at_least_every_second() -> None:
     assert bench.c.tick(bench.now_ms) == bench.now_ms + 300
 
 
-def test_before_the_port_is_open_time_ends_nothing() -> None:
+def test_nothing_expires_before_the_port_is_open() -> None:
     bench = Bench()
     Client(bench, "a").connect()
     bench.restart(opened=False)
@@ -287,14 +287,14 @@ def test_before_the_port_is_open_time_ends_nothing() -> None:
     assert bench.c.snapshot() == before
 
 
-def test_a_grace_above_the_session_timeout_raises_that() -> None:
+def test_grace_above_the_session_timeout_raises_the_timeout() -> None:
     assert replace(CONFIG, disconnect_grace_ms=60_000).session_timeout_ms == 60_000
     assert CONFIG.session_timeout_ms == TIMEOUT
     with pytest.raises(ConfigError, match="at least 1000"):
         replace(CONFIG, disconnect_grace_ms=999)
 
 
-def test_the_shell_is_woken_once_until_it_drains() -> None:
+def test_effects_callback_is_called_once_until_the_effects_are_drained() -> None:
     bench = Bench()
     woken: list[int] = []
     bench.c.state.pending.drain()
@@ -315,18 +315,18 @@ def test_the_shell_is_woken_once_until_it_drains() -> None:
 # ----------------------------------------------------------------------------------------------------------------------- topics
 
 
-def deleted(counter: int = 2) -> TopicLayout:
+def deleted_layout(counter: int = 2) -> TopicLayout:
     return TopicLayout(TOPIC, LayoutVersion(counter, 7), ())
 
 
-def test_deleting_a_topic_deletes_progress_and_locks_and_answers_held_pulls() -> None:
+def test_topic_deletion_removes_progress_and_locks_and_ends_held_pulls() -> None:
     bench = Bench(layout(), layout("other"))
     a = Client(bench, "a", ordered(topics=(TOPIC, "other")))
     a.connect()
     a.lock(0)
     a.commit(0, 5)
     bench.c.state.pending.drain()
-    bench.layouts.adopt(deleted())
+    bench.layouts.adopt(deleted_layout())
     bench.c.layout_changed(TOPIC)
     assert bench.stale() == [(GROUP, TOPIC, 0)]
     assert a.commit(0, 6) is STALE
@@ -334,7 +334,7 @@ def test_deleting_a_topic_deletes_progress_and_locks_and_answers_held_pulls() ->
     assert bench.c.legacy.query_offset((GROUP, TOPIC, 0), young=False) is None
 
 
-def test_queues_that_a_layout_adds_are_offered_to_whom_the_list_names() -> None:
+def test_added_queues_are_offered_to_their_owners_by_the_member_list() -> None:
     bench = Bench(layout(queues=1))
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
@@ -345,7 +345,7 @@ def test_queues_that_a_layout_adds_are_offered_to_whom_the_list_names() -> None:
     assert bench.pushed() == {a.connection: [0], b.connection: [1]}
 
 
-def test_whoever_subscribes_to_the_topic_is_told_its_layout_before_of_its_free_queues() -> None:
+def test_subscribers_receive_a_layout_before_the_notice_of_its_free_queues() -> None:
     bench = Bench(layout(queues=1), layout("other"))
     a, b, c = (
         Client(bench, "a"),
@@ -355,7 +355,7 @@ def test_whoever_subscribes_to_the_topic_is_told_its_layout_before_of_its_free_q
     for client in (a, b, c):
         client.connect()
     bench.c.state.pending.drain()
-    for again in (layout(queues=2, counter=2), deleted(3)):
+    for again in (layout(queues=2, counter=2), deleted_layout(3)):
         bench.layouts.adopt(again)
         bench.c.layout_changed(TOPIC)
         effects = bench.c.state.pending.drain()
@@ -367,24 +367,24 @@ def test_whoever_subscribes_to_the_topic_is_told_its_layout_before_of_its_free_q
     assert [effect.connections for effect in bench.drain(PushLayout)] == [(a.connection,)]
 
 
-def test_the_contract_of_one_that_left_and_drains_goes_with_its_last_topic() -> None:
+def test_contract_of_a_draining_member_is_dropped_with_its_last_topic() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
     a.lock(0)
     a.leave()
-    bench.layouts.adopt(deleted())
+    bench.layouts.adopt(deleted_layout())
     bench.c.layout_changed(TOPIC)
     assert bench.c.status.groups() == ()
 
 
-def test_a_topic_created_again_begins_again_under_a_higher_epoch_and_generation() -> None:
+def test_recreated_topic_starts_with_a_higher_epoch_and_generation() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
     old = a.lock(0)[0]
     a.commit(0, 5)
-    for again in (deleted(), layout(counter=3)):
+    for again in (deleted_layout(), layout(counter=3)):
         bench.layouts.adopt(again)
         bench.c.layout_changed(TOPIC)
     assert a.commit(0, 6) is STALE
@@ -398,7 +398,7 @@ def test_a_topic_created_again_begins_again_under_a_higher_epoch_and_generation(
 # ----------------------------------------------------------------------------------------------------------------------- status
 
 
-def test_status_names_owner_epoch_progress_and_members_and_keeps_the_session_secret() -> None:
+def test_status_has_owner_epoch_progress_and_members_but_no_session() -> None:
     bench = Bench(layout(queues=2))
     a, z = Client(bench, "a"), ClassicClient(bench, "z")
     a.connect()
@@ -422,7 +422,7 @@ def test_status_names_owner_epoch_progress_and_members_and_keeps_the_session_sec
     assert bench.c.status.groups() == (GROUP,)
 
 
-def test_a_member_in_its_grace_is_shown_as_not_connected() -> None:
+def test_member_in_its_grace_is_reported_as_not_connected() -> None:
     bench = Bench()
     a, z = Client(bench, "a"), ClassicClient(bench, "z")
     a.connect()
@@ -440,7 +440,7 @@ def test_a_member_in_its_grace_is_shown_as_not_connected() -> None:
 # --------------------------------------------------------------------------------------------------------------------- durable
 
 
-def test_a_commit_of_a_whole_turn_is_one_state_record() -> None:
+def test_commits_of_a_turn_are_one_state_record() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -452,7 +452,7 @@ def test_a_commit_of_a_whole_turn_is_one_state_record() -> None:
     assert len(bench.records) == count + 1
 
 
-def test_what_changes_nothing_writes_nothing() -> None:
+def test_requests_without_a_change_write_nothing() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -471,13 +471,13 @@ def test_what_changes_nothing_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("change", [("lock.unknown", 1), ("progress.unknown",), ("group.x", "g"), ("nothing",), ("broker.term", "x")])
-def test_an_unknown_change_in_the_log_stops_the_start(change: tuple[object, ...]) -> None:
+def test_unknown_change_in_the_log_fails_the_start(change: tuple[object, ...]) -> None:
     bench = Bench()
     with pytest.raises(StoreError, match="unknown"):
         bench.c.apply(change)
 
 
-def test_the_owner_by_the_list_is_asked_of_this_brokers_queues_only() -> None:
+def test_only_queues_of_this_broker_have_an_owner() -> None:
     bench = Bench(layout(queues=2, others=2))
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()

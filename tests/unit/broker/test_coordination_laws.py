@@ -1,7 +1,7 @@
-"""Random interleavings against the laws O1-O3 as far as one broker can break them, and against replay.
+"""Random interleavings against the laws O1-O3, as far as one broker can break them, and against replay.
 
-One op is four small numbers, read against whatever exists then: nothing is filtered away, and a failing run shrinks to a handful of ops.
-"""
+An operation is four small numbers that are interpreted in the current state: none is filtered out, and a failing run shrinks
+to a few operations."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -29,10 +29,9 @@ Op = tuple[int, int, int, int]
 
 @dataclass
 class Running:
-    """What a session may still do: the epochs that it was granted and has not released, and the time of its last proof.
+    """What a session may still do: the epochs that it was granted and has not released, and the time of its last accepted request.
 
-    On a new connection nothing is proven before its first LOCK has been answered.
-    """
+    A new connection has no accepted request before the response to its first LOCK."""
 
     epochs: dict[int, int] = field(default_factory=dict)
     proven_ms: int = -(10**9)
@@ -40,7 +39,7 @@ class Running:
 
 
 class World:
-    """The broker, its clients, and the verdict of the laws on the responses so far."""
+    """The broker, its clients, and the laws checked on all responses so far."""
 
     def __init__(self) -> None:
         self.bench = Bench(layout(queues=QUEUES))
@@ -142,7 +141,7 @@ class World:
         self.send_lock(client, client.connection, tuple(items))
 
     def late(self, wants: int, number: int) -> None:
-        """Bytes that were under way on a connection which the broker is closing."""
+        """Send bytes on a connection that the broker is closing."""
         if not self.closing:
             return
         connection, owner = self.closing[number % len(self.closing)]
@@ -172,7 +171,7 @@ class World:
                 running.epochs[answer.queue_id] = before[answer.queue_id]
 
     def granted(self, session: str, queue_id: int, epoch: int, before: dict[int, int]) -> None:
-        """O1: one epoch, one session; epochs never fall. O3: whoever had the queue has let it go, or its deadline is over."""
+        """O1: one epoch, one session; epochs never fall. O3: the previous holder has released the queue, or its lease has expired."""
         assert self.grantee.setdefault((queue_id, epoch), session) == session, "an epoch was granted to two sessions"
         if before.get(queue_id) == epoch:
             assert epoch == self.highest[queue_id], "an old epoch was renewed"
@@ -233,7 +232,7 @@ class World:
         self.closing = []
 
     def recreate(self, number: int) -> None:
-        """Delete the topic and create it again. Each member with a held pull is notified by it."""
+        """Delete the topic and create it again. Each member with a held pull is notified."""
         self.counter += 1
         again = layout(queues=QUEUES, counter=self.counter)
         live = self.bench.layouts.get(TOPIC)
@@ -270,7 +269,7 @@ class World:
         )
 
     def check_replay(self) -> None:
-        """The log alone, any record twice, and a snapshot with the tail give the state that is here; a snapshot stays as it was taken."""
+        """Check that the log, each record twice, and a snapshot with its tail replay to this state, and that a snapshot stays unchanged."""
         here = self.bench.c.snapshot()
         self.bench.journal, kept = Journal(), self.bench.journal
         assert replay(self.bench).snapshot() == here
@@ -297,13 +296,13 @@ class World:
 
 
 KINDS = [kind for kind in range(19) for _ in range(1 + 2 * (kind in (0, 4, 7, 12)))] + [19, 20]
-"""Restarts and deletions are rare, or nothing else gets anywhere."""
+"""Restarts and deletions are rare; otherwise most runs would reach little else."""
 OPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 7), st.integers(0, 1_200))
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.data_too_large])
 @given(st.lists(OPS, min_size=5, max_size=80))
-def test_no_interleaving_breaks_a_law_and_the_log_gives_the_state_back(ops: list[Op]) -> None:
+def test_every_interleaving_keeps_the_laws_and_replays_to_the_same_state(ops: list[Op]) -> None:
     world = World()
     for client in world.clients[:2]:
         world.connect(client)

@@ -1,4 +1,4 @@
-"""Delays are counted from the moment at which a message was stored, by the boot clock, however the wall clock is set."""
+"""Delays are counted from the time at which a message was stored, by the boot clock, regardless of wall-clock changes."""
 
 import asyncio
 
@@ -15,8 +15,8 @@ HOUR_MS = 3_600_000
 
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_wall_clock_that_is_set_forward_for_good_makes_no_delay_early(restarts: bool, snapshot: bool) -> None:
-    """An hour's delay that was asked for in the five minutes before the jump was followed came at its end."""
+async def test_permanent_forward_jump_of_the_wall_clock_makes_no_delay_early(restarts: bool, snapshot: bool) -> None:
+    """A delay of an hour, requested in the five minutes before the jump was trusted, ended at its due time."""
     machine = Machine()
     await machine.start()
     await machine.put(4, b"before the jump")
@@ -44,8 +44,8 @@ async def test_a_wall_clock_that_is_set_forward_for_good_makes_no_delay_early(re
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-async def test_a_start_in_the_same_boot_makes_no_delay_early_however_the_wall_clock_was_set_meanwhile(snapshot: bool) -> None:
-    """It believed its wall clock: what waited for an hour came at once."""
+async def test_restart_in_the_same_boot_makes_no_delay_early_for_any_wall_clock(snapshot: bool) -> None:
+    """An earlier version trusted its wall clock: a message delayed by an hour was delivered at once."""
     machine = Machine()
     await machine.start()
     await machine.put(4)
@@ -61,8 +61,8 @@ async def test_a_start_in_the_same_boot_makes_no_delay_early_however_the_wall_cl
 
 
 @pytest.mark.parametrize("ahead_ms", [6_000, -6_000, 1_900, -1_900])
-async def test_a_small_jump_before_a_start_in_the_same_boot_makes_no_delay_early_or_late(ahead_ms: int) -> None:
-    """Also one so small that it may be the drift of the boot clock."""
+async def test_small_jump_before_a_restart_in_the_same_boot_does_not_shift_delays(ahead_ms: int) -> None:
+    """The jump may be as small as a possible drift of the boot clock."""
     machine = Machine()
     await machine.start()
     await machine.pass_ms(100_000, step_ms=10_000)
@@ -77,8 +77,8 @@ async def test_a_small_jump_before_a_start_in_the_same_boot_makes_no_delay_early
     await machine.store.close()
 
 
-async def test_a_wall_clock_that_is_set_back_long_after_the_last_reading_makes_no_delay_late() -> None:
-    """A twentieth of the time since the reading was taken for the drift of the boot clock, and followed back without a step."""
+async def test_wall_clock_set_back_long_after_the_last_reading_makes_no_delay_late() -> None:
+    """An earlier version took a twentieth of the time since the reading for drift of the boot clock, and followed it without a step."""
     machine = Machine()
     await machine.start()
     await machine.put(4)
@@ -91,8 +91,8 @@ async def test_a_wall_clock_that_is_set_back_long_after_the_last_reading_makes_n
 
 
 @pytest.mark.parametrize("jump_ms", [1_900, -1_900])
-async def test_many_small_steps_of_the_wall_clock_make_no_delay_early_or_late(jump_ms: int) -> None:
-    """A time server that sets the clock by less than two seconds at a time."""
+async def test_many_small_wall_clock_steps_do_not_shift_delays(jump_ms: int) -> None:
+    """A time server may set the clock by less than two seconds at a time."""
     machine = Machine()
     await machine.start()
     await machine.put(3)
@@ -105,7 +105,7 @@ async def test_many_small_steps_of_the_wall_clock_make_no_delay_early_or_late(ju
 
 
 async def test_small_steps_back_and_forth_make_no_delay_early() -> None:
-    """Neither the jumps back nor the return count as steps: 60 s became 41 s."""
+    """In an earlier version neither the jumps back nor the return counted as steps: 60 s became 41 s."""
     machine = Machine()
     await machine.start()
     for _ in range(10):
@@ -120,8 +120,8 @@ async def test_small_steps_back_and_forth_make_no_delay_early() -> None:
     await machine.store.close()
 
 
-async def test_a_step_back_that_is_shorter_than_the_time_between_two_looks_makes_nothing_late() -> None:
-    """The time had advanced nonetheless, so that pending messages were not looked at again."""
+async def test_step_back_shorter_than_the_check_interval_makes_no_delay_late() -> None:
+    """The time had advanced nonetheless, so pending messages were not checked again."""
     machine = Machine()
     await machine.start()
     await machine.put(3)
@@ -133,8 +133,8 @@ async def test_a_step_back_that_is_shorter_than_the_time_between_two_looks_makes
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-async def test_what_the_wall_clock_is_ahead_by_without_a_step_is_not_forgotten_by_a_start(snapshot: bool) -> None:
-    """Each start took the last 240 ms for true: twenty of them made 60 s 55 s."""
+async def test_wall_clock_lead_without_a_step_survives_a_restart(snapshot: bool) -> None:
+    """In an earlier version each start trusted the last 240 ms: twenty starts made 60 s 55 s."""
     machine = Machine()
     await machine.start()
     await machine.put(3)
@@ -149,8 +149,8 @@ async def test_what_the_wall_clock_is_ahead_by_without_a_step_is_not_forgotten_b
     await machine.store.close()
 
 
-async def test_after_a_boot_the_wall_clock_is_believed() -> None:
-    """Nothing else knows how long the machine was off."""
+async def test_wall_clock_is_trusted_after_a_reboot() -> None:
+    """The time for which the machine was off is unknown otherwise."""
     machine = Machine()
     await machine.start()
     await machine.put(4)
@@ -161,7 +161,7 @@ async def test_after_a_boot_the_wall_clock_is_believed() -> None:
     await machine.store.close()
 
 
-async def test_a_clock_that_is_slow_after_a_boot_makes_what_waits_late_by_no_more_than_the_machine_was_off() -> None:
+async def test_slow_clock_after_a_reboot_delays_by_at_most_the_time_switched_off() -> None:
     machine = Machine()
     await machine.start()
     await machine.put(4)
@@ -193,8 +193,8 @@ STEPS = st.one_of(
 @example([("put", 4), ("jump", 240), ("pass", 1_000), ("snapshot", 0), ("restart", 0), ("jump", 240), ("restart", 0)])
 @example([("put", 4), ("pass", TRUST_MS + 2_000), ("jump", -10_000), ("restart", 0)])
 @example([("put", 4), ("jump", -HOUR_MS), ("pass", TRUST_MS + 2_000), ("jump", HOUR_MS), ("pass", TRUST_MS + 2_000)])
-def test_within_one_boot_every_message_arrives_on_time(steps: list[tuple[str, int]]) -> None:
-    """However often the wall clock is set, for how long, and whenever the broker is killed."""
+def test_every_message_is_on_time_within_one_boot(steps: list[tuple[str, int]]) -> None:
+    """This holds for any number and duration of wall-clock changes, and for a kill at any time."""
 
     async def main() -> None:
         machine = Machine()
@@ -246,7 +246,7 @@ SMALL = st.one_of(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(SMALL, max_size=25))
-def test_where_steps_of_the_clock_were_left_out_no_message_is_early_and_none_later_than_they_were_large(
+def test_omitted_clock_steps_make_no_message_early_and_bound_the_lateness(
     found: list[tuple[str, int]],
 ) -> None:
     async def main() -> None:

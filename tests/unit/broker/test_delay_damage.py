@@ -1,4 +1,4 @@
-"""A flipped bit in a delayed message never ends the broker and never changes the delivered message without a report."""
+"""A flipped bit in a delayed message is never fatal and never changes the delivered message without a report."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def waiting(machine: Machine) -> None:
 
 
 def harmed(machine: Machine) -> tuple[int, int]:
-    """[begin, end) of the harmed record in the log's file."""
+    """Return [begin, end) of the harmed record in the log's file."""
     log = bytes(machine.files.names[LOG].cache)
     at = log.index(BODIES[HARMED])
     begin = log.rindex(b"\xda\xa3\x20\xa7", 0, at) - 4
@@ -54,15 +54,15 @@ async def delivered(machine: Machine) -> list[tuple[bytes, bytes, int, int, int,
     return found
 
 
-async def looks(machine: Machine, count: int) -> None:
-    """The running service for so many seconds; an error that ends it is raised."""
+async def run_service(machine: Machine, count: int) -> None:
+    """Run the service for `count` seconds; raise the error that ends it."""
     for _ in range(count):
         machine.clock.now_ms += RETRY_MS
         await machine.look()
         await machine.store._repairs.idle.wait()
 
 
-async def story(flip: int, *, sealed: bool) -> None:
+async def run_with_damage(flip: int, *, sealed: bool) -> None:
     machine = Machine()
     await waiting(machine)
     begin, end = harmed(machine)
@@ -70,7 +70,7 @@ async def story(flip: int, *, sealed: bool) -> None:
         machine.files.overwrite(LOG, begin + PREPARED_OFFSET_AT, bytes(8))
     machine.files.flip(LOG, begin + flip // 8 % (end - begin), flip % 8)
     await machine.start()
-    await looks(machine, 10)
+    await run_service(machine, 10)
     found = await delivered(machine)
     bodies = [body for body, *_ in found]
     if sealed:
@@ -85,19 +85,19 @@ async def story(flip: int, *, sealed: bool) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(flip=st.integers(0, 8 * 300))
-def test_any_flipped_bit_of_a_waiting_message_is_found_and_the_others_are_delivered_as_they_were_sent(flip: int) -> None:
-    asyncio.run(story(flip, sealed=True))
+def test_any_flipped_bit_of_a_delayed_message_is_found_and_the_others_delivered(flip: int) -> None:
+    asyncio.run(run_with_damage(flip, sealed=True))
 
 
 @settings(max_examples=60, deadline=None)
 @given(flip=st.integers(0, 8 * 300))
-def test_any_flipped_bit_of_a_waiting_message_of_an_earlier_version_ends_no_broker(flip: int) -> None:
-    asyncio.run(story(flip, sealed=False))
+def test_any_flipped_bit_of_a_delayed_message_of_an_earlier_version_is_not_fatal(flip: int) -> None:
+    asyncio.run(run_with_damage(flip, sealed=False))
 
 
 @pytest.mark.parametrize("name", [ORIGIN_LAYOUT, REAL_QID])
-async def test_a_number_that_is_none_in_a_stored_message_is_damage_that_is_counted(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It ended the broker with exit code 1, at every start."""
+async def test_non_numeric_property_of_a_stored_message_is_counted_as_damage(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An earlier version exited with code 1 at every start."""
     machine = Machine()
     await waiting(machine)
     begin, end = harmed(machine)
@@ -105,7 +105,7 @@ async def test_a_number_that_is_none_in_a_stored_message_is_damage_that_is_count
     log = bytes(machine.files.names[LOG].cache)
     machine.files.flip(LOG, log.index(name.encode() + b"\x01", begin, end) + len(name) + 1, 6)
     await machine.start()
-    await looks(machine, 3)
+    await run_service(machine, 3)
     assert [body for body, *_ in await delivered(machine)] == [b"before", b"behind"]
     assert machine.store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]
     assert sum("delay.undeliverable" in record.getMessage() for record in caplog.records) == 1
@@ -113,7 +113,7 @@ async def test_a_number_that_is_none_in_a_stored_message_is_damage_that_is_count
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "\u0661", "9" * 5_000])
-def test_what_is_no_number_is_refused_as_damage(text: str) -> None:
+def test_non_numeric_stored_number_is_reported_as_damage(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="expected a number"):
         stored_number(REAL_QID, text)
 
@@ -123,7 +123,7 @@ def missing(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize("place", ["_deliver_message", "stored_ms", "read_or_wait", "parts"])
-async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed_over_and_the_others_are_delivered(
+async def test_message_with_an_unexpected_error_is_skipped_after_all_attempts(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = Machine()
@@ -147,7 +147,7 @@ async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed
         monkeypatch.setattr(store, place, lambda at, stamp: missing() if at == begin else stored_ms(at, stamp))
     else:
         monkeypatch.setattr(store, "read_or_wait", failing_read)
-    await looks(machine, 10)
+    await run_service(machine, 10)
     monkeypatch.undo()
     found = [body for body, *_ in await delivered(machine)]
     failed = [record for record in caplog.records if "delay.failed" in record.getMessage()]
@@ -160,14 +160,14 @@ async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed
     await store.close()
 
 
-async def test_an_unforeseen_error_that_goes_away_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unexpected_error_that_disappears_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
     await waiting(machine)
     await machine.start()
     for _ in range(3):
         with monkeypatch.context() as patch:
             patch.setattr(DelayedDelivery, "_deliver_message", missing)
-            await looks(machine, ATTEMPTS_MAX - 1)
-        await looks(machine, 1)
+            await run_service(machine, ATTEMPTS_MAX - 1)
+        await run_service(machine, 1)
     assert [body for body, *_ in await delivered(machine)] == list(BODIES)
     await machine.store.close()

@@ -60,7 +60,7 @@ class Desk:
         self.delays = self.service()
 
     def service(self, levels_ms: tuple[int, ...] = LEVELS) -> DelayedDelivery:
-        """As a start makes it, with that start's table."""
+        """Create the service as a start does, with that start's table."""
         self.levels_ms = levels_ms
         return DelayedDelivery(cast(Any, self.store), self.table, GroupTopics(self.topics), levels_ms)
 
@@ -70,7 +70,7 @@ class Desk:
         self.delays.on_arrival(delay_queue_id(self.levels_ms[min(level, len(self.levels_ms)) - 1]))
 
     async def look(self) -> None:
-        """Do one look of the running service."""
+        """Run the service once."""
         for queue_id in [queue_id for queue_id, due_ms in self.delays._due_ms.items() if due_ms <= self.host.clock.now_ms]:
             await self.delays._deliver(queue_id)
 
@@ -82,7 +82,7 @@ class Desk:
         return [RecordView(record).body for record, _ in self.store.queues.get((topic, queue_id), [])]
 
 
-async def test_a_message_is_due_at_its_store_time_plus_its_level_and_not_a_millisecond_before() -> None:
+async def test_message_is_due_exactly_at_its_store_time_plus_its_delay() -> None:
     desk = Desk()
     desk.put(b"x", 2)
     await desk.look()
@@ -96,8 +96,8 @@ async def test_a_message_is_due_at_its_store_time_plus_its_level_and_not_a_milli
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreCorruptError("log position 0")])
 @pytest.mark.parametrize("cold", [False, True])
-async def test_what_the_disk_does_not_read_is_read_again_and_the_other_delays_go_on(error: Exception, cold: bool) -> None:
-    """swarm 963053: the broker ended, with exit code 1."""
+async def test_unreadable_delay_queue_is_retried_and_other_delays_continue(error: Exception, cold: bool) -> None:
+    """An earlier version exited with code 1."""
     desk = Desk()
     desk.put(b"x", 2)
     desk.put(b"y", 1)
@@ -111,7 +111,7 @@ async def test_what_the_disk_does_not_read_is_read_again_and_the_other_delays_go
     assert desk.arrived() == [b"y", b"x"]
 
 
-async def test_messages_before_an_unreadable_one_are_delivered_and_that_is_reported_once(
+async def test_messages_before_an_unreadable_one_are_delivered_and_it_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     desk = Desk()
@@ -125,7 +125,7 @@ async def test_messages_before_an_unreadable_one_are_delivered_and_that_is_repor
     assert [record.getMessage().count("delay.unreadable") for record in caplog.records if "delay." in record.getMessage()] == [1]
 
 
-async def test_a_level_above_the_last_one_counts_as_the_last() -> None:
+async def test_level_above_the_last_one_is_the_last_one() -> None:
     desk = Desk()
     desk.put(b"x", 99)
     await desk.pass_ms(59_999)
@@ -134,7 +134,7 @@ async def test_a_level_above_the_last_one_counts_as_the_last() -> None:
     assert desk.arrived() == [b"x"]
 
 
-async def test_a_wall_clock_that_is_set_back_makes_nothing_early() -> None:
+async def test_wall_clock_set_back_makes_no_delay_early() -> None:
     desk = Desk()
     desk.put(b"x", 2)
     await desk.pass_ms(-5_000)
@@ -144,7 +144,7 @@ async def test_a_wall_clock_that_is_set_back_makes_nothing_early() -> None:
     assert desk.arrived() == [b"x"]
 
 
-async def test_progress_is_written_with_what_it_is_about_and_a_restart_goes_on_behind_it() -> None:
+async def test_progress_is_written_with_the_deliveries_and_a_restart_continues_after_it() -> None:
     desk = Desk()
     for number in range(3):
         desk.put(b"%d" % number, 1)
@@ -163,12 +163,12 @@ async def test_progress_is_written_with_what_it_is_about_and_a_restart_goes_on_b
 
 
 def layout(counter: int, *entries: tuple[int, int]) -> TopicLayout:
-    """Entries: (queues, counter)."""
+    """Return a layout with these entries: (queues, counter)."""
     return TopicLayout("orders", LayoutVersion(counter, 7), tuple(LayoutEntry("broker-a", count, count, began) for count, began in entries))
 
 
 @pytest.mark.parametrize("copy", [False, True])
-async def test_a_topic_created_again_gets_nothing_that_waited_for_the_one_before(copy: bool) -> None:
+async def test_recreated_topic_gets_no_delayed_message_of_its_predecessor(copy: bool) -> None:
     desk = Desk()
     if copy:
         record = RecordView(encode_record(b"orders", 2, b"old", b"", born_ms=1))
@@ -183,7 +183,7 @@ async def test_a_topic_created_again_gets_nothing_that_waited_for_the_one_before
     assert (desk.arrived(), desk.arrived("%RETRY%g", 0)) == ([b"new"], [])
 
 
-async def test_a_topic_that_was_altered_meanwhile_gets_what_waited() -> None:
+async def test_altered_topic_gets_its_delayed_messages() -> None:
     desk = Desk()
     desk.put(b"x", 1)
     desk.topics.create(layout(2, (4, 1), (2, 2)))
@@ -192,7 +192,7 @@ async def test_a_topic_that_was_altered_meanwhile_gets_what_waited() -> None:
     assert desk.arrived() == [b"x"]
 
 
-async def test_a_full_disk_stops_a_level_until_there_is_room_and_keeps_its_order() -> None:
+async def test_full_disk_stops_a_level_until_space_is_free_and_keeps_its_order() -> None:
     desk = Desk()
     desk.put(b"0", 1)
     desk.put(b"1", 1)
@@ -206,7 +206,7 @@ async def test_a_full_disk_stops_a_level_until_there_is_room_and_keeps_its_order
     assert desk.arrived() == [b"0", b"1"]
 
 
-async def test_a_topic_that_is_gone_takes_its_messages_with_it_and_the_others_go_on() -> None:
+async def test_delayed_message_of_a_deleted_topic_is_dropped_and_others_continue() -> None:
     desk = Desk()
     desk.put(b"gone", 1, topic="doomed")
     desk.put(b"here", 1)
@@ -214,7 +214,7 @@ async def test_a_topic_that_is_gone_takes_its_messages_with_it_and_the_others_go
     assert desk.arrived() == [b"here"]
 
 
-async def test_a_group_topic_is_made_where_a_message_needs_it() -> None:
+async def test_group_topic_is_created_for_a_delayed_message() -> None:
     desk = Desk()
     desk.put(b"x", 1, topic="%RETRY%billing", queue_id=0)
     await desk.pass_ms(100)
@@ -224,7 +224,7 @@ async def test_a_group_topic_is_made_where_a_message_needs_it() -> None:
     assert layout.write_count("broker-a") == 1
 
 
-async def test_one_that_arrives_while_the_disk_is_read_is_not_forgotten() -> None:
+async def test_arrival_during_a_cold_read_is_not_missed() -> None:
     desk = Desk()
     desk.put(b"0", 1)
     await desk.pass_ms(100)
@@ -246,7 +246,7 @@ async def test_one_that_arrives_while_the_disk_is_read_is_not_forgotten() -> Non
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2_000)), max_size=20))
-def test_whatever_comes_when_each_arrives_once_at_the_first_look_at_or_after_its_time(coming: list[tuple[int, int]]) -> None:
+def test_each_message_arrives_once_at_the_first_check_after_its_due_time(coming: list[tuple[int, int]]) -> None:
     async def main() -> None:
         desk = Desk()
         due: dict[bytes, int] = {}
@@ -269,10 +269,10 @@ TABLES = st.lists(st.sampled_from([1, 100, 1_000, 5_000, 60_000]), min_size=1, m
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(TABLES, st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2_000)), max_size=6)), min_size=1, max_size=5))
-def test_whatever_table_each_start_brings_all_arrive_at_the_first_look_at_or_after_the_time_they_were_given(
+def test_changed_delay_table_keeps_the_due_time_of_each_stored_message(
     starts: list[tuple[tuple[int, ...], list[tuple[int, int]]]],
 ) -> None:
-    """Never earlier because of a shorter delay, nor later because of a longer one, nor lost: a start may bring a shorter table."""
+    """A message is not early because of a shorter delay, not late because of a longer one, and not lost if a start has a shorter table."""
 
     async def main() -> None:
         desk = Desk()
@@ -294,24 +294,24 @@ def test_whatever_table_each_start_brings_all_arrive_at_the_first_look_at_or_aft
 
 
 @given(st.integers(1, DELAY_MS_MAX))
-def test_a_delay_has_one_queue_for_ever_and_those_of_rocketmqs_table_have_its_own(delay_ms: int) -> None:
+def test_each_delay_has_one_permanent_queue_and_rocketmqs_levels_their_own(delay_ms: int) -> None:
     assert queue_delay_ms(delay_queue_id(delay_ms)) == delay_ms
     assert 0 <= delay_queue_id(delay_ms) < 1 << 31
     assert [delay_queue_id(ms) for ms in LEVELS_MS] == list(range(18))
 
 
-def test_a_queue_that_only_another_table_fills_waits_as_long_as_any() -> None:
+def test_unknown_delay_queue_has_the_longest_delay() -> None:
     assert [queue_delay_ms(queue_id) for queue_id in (17, 18, 1_000)] == [7_200_000] * 3
 
 
-def test_a_delay_without_a_queue_is_no_level() -> None:
+def test_delay_without_a_queue_is_rejected_as_a_level() -> None:
     assert parse_levels("24d") == (24 * 86_400_000,)
     with pytest.raises(LocalProtocolError, match="delay level '25d': at most 24d"):
         parse_levels("1s 25d")
 
 
-async def test_the_entries_hold_when_each_is_due_also_after_they_were_built_again() -> None:
-    """RocketMQ reads the delivery time there: one of 0 would be due at once."""
+async def test_delay_entries_hold_the_due_time_also_after_a_rebuild() -> None:
+    """RocketMQ reads the delivery time from the entry: a message with a 0 would be due at once."""
     files = SimFiles()
     store = await open_store(files, host=host_of(files), flush=ASYNC)
     record = encode_record(SCHEDULE_TOPIC.encode(), FIRST, b"x", b"TAGS\x01paid", born_ms=1)
@@ -338,7 +338,7 @@ async def running(desk: Desk) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def test_no_waiter_is_woken_while_nothing_waits() -> None:
+async def test_idle_delivery_task_is_not_woken() -> None:
     desk = Desk()
     async with running(desk):
         await asyncio.sleep(0)
@@ -355,7 +355,7 @@ async def test_no_waiter_is_woken_while_nothing_waits() -> None:
         assert len(reads) == 1
 
 
-async def test_a_delay_counts_from_now_also_when_the_wall_clock_was_an_hour_ahead_for_seconds() -> None:
+async def test_delay_is_unaffected_by_a_wall_clock_an_hour_ahead_for_seconds() -> None:
     machine = Machine()
     await machine.start()
     await machine.put(3)
@@ -372,8 +372,8 @@ async def test_a_delay_counts_from_now_also_when_the_wall_clock_was_an_hour_ahea
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_what_was_stored_by_a_clock_that_is_set_back_waits_no_longer_than_its_delay(restarts: bool) -> None:
-    """The broker began while the clock was an hour ahead: it believed it, until the clock was right for five minutes."""
+async def test_message_stored_by_a_fast_clock_waits_no_longer_than_its_delay(restarts: bool) -> None:
+    """The broker started while the clock was an hour ahead and trusted it, until the clock was correct for five minutes."""
     machine = Machine()
     machine.clock.ahead_ms = 3_600_000
     await machine.start()
@@ -392,8 +392,8 @@ async def test_what_was_stored_by_a_clock_that_is_set_back_waits_no_longer_than_
     await machine.store.close()
 
 
-async def test_a_clock_that_is_behind_at_a_start_makes_nothing_early_when_it_is_set() -> None:
-    """A machine without a battery begins in 1970, and hears of the time seconds later."""
+async def test_slow_clock_at_a_start_makes_no_delay_early_when_it_is_set() -> None:
+    """A machine without a battery starts in 1970 and gets the time seconds later."""
     machine = Machine()
     await machine.start()
     await machine.put(3)
@@ -406,8 +406,8 @@ async def test_a_clock_that_is_behind_at_a_start_makes_nothing_early_when_it_is_
     await machine.store.close()
 
 
-async def test_what_waits_for_a_topic_whose_layout_lost_gets_a_queue_of_this_broker() -> None:
-    """Another broker created the topic at the same time, and its layout won: this broker's queues held nothing yet."""
+async def test_delayed_message_for_a_replaced_layout_gets_a_queue_of_this_broker() -> None:
+    """Another broker created the topic at the same time and its layout won, because this broker's queues were empty."""
     desk = Desk()
     desk.put(b"x", 2)
     desk.topics.adopt([TopicLayout("orders", LayoutVersion(1, 8), (LayoutEntry("broker-b", 4, 4, 1),))])
@@ -417,7 +417,7 @@ async def test_what_waits_for_a_topic_whose_layout_lost_gets_a_queue_of_this_bro
     assert desk.topics.require_layout("orders").entries[-1] == LayoutEntry("broker-a", 1, 1, 2)
 
 
-async def test_a_retry_that_waits_gets_its_topic_also_where_no_more_are_allowed() -> None:
+async def test_delayed_retry_gets_its_topic_even_at_the_topic_limit() -> None:
     desk = Desk()
     desk.topics.topics_max = 1
     desk.put(b"x", 2, topic="%RETRY%g", queue_id=0)
@@ -425,7 +425,7 @@ async def test_a_retry_that_waits_gets_its_topic_also_where_no_more_are_allowed(
     assert desk.arrived("%RETRY%g", 0) == [b"x"]
 
 
-async def test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_delayed_retry_waits_while_the_cluster_is_at_its_topic_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     desk.put(b"x", 2, topic="%RETRY%g", queue_id=0)
     monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 1)
@@ -436,8 +436,8 @@ async def test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lo
     assert desk.arrived("%RETRY%g", 0) == [b"x"]
 
 
-async def test_a_gap_that_ends_where_it_begins_is_looked_at_again_later_and_writes_no_progress() -> None:
-    """Counted: a run that goes on for 20 turns reads once."""
+async def test_empty_gap_is_retried_later_and_writes_no_progress() -> None:
+    """An earlier version read in a loop for 20 turns; now once."""
     machine = Machine()
     await machine.start()
     await machine.put(1)

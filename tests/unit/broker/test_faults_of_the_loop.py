@@ -30,12 +30,12 @@ WAITING: dict[str, Any] = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_
 
 
 @pytest.fixture(autouse=True)
-def all_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EventLimit, "allows", lambda *_: True)
 
 
 def fails_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch, on_call: int = 1, at_end: bool = False) -> list[int]:
-    """A call of `owner.name` raises KeyError, at its beginning or its end; the others do not. The calls so far."""
+    """Let one call of `owner.name` raise KeyError, at its beginning or its end; return the calls so far."""
     own, calls = getattr(owner, name), list[int]()
 
     def call(*arguments: Any, **named: Any) -> Any:
@@ -50,13 +50,13 @@ def fails_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch, on_call:
     return calls
 
 
-def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged_events(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the events that were logged with a traceback."""
     return [record.getMessage().split()[0] for record in caplog.records if record.exc_info]
 
 
 @pytest.mark.parametrize(("name", "at_end"), [("take_woken", False), ("_compact", False), ("_compact", True), ("_unlink", True)])
-async def test_pulls_that_were_held_are_answered_where_the_table_fails_that_wakes_them(
+async def test_held_pulls_get_a_response_if_waking_them_fails(
     name: str, at_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
@@ -73,13 +73,13 @@ async def test_pulls_that_were_held_are_answered_where_the_table_fails_that_wake
             answers = [await each for each in asked]
         assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_ERROR}
         assert {answer.remark for answer in answers} == {"KeyError: 'missing'"}
-        assert events(caplog) == ["pulls.failed"] + ["request.failed"] * len(held)
+        assert logged_events(caplog) == ["pulls.failed"] + ["request.failed"] * len(held)
         assert pulls.held_count == 0
         assert (await client.pull()).code == ResponseCode.SUCCESS
         assert not broker._failed
 
 
-async def test_pulls_are_answered_where_the_table_fails_at_their_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_held_pulls_get_a_response_if_the_table_fails_at_their_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         fails_once(LongPollTable, "take_expired", monkeypatch)
@@ -88,7 +88,7 @@ async def test_pulls_are_answered_where_the_table_fails_at_their_deadline(tmp_pa
         assert (first.code, second.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.PULL_NOT_FOUND)
 
 
-async def test_deadlines_go_on_where_their_callback_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deadlines_are_served_after_their_callback_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fails_once(PullProcessor, "_expire", monkeypatch)
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
@@ -96,7 +96,7 @@ async def test_deadlines_go_on_where_their_callback_fails(tmp_path: Path, monkey
         assert answer.code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_pulls_of_a_turn_that_fails_are_answered_and_the_next_turn_serves(
+async def test_pulls_of_a_failing_turn_get_a_response_and_the_next_turn_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fails_once(PullProcessor, "_serve_found", monkeypatch)
@@ -104,13 +104,13 @@ async def test_pulls_of_a_turn_that_fails_are_answered_and_the_next_turn_serves(
         await client.create()
         answers = await asyncio.gather(client.pull(), client.pull(0, 1))
         assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR] * 2
-        assert events(caplog) == ["turn.failed", "request.failed", "request.failed"]
+        assert logged_events(caplog) == ["turn.failed", "request.failed", "request.failed"]
         assert (await client.pull()).code == ResponseCode.PULL_NOT_FOUND
         assert not broker._failed
 
 
 @pytest.mark.parametrize("callback", [(LogWriter, "end_turn"), (CommitWaiters, "close_turn"), (CommitWaiters, "confirm")])
-async def test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process(
+async def test_error_at_the_end_of_a_store_turn_ends_the_process(
     callback: tuple[type, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[BaseException] = []
@@ -131,7 +131,7 @@ async def test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process(
     await kill(broker)
 
 
-async def test_a_connection_whose_callback_fails_ends_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_with_a_failing_callback_is_closed_and_others_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client, dialled(broker) as other:
         await client.create()
         server = broker._server
@@ -145,7 +145,7 @@ async def test_a_connection_whose_callback_fails_ends_and_the_others_go_on(tmp_p
         assert (await other.pull()).code == ResponseCode.PULL_NOT_FOUND
 
 
-def test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_while_building_notices_loses_no_close_and_no_stale_pull(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(layout(queues=4))
     a = Client(bench, "a")
     a.connect()
@@ -156,7 +156,7 @@ def test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_wi
     assert [type(each) for each in effects] == [CloseConnection, DrainFault]
 
 
-async def test_effects_go_on_where_their_callback_fails(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_effects_are_executed_after_their_callback_failed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(layout(queues=4))
     closed: list[str] = []
 
@@ -168,4 +168,4 @@ async def test_effects_go_on_where_their_callback_fails(monkeypatch: pytest.Monk
     EffectRunner(bench.c.state.pending, cast(Any, {7: Peer()}), cast(Any, None))
     bench.c.state.pending.close_connection(7, "its session is over")
     await until(lambda: closed == ["its session is over"])
-    assert events(caplog) == ["turn.failed"]
+    assert logged_events(caplog) == ["turn.failed"]

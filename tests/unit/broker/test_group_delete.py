@@ -1,4 +1,4 @@
-"""DELETE_SUBSCRIPTIONGROUP: settings and progress go in one change of the log, and make room; a group in use is refused."""
+"""DELETE_SUBSCRIPTIONGROUP removes settings and progress in one change of the log; a group in use is not deleted."""
 
 from dataclasses import replace
 from typing import cast
@@ -27,8 +27,8 @@ def delete(on: Bench, group: str = GROUP) -> int | None:
     return on.c.admin.delete_group(group, with_progress=True)
 
 
-def known() -> Bench:
-    """A group with settings, with progress in two queues, with a lock that is free."""
+def bench_with_group() -> Bench:
+    """Return a bench with a group that has settings, progress in two queues, and a free lock."""
     on = Bench()
     on.c.admin.set_settings(SILENT)
     commit(on, queue_id=0)
@@ -43,8 +43,8 @@ def known() -> Bench:
     return on
 
 
-def test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart() -> None:
-    on = known()
+def test_deletion_removes_all_state_of_a_group_in_one_durable_change() -> None:
+    on = bench_with_group()
     commit(on, "other")
     on.flush()
     assert delete(on) == 4, "the member began in all queues"
@@ -61,8 +61,8 @@ def test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart() -
     assert a.pull(0) is True, "its settings are gone: it may consume"
 
 
-def test_a_deletion_that_is_applied_to_a_snapshot_that_holds_it_changes_nothing() -> None:
-    on = known()
+def test_deletion_replayed_on_a_snapshot_that_contains_it_changes_nothing() -> None:
+    on = bench_with_group()
     delete(on)
     on.flush()
     kept = on.c.snapshot()
@@ -71,8 +71,8 @@ def test_a_deletion_that_is_applied_to_a_snapshot_that_holds_it_changes_nothing(
     assert again.snapshot() == kept
 
 
-def test_groups_with_settings_make_room_when_they_are_deleted() -> None:
-    """They are never forgotten: so many requests took every group's place for good."""
+def test_deleted_groups_no_longer_count_for_the_group_limit() -> None:
+    """Groups with settings are never forgotten: without deletion such requests would fill the table permanently."""
     on = Bench(config=replace(CONFIG, groups_max=2))
     for number in range(2):
         on.c.admin.set_settings(GroupSettings(f"g{number}"))
@@ -83,7 +83,7 @@ def test_groups_with_settings_make_room_when_they_are_deleted() -> None:
     assert on.c.status.groups() == ("g1", "new")
 
 
-def test_a_group_with_members_is_refused_and_they_are_named() -> None:
+def test_group_with_members_is_not_deleted_and_they_are_named() -> None:
     on = Bench()
     on.c.admin.set_settings(SILENT)
     for name in "ab":
@@ -97,7 +97,7 @@ def test_a_group_with_members_is_refused_and_they_are_named() -> None:
     assert (on.c.snapshot(), len(on.journal)) == (before, 0)
 
 
-def test_a_group_whose_member_has_just_closed_its_connection_is_in_use_for_the_grace() -> None:
+def test_group_with_a_disconnected_member_is_in_use_for_the_grace() -> None:
     on = Bench()
     a = Client(on, "a")
     a.connect()
@@ -108,7 +108,7 @@ def test_a_group_whose_member_has_just_closed_its_connection_is_in_use_for_the_g
     assert delete(on) is None, "nothing was left of it"
 
 
-def test_a_group_whose_queues_a_client_holds_that_is_no_member_is_refused_until_they_are_free() -> None:
+def test_group_with_queues_held_by_a_non_member_is_not_deleted_until_they_are_free() -> None:
     on = Bench()
     assert ClassicClient(on, "stranger").lock(0, group=GROUP) == [0]
     with pytest.raises(
@@ -122,7 +122,7 @@ def test_a_group_whose_queues_a_client_holds_that_is_no_member_is_refused_until_
     assert ClassicClient(on, "other").lock(0, group=GROUP) == [0]
 
 
-def test_how_long_a_silent_session_keeps_a_queue_is_said_as_it_is() -> None:
+def test_rejection_states_how_long_a_silent_session_keeps_its_queues() -> None:
     on = Bench(config=replace(CONFIG, session_timeout_ms=600_000))
     a = Client(on, "a")
     a.connect()
@@ -137,7 +137,7 @@ def test_how_long_a_silent_session_keeps_a_queue_is_said_as_it_is() -> None:
     assert delete(on) == 4
 
 
-def test_a_member_that_drains_uses_the_group() -> None:
+def test_group_with_a_draining_member_is_in_use() -> None:
     on = Bench()
     a = Client(on, "a")
     a.connect()
@@ -149,8 +149,8 @@ def test_a_member_that_drains_uses_the_group() -> None:
     assert delete(on) == 4
 
 
-def test_without_a_flag_settings_go_and_progress_stays_as_in_rocketmq() -> None:
-    on = known()
+def test_deletion_without_the_flag_keeps_progress_as_in_rocketmq() -> None:
+    on = bench_with_group()
     assert on.c.admin.delete_group(GROUP, with_progress=False) == 0
     assert len(on.journal) == 1
     assert (on.c.status.groups(), len(on.c.state.progress), len(on.c.state.settings)) == ((GROUP,), 4, 0)
@@ -162,7 +162,7 @@ def test_without_a_flag_settings_go_and_progress_stays_as_in_rocketmq() -> None:
 
 
 @pytest.mark.parametrize("with_progress", [True, False])
-def test_a_group_that_is_not_known_is_deleted_without_a_change(with_progress: bool) -> None:
+def test_deletion_of_an_unknown_group_writes_nothing(with_progress: bool) -> None:
     on = Bench()
     assert on.c.admin.delete_group("unknown", with_progress=with_progress) is None
     assert len(on.journal) == 0
@@ -170,7 +170,7 @@ def test_a_group_that_is_not_known_is_deleted_without_a_change(with_progress: bo
         on.c.admin.delete_group("", with_progress=with_progress)
 
 
-def test_a_group_is_deleted_although_its_topics_are_here() -> None:
+def test_group_is_deleted_although_its_topics_exist() -> None:
     on = Bench()
     on.layouts.adopt(layout(f"%RETRY%{GROUP}", 1))
     commit(on)
@@ -184,7 +184,7 @@ def test_a_group_is_deleted_although_its_topics_are_here() -> None:
     [({}, 1), ({"cleanOffset": True}, 0), ({"removeOffset": True}, 0), ({"cleanOffset": False}, 1)],
     ids=["no flag", "RocketMQ 5", "RocketMQ 4.9", "false"],
 )
-def test_a_classic_tools_request_is_understood_and_its_answer_waits_for_the_log(fields: dict[str, bool], progress_count: int) -> None:
+def test_classic_delete_request_is_decoded_and_its_response_waits_for_the_log(fields: dict[str, bool], progress_count: int) -> None:
     on = Bench()
     on.c.admin.set_settings(SILENT)
     commit(on)

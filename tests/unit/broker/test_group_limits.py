@@ -1,4 +1,4 @@
-"""The limits of what all clients together can make a broker remember about groups, and what it forgets."""
+"""The limits of what all clients together make a broker remember about groups, and when it is forgotten."""
 
 import asyncio
 from dataclasses import replace
@@ -32,7 +32,7 @@ def bench(**limits: int) -> Bench:
 
 
 def commit(on: Bench, group: str, queue_id: int = 0, offset: int = 5) -> None:
-    """A commit without an epoch, by a stranger."""
+    """Commit without an epoch, as a client that is not a member."""
     on.c.legacy.update_offset(99, (group, TOPIC, queue_id), offset, on.now_ms)
 
 
@@ -46,7 +46,7 @@ def fill_disk(on: Bench) -> None:
 
 
 def next_day(on: Bench, days: int = 1) -> list[str]:
-    """Return the groups that are forgotten as days pass, day by day."""
+    """Return the groups that are forgotten as days pass."""
     gone = []
     for _ in range(days):
         today = on.c.state.activity.today + 1
@@ -70,7 +70,7 @@ BEGINNINGS = {
 
 
 @pytest.mark.parametrize("how", BEGINNINGS)
-def test_one_group_more_than_the_limit_is_refused_by_name_and_those_that_are_there_go_on(how: str) -> None:
+def test_group_above_the_limit_is_rejected_by_name_and_known_groups_continue(how: str) -> None:
     on = bench(groups_max=2)
     BEGINNINGS[how](on, "first")
     commit(on, "second")
@@ -82,7 +82,7 @@ def test_one_group_more_than_the_limit_is_refused_by_name_and_those_that_are_the
     assert len(on.c.state.activity) == 2
 
 
-def test_a_group_too_many_does_not_keep_the_others_of_its_client_from_being_joined() -> None:
+def test_rejected_group_does_not_prevent_its_client_from_joining_others() -> None:
     on = bench(groups_max=2)
     a = Client(on, "a", ordered("one"), ordered("two"), ordered("three"), ordered("one-more"))
     with pytest.raises(NoPermissionError, match="group three is refused"):
@@ -90,7 +90,7 @@ def test_a_group_too_many_does_not_keep_the_others_of_its_client_from_being_join
     assert (on.lists("one"), on.lists("two"), on.lists("three")) == (("a",), ("a",), ())
 
 
-def test_a_group_too_many_does_not_keep_the_others_of_a_classic_client_from_being_joined() -> None:
+def test_rejected_group_does_not_prevent_a_classic_client_from_joining_others() -> None:
     on = bench(groups_max=2)
     commit(on, "here")
     a = ClassicClient(on, "a", ordered("one"), ordered("too-many"), ordered("here"))
@@ -99,7 +99,7 @@ def test_a_group_too_many_does_not_keep_the_others_of_a_classic_client_from_bein
     assert (on.lists("one"), on.lists("here"), on.lists("too-many")) == (("a",), ("a",), ())
 
 
-def test_groups_that_leave_with_their_topic_leave_no_count_behind() -> None:
+def test_groups_removed_with_their_topic_leave_no_grant_count() -> None:
     """Locks of groups whose topic is deleted, again and again: their metrics are removed with the group."""
     on = bench()
     for number in range(5):
@@ -111,8 +111,8 @@ def test_groups_that_leave_with_their_topic_leave_no_count_behind() -> None:
 
 
 @pytest.mark.parametrize("how", BEGINNINGS)
-def test_a_group_of_which_nothing_is_left_makes_room(how: str) -> None:
-    """What only a member, or a topic, had brought goes with it."""
+def test_group_without_state_no_longer_counts_for_the_limit(how: str) -> None:
+    """State that only a member or a topic had created is removed with it."""
     on = bench(groups_max=1)
     BEGINNINGS[how](on, "first")
     if how.endswith("member"):
@@ -126,7 +126,7 @@ def test_a_group_of_which_nothing_is_left_makes_room(how: str) -> None:
     assert len(replay(on).state.activity) == len(on.c.state.activity)
 
 
-def test_progress_of_all_groups_together_has_a_limit() -> None:
+def test_progress_of_all_groups_is_limited() -> None:
     on = bench(progress_max=3)
     for queue_id in range(3):
         commit(on, "g", queue_id)
@@ -145,8 +145,8 @@ def test_progress_of_all_groups_together_has_a_limit() -> None:
 
 
 @pytest.mark.parametrize("ordered_group", [True, False])
-def test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_limit(ordered_group: bool) -> None:
-    """The start policy is resolved for all queues of the topic at once, whichever queue the member names."""
+def test_group_with_one_commit_starts_in_no_other_queue_above_the_limit(ordered_group: bool) -> None:
+    """The start policy is resolved for all queues of the topic at once, regardless of the queue that the member names."""
     on = Bench(layout(queues=1_000), config=replace(CONFIG, progress_max=3))
     commit(on, GROUP, 0)
     a = Client(on, "a", ordered(ordered=ordered_group))
@@ -162,7 +162,7 @@ def test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_li
     assert len(on.c.state.progress) == 1
 
 
-def test_on_a_disk_that_is_nearly_full_a_group_with_one_commit_begins_in_no_other_queue() -> None:
+def test_group_with_one_commit_starts_in_no_other_queue_on_a_nearly_full_disk() -> None:
     on = Bench(layout(queues=1_000))
     commit(on, GROUP, 0)
     a = Client(on, "a")
@@ -172,7 +172,7 @@ def test_on_a_disk_that_is_nearly_full_a_group_with_one_commit_begins_in_no_othe
     assert len(on.c.state.progress) == 1
 
 
-def test_a_group_with_progress_in_all_its_queues_begins_also_at_the_limit() -> None:
+def test_group_with_progress_in_all_queues_starts_even_at_the_limit() -> None:
     on = bench(progress_max=4)
     for queue_id in range(4):
         commit(on, GROUP, queue_id)
@@ -182,7 +182,7 @@ def test_a_group_with_progress_in_all_its_queues_begins_also_at_the_limit() -> N
     assert len(on.c.state.progress) == 4
 
 
-def test_a_reset_whose_first_queue_has_progress_counts_the_others() -> None:
+def test_reset_counts_queues_without_progress_for_the_limit() -> None:
     on = bench(progress_max=2)
     commit(on, "g", 0)
     with pytest.raises(NoPermissionError, match="group g can't begin in 3 queues of orders"):
@@ -190,7 +190,7 @@ def test_a_reset_whose_first_queue_has_progress_counts_the_others() -> None:
     assert len(on.c.state.progress) == 1
 
 
-def test_a_member_begins_in_all_queues_of_its_topic_or_in_none() -> None:
+def test_member_starts_in_all_queues_of_its_topic_or_in_none() -> None:
     on = bench(progress_max=4)
     commit(on, "g")
     a = Client(on, "a")
@@ -199,8 +199,8 @@ def test_a_member_begins_in_all_queues_of_its_topic_or_in_none() -> None:
     assert len(on.c.state.progress) == 1
 
 
-def test_a_refusal_in_a_topic_of_many_queues_builds_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of n refused queues would build n: 2,000 took two seconds of one loop turn."""
+def test_rejection_in_a_topic_of_many_queues_builds_no_queue_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each of n rejected queues would build n: 2,000 took two seconds of one loop turn."""
     on = bench(progress_max=1)
     commit(on, "g")
     a = Client(on, "a")
@@ -217,7 +217,7 @@ def test_a_refusal_in_a_topic_of_many_queues_builds_none_of_them(monkeypatch: py
     assert built == []
 
 
-def test_locks_of_strangers_have_a_limit() -> None:
+def test_locks_of_non_members_are_limited() -> None:
     on = bench(progress_max=2)
     stranger = ClassicClient(on, "s")
     assert stranger.lock(0, 1, group="g") == [0, 1]
@@ -226,7 +226,7 @@ def test_locks_of_strangers_have_a_limit() -> None:
     assert stranger.lock(0, 1, group="g") == [0, 1]
 
 
-def test_a_lock_request_that_exceeds_the_limit_locks_none_of_its_queues() -> None:
+def test_lock_request_above_the_limit_locks_none_of_its_queues() -> None:
     on = bench(progress_max=2)
     on.flush()
     with pytest.raises(NoPermissionError, match=r"keeps 0 locks, 2 are allowed .*: 3 more from \('g', 'orders', 0\) are refused"):
@@ -235,7 +235,7 @@ def test_a_lock_request_that_exceeds_the_limit_locks_none_of_its_queues() -> Non
 
 
 @pytest.mark.parametrize("how", BEGINNINGS)
-def test_on_a_disk_that_is_nearly_full_nothing_begins_and_what_is_there_goes_on(how: str) -> None:
+def test_nearly_full_disk_rejects_new_state_and_continues_existing_state(how: str) -> None:
     on = bench()
     a = Client(on, "a", ordered(GROUP))
     a.connect()
@@ -252,7 +252,7 @@ def test_on_a_disk_that_is_nearly_full_nothing_begins_and_what_is_there_goes_on(
     assert a.commit(0, 8, release=True) is LockVerdict.OK
 
 
-def test_on_a_disk_that_is_nearly_full_no_member_comes_to_a_group_that_is_there() -> None:
+def test_nearly_full_disk_rejects_a_new_member_of_a_known_group() -> None:
     on = bench()
     a, b = Client(on, "a"), Client(on, "b")
     a.connect()
@@ -263,7 +263,7 @@ def test_on_a_disk_that_is_nearly_full_no_member_comes_to_a_group_that_is_there(
     assert on.lists() == ("a",)
 
 
-def test_a_group_without_a_member_and_a_commit_is_forgotten_after_its_days_with_what_was_known_of_it() -> None:
+def test_idle_group_is_forgotten_with_all_its_state_after_group_idle_days() -> None:
     on = bench(group_idle_days=30)
     commit(on, "idle")
     commit(on, "busy")
@@ -279,7 +279,7 @@ def test_a_group_without_a_member_and_a_commit_is_forgotten_after_its_days_with_
 
 
 @pytest.mark.parametrize("how", ["a member", "a held queue", "settings", "0 days"])
-def test_a_group_that_is_in_use_is_never_forgotten(how: str) -> None:
+def test_group_in_use_is_never_forgotten(how: str) -> None:
     on = bench(group_idle_days=0 if how == "0 days" else 30)
     commit(on, GROUP)
     if how == "a member":
@@ -292,7 +292,7 @@ def test_a_group_that_is_in_use_is_never_forgotten(how: str) -> None:
     assert len(on.c.state.progress) == 1
 
 
-def test_days_in_which_the_broker_was_stopped_make_no_group_idle() -> None:
+def test_days_while_the_broker_is_stopped_do_not_count_as_idle() -> None:
     on = bench(group_idle_days=30)
     on.c.set_day(20_000 * DAY_MS)
     commit(on, GROUP)
@@ -308,8 +308,8 @@ def test_days_in_which_the_broker_was_stopped_make_no_group_idle() -> None:
 
 
 @pytest.mark.parametrize("jumps", [(0, 20_000), (40_000, 20_000), (20_000, 0, 20_000)])
-def test_a_clock_that_jumps_makes_no_group_idle(jumps: tuple[int, ...]) -> None:
-    """A machine without a battery starts in 1970, and its clock is set later."""
+def test_clock_jump_makes_no_group_idle(jumps: tuple[int, ...]) -> None:
+    """A machine without a battery starts in 1970 and its clock is set later."""
     on = bench(group_idle_days=30)
     on.c.set_day(20_000 * DAY_MS)
     commit(on, "before")
@@ -325,7 +325,7 @@ def test_a_clock_that_jumps_makes_no_group_idle(jumps: tuple[int, ...]) -> None:
     assert idle_groups(again) == []
 
 
-def test_days_count_from_when_the_last_member_has_left() -> None:
+def test_idle_days_count_from_the_departure_of_the_last_member() -> None:
     on = bench(group_idle_days=30)
     commit(on, GROUP)
     a = Client(on, "a")
@@ -338,7 +338,7 @@ def test_days_count_from_when_the_last_member_has_left() -> None:
     assert next_day(on) == [GROUP]
 
 
-def test_commits_of_one_day_are_one_change_of_the_groups_activity() -> None:
+def test_commits_of_one_day_are_one_activity_change() -> None:
     on = bench()
     commit(on, "g")
     on.flush()
@@ -351,7 +351,7 @@ def test_commits_of_one_day_are_one_change_of_the_groups_activity() -> None:
     assert len(on.journal) == 2
 
 
-def test_groups_of_a_log_that_did_not_record_activity_count_from_the_start() -> None:
+def test_groups_of_a_log_without_activity_records_count_as_active_at_the_start() -> None:
     on = bench(group_idle_days=30)
     commit(on, "g")
     kept: dict[str, Any] = {**on.c.snapshot()}
@@ -364,7 +364,7 @@ def test_groups_of_a_log_that_did_not_record_activity_count_from_the_start() -> 
     assert idle_groups(again) == []
 
 
-async def test_a_day_later_idle_groups_are_forgotten_one_a_turn(caplog: pytest.LogCaptureFixture) -> None:
+async def test_idle_groups_are_forgotten_one_per_turn(caplog: pytest.LogCaptureFixture) -> None:
     on = bench(group_idle_days=1)
     for number in range(5):
         commit(on, f"g{number}")
@@ -383,7 +383,7 @@ async def test_a_day_later_idle_groups_are_forgotten_one_a_turn(caplog: pytest.L
     assert sum("group.forgotten" in record.getMessage() for record in caplog.records) <= 5
 
 
-async def test_no_turn_of_a_scrape_looks_at_more_entries_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scrape_reads_at_most_a_slice_of_entries_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     on = Bench(layout(queues=3 * SLICE_ITEMS))
     for queue_id in range(3 * SLICE_ITEMS):
         commit(on, "large", queue_id)
@@ -426,7 +426,7 @@ async def test_no_turn_of_a_scrape_looks_at_more_entries_than_a_slice(monkeypatc
     assert sum(turns) == 5 * SLICE_ITEMS
 
 
-def test_a_question_about_one_group_looks_at_that_group_alone() -> None:
+def test_status_of_one_group_reads_only_that_group() -> None:
     on = bench()
     for number in range(50):
         commit(on, f"g{number}")
@@ -444,8 +444,8 @@ def test_a_question_about_one_group_looks_at_that_group_alone() -> None:
 
 
 @pytest.mark.parametrize("how", ["a commit", "a reset", "a classic lock"])
-def test_a_refusal_leaves_nothing_behind(how: str) -> None:
-    """The group of a refused reset was counted, and was in the way of others for a month."""
+def test_rejected_request_leaves_no_state(how: str) -> None:
+    """In an earlier version the group of a rejected reset was counted, and blocked others for a month."""
     on = bench(progress_max=0)
     for number in range(3):
         with pytest.raises(BrokerError, match="--progress-max"):
@@ -453,7 +453,7 @@ def test_a_refusal_leaves_nothing_behind(how: str) -> None:
     assert (len(on.c.state.activity), len(on.journal)) == (0, 0)
 
 
-def test_a_contract_that_the_log_cannot_hold_leaves_no_group_behind() -> None:
+def test_contract_that_the_log_cannot_store_leaves_no_group() -> None:
     on = bench()
     with pytest.raises(LocalProtocolError, match=r"'group.contract' can't be written to the log"):
         Client(on, "a", ordered(retry="\ud800")).connect()
@@ -461,8 +461,8 @@ def test_a_contract_that_the_log_cannot_hold_leaves_no_group_behind() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
-def test_a_group_that_comes_and_goes_counts_while_its_topic_is_here(prefix: str) -> None:
-    """Else clients that join, send a message back and leave, each in a group of its own, would create topics beyond the limit."""
+def test_group_without_members_counts_while_its_topic_exists_here(prefix: str) -> None:
+    """Otherwise clients that join, send a message back and leave, each in a group of its own, would create topics beyond the limit."""
     on = bench(groups_max=1, group_idle_days=30)
     on.layouts.adopt(layout(f"{prefix}first", 1))
     a = Client(on, "a", ordered("first"))
@@ -477,7 +477,7 @@ def test_a_group_that_comes_and_goes_counts_while_its_topic_is_here(prefix: str)
     commit(on, "second")
 
 
-def test_a_group_whose_topic_is_at_another_broker_alone_does_not_count_here() -> None:
+def test_group_with_a_topic_at_another_broker_only_does_not_count() -> None:
     on = bench()
     on.layouts.adopt(layout("%RETRY%first", 0, others=1))
     a = Client(on, "a", ordered("first"))
@@ -486,7 +486,7 @@ def test_a_group_whose_topic_is_at_another_broker_alone_does_not_count_here() ->
     assert len(on.c.state.activity) == 0
 
 
-def test_an_idle_group_is_forgotten_although_its_topic_is_here() -> None:
+def test_idle_group_is_forgotten_although_its_topic_exists() -> None:
     on = bench(group_idle_days=30)
     on.layouts.adopt(layout("%RETRY%first", 1))
     commit(on, "first")
@@ -494,7 +494,7 @@ def test_an_idle_group_is_forgotten_although_its_topic_is_here() -> None:
 
 
 @pytest.mark.parametrize("how", ["asked for", "by a first send"])
-def test_on_a_disk_that_is_nearly_full_no_topic_begins_and_those_that_are_there_are_altered(how: str) -> None:
+def test_nearly_full_disk_rejects_new_topics_and_alters_known_ones(how: str) -> None:
     def full(what: str) -> None:
         raise ServiceNotAvailableError(f"the disk is full: {what}")
 

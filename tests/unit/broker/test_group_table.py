@@ -9,7 +9,7 @@ from support.coordination_kit import TOPIC, ordered
 CONTRACT = ordered("g")
 
 
-def test_every_change_of_a_list_raises_a_version_that_no_group_shares() -> None:
+def test_each_list_change_draws_a_version_unique_among_groups() -> None:
     table = GroupTable(Journal())
     versions = []
     for name, client in [("g", "a"), ("h", "a"), ("g", "b")]:
@@ -22,7 +22,7 @@ def test_every_change_of_a_list_raises_a_version_that_no_group_shares() -> None:
     assert table.take_changed_lists() == []
 
 
-def test_giving_a_place_to_another_session_is_no_change_of_the_list_unless_a_classic_client_had_it() -> None:
+def test_session_change_of_a_member_is_a_list_change_only_after_a_classic_client() -> None:
     table = GroupTable(Journal())
     table.join("g", "a", "s1")
     table.take_changed_lists()
@@ -47,7 +47,7 @@ def test_a_group_without_contract_and_members_is_forgotten() -> None:
     assert list(table) == []
 
 
-def test_members_are_listed_in_order() -> None:
+def test_members_are_listed_in_sorted_order() -> None:
     table = GroupTable(Journal())
     for client in "cab":
         table.join("g", client, client * 2)
@@ -67,7 +67,7 @@ CHANGES = st.one_of(
 
 
 @given(st.lists(CHANGES, max_size=30))
-def test_the_groups_of_a_session_and_of_a_topic_are_found_and_a_snapshot_gives_them_back(changes: list[tuple[object, ...]]) -> None:
+def test_groups_of_a_session_and_of_a_topic_are_indexed_and_restored_from_a_snapshot(changes: list[tuple[object, ...]]) -> None:
     table = GroupTable(Journal())
     table.set_contract("g", CONTRACT)
     for change in changes:

@@ -1,4 +1,4 @@
-"""The work of a HEART_BEAT, counted by calls and lines: it is parsed once, and names no more than one turn may handle."""
+"""The work of a HEART_BEAT, counted by calls and lines: it is parsed once, and has no more names than one turn may process."""
 
 from typing import Any, cast
 
@@ -40,14 +40,14 @@ class Desk:
 
 
 def body(topics: int, tags: int = 1, groups: int = 1, session: str | None = None, first: int = 0) -> HeartbeatBody:
-    """`topics` topics in each group, with `tags` tags each."""
+    """Return a heartbeat with `topics` topics in each group and `tags` tags in each topic."""
     expression = "||".join(f"tag{number}" for number in range(tags))
     named = tuple(Subscription(f"t{first + number}", expression) for number in range(topics))
     return HeartbeatBody("client-1", tuple(ConsumerGroup(f"g{number}", named) for number in range(groups)), session=session, connection=1)
 
 
 @pytest.mark.parametrize("session", [None, SESSION])
-def test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once(session: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_heartbeat_is_decoded_and_parsed_once(session: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     desk, calls = Desk(), list[str]()
 
     def counted(owner: Any, name: str) -> None:
@@ -65,7 +65,7 @@ def test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once(session: st
     assert {name: calls.count(name) for name in calls} == {"heartbeat_body": 1, "parse_tags": 100, "check_topic": 100}
 
 
-def test_heartbeats_are_remembered_up_to_a_sum_and_the_longest_unread_is_dropped() -> None:
+def test_cached_heartbeats_are_limited_and_the_least_recently_used_is_evicted() -> None:
     cache = HeartbeatCache(bytes_max=20_000)
     raws = [encode_body(body(10, first=number)) for number in range(10)]
     first = cache.read(raws[0])
@@ -85,14 +85,14 @@ def test_heartbeats_are_remembered_up_to_a_sum_and_the_longest_unread_is_dropped
         HeartbeatBody("c", tuple(ConsumerGroup(f"g{number}", (), retry="r" * 255) for number in range(250))),
     ],
 )
-def test_a_remembered_heartbeat_counts_all_of_its_text(large: HeartbeatBody) -> None:
+def test_cached_heartbeat_counts_all_of_its_text(large: HeartbeatBody) -> None:
     cache = HeartbeatCache()
     cache.read(raw := encode_body(large))
     assert cache.bytes > len(raw)
 
 
 @pytest.mark.parametrize("session", [None, SESSION])
-def test_the_work_of_a_heartbeat_grows_with_its_topics_and_not_faster(session: str | None) -> None:
+def test_work_of_a_heartbeat_is_linear_in_its_topics(session: str | None) -> None:
     def lines(topics: int) -> int:
         desk = Desk()
         desk.beat(body(topics, session=session))
@@ -121,7 +121,7 @@ def test_the_work_of_a_heartbeat_grows_with_its_topics_and_not_faster(session: s
     ],
     ids=["topics", "groups", "tags", "producers"],
 )
-def test_what_a_heartbeat_names_has_limits_and_is_refused_by_name(fits: HeartbeatBody, too_much: HeartbeatBody, what: str) -> None:
+def test_heartbeat_above_a_limit_is_rejected_by_name(fits: HeartbeatBody, too_much: HeartbeatBody, what: str) -> None:
     desk = Desk()
     assert desk.beat(fits).code == ResponseCode.SUCCESS
     answer = desk.beat(too_much)
@@ -133,7 +133,7 @@ def test_topics_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPa
     assert Desk().beat(body(TOPICS_PER_CLIENT_MAX + 1)).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_the_longest_names_that_one_client_may_say_fit_a_heartbeat() -> None:
+def test_longest_names_of_one_client_fit_a_heartbeat() -> None:
     tags = "||".join(f"{number:0200}" for number in range(TAGS_PER_CLIENT_MAX // TOPICS_PER_CLIENT_MAX))
     named = tuple(Subscription(f"{number:0{TOPIC_BYTES_MAX}}", tags) for number in range(TOPICS_PER_CLIENT_MAX))
     assert len(encode_body(HeartbeatBody("client-1", (ConsumerGroup("g", named),)))) < HEARTBEAT_BYTES_MAX

@@ -10,7 +10,7 @@ def ignore(_: Change) -> None:
     """A table that takes anything."""
 
 
-def test_all_changes_of_a_turn_are_one_record_in_order() -> None:
+def test_changes_of_a_turn_are_one_record_in_order() -> None:
     journal = Journal()
     journal.record(("lock.freed", "g", "t", 1), ignore)
     journal.record(("broker.term", 5), ignore)
@@ -19,7 +19,7 @@ def test_all_changes_of_a_turn_are_one_record_in_order() -> None:
     assert journal.encode(100) == []
 
 
-def test_what_does_not_fit_one_record_becomes_several_in_order() -> None:
+def test_changes_beyond_one_record_become_several_in_order() -> None:
     journal = Journal()
     changes = [("lock.freed", "g", "t", queue_id) for queue_id in range(100)]
     for change in changes:
@@ -40,7 +40,7 @@ def test_a_record_is_the_msgpack_of_all_its_changes(count: int) -> None:
     assert journal.encode(1 << 30) == [msgpack.packb([1, changes])]
 
 
-def test_the_store_hears_of_the_first_change_of_each_turn_only() -> None:
+def test_store_is_notified_of_the_first_change_of_each_turn_only() -> None:
     heard: list[int] = []
     journal = Journal(lambda: heard.append(len(journal)))
     for _ in range(2):
@@ -50,14 +50,14 @@ def test_the_store_hears_of_the_first_change_of_each_turn_only() -> None:
     assert heard == [1, 1]
 
 
-def test_the_bytes_of_a_record() -> None:
+def test_record_bytes_are_stable() -> None:
     journal = Journal()
     journal.record(("broker.term", 1), ignore)
     assert journal.encode(100) == [bytes.fromhex("92 01 91 92 ab") + b"broker.term" + b"\x01"]
 
 
 @pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1, "\ud800", object()])
-def test_a_change_that_can_not_be_encoded_is_refused_and_neither_applied_nor_written(value: object) -> None:
+def test_change_that_cannot_be_encoded_is_rejected_before_it_is_applied(value: object) -> None:
     applied: list[Change] = []
     unsure: list[BaseException] = []
     journal = Journal(on_apply_failed=unsure.append)
@@ -70,7 +70,7 @@ def test_a_change_that_can_not_be_encoded_is_refused_and_neither_applied_nor_wri
     assert unsure == []
 
 
-def test_a_table_that_makes_such_a_change_is_as_it_was() -> None:
+def test_table_is_unchanged_after_a_change_that_cannot_be_encoded() -> None:
     journal = Journal()
     table = ProgressTable(journal)
     before = table.snapshot()
@@ -80,7 +80,7 @@ def test_a_table_that_makes_such_a_change_is_as_it_was() -> None:
     assert journal.encode(100) == []
 
 
-def test_a_change_that_can_not_be_applied_is_not_written_and_makes_the_tables_unsure() -> None:
+def test_change_that_cannot_be_applied_is_not_written_and_reported_as_fatal() -> None:
     unsure: list[BaseException] = []
     journal = Journal(on_apply_failed=unsure.append)
     with pytest.raises(KeyError):
@@ -90,6 +90,6 @@ def test_a_change_that_can_not_be_applied_is_not_written_and_makes_the_tables_un
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x01", msgpack.packb([2, []]), msgpack.packb([1]), msgpack.packb("x"), b"\x92\x01\x91"])
-def test_what_is_no_state_record_is_refused_by_name(body: bytes) -> None:
+def test_invalid_state_record_is_rejected(body: bytes) -> None:
     with pytest.raises(StoreError, match="state record"):
         decode_changes(body)

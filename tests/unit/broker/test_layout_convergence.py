@@ -1,4 +1,4 @@
-"""Brokers that write one topic's layout at once end with one layout, which has every queue in which messages lie."""
+"""Brokers that write a topic's layout concurrently end with one layout, which has every queue with messages."""
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ DRAWS = st.lists(st.integers(0, 4_000_000), min_size=1, max_size=8)
 
 @settings(max_examples=400)
 @given(size=st.integers(2, 3), steps=STEPS, draws=DRAWS)
-def test_in_any_order_of_delivery_the_brokers_agree_and_every_message_is_in_the_layout(
+def test_brokers_agree_on_a_layout_with_every_message_for_any_delivery_order(
     size: int, steps: list[tuple[str, int, int, int]], draws: list[int]
 ) -> None:
     cluster = Cluster(size, draws)
@@ -37,7 +37,7 @@ def test_in_any_order_of_delivery_the_brokers_agree_and_every_message_is_in_the_
 
 @settings(max_examples=400)
 @given(size=st.integers(2, 3), before=STEPS, place=st.integers(0, 2), after=STEPS, draws=DRAWS)
-def test_a_deletion_wins_against_every_layout_that_was_made_without_it(
+def test_deletion_wins_against_every_layout_created_without_it(
     size: int, before: list[tuple[str, int, int, int]], place: int, after: list[tuple[str, int, int, int]], draws: list[int]
 ) -> None:
     cluster = Cluster(size, draws)
@@ -63,8 +63,8 @@ def two_brokers() -> tuple[Broker, Broker]:
     return cluster.brokers[0], cluster.brokers[1]
 
 
-def test_the_loser_appends_its_queues_in_the_step_in_which_it_takes_the_winner() -> None:
-    """One state record: no crash comes between."""
+def test_loser_appends_its_queues_in_the_change_that_adopts_the_winner() -> None:
+    """One state record: a crash can't separate the two."""
     a, b = two_brokers()
     a.send(1)
     b.send(0)
@@ -79,7 +79,7 @@ def test_the_loser_appends_its_queues_in_the_step_in_which_it_takes_the_winner()
     assert loser.unreachable == []
 
 
-def test_a_requested_layout_keeps_the_queues_too() -> None:
+def test_requested_layout_keeps_queues_with_messages() -> None:
     a, _ = two_brokers()
     a.send(1)
     asked = TopicLayout(TOPIC, LayoutVersion(5, 7), (LayoutEntry("broker-b", 3, 3, 1),))
@@ -95,7 +95,7 @@ def test_only_queues_with_messages_are_appended() -> None:
     assert lower.layout == higher.layout
 
 
-def test_queues_that_an_operator_took_away_are_not_appended() -> None:
+def test_queues_removed_by_an_operator_are_not_appended() -> None:
     a, _ = two_brokers()
     a.send(0)
     a.send(1)
@@ -111,7 +111,7 @@ def test_queues_that_an_operator_took_away_are_not_appended() -> None:
     assert a.unreachable == [], "the marker is older than the queue that was added later"
 
 
-def test_a_start_repairs_what_an_earlier_version_left_behind() -> None:
+def test_start_appends_queues_that_an_earlier_version_left_out() -> None:
     a, _ = two_brokers()
     a.send(1)
     a.topics._put(TopicLayout(TOPIC, LayoutVersion(3, 7), (LayoutEntry("broker-b", 3, 3, 1),)))
@@ -121,8 +121,8 @@ def test_a_start_repairs_what_an_earlier_version_left_behind() -> None:
     assert a.unreachable == []
 
 
-def test_a_layout_without_room_is_taken_as_it_is() -> None:
-    """The messages stay on the disk and the log names the topic; an operator makes room."""
+def test_full_layout_is_adopted_without_appended_queues() -> None:
+    """The messages stay on the disk and the log names the topic until an operator frees entries."""
     a, _ = two_brokers()
     a.send(1)
     full = TopicLayout(TOPIC, LayoutVersion(3, 7), tuple(LayoutEntry("broker-b", 1, 1, 1) for _ in range(ENTRY_COUNT_MAX)))
@@ -145,7 +145,7 @@ APPENDED: dict[str, tuple[list[LayoutEntry], list[int], list[LayoutEntry], tuple
 
 
 @pytest.mark.parametrize("case", APPENDED)
-def test_appended_queues_are_readable_and_leave_the_numbers_of_the_queues_to_write_right(case: str) -> None:
+def test_appended_queues_are_readable_and_keep_the_writable_queue_ids(case: str) -> None:
     here, stored, winner, counts = APPENDED[case]
     a, _ = two_brokers()
     a.topics.create(TopicLayout(TOPIC, LayoutVersion(1, 7), tuple(here)))
@@ -159,7 +159,7 @@ def test_appended_queues_are_readable_and_leave_the_numbers_of_the_queues_to_wri
     check_layout(made)
 
 
-def test_a_classic_tool_opens_queues_to_writers_before_it_adds_new_ones() -> None:
+def test_classic_tool_makes_read_only_queues_writable_before_adding_new_ones() -> None:
     a, _ = two_brokers()
     a.topics.create(TopicLayout(TOPIC, LayoutVersion(1, 7), (LayoutEntry(A, 2, 4, 1),)))
     made = a.topics.create_own(TOPIC, 7, 5)

@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class Peer(FakeEndpoint):
-    """An endpoint that heartbeats may mark."""
+    """An endpoint on which heartbeats can be recorded."""
 
     def __init__(self, id: int) -> None:
         super().__init__(id, f"10.0.0.{id}:5000")
@@ -65,7 +65,7 @@ class Peer(FakeEndpoint):
 
 @dataclass
 class FakeStore:
-    """A log that confirms when the test lets it."""
+    """A log that confirms when the test calls `confirm`."""
 
     young: bool = True
     waiting: list[Callable[[], None]] = field(default_factory=list)
@@ -145,7 +145,7 @@ def read(cls: type[T], command: Command) -> T:
     return decode_body(cls, command.body)
 
 
-def test_a_heartbeat_is_answered_at_once_and_names_the_connections_codec() -> None:
+def test_heartbeat_is_answered_at_once_and_sets_the_connections_codec() -> None:
     desk = Desk()
     peer = Peer(1)
     body = HeartbeatBody("a", (ordered(),), session="1" * 32, connection=1)
@@ -162,7 +162,7 @@ def test_a_heartbeat_is_answered_at_once_and_names_the_connections_codec() -> No
         (HeartbeatBody("b", (ordered(),), session="short"), ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_a_refused_heartbeat_carries_its_code_and_why(body: HeartbeatBody, code: int) -> None:
+def test_rejected_heartbeat_has_a_code_and_a_remark(body: HeartbeatBody, code: int) -> None:
     desk = Desk()
     desk.native()
     answer = desk.ask(Peer(2), RequestCode.HEART_BEAT, None, body)
@@ -170,7 +170,7 @@ def test_a_refused_heartbeat_carries_its_code_and_why(body: HeartbeatBody, code:
     assert answer.remark
 
 
-def test_a_late_heartbeat_is_not_answered() -> None:
+def test_late_heartbeat_gets_no_response_and_closes_its_connection() -> None:
     desk = Desk()
     desk.native()
     late = Peer(2)
@@ -179,7 +179,7 @@ def test_a_late_heartbeat_is_not_answered() -> None:
     assert desk.bench.closed() == [2]
 
 
-def test_lock_and_sync_with_items_wait_for_the_log_even_where_they_change_nothing() -> None:
+def test_lock_and_sync_with_items_wait_for_the_log_even_without_a_change() -> None:
     desk = Desk()
     peer = desk.native()
     wanted = SessionLockBody((LockItem(GROUP, TOPIC, 0),))
@@ -191,7 +191,7 @@ def test_lock_and_sync_with_items_wait_for_the_log_even_where_they_change_nothin
         assert read(SyncReply, desk.wait(peer, RequestCode.SYNC, None, commit)).items[0].verdict is LockVerdict.OK
 
 
-def test_an_empty_sync_is_answered_at_once_and_overtakes_one_that_waits() -> None:
+def test_empty_sync_is_answered_at_once_and_overtakes_a_waiting_one() -> None:
     desk = Desk()
     peer = desk.native()
     desk.send(peer, RequestCode.SYNC, None, SyncBody((SyncItem(GROUP, TOPIC, 0, 1, offset=3),)))
@@ -203,7 +203,7 @@ def test_an_empty_sync_is_answered_at_once_and_overtakes_one_that_waits() -> Non
 
 
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.SYNC])
-def test_a_sessions_request_on_a_strange_connection_closes_it_unanswered(code: int) -> None:
+def test_session_request_on_an_unbound_connection_closes_it_without_a_response(code: int) -> None:
     desk = Desk()
     stranger = Peer(9)
     body = SessionLockBody((LockItem(GROUP, TOPIC, 0),)) if code == RequestCode.LOCK_BATCH_MQ else SyncBody()
@@ -224,14 +224,14 @@ def test_a_classic_client_locks_and_unlocks_by_name() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", b"\x90"])
 @pytest.mark.parametrize("session", [True, False])
-def test_a_lock_that_is_neither_body_is_refused_in_words(body: bytes, session: bool) -> None:
+def test_lock_with_an_invalid_body_is_rejected_with_a_remark(body: bytes, session: bool) -> None:
     desk = Desk()
     answer = desk.ask(desk.native() if session else Peer(2), RequestCode.LOCK_BATCH_MQ, None, body)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark
 
 
-async def test_a_start_policy_by_time_is_looked_up_before_the_lock_and_only_once() -> None:
+async def test_start_by_time_is_looked_up_before_the_lock_and_only_once() -> None:
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
@@ -246,7 +246,7 @@ async def test_a_start_policy_by_time_is_looked_up_before_the_lock_and_only_once
     await desk.dispatcher.close()
 
 
-async def test_many_locks_by_time_at_once_look_up_no_more_often_than_run_at_once() -> None:
+async def test_concurrent_lookups_by_time_are_limited_by_the_lane() -> None:
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     for _ in range(20):
@@ -256,7 +256,7 @@ async def test_many_locks_by_time_at_once_look_up_no_more_often_than_run_at_once
     await desk.dispatcher.close()
 
 
-async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_again_for_others(
+async def test_lookups_by_time_per_lock_are_limited_and_the_member_retries_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(start_policy, "TIMES_MAX", 6)
@@ -278,7 +278,7 @@ async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_agai
     await desk.dispatcher.close()
 
 
-async def test_nothing_is_looked_up_for_a_lock_that_has_no_room() -> None:
+async def test_lock_above_the_progress_limit_looks_up_nothing() -> None:
     desk = Desk(replace(CONFIG, progress_max=3))
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     answer = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
@@ -287,7 +287,7 @@ async def test_nothing_is_looked_up_for_a_lock_that_has_no_room() -> None:
     await desk.dispatcher.close()
 
 
-async def test_a_lock_by_time_that_is_refused_says_so() -> None:
+async def test_rejected_lock_by_time_gets_an_error_response() -> None:
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     twice = SessionLockBody((LockItem(GROUP, TOPIC, 2), LockItem(GROUP, TOPIC, 2)))
@@ -297,7 +297,7 @@ async def test_a_lock_by_time_that_is_refused_says_so() -> None:
     await desk.dispatcher.close()
 
 
-async def test_a_start_that_the_disk_can_not_resolve_is_refused_and_the_broker_lives() -> None:
+async def test_disk_error_in_a_lookup_by_time_rejects_the_lock_and_is_not_fatal() -> None:
     desk = Desk()
     desk.store.offset_by_time = broken_disk  # type: ignore[method-assign]
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
@@ -312,7 +312,7 @@ async def broken_disk(*_: object) -> int:
     raise OSError(5, "input/output error")
 
 
-async def test_a_lock_by_time_of_a_connection_that_is_gone_meanwhile_leaves_nothing_behind() -> None:
+async def test_lock_by_time_of_a_closed_connection_leaves_no_state() -> None:
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.bench.c.state.pending.drain()
@@ -324,7 +324,7 @@ async def test_a_lock_by_time_of_a_connection_that_is_gone_meanwhile_leaves_noth
     assert desk.store.waiting == []
 
 
-def test_unregister_takes_a_consumer_off_the_list_and_ignores_producer_groups() -> None:
+def test_unregister_removes_a_consumer_and_ignores_producer_groups() -> None:
     desk = Desk()
     peer = desk.native()
     assert desk.ask(peer, RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("client-1", producer_group="p")).code == 0
@@ -333,7 +333,7 @@ def test_unregister_takes_a_consumer_off_the_list_and_ignores_producer_groups() 
     assert desk.bench.lists() == ()
 
 
-def test_a_list_is_answered_and_an_unknown_group_is_rocketmqs_system_error() -> None:
+def test_member_list_is_returned_and_an_unknown_group_is_rocketmqs_error() -> None:
     desk = Desk()
     peer = desk.native()
     assert read(MemberList, desk.ask(peer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(GROUP))).members == ("client-1",)
@@ -348,7 +348,7 @@ async def ask_status(desk: Desk, peer: Peer, group: str | None = None) -> Comman
     return peer.sent.pop()
 
 
-async def test_group_status_names_all_groups_or_shows_one() -> None:
+async def test_group_status_returns_all_group_names_or_one_status() -> None:
     desk = Desk()
     peer = desk.native()
     assert read(GroupStatusReply, await ask_status(desk, peer)) == GroupStatusReply((GROUP,))
@@ -364,7 +364,7 @@ async def test_group_status_names_all_groups_or_shows_one() -> None:
     assert reply.status.members[0].address == ""
 
 
-async def test_the_status_of_a_group_of_thousands_of_queues_is_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_status_of_a_group_with_thousands_of_queues_is_built_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     peer = desk.native()
     keys = [(GROUP, TOPIC, queue_id) for queue_id in range(4 * LANE_ITEMS_PER_TURN)]
@@ -384,7 +384,7 @@ async def test_the_status_of_a_group_of_thousands_of_queues_is_made_in_slices(mo
     assert (max(turns), sum(turns)) == (LANE_ITEMS_PER_TURN, len(keys))
 
 
-def test_an_offset_is_taken_and_found_and_not_found_is_a_code_of_its_own() -> None:
+def test_updated_offset_is_found_and_a_missing_one_has_its_own_code() -> None:
     desk = Desk()
     peer, query = Peer(1), QueryConsumerOffsetHeader(GROUP, TOPIC, 0)
     assert desk.ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).fields == {"offset": 0}
@@ -394,7 +394,7 @@ def test_an_offset_is_taken_and_found_and_not_found_is_a_code_of_its_own() -> No
     assert desk.ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).fields == {"offset": 9}
 
 
-def test_an_offset_of_a_held_queue_is_refused_naming_the_holder() -> None:
+def test_update_offset_of_a_held_queue_is_rejected_with_its_holder() -> None:
     desk = Desk()
     peer = desk.native()
     desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 0),)))

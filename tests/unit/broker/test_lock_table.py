@@ -8,7 +8,7 @@ from lockstep.broker.tables.lock_table import FencingCounter, Lock, LockTable
 KEY = ("g", "t", 0)
 
 
-def test_numbers_of_a_fence_rise_within_a_term_and_over_terms() -> None:
+def test_fencing_tokens_rise_within_a_term_and_over_terms() -> None:
     fence = FencingCounter()
     drawn = []
     for term in (1, 2, 9):
@@ -25,12 +25,12 @@ def test_a_term_never_falls(term: int) -> None:
         fence.start_term(term)
 
 
-def test_without_a_term_nothing_is_drawn() -> None:
+def test_draw_without_a_term_fails() -> None:
     with pytest.raises(AssertionError):
         FencingCounter().draw()
 
 
-def test_an_epoch_is_good_if_it_is_the_recorded_one_of_its_session_held_or_free() -> None:
+def test_epoch_is_accepted_only_if_it_is_the_recorded_one_of_its_session() -> None:
     table = LockTable(Journal())
     table.record_grant(KEY, 7, "s", "c")
     assert [table.accepts_epoch(KEY, *each) for each in [("s", 7), ("s", 6), ("s", 8), ("x", 7)]] == [True, False, False, False]
@@ -45,7 +45,7 @@ def test_an_epoch_is_good_if_it_is_the_recorded_one_of_its_session_held_or_free(
     assert not table.accepts_epoch(("g", "t", 1), "s", 7)
 
 
-def test_what_is_held_and_what_was_granted_is_counted_by_group() -> None:
+def test_held_queues_and_grants_are_counted_by_group() -> None:
     table = LockTable(Journal())
     table.record_grant(KEY, 1, "s", "c")
     table.record_grant(("g", "t", 1), 2, "s", "c")
@@ -56,7 +56,7 @@ def test_what_is_held_and_what_was_granted_is_counted_by_group() -> None:
     assert table.grant_counts == {"g": 3, "other": 1}
 
 
-def test_ending_a_groups_grants_leaves_classic_locks_and_other_groups_alone() -> None:
+def test_end_of_a_groups_grants_keeps_classic_locks_and_other_groups() -> None:
     table = LockTable(Journal())
     table.record_grant(KEY, 1, "s", "c")
     table.record_grant(("g", "t", 1), 2, None, "classic")
@@ -70,7 +70,7 @@ def test_ending_a_groups_grants_leaves_classic_locks_and_other_groups_alone() ->
     assert table.keys_held_by("s") == [("other", "t", 0)]
 
 
-def test_dropping_a_topic_forgets_its_locks_in_every_group() -> None:
+def test_dropped_topic_removes_its_locks_of_every_group() -> None:
     table = LockTable(Journal())
     table.record_grant(KEY, 1, "s", "c")
     table.record_grant(("g", "u", 0), 2, "s", "c")
@@ -100,7 +100,7 @@ CHANGES = st.one_of(
 
 
 @given(st.lists(CHANGES, max_size=30))
-def test_what_a_session_holds_is_what_the_locks_say_and_a_snapshot_gives_it_back(changes: list[tuple[object, ...]]) -> None:
+def test_session_index_equals_the_locks_and_is_restored_from_a_snapshot(changes: list[tuple[object, ...]]) -> None:
     table = LockTable(Journal())
     for change in changes:
         table.apply(change)

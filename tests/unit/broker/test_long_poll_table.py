@@ -1,4 +1,4 @@
-"""LongPollTable: a held pull ends by the first of arrival, deadline, stale and gone; and never twice."""
+"""LongPollTable: a held pull ends once, by the first of arrival, deadline, stale epoch and closed connection."""
 
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ def arrived(table: LongPollTable[T], topic: str, queue_id: int) -> list[HeldPull
     return table.take_woken(1_000)
 
 
-def test_an_arrival_wakes_everyone_of_its_queue_first_come_first_and_nobody_else() -> None:
+def test_arrival_wakes_all_pulls_of_its_queue_in_order_and_no_others() -> None:
     table = LongPollTable[str]()
     for item, topic, queue in [("a", "t", 0), ("b", "t", 1), ("c", "t", 0), ("d", "u", 0)]:
         assert table.hold(pull(item, topic=topic, queue=queue))
@@ -34,7 +34,7 @@ def test_an_arrival_wakes_everyone_of_its_queue_first_come_first_and_nobody_else
     assert len(table) == 2
 
 
-def test_a_pull_is_held_until_its_deadline_and_not_a_millisecond_longer() -> None:
+def test_pull_is_held_until_exactly_its_deadline() -> None:
     table = LongPollTable[str]()
     table.hold(pull("a", deadline_ms=1_000))
     assert table.take_expired(999, 1_000) == []
@@ -44,14 +44,14 @@ def test_a_pull_is_held_until_its_deadline_and_not_a_millisecond_longer() -> Non
     assert table.next_deadline_ms() is None
 
 
-def test_deadlines_come_in_order_of_time() -> None:
+def test_expired_pulls_are_returned_in_order_of_deadline() -> None:
     table = LongPollTable[str]()
     for item, deadline_ms in [("late", 30), ("early", 10), ("middle", 20)]:
         table.hold(pull(item, deadline_ms=deadline_ms))
     assert names(table.take_expired(25, 1_000)) == ["early", "middle"]
 
 
-def test_one_that_was_woken_no_longer_has_a_deadline() -> None:
+def test_woken_pull_has_no_deadline() -> None:
     table = LongPollTable[str]()
     table.hold(pull("a", deadline_ms=10))
     table.hold(pull("b", deadline_ms=20, queue=1))
@@ -60,7 +60,7 @@ def test_one_that_was_woken_no_longer_has_a_deadline() -> None:
     assert names(table.take_expired(100, 1_000)) == ["b"]
 
 
-def test_one_that_is_held_again_keeps_its_deadline_and_ends_once() -> None:
+def test_pull_held_again_keeps_its_deadline_and_ends_once() -> None:
     table = LongPollTable[str]()
     waiting = pull("a", deadline_ms=10)
     table.hold(waiting)
@@ -71,7 +71,7 @@ def test_one_that_is_held_again_keeps_its_deadline_and_ends_once() -> None:
     assert table.take_expired(10, 1_000) == []
 
 
-def test_only_the_group_whose_epoch_rose_is_answered_stale() -> None:
+def test_only_pulls_of_the_group_with_the_new_epoch_are_taken_as_stale() -> None:
     table = LongPollTable[str]()
     table.hold(pull("a", group="g"))
     table.hold(pull("b", group="h"))
@@ -80,7 +80,7 @@ def test_only_the_group_whose_epoch_rose_is_answered_stale() -> None:
     assert len(table) == 2
 
 
-def test_a_closed_connection_leaves_nothing_behind() -> None:
+def test_closed_connection_removes_its_pulls() -> None:
     table = LongPollTable[str]()
     table.hold(pull("a", connection=1))
     table.hold(pull("b", connection=2))
@@ -90,7 +90,7 @@ def test_a_closed_connection_leaves_nothing_behind() -> None:
     assert names(table.take_all()) == ["b"]
 
 
-def test_a_deleted_topic_frees_all_its_pulls() -> None:
+def test_deleted_topic_wakes_all_its_pulls() -> None:
     table = LongPollTable[str]()
     table.hold(pull("a", queue=0))
     table.hold(pull("b", queue=1))
@@ -100,7 +100,7 @@ def test_a_deleted_topic_frees_all_its_pulls() -> None:
     assert names(list(table)) == ["c"]
 
 
-def test_a_connection_may_hold_just_so_many() -> None:
+def test_held_pulls_per_connection_are_limited() -> None:
     table = LongPollTable[str](held_per_connection_max=2)
     assert table.hold(pull("a"))
     assert table.hold(pull("b"))
@@ -110,7 +110,7 @@ def test_a_connection_may_hold_just_so_many() -> None:
     assert table.hold(pull("c"))
 
 
-def test_waking_again_and_again_does_not_grow_the_table() -> None:
+def test_repeated_waking_does_not_grow_the_table() -> None:
     table = LongPollTable[str]()
     for deadline_ms in range(10_000):
         table.hold(pull(deadline_ms=deadline_ms))
@@ -118,7 +118,7 @@ def test_waking_again_and_again_does_not_grow_the_table() -> None:
     assert len(table._due) < 200
 
 
-def test_the_oldest_of_a_group_at_its_queue_goes_where_too_many_are_held() -> None:
+def test_oldest_pull_of_a_group_and_queue_is_evicted_above_the_limit() -> None:
     table = LongPollTable[str](held_per_group_max=2)
     outs = []
     for item, group, queue in [("other", "h", 0), ("a", "g", 0), ("b", "g", 0), ("elsewhere", "g", 1), ("c", "g", 0), ("d", "g", 0)]:
@@ -129,7 +129,7 @@ def test_the_oldest_of_a_group_at_its_queue_goes_where_too_many_are_held() -> No
     assert names(list(table)) == ["other", "elsewhere", "c", "d"]
 
 
-def test_the_oldest_of_all_goes_where_too_many_are_held() -> None:
+def test_oldest_pull_of_all_is_evicted_above_the_total_limit() -> None:
     table = LongPollTable[str](held_max=2)
     outs = []
     for number, item in enumerate("abcd"):
@@ -139,7 +139,7 @@ def test_the_oldest_of_all_goes_where_too_many_are_held() -> None:
     assert (outs, len(table)) == ([None, None, "a", "b"], 2)
 
 
-def test_however_many_are_woken_so_many_come_out_as_are_asked_for_and_the_queues_take_turns() -> None:
+def test_take_woken_returns_at_most_the_requested_count_and_alternates_queues() -> None:
     table = LongPollTable[str]()
     for item in "abcde":
         table.hold(pull(item))
@@ -155,8 +155,8 @@ def test_however_many_are_woken_so_many_come_out_as_are_asked_for_and_the_queues
     assert names(list(table)) == ["later"]
 
 
-def test_a_queue_that_is_woken_in_every_turn_does_not_keep_another_from_its_turn() -> None:
-    """Its pulls pass over the message by their tags and are held again in the same turn."""
+def test_queue_woken_in_every_turn_does_not_starve_another() -> None:
+    """Its pulls skip the message because of their tags, and are held again in the same turn."""
     table = LongPollTable[str]()
     busy = [pull(f"busy-{number}") for number in range(6)]
     for each in busy:
@@ -174,7 +174,7 @@ def test_a_queue_that_is_woken_in_every_turn_does_not_keep_another_from_its_turn
     assert "z" in taken
 
 
-def test_however_many_are_due_so_many_come_out_as_are_asked_for() -> None:
+def test_take_expired_returns_at_most_the_requested_count() -> None:
     table = LongPollTable[str]()
     for number, item in enumerate("abc"):
         table.hold(pull(item, deadline_ms=number))
@@ -190,7 +190,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_everyone_held_comes_out_once_and_never_after_the_deadline(steps: list[Step]) -> None:
+def test_every_held_pull_is_returned_once_and_not_after_its_deadline(steps: list[Step]) -> None:
     table = LongPollTable[int]()
     held: dict[int, HeldPull[int]] = {}
     now = 0

@@ -1,4 +1,4 @@
-"""However many queues and groups there are, one turn of the loop looks at a slice of them: counted by items, never by time."""
+"""One turn of the loop processes a slice of queues or groups, regardless of their number: counted by items, never by time."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class Counted:
         return counted
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Counts turns until the condition holds; fails after 1,000 turns."""
+        """Count turns until the condition holds; fail after 1,000 turns."""
         for _ in range(1_000):
             if condition():
                 return
@@ -59,14 +59,14 @@ class Counted:
 
 
 class Peer:
-    """An endpoint that counts the frames that it is given."""
+    """An endpoint that counts its frames."""
 
     def __init__(self, counted: Counted) -> None:
         self.sent: list[int] = []
         self.oneway = counted.of(lambda code, fields=None, body=b"": self.sent.append(code))
 
 
-async def test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_free_queues_of_a_new_member_are_computed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted()
     bench = Bench(layout(queues=QUEUES))
     monkeypatch.setattr(LockTable, "holder", counted.of(LockTable.holder))
@@ -83,7 +83,7 @@ async def test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices(mo
     assert [each.group for each in drained if isinstance(each, Notify)] == [GROUP]
 
 
-def test_a_group_whose_list_keeps_changing_leaves_the_others_their_slices_and_is_told_of_all_its_queues() -> None:
+def test_group_with_a_changing_list_leaves_slices_to_others_and_gets_all_its_queues() -> None:
     bench = Bench(layout(queues=40))
     Client(bench, "a").connect()
     Client(bench, "other", replace(ordered(), group="other")).connect()
@@ -104,7 +104,7 @@ def test_a_group_whose_list_keeps_changing_leaves_the_others_their_slices_and_is
     assert slices <= 2 * 40 * 2 // 10, "each of the two groups has every other slice; a queue and who is told of it count one each"
 
 
-def test_a_slice_counts_each_connection_that_is_told() -> None:
+def test_slice_counts_each_notified_connection() -> None:
     """If no allocation rule of this broker names an owner, every member is notified of each queue."""
     bench = Bench(layout())
     members = [Client(bench, f"m{number}", ordered(allocate=AVERAGE)) for number in range(20)]
@@ -117,7 +117,7 @@ def test_a_slice_counts_each_connection_that_is_told() -> None:
     assert pushes == [2] * 20
 
 
-def test_a_queue_that_is_granted_between_two_slices_is_reported_to_no_member() -> None:
+def test_queue_granted_between_two_slices_is_not_reported_as_free() -> None:
     bench = Bench(layout(queues=10))
     a = Client(bench, "a")
     a.connect()
@@ -127,8 +127,8 @@ def test_a_queue_that_is_granted_between_two_slices_is_reported_to_no_member() -
     assert (len(first), rest) == (2, [6, 7, 8, 9])
 
 
-async def test_effects_are_carried_out_in_slices_and_those_of_a_kind_in_order() -> None:
-    """While notices wait the other effects leave them a part of each turn."""
+async def test_effects_are_executed_in_slices_and_in_order_for_each_kind() -> None:
+    """Other effects are executed in each turn while notices wait."""
     counted = Counted()
     peers = {number: Peer(counted) for number in range(2 * STEPS_PER_TURN)}
     stale: list[StalePulls] = []
@@ -160,7 +160,7 @@ async def test_effects_are_carried_out_in_slices_and_those_of_a_kind_in_order() 
     assert max(counted.turns) <= STEPS_PER_TURN
 
 
-async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -> None:
+async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices() -> None:
     counted = Counted()
     done: list[tuple[int, int, str]] = []
 
@@ -208,7 +208,7 @@ async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -
     assert max(turn for turn, _, _ in done) > begun + 5, "notices were waiting"
 
 
-async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queue_status_of_a_group_is_built_and_packed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a group with many topics and queues, no turn collects, computes or packs the status of more queues than a slice."""
     counted = Counted()
     topics = [f"t{number:02}" for number in range(12)]
@@ -237,7 +237,7 @@ async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices
     assert sum(counted.turns) == 2 * 12 * (LANE_ITEMS_PER_TURN // 2) + 1, "and the member"
 
 
-async def test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_status_requests_share_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of these requests suspends, and each is smaller than the limit of a turn."""
     counted = Counted()
     bench = Bench(layout(TOPIC, LANE_ITEMS_PER_TURN - 2))
@@ -260,7 +260,7 @@ async def test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns(
     assert sum(counted.turns) == len(groups) * (LANE_ITEMS_PER_TURN - 2)
 
 
-async def test_members_of_a_group_are_asked_for_and_packed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_member_status_of_a_group_is_built_and_packed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted()
     bench = Bench(layout())
     for number in range(3 * LANE_ITEMS_PER_TURN):
@@ -279,7 +279,7 @@ async def test_members_of_a_group_are_asked_for_and_packed_in_slices(monkeypatch
     assert sum(counted.turns) == 3 * LANE_ITEMS_PER_TURN
 
 
-async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_moved_by_retention_is_updated_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted()
     bench = Bench(layout(queues=QUEUES))
     generations = [Progress(number + 1, 5) for number in range(QUEUES)]
@@ -303,7 +303,7 @@ async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pyte
     assert (moved[-1].offset, moved[-1].gap) == (12, None), "a commit in between is not undone"
 
 
-async def test_groups_and_sequences_that_may_be_forgotten_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_forgetting_idle_groups_and_sequences_scans_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted()
     bench = Bench()
     for number in range(3 * SLICE_ITEMS):

@@ -1,4 +1,4 @@
-"""The limits of members and subscriptions that a broker remembers, for all connections together and for one."""
+"""The limits of members and subscriptions that a broker remembers, over all connections and for each connection."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ def subscribed(topics: int, first: int = 0, group: str = "g") -> ConsumerGroup:
 
 
 @pytest.mark.parametrize("kind", [Client, ClassicClient])
-def test_one_member_more_than_the_limit_is_refused_by_name_and_those_that_are_there_go_on(kind: Any) -> None:
+def test_member_above_the_limit_is_rejected_by_name_and_known_members_continue(kind: Any) -> None:
     on = bench(members_max=3)
     members = [kind(on, f"c{number}", ordered("g1"), ordered("g2")) for number in range(2)]
     members[0].connect()
@@ -38,7 +38,7 @@ def test_one_member_more_than_the_limit_is_refused_by_name_and_those_that_are_th
     assert (on.c.state.groups.member_count, on.c.membership.member_count("g2")) == (2, 1)
 
 
-def test_members_of_the_log_count_after_a_restart() -> None:
+def test_members_of_the_log_count_for_the_limit_after_a_restart() -> None:
     on = bench(members_max=2)
     members = [Client(on, f"c{number}") for number in range(2)]
     for each in members:
@@ -49,7 +49,7 @@ def test_members_of_the_log_count_after_a_restart() -> None:
         Client(on, "c2").connect()
 
 
-def test_a_connection_has_as_many_classic_members_as_one_client_may_have_groups() -> None:
+def test_classic_members_per_connection_are_limited() -> None:
     on = bench()
     connection = on.new_connection()
     for number in range(MEMBERS_PER_CONNECTION_MAX):
@@ -64,7 +64,7 @@ def test_a_connection_has_as_many_classic_members_as_one_client_may_have_groups(
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_members_of_another_connection_are_not_moved_to_one_that_has_no_room(large: bool) -> None:
+def test_members_are_not_moved_to_a_connection_at_its_limit(large: bool) -> None:
     on = bench()
     first, second = on.new_connection(), on.new_connection()
     group = subscribed(1_000 if large else 1)
@@ -81,7 +81,7 @@ def test_members_of_another_connection_are_not_moved_to_one_that_has_no_room(lar
     assert on.c.state.groups.member_count == 0
 
 
-def test_the_subscriptions_of_a_connections_classic_members_have_a_sum() -> None:
+def test_subscription_bytes_of_classic_members_per_connection_are_limited() -> None:
     on = bench()
     connection = on.new_connection()
     for number in range(SUBSCRIPTION_BYTES_PER_CONNECTION_MAX // estimated_bytes(subscribed(1_000).subscriptions)):
@@ -93,7 +93,7 @@ def test_the_subscriptions_of_a_connections_classic_members_have_a_sum() -> None
 
 
 @pytest.mark.parametrize("kind", [Client, ClassicClient])
-def test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once(kind: Any) -> None:
+def test_subscription_bytes_are_limited_and_equal_subscriptions_count_once(kind: Any) -> None:
     size = estimated_bytes(subscribed(10).subscriptions)
     on = bench(subscription_bytes_max=2 * size + 2 * 10 * GROUP_TOPIC_BYTES + 50)
     for number in range(20):
@@ -114,7 +114,7 @@ def test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once
 
 
 @pytest.mark.parametrize("kind", [Client, ClassicClient])
-def test_each_group_counts_its_topics_also_where_others_subscribe_to_the_same(kind: Any) -> None:
+def test_each_group_counts_its_topics_even_for_shared_subscriptions(kind: Any) -> None:
     limit = estimated_bytes(contract_of(subscribed(100)).subscriptions) + 10 * 100 * GROUP_TOPIC_BYTES
     on = bench(subscription_bytes_max=limit)
     clients = [kind(on, f"c{number}", subscribed(100, group=f"g{number}")) for number in range(11)]
@@ -130,7 +130,7 @@ def test_each_group_counts_its_topics_also_where_others_subscribe_to_the_same(ki
     assert on.c.state.groups.subscription_bytes == limit
 
 
-def test_what_classic_groups_subscribe_to_is_kept_as_it_is_counted() -> None:
+def test_classic_subscriptions_are_stored_normalized_as_they_are_counted() -> None:
     on = bench()
     for number in range(2):
         subscription = Subscription("t", " " * 8_000 + "".join(["a ||", " b"]), sub_version=number)
@@ -143,7 +143,7 @@ def test_what_classic_groups_subscribe_to_is_kept_as_it_is_counted() -> None:
     assert on.c.state.groups.subscription_bytes == estimated_bytes((first,)) + 2 * GROUP_TOPIC_BYTES
 
 
-def test_nothing_is_counted_when_all_have_left() -> None:
+def test_counts_are_zero_after_all_members_left() -> None:
     on = bench()
     members = [
         kind(on, f"{kind.__name__}-{number}", subscribed(3, number, f"g{number}")) for number in range(5) for kind in (ClassicClient,)
@@ -160,7 +160,7 @@ def test_nothing_is_counted_when_all_have_left() -> None:
     assert (on.c.state.groups.member_count, on.c.state.groups.subscription_bytes, len(table)) == (0, 0, 0)
 
 
-def test_versions_of_topics_without_a_subscriber_are_forgotten() -> None:
+def test_subscription_versions_of_topics_without_a_subscriber_are_forgotten() -> None:
     on = bench()
     member, stays = ClassicClient(on, "m"), ClassicClient(on, "stays", ConsumerGroup("g", (Subscription("kept", sub_version=7),)))
     stays.connect()
@@ -175,7 +175,7 @@ def test_versions_of_topics_without_a_subscriber_are_forgotten() -> None:
     assert group.sub_versions["kept"] == 7
 
 
-def test_a_copy_is_kept_as_long_as_it_is_used() -> None:
+def test_shared_subscription_is_kept_while_it_is_used() -> None:
     table = SubscriptionTable()
     one, same = ((Subscription("t", "a"),) for _ in range(2))
     first = table.acquire(one)

@@ -11,7 +11,7 @@ from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, 
 # ---------------------------------------------------------------------------------------------------------------------- lists
 
 
-def test_every_change_of_a_list_raises_its_version_and_tells_every_member() -> None:
+def test_each_list_change_raises_the_version_and_notifies_every_member() -> None:
     bench = Bench()
     a, b, c = (Client(bench, name) for name in "abc")
     seen = [*versions(a.connect())]
@@ -29,7 +29,7 @@ def test_every_change_of_a_list_raises_its_version_and_tells_every_member() -> N
     assert seen == sorted(set(seen), key=lambda version: (version.term, version.counter))
 
 
-def test_a_heartbeat_that_changes_nothing_notifies_no_member() -> None:
+def test_unchanged_heartbeat_notifies_no_member() -> None:
     bench = Bench()
     a = Client(bench, "a")
     first = a.connect()
@@ -38,7 +38,7 @@ def test_a_heartbeat_that_changes_nothing_notifies_no_member() -> None:
     assert bench.c.state.pending.drain() == []
 
 
-def test_the_version_of_a_list_never_falls_even_where_the_group_was_gone() -> None:
+def test_list_version_never_falls_even_after_the_group_was_gone() -> None:
     bench = Bench()
     a = Client(bench, "a")
     before = versions(a.connect())[0]
@@ -51,7 +51,7 @@ def test_the_version_of_a_list_never_falls_even_where_the_group_was_gone() -> No
     assert (before.term, before.counter) < (after.term, after.counter) < (again.term, again.counter)
 
 
-def test_leave_first_then_drain() -> None:
+def test_member_leaves_the_list_before_it_drains() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
@@ -70,7 +70,7 @@ def test_leave_first_then_drain() -> None:
     assert b.lock(0)[0].offset == 5
 
 
-def test_a_heartbeat_that_no_longer_names_a_group_leaves_it() -> None:
+def test_heartbeat_without_a_group_leaves_that_group() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -81,7 +81,7 @@ def test_a_heartbeat_that_no_longer_names_a_group_leaves_it() -> None:
     assert bench.owner(0) == "a"
 
 
-def test_leaving_twice_or_for_another_client_changes_nothing() -> None:
+def test_repeated_leave_or_leave_for_another_client_changes_nothing() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
@@ -93,7 +93,7 @@ def test_leaving_twice_or_for_another_client_changes_nothing() -> None:
     assert bench.lists() == ("b",)
 
 
-def test_a_member_that_has_left_is_granted_nothing() -> None:
+def test_member_that_has_left_is_granted_no_queue() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -117,7 +117,7 @@ def test_a_classic_member_leaves_with_its_connection() -> None:
 
 
 @pytest.mark.parametrize(("after", "member"), [(120_000 - 1, True), (120_000, True), (120_000 + 1, False)])
-def test_a_classic_member_may_be_silent_for_120_s_and_the_others_are_notified(after: int, member: bool) -> None:
+def test_classic_member_expires_after_120_s_and_the_others_are_notified(after: int, member: bool) -> None:
     bench = Bench()
     a, b = ClassicClient(bench, "a"), ClassicClient(bench, "b")
     a.connect()
@@ -130,7 +130,7 @@ def test_a_classic_member_may_be_silent_for_120_s_and_the_others_are_notified(af
 
 
 @pytest.mark.parametrize(("after", "member"), [(29_999, True), (30_000, True), (30_001, False)])
-def test_a_recorded_classic_member_has_30_s_after_a_start(after: int, member: bool) -> None:
+def test_recorded_classic_member_expires_30_s_after_a_start(after: int, member: bool) -> None:
     bench = Bench()
     ClassicClient(bench, "a").connect()
     bench.restart()
@@ -138,7 +138,7 @@ def test_a_recorded_classic_member_has_30_s_after_a_start(after: int, member: bo
     assert (bench.lists() == ("a",)) is member
 
 
-def test_the_newest_connection_of_a_classic_client_counts() -> None:
+def test_close_of_an_older_connection_keeps_a_classic_member() -> None:
     bench = Bench()
     a = ClassicClient(bench, "a")
     a.connect()
@@ -148,7 +148,7 @@ def test_the_newest_connection_of_a_classic_client_counts() -> None:
     assert bench.lists() == ("a",)
 
 
-def test_a_classic_subscription_follows_rocketmq_the_newer_version_wins_and_absent_topics_go() -> None:
+def test_classic_subscription_changes_with_a_newer_version_and_absent_topics_are_removed() -> None:
     bench = Bench()
     a = ClassicClient(bench, "a")
 
@@ -165,7 +165,7 @@ def test_a_classic_subscription_follows_rocketmq_the_newer_version_wins_and_abse
     assert beat("y", 7, "other") is None
 
 
-def test_a_classic_client_may_not_take_a_living_sessions_id_nor_a_session_stay_behind_it() -> None:
+def test_classic_client_with_the_id_of_a_live_session_is_rejected() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -174,7 +174,7 @@ def test_a_classic_client_may_not_take_a_living_sessions_id_nor_a_session_stay_b
     assert bench.lists() == ("a",)
 
 
-def test_a_session_that_takes_a_classic_clients_place_is_not_thrown_out_with_it() -> None:
+def test_session_that_replaced_a_classic_client_stays_when_that_disconnects() -> None:
     bench = Bench()
     old = ClassicClient(bench, "a")
     old.connect()

@@ -1,4 +1,4 @@
-"""The settings that a group's members must agree on: refusals with their reason, and how long an agreement lasts."""
+"""The settings on which a group's members must agree: rejections with their reason, and how long an agreement lasts."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ def conflict_of(client: Client) -> SubscriptionConflictError:
     return caught.value
 
 
-def test_a_differing_contract_is_refused_naming_both_sides_field_by_field() -> None:
+def test_differing_contract_is_rejected_with_both_values_of_each_field() -> None:
     bench = Bench()
     Client(bench, "a", ordered(expression="paid")).connect()
     b = Client(bench, "b", ordered(expression="created", ordered=False, consume_from_where=ConsumeFromWhere.LAST_OFFSET))
@@ -28,7 +28,7 @@ def test_a_differing_contract_is_refused_naming_both_sides_field_by_field() -> N
     assert bench.lists() == ("a",)
 
 
-def test_a_refused_group_leaves_the_others_joined_and_the_session_bound() -> None:
+def test_rejected_group_leaves_other_groups_joined_and_the_session_bound() -> None:
     bench = Bench()
     Client(bench, "a").connect()
     b = Client(bench, "b", ordered(expression="x"), ordered("other"))
@@ -37,7 +37,7 @@ def test_a_refused_group_leaves_the_others_joined_and_the_session_bound() -> Non
     assert b.send_sync() == ()
 
 
-def test_the_order_of_topics_and_tags_and_the_subscription_version_are_no_difference() -> None:
+def test_order_of_topics_and_tags_and_the_version_are_not_differences() -> None:
     bench = Bench()
     one = ordered(topics=("a", "b"), expression="x||y")
     two = replace(one, subscriptions=tuple(replace(s, expression=" y || x ", sub_version=9) for s in reversed(one.subscriptions)))
@@ -46,7 +46,7 @@ def test_the_order_of_topics_and_tags_and_the_subscription_version_are_no_differ
     assert bench.lists() == ("a", "b")
 
 
-def test_a_conflict_is_passing_while_the_others_are_only_in_their_grace() -> None:
+def test_conflict_with_members_in_their_grace_is_temporary() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
     a.connect()
@@ -58,7 +58,7 @@ def test_a_conflict_is_passing_while_the_others_are_only_in_their_grace() -> Non
     assert bench.lists() == ("b",)
 
 
-def test_stop_change_start_just_works() -> None:
+def test_member_with_another_contract_joins_after_the_last_one_left() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
     a.connect()
@@ -66,7 +66,7 @@ def test_stop_change_start_just_works() -> None:
     assert b.connect() is not None
 
 
-def test_a_contract_holds_while_one_that_left_still_drains_and_its_result_counts() -> None:
+def test_contract_holds_while_a_former_member_drains_and_its_commit_counts() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
     a.connect()
@@ -77,7 +77,7 @@ def test_a_contract_holds_while_one_that_left_still_drains_and_its_result_counts
     assert b.beat() is not None
 
 
-def test_dropping_a_contract_ends_its_grants() -> None:
+def test_dropped_contract_ends_its_grants() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -92,7 +92,7 @@ def test_dropping_a_contract_ends_its_grants() -> None:
     assert a.commit(0, 3) is LockVerdict.STALE
 
 
-def test_while_another_member_keeps_the_contract_a_freed_epoch_stays_good() -> None:
+def test_freed_epoch_stays_valid_while_another_member_keeps_the_contract() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
@@ -107,7 +107,7 @@ def test_while_another_member_keeps_the_contract_a_freed_epoch_stays_good() -> N
     assert a.commit(0, 3) is LockVerdict.OK
 
 
-def test_the_only_member_may_change_the_contract_and_its_grants_end() -> None:
+def test_only_member_may_change_the_contract_and_its_grants_end() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -122,7 +122,7 @@ def test_the_only_member_may_change_the_contract_and_its_grants_end() -> None:
     assert subscription.expression == "x"
 
 
-def test_a_recorded_contract_holds_for_the_session_timeout_after_a_start_even_without_a_member() -> None:
+def test_recorded_contract_holds_for_the_session_timeout_after_a_start() -> None:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
     a.connect()
@@ -134,7 +134,7 @@ def test_a_recorded_contract_holds_for_the_session_timeout_after_a_start_even_wi
     assert b.beat() is not None
 
 
-def test_a_contract_made_after_the_start_is_dropped_at_once() -> None:
+def test_contract_created_after_the_start_is_dropped_with_its_last_member() -> None:
     bench = Bench()
     bench.restart()
     a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
@@ -143,7 +143,7 @@ def test_a_contract_made_after_the_start_is_dropped_at_once() -> None:
     assert b.connect() is not None
 
 
-def test_a_pull_hears_the_version_that_heartbeats_named() -> None:
+def test_subscription_has_the_version_of_the_heartbeat() -> None:
     bench = Bench()
     group = ordered()
     Client(bench, "a", replace(group, subscriptions=tuple(replace(s, sub_version=4) for s in group.subscriptions))).connect()

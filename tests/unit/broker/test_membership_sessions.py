@@ -1,4 +1,4 @@
-"""Sessions: which connection is whose, for how long a closed or a silent one counts, two of one client id, hostile heartbeats."""
+"""Sessions: their connections, the grace of a closed and the timeout of a silent one, duplicate ids, invalid heartbeats."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from support.coordination_kit import GRACE, GROUP, TIMEOUT, Bench, Client, layou
 # ------------------------------------------------------------------------------------------------------------------- sessions
 
 
-def test_the_end_of_a_session_with_many_queues_does_not_look_at_all_of_them_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_a_session_does_not_scan_all_locks_for_each_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(layout(queues=300))
     a = Client(bench, "a")
     a.connect()
@@ -28,7 +28,7 @@ def test_the_end_of_a_session_with_many_queues_does_not_look_at_all_of_them_for_
     assert len(looks) < 20
 
 
-def test_the_answer_to_a_heartbeat_carries_what_grants_rest_on() -> None:
+def test_heartbeat_response_has_grace_timeout_term_and_member_list() -> None:
     bench = Bench()
     reply = Client(bench, "a").connect()
     assert reply is not None
@@ -37,7 +37,7 @@ def test_the_answer_to_a_heartbeat_carries_what_grants_rest_on() -> None:
     assert reply.groups[GROUP].list.members == ("a",)
 
 
-def test_binding_a_newer_connection_closes_the_older_one_and_its_close_means_nothing() -> None:
+def test_newer_connection_closes_the_older_one_whose_close_is_ignored() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -51,7 +51,7 @@ def test_binding_a_newer_connection_closes_the_older_one_and_its_close_means_not
 
 
 @pytest.mark.parametrize("what", ["lock", "sync", "pull"])
-def test_only_heartbeat_is_served_on_a_connection_that_is_not_its_sessions(what: str) -> None:
+def test_connection_not_bound_to_its_session_is_closed_for_anything_but_heartbeat(what: str) -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -65,7 +65,7 @@ def test_only_heartbeat_is_served_on_a_connection_that_is_not_its_sessions(what:
     assert bench.owner(0) == "a"
 
 
-def test_unregister_on_a_connection_that_is_not_its_sessions_closes_that() -> None:
+def test_unregister_on_a_connection_not_bound_to_its_session_closes_it() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -76,7 +76,7 @@ def test_unregister_on_a_connection_that_is_not_its_sessions_closes_that() -> No
     assert bench.lists() == ("a",)
 
 
-def test_a_connection_that_is_being_closed_binds_nothing_any_more() -> None:
+def test_connection_being_closed_binds_no_session() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -88,7 +88,7 @@ def test_a_connection_that_is_being_closed_binds_nothing_any_more() -> None:
     assert a.connect() is not None
 
 
-def test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered() -> None:
+def test_late_heartbeat_of_an_older_connection_closes_it_without_a_response() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -99,7 +99,7 @@ def test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered() -> Non
     assert bench.closed() == [late]
 
 
-def test_a_heartbeat_without_a_session_on_a_sessions_connection_closes_it() -> None:
+def test_heartbeat_without_a_session_on_a_bound_connection_closes_it() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -108,7 +108,7 @@ def test_a_heartbeat_without_a_session_on_a_sessions_connection_closes_it() -> N
 
 
 @pytest.mark.parametrize(("after", "member"), [(GRACE - 1, True), (GRACE, False)])
-def test_a_closed_session_keeps_locks_and_place_for_the_grace(after: int, member: bool) -> None:
+def test_closed_session_keeps_locks_and_membership_for_the_grace(after: int, member: bool) -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -120,7 +120,7 @@ def test_a_closed_session_keeps_locks_and_place_for_the_grace(after: int, member
 
 
 @pytest.mark.parametrize(("after", "member"), [(TIMEOUT - 1, True), (TIMEOUT, False)])
-def test_a_silent_session_ends_and_its_connection_is_closed_in_the_same_step(after: int, member: bool) -> None:
+def test_silent_session_and_its_connection_end_in_the_same_tick(after: int, member: bool) -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -134,7 +134,7 @@ def test_a_silent_session_ends_and_its_connection_is_closed_in_the_same_step(aft
         assert a.send_sync() is None
 
 
-def test_anything_that_is_heard_keeps_a_session_alive() -> None:
+def test_any_request_keeps_a_session_alive() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -146,7 +146,7 @@ def test_anything_that_is_heard_keeps_a_session_alive() -> None:
     assert bench.lists() == ("a",)
 
 
-def test_a_broker_that_was_suspended_ends_no_member_for_being_silent_meanwhile() -> None:
+def test_suspension_of_the_broker_does_not_count_as_silence() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -159,7 +159,7 @@ def test_a_broker_that_was_suspended_ends_no_member_for_being_silent_meanwhile()
     assert bench.lists() == ()
 
 
-def test_reconnecting_within_the_grace_changes_no_list_and_no_epoch() -> None:
+def test_reconnect_within_the_grace_changes_no_list_and_no_epoch() -> None:
     bench = Bench()
     a = Client(bench, "a")
     first = a.connect()
@@ -175,7 +175,7 @@ def test_reconnecting_within_the_grace_changes_no_list_and_no_epoch() -> None:
 # ------------------------------------------------------------------------------------------------------------- duplicate ids
 
 
-def test_a_second_living_session_of_a_client_id_is_refused_and_bound_to_nothing() -> None:
+def test_second_live_session_of_a_client_id_is_rejected() -> None:
     bench = Bench()
     Client(bench, "a", session="1" * 32).connect()
     twin = Client(bench, "a", session="2" * 32)
@@ -184,7 +184,7 @@ def test_a_second_living_session_of_a_client_id_is_refused_and_bound_to_nothing(
     assert twin.send_sync() is None
 
 
-def test_during_the_first_ones_grace_the_second_takes_its_place_but_not_its_locks() -> None:
+def test_second_session_in_the_grace_of_the_first_takes_its_membership_not_its_locks() -> None:
     bench = Bench()
     first, second = Client(bench, "a", session="1" * 32), Client(bench, "a", session="2" * 32)
     before = versions(first.connect())
@@ -219,7 +219,7 @@ def test_during_the_first_ones_grace_the_second_takes_its_place_but_not_its_lock
         HeartbeatBody("a", (ordered(expression="x" * 8_193),)),
     ],
 )
-def test_a_heartbeat_that_breaks_the_rules_changes_nothing(body: HeartbeatBody) -> None:
+def test_invalid_heartbeat_changes_nothing(body: HeartbeatBody) -> None:
     bench = Bench()
     before = bench.c.snapshot()
     with pytest.raises(LocalProtocolError):
@@ -228,7 +228,7 @@ def test_a_heartbeat_that_breaks_the_rules_changes_nothing(body: HeartbeatBody) 
     assert not (bench.c.state.sessions.session_on(1) is not None)
 
 
-def test_an_unknown_connection_may_close_and_sync_without_harm() -> None:
+def test_unknown_connection_may_close_or_sync_without_effect() -> None:
     bench = Bench()
     bench.c.membership.connection_closed(99, bench.now_ms)
     assert bench.c.lock_sync.sync(99, SyncBody(), bench.now_ms) is None

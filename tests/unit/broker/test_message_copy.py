@@ -26,14 +26,14 @@ SEQUENCE = FrameSequence("ab" * 16, 0, 1, 0, 1, True, 7).encode()
 
 
 def stored(topic: str = "orders", *, times: int = 0, **properties: str) -> RecordView:
-    """A record as it lies in the log."""
+    """Return a record as it is in the log."""
     data = bytearray(encode_record(topic.encode(), 3, b"body", encode_properties(properties), flag=9, born_ms=1_000, reconsume_times=times))
     OFFSETS.pack_into(data, 20, 41, 4_096)
     HOSTS.pack_into(data, 48, pack_host("10.0.0.1:5"), 2_000, pack_host("127.0.0.1:10911"))
     return RecordView(bytes(data))
 
 
-def test_a_delayed_message_arrives_as_it_was_sent() -> None:
+def test_delayed_message_is_delivered_as_it_was_sent() -> None:
     letter = MessageCopy.of(stored(TAGS="paid", KEYS="a b"))
     waiting = letter.as_delayed(5, 4, 3)
     assert (waiting.topic, waiting.queue_id) == ("SCHEDULE_TOPIC_XXXX", 4)
@@ -44,14 +44,14 @@ def test_a_delayed_message_arrives_as_it_was_sent() -> None:
     assert (arrived.body, arrived.flag, arrived.born_ms) == (b"body", 9, 1_000)
 
 
-def test_what_belongs_to_the_first_frame_does_not_go_with_a_copy() -> None:
+def test_frame_sequence_is_not_copied() -> None:
     """Recovery would take the copy for the frame of an idempotent producer."""
     copy = failed_copy(stored(__LS_SEQ=SEQUENCE, TAGS="paid"), "%RETRY%g", 0)
     assert "__LS_SEQ" not in copy.properties
     assert copy.properties["TAGS"] == "paid"
 
 
-def test_a_failed_copy_counts_and_names_where_it_came_from_the_first_time() -> None:
+def test_failed_copy_counts_attempts_and_keeps_its_first_origin() -> None:
     first = failed_copy(stored(), "%RETRY%g", 0)
     assert (first.topic, first.reconsume_times, first.properties["RETRY_TOPIC"]) == ("%RETRY%g", 1, "orders")
     assert (first.properties[ORIGIN_QUEUE], first.origin_topic) == ("3", "orders")
@@ -64,19 +64,19 @@ def test_a_failed_copy_counts_and_names_where_it_came_from_the_first_time() -> N
 
 
 GIVEN = ("UNIQ_KEY", "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "REAL_TOPIC", "REAL_QID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES")
-"""Properties that a sender may set although a copy has them too."""
+"""Properties that a sender may set although copies have them too."""
 LONGEST = "t" * TOPIC_BYTES_MAX
 COUNTER = (1 << 63) - 1
 BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)
 
 
 def waited(letter: MessageCopy) -> MessageCopy:
-    """After its delay."""
+    """Return the record after its delay."""
     return MessageCopy.of(RecordView(letter.as_delayed(18, 17, COUNTER).frame())).as_delivered()
 
 
 def replayed(record: bytes) -> MessageCopy:
-    """Sent again, as by `dlq replay`."""
+    """Return the record sent again, as by `dlq replay`."""
     (message,) = decode_messages(record, "broker-a")
     again = DeadLetter(BROKER, message, 0, None, None, None).original_message()
     return MessageCopy.of(RecordView(encode_message(again, 0, "A" * 32, 0)))
@@ -99,8 +99,8 @@ STEPS: dict[str, Callable[[bytes], MessageCopy]] = {
 )
 @example(given={}, key=False, steps=["sent back"] * 16 + ["dead", "replayed", "delayed"])
 @example(given={}, key=True, steps=["dead", "sent back"] * 20)
-def test_a_message_that_was_taken_fits_with_everything_that_becomes_of_it(given: dict[str, str], key: bool, steps: list[str]) -> None:
-    """The message's own part never grows, and a copy adds its own properties once, not once for each copy."""
+def test_copies_of_an_accepted_message_always_fit(given: dict[str, str], key: bool, steps: list[str]) -> None:
+    """The message's own properties never grow, and a copy adds its properties once, not once for each copy."""
     properties = {"__LS_SEQ": SEQUENCE, **given, **({"__SHARDINGKEY": "k"} if key else {}), "é": "x"}
     properties["é"] += "x" * (SENT_PROPERTIES_BYTES_MAX - sent_bytes(encode_properties(properties)))
     record = encode_record(LONGEST.encode(), (1 << 31) - 1, b"body", encode_properties(properties), born_ms=0)

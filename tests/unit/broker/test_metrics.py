@@ -1,4 +1,4 @@
-"""A broker's admin port: its counters match the events, and ready means that clients can use the broker."""
+"""A broker's admin port: its metrics match the events, and ready means that clients can use the broker."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ class Ahead(Clock):
 
 
 async def scrape(broker: Broker) -> dict[str, float]:
-    """Name, and labels but the broker's own → value."""
+    """Return the values by metric name and labels, without the broker's own labels."""
     assert broker.admin_port is not None
     status, text = await fetch(broker.admin_port.address, "/metrics")
     assert status == 200
@@ -48,7 +48,7 @@ async def scrape(broker: Broker) -> dict[str, float]:
     return found
 
 
-async def test_messages_lag_and_members_are_told_from_the_tables(tmp_path: Path) -> None:
+async def test_message_lag_and_member_metrics_equal_the_tables(tmp_path: Path) -> None:
     config = settings(tmp_path, admin_listen="127.0.0.1:0")
     async with running(config) as broker:
         async with dialled(broker) as client:
@@ -76,7 +76,7 @@ async def test_messages_lag_and_members_are_told_from_the_tables(tmp_path: Path)
         assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 3
 
 
-async def test_a_group_that_is_done_has_a_lag_of_zero(tmp_path: Path) -> None:
+async def test_group_without_unread_messages_has_a_lag_of_zero(tmp_path: Path) -> None:
     async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
         await client.create()
         header, data, _ = frame(0, 2)
@@ -87,7 +87,7 @@ async def test_a_group_that_is_done_has_a_lag_of_zero(tmp_path: Path) -> None:
         assert not [name for name in found if name.startswith("rocketmq_consumer_lag_latency")]
 
 
-async def test_the_age_of_a_message_does_not_grow_when_the_clock_is_set_forward(tmp_path: Path) -> None:
+async def test_message_age_does_not_grow_when_the_clock_is_set_forward(tmp_path: Path) -> None:
     async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
         await client.create()
         header, data, _ = frame(0, 2)
@@ -103,7 +103,7 @@ async def test_the_age_of_a_message_does_not_grow_when_the_clock_is_set_forward(
         assert 0 <= found['rocketmq_consumer_lag_latency{consumer_group="g",topic="orders"}'] < YEAR_MS
 
 
-async def test_what_the_disk_does_not_read_leaves_the_other_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disk_error_omits_only_the_metrics_that_read_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
@@ -118,7 +118,7 @@ async def test_what_the_disk_does_not_read_leaves_the_other_figures(tmp_path: Pa
         assert not [name for name in found if name.startswith("rocketmq_consumer_lag_latency")]
 
 
-async def test_dead_letters_are_counted_by_group_also_after_a_restart(tmp_path: Path) -> None:
+async def test_dead_letters_are_counted_by_group_over_a_restart(tmp_path: Path) -> None:
     config, counted = settings(tmp_path, admin_listen="127.0.0.1:0"), 'rocketmq_send_to_dlq_messages_total{consumer_group="g"}'
     async with running(config) as broker, dialled(broker) as client:
         await client.create()
@@ -132,7 +132,7 @@ async def test_dead_letters_are_counted_by_group_also_after_a_restart(tmp_path: 
         assert (await scrape(broker))[counted] == 2
 
 
-async def test_held_queues_and_each_of_their_moves_are_counted(tmp_path: Path) -> None:
+async def test_held_queues_and_grants_are_counted(tmp_path: Path) -> None:
     held, grants = 'lockstep_queues_held{consumer_group="g"}', 'lockstep_queue_grants_total{consumer_group="g"}'
     async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
         await client.create()
@@ -151,8 +151,8 @@ async def test_held_queues_and_each_of_their_moves_are_counted(tmp_path: Path) -
         assert (found[held], found[grants]) == (1, 2)
 
 
-async def test_the_alerts_on_nobody_on_no_held_queue_and_on_the_first_dead_letter_can_fire(tmp_path: Path) -> None:
-    """A series that is 0 is there, as long as anything is known of the group: also after a restart."""
+async def test_alerts_on_no_members_no_held_queue_and_the_first_dead_letter_can_fire(tmp_path: Path) -> None:
+    """A series with the value 0 exists as long as the group is known, even after a restart."""
     config = settings(tmp_path, admin_listen="127.0.0.1:0")
     members, held = 'rocketmq_consumer_connections{consumer_group="g"}', 'lockstep_queues_held{consumer_group="g"}'
     dead = 'rocketmq_send_to_dlq_messages_total{consumer_group="g"}'
@@ -172,7 +172,7 @@ async def test_the_alerts_on_nobody_on_no_held_queue_and_on_the_first_dead_lette
         assert (found[members], found[held]) == (0, 0)
 
 
-async def test_of_a_group_that_locks_nothing_no_held_queues_are_told(tmp_path: Path) -> None:
+async def test_group_without_locks_has_no_held_queues_metric(tmp_path: Path) -> None:
     async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
         await client.create()
         await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", TOPIC, 0, 0))
@@ -187,7 +187,7 @@ async def ready(broker: Broker) -> tuple[int, list[str]]:
     return status, json.loads(text)["reasons"]
 
 
-async def test_ready_means_started_registered_and_writable(tmp_path: Path) -> None:
+async def test_readiness_requires_start_registration_and_free_disk(tmp_path: Path) -> None:
     nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",), admin_listen="127.0.0.1:0"), Host.real())
     try:
         await nameserver.start()
@@ -215,7 +215,7 @@ async def follow_readiness(nameserver: Nameserver, tmp_path: Path) -> None:
         assert (await fetch(broker.admin_port.address, "/livez"))[0] == 200  # type: ignore[union-attr]
 
 
-async def test_a_full_disk_is_not_ready_and_alive(tmp_path: Path) -> None:
+async def test_full_disk_is_alive_but_not_ready(tmp_path: Path) -> None:
     async with running(settings(tmp_path, admin_listen="127.0.0.1:0", disk_reserve_mib=1 << 30)) as broker:
         status, (reason,) = await ready(broker)
         assert (status, "the disk has" in reason) == (503, True)
@@ -223,7 +223,7 @@ async def test_a_full_disk_is_not_ready_and_alive(tmp_path: Path) -> None:
         assert found["rocketmq_broker_permission"] == 4
 
 
-async def test_while_the_store_recovers_the_admin_port_answers_and_says_how_far_it_is(tmp_path: Path) -> None:
+async def test_admin_port_reports_recovery_progress(tmp_path: Path) -> None:
     config = settings(tmp_path, admin_listen="127.0.0.1:0", segment_mib=64)
     broker = Broker(config, Host.real())
     await broker.start()

@@ -39,7 +39,7 @@ def layout(topic: str, counter: int = 1, broker: str = "broker-a") -> TopicLayou
 
 
 class Broker:
-    """The part of a broker that a registrar needs: its layouts and its identity."""
+    """The part of a broker that NameserverRegistration needs: its layouts and its identity."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ async def running(broker: Broker) -> AsyncIterator[Broker]:
         await broker.stop()
 
 
-async def standing(broker: Broker, address: str, wanted: RegistrationState) -> None:
+async def wait_for_state(broker: Broker, address: str, wanted: RegistrationState) -> None:
     await until(lambda: broker.registration.states()[address] is wanted)
 
 
@@ -114,7 +114,7 @@ async def test_a_broker_registers_with_every_nameserver() -> None:
         assert broker.registration.states() == {one.address: RegistrationState.ACCEPTED, other.address: RegistrationState.ACCEPTED}
 
 
-async def test_more_layouts_than_a_frame_holds_end_no_broker(caplog: pytest.LogCaptureFixture) -> None:
+async def test_layouts_beyond_one_frame_are_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
         await broker.registration.wait_until_accepted()
         broker.table.adopt(layout("orders", counter=2, broker="b" * (17 << 20)))
@@ -126,7 +126,7 @@ async def test_more_layouts_than_a_frame_holds_end_no_broker(caplog: pytest.LogC
         assert broker.tasks.failure is None
 
 
-async def test_layouts_that_the_broker_lacks_are_adopted_before_it_is_accepted_and_routed() -> None:
+async def test_missing_layouts_are_adopted_before_the_broker_is_accepted_and_routed() -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
         await first.registration.wait_until_accepted()
         async with running(Broker([served.address], name="broker-b", store="b" * 32, port=2)) as second:
@@ -135,7 +135,7 @@ async def test_layouts_that_the_broker_lacks_are_adopted_before_it_is_accepted_a
             assert [(b.name, b.registered) for b in served.table.brokers("internal")] == [("broker-a", True), ("broker-b", True)]
 
 
-async def test_a_layout_that_another_broker_brings_is_adopted_at_once() -> None:
+async def test_layout_of_another_broker_is_adopted_at_once() -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
         await first.registration.wait_until_accepted()
         async with running(Broker([served.address], layout("orders"), name="broker-b", store="b" * 32, port=2)) as second:
@@ -145,7 +145,7 @@ async def test_a_layout_that_another_broker_brings_is_adopted_at_once() -> None:
             await until(lambda: first.table.get("orders") == layout("orders", counter=2))
 
 
-async def test_a_store_that_can_not_take_what_another_broker_brings_is_a_failure_of_this_broker(caplog: pytest.LogCaptureFixture) -> None:
+async def test_store_error_while_adopting_a_layout_ends_this_broker(caplog: pytest.LogCaptureFixture) -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
         await first.registration.wait_until_accepted()
 
@@ -159,17 +159,17 @@ async def test_a_store_that_can_not_take_what_another_broker_brings_is_a_failure
         assert "Exception in callback" not in caplog.text
 
 
-async def test_rubbish_from_a_nameserver_ends_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_frame_of_a_nameserver_closes_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
         await broker.registration.wait_until_accepted()
         (speaker,) = served._processor._connections.values()
         speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=b"no layouts")
         await until(lambda: served._processor._connections and speaker not in served._processor._connections.values())
-        await standing(broker, served.address, RegistrationState.ACCEPTED)
+        await wait_for_state(broker, served.address, RegistrationState.ACCEPTED)
         assert broker.tasks.failure is None
 
 
-async def test_what_one_nameserver_teaches_is_told_to_the_others() -> None:
+async def test_layouts_learned_from_one_nameserver_are_sent_to_the_others() -> None:
     known = layout("orders"), layout("bills", broker="broker-b")
     async with nameserver() as one, nameserver() as other, running(Broker([one.address], *known)) as first:
         await first.registration.wait_until_accepted()
@@ -179,7 +179,7 @@ async def test_what_one_nameserver_teaches_is_told_to_the_others() -> None:
             assert other.table.layouts.all() == one.table.layouts.all()
 
 
-async def test_a_taken_name_is_refused_at_the_start_with_exit_code_4() -> None:
+async def test_registered_name_is_rejected_at_the_start_with_exit_code_4() -> None:
     async with nameserver() as served, running(Broker([served.address])) as first:
         await first.registration.wait_until_accepted()
         async with running(Broker([served.address], store="b" * 32, port=2)) as second:
@@ -190,7 +190,7 @@ async def test_a_taken_name_is_refused_at_the_start_with_exit_code_4() -> None:
         assert word in str(refused.value)
 
 
-async def test_one_refusal_outweighs_another_nameservers_acceptance() -> None:
+async def test_one_rejection_outweighs_the_acceptance_of_another_nameserver() -> None:
     async with nameserver() as empty, nameserver() as taken, running(Broker([taken.address])) as first:
         await first.registration.wait_until_accepted()
         async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
@@ -211,14 +211,14 @@ class SlowNameserver:
 
 
 @pytest.mark.parametrize("refuses", [True, False])
-async def test_a_nameserver_that_has_not_answered_yet_is_waited_for(refuses: bool) -> None:
+async def test_start_waits_for_a_pending_registration(refuses: bool) -> None:
     slow = SlowNameserver()
     server = Server(HOST, {"internal": ("127.0.0.1", 0)}, Dispatcher([slow]))
     await server.start()
     address = server.addresses["internal"]
     async with nameserver() as quick, running(Broker([quick.address, address])) as broker:
         accepted = broker.tasks.spawn(broker.registration.wait_until_accepted(), "accepted")
-        await standing(broker, quick.address, RegistrationState.ACCEPTED)
+        await wait_for_state(broker, quick.address, RegistrationState.ACCEPTED)
         await until(lambda: len(slow.asked) == 1)
         assert not accepted.done()
         request = slow.asked[0]
@@ -229,7 +229,7 @@ async def test_a_nameserver_that_has_not_answered_yet_is_waited_for(refuses: boo
     await server.close()
 
 
-async def test_a_nameserver_that_never_answers_holds_the_start_up_for_its_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nameserver_that_never_responds_delays_the_start_by_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.broker.nameserver_registration.SETTLE_MS", 1)
     server = Server(HOST, {"internal": ("127.0.0.1", 0)}, Dispatcher([SlowNameserver()]))
     await server.start()
@@ -240,7 +240,7 @@ async def test_a_nameserver_that_never_answers_holds_the_start_up_for_its_time_o
     await server.close()
 
 
-async def test_a_registrar_whose_tasks_are_cancelled_leaves_nothing_behind() -> None:
+async def test_cancelled_registration_tasks_close_their_connections() -> None:
     async with nameserver() as served:
         broker = Broker([served.address])
         broker.registration.start()
@@ -249,18 +249,18 @@ async def test_a_registrar_whose_tasks_are_cancelled_leaves_nothing_behind() -> 
         await until(lambda: served.table.registered() == ())
 
 
-async def test_a_nameserver_that_is_down_keeps_no_broker_from_serving() -> None:
+async def test_unreachable_nameserver_does_not_prevent_the_start() -> None:
     down = await unused_address()
     async with nameserver() as served, running(Broker([down, served.address])) as broker:
         await broker.registration.wait_until_accepted()
         assert broker.registration.states()[served.address] is RegistrationState.ACCEPTED
-        await standing(broker, down, RegistrationState.UNREACHABLE)
+        await wait_for_state(broker, down, RegistrationState.UNREACHABLE)
 
 
-async def test_a_broker_waits_for_its_first_nameserver_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_broker_waits_for_its_first_nameserver_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     address = await unused_address()
     async with running(Broker([address])) as broker:
-        await standing(broker, address, RegistrationState.UNREACHABLE)
+        await wait_for_state(broker, address, RegistrationState.UNREACHABLE)
         accepted = broker.tasks.spawn(broker.registration.wait_until_accepted(), "accepted")
         await until(lambda: "registration.awaited" in caplog.text)
         async with nameserver(int(address.rpartition(":")[2])):
@@ -271,12 +271,12 @@ async def test_a_broker_waits_for_its_first_nameserver_and_says_so_once(caplog: 
     assert "connection refused" in warned[0]
 
 
-async def test_without_any_nameserver_a_broker_stands_alone() -> None:
+async def test_broker_without_nameservers_starts_alone() -> None:
     async with running(Broker([])) as broker:
         await broker.registration.wait_until_accepted()
 
 
-async def test_a_change_is_reported_at_once() -> None:
+async def test_layout_change_is_registered_at_once() -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
         await broker.registration.wait_until_accepted()
         broker.table.adopt(layout("bills"))
@@ -284,7 +284,7 @@ async def test_a_change_is_reported_at_once() -> None:
         await until(lambda: served.table.layouts.get("bills") is not None)
 
 
-async def test_a_broker_registers_again_every_period_without_a_change() -> None:
+async def test_broker_registers_again_every_period() -> None:
     async with nameserver() as served:
         broker = Broker([served.address])
         broker.registration.period_ms = 1
@@ -294,7 +294,7 @@ async def test_a_broker_registers_again_every_period_without_a_change() -> None:
             await until(lambda: served.table.layouts.get("silently-added") is not None)
 
 
-async def test_a_nameserver_that_comes_back_empty_relearns_everything_from_one_broker() -> None:
+async def test_restarted_empty_nameserver_relearns_all_layouts_from_one_broker() -> None:
     async with nameserver() as served:
         port = int(served.address.rpartition(":")[2])
         broker = Broker([served.address], layout("orders"), layout("bills", broker="broker-b"))
@@ -309,7 +309,7 @@ async def test_a_nameserver_that_comes_back_empty_relearns_everything_from_one_b
         await broker.stop()
 
 
-async def test_a_refusal_while_serving_is_only_told_and_at_once() -> None:
+async def test_rejection_while_serving_is_only_logged() -> None:
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
         await first.registration.wait_until_accepted()
         (connection,) = served._processor._connections
@@ -317,20 +317,20 @@ async def test_a_refusal_while_serving_is_only_told_and_at_once() -> None:
         async with running(Broker([served.address], term=6, port=2)) as newer:
             await newer.registration.wait_until_accepted()
             first.registration.register_soon()
-            await standing(first, served.address, RegistrationState.REFUSED)
+            await wait_for_state(first, served.address, RegistrationState.REFUSED)
             assert first.tasks.failure is None
             assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.2:10911", True)]
 
 
-async def test_stop_says_goodbye_before_the_connection_closes() -> None:
+async def test_stop_unregisters_before_the_connection_closes() -> None:
     async with nameserver() as served, running(Broker([served.address])) as broker:
         await broker.registration.wait_until_accepted()
         await broker.registration.stop()
         assert served.table.registered() == ()
 
 
-async def test_a_refused_copy_of_the_store_leaves_without_a_word() -> None:
-    """Its goodbye would name the very store and term that the original is registered with."""
+async def test_rejected_copy_of_a_store_does_not_unregister_the_original() -> None:
+    """Its UNREGISTER_BROKER would name the store and term with which the original is registered."""
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
         await first.registration.wait_until_accepted()
         async with running(Broker([served.address], term=5, port=2)) as copy:
@@ -339,7 +339,7 @@ async def test_a_refused_copy_of_the_store_leaves_without_a_word() -> None:
         assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.1:10911", True)]
 
 
-async def test_layouts_that_do_not_stay_adopted_do_not_make_an_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_layouts_that_are_not_stored_do_not_cause_an_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
         await first.registration.wait_until_accepted()
         forgetful = Broker([served.address], name="broker-b", store="b" * 32, port=2)
@@ -366,7 +366,7 @@ async def test_layouts_that_do_not_stay_adopted_do_not_make_an_endless_loop(monk
         assert forgetful.adoptions == ROUNDS_MAX + 1
 
 
-async def test_a_broker_whose_predecessor_vanished_waits_for_the_challenge_and_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broker_with_a_vanished_predecessor_is_accepted_after_the_challenge(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nameserver still has a connection to a machine that is gone and never responds."""
     monkeypatch.setattr("lockstep.nameserver.route_table.CHALLENGE_MS", 1)
     monkeypatch.setattr("lockstep.broker.nameserver_registration.PENDING_FIRST_MS", 2)
@@ -380,17 +380,17 @@ async def test_a_broker_whose_predecessor_vanished_waits_for_the_challenge_and_i
         await vanished.wait_closed()
 
 
-async def test_a_challenge_at_one_nameserver_is_waited_for_although_another_has_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_challenge_at_one_nameserver_is_awaited_although_another_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.broker.nameserver_registration.SETTLE_MS", 1)
     async with nameserver() as empty, nameserver() as taken, running(Broker([taken.address])) as first:
         await first.registration.wait_until_accepted()
         async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
-            await standing(second, taken.address, RegistrationState.CONTESTED)
+            await wait_for_state(second, taken.address, RegistrationState.CONTESTED)
             with pytest.raises(RegistrationRefusedError, match=taken.address):
                 await second.registration.wait_until_accepted()
 
 
-async def test_more_layouts_than_one_body_holds_are_registered_and_learned_in_parts() -> None:
+async def test_layouts_beyond_one_body_are_registered_and_learned_in_parts() -> None:
     many = [layout(f"t-{number}") for number in range(PART_LAYOUTS_MAX + 1)]
     async with nameserver() as served, running(Broker([served.address], *many)) as first:
         await first.registration.wait_until_accepted()
@@ -400,7 +400,7 @@ async def test_more_layouts_than_one_body_holds_are_registered_and_learned_in_pa
             assert len(second.table) == len(many)
 
 
-async def test_a_layout_that_the_nameserver_leaves_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_layout_rejected_by_the_nameserver_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     wrong = TopicLayout("wrong", LayoutVersion(1 << 54, 7), layout("orders").entries)
     async with nameserver() as served, running(Broker([served.address], layout("orders"), wrong)) as broker:
         await broker.registration.wait_until_accepted()
@@ -412,7 +412,7 @@ async def test_a_layout_that_the_nameserver_leaves_out_is_logged_once(caplog: py
         assert "topic=wrong" in told[0].getMessage()
 
 
-async def test_a_broker_of_which_more_layouts_are_left_out_than_are_named_is_accepted_and_logs_their_number(
+async def test_count_of_rejected_layouts_beyond_those_named_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     wrong = [TopicLayout(f"t-{number}", LayoutVersion(1 << 54, 7), ()) for number in range(REFUSED_MAX + 76)]
@@ -423,7 +423,7 @@ async def test_a_broker_of_which_more_layouts_are_left_out_than_are_named_is_acc
         assert len([each for each in messages if each.startswith("layouts.refused") and "count=1100" in each]) == 1
 
 
-async def test_a_broker_that_takes_no_more_topics_is_accepted_without_those_that_the_nameserver_has() -> None:
+async def test_broker_at_its_topic_limit_is_accepted_without_the_nameservers_topics() -> None:
     async with nameserver() as served, running(Broker([served.address], *(layout(f"t-{number}") for number in range(9)))) as first:
         await first.registration.wait_until_accepted()
         second = Broker([served.address], layout("own"), name="broker-b", store="b" * 32, port=2, topics_max=5)
@@ -436,6 +436,6 @@ async def test_a_broker_that_takes_no_more_topics_is_accepted_without_those_that
             await until(lambda: second.table.get("own") == layout("own", counter=2))
 
 
-def test_an_address_that_is_none_is_refused_at_once() -> None:
+def test_invalid_nameserver_address_is_rejected_at_once() -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         Broker(["nowhere"])

@@ -33,30 +33,30 @@ from support.until import until
 from support.whole_broker import LAYOUT, TOPIC, Client, dialled, frame, kill, running, settings
 
 OTHER = 12_345
-"""A code without a handler: the request beside the one that fails."""
+"""A code without a handler: the request sent with the failing one."""
 
 
 @pytest.fixture(autouse=True)
-def all_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if more than ten requests fail in a second."""
     monkeypatch.setattr(EventLimit, "allows", lambda *_: True)
 
 
-def missing(*_: object, **__: object) -> Any:
+def raise_missing(*_: object, **__: object) -> Any:
     return {}["missing"]
 
 
-async def missing_later(*_: object, **__: object) -> Any:
+async def raise_missing_later(*_: object, **__: object) -> Any:
     return {}["missing"]
 
 
 def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The events that were logged with a traceback."""
+    """Return the events that were logged with a traceback."""
     return [record.getMessage().split()[0] for record in caplog.records if record.exc_info]
 
 
-async def one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    """`ask`'s request fails alone: it has one response, and the request that is sent with it has its own."""
+async def check_one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    """Check that the request of `ask` fails alone: it has one response, and the request that is sent with it has its own."""
     caplog.clear()
     received = endpoint._pending.receivers = Received()
     failing = ask()
@@ -70,7 +70,7 @@ async def one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint: Endp
 
 
 class Received(dict[int, Any]):
-    """The requests of a connection that wait for a response, and the opaques of all responses that came, expected or not."""
+    """Stores the requests of a connection that wait for a response, and the opaques of all responses, expected or not."""
 
     def __init__(self) -> None:
         self.opaques: list[int] = []
@@ -80,8 +80,8 @@ class Received(dict[int, Any]):
         return super().pop(opaque, *default)
 
 
-def replaced(dispatcher: Dispatcher, code: int, handler: Callable[[Request], object], lane: Lane | None = None) -> None:
-    """`handler` instead of the code's own, for any header and body."""
+def replace_handler(dispatcher: Dispatcher, code: int, handler: Callable[[Request], object], lane: Lane | None = None) -> None:
+    """Install `handler` for the code, for any header and body."""
     spec = dataclasses.replace(dispatcher._routes[code].spec, header=None, body=None)
     dispatcher._routes[code] = dataclasses.replace(dispatcher._routes[code], handler=handler, spec=spec, lane=lane)
 
@@ -89,27 +89,29 @@ def replaced(dispatcher: Dispatcher, code: int, handler: Callable[[Request], obj
 async def check_stages(
     dispatcher: Dispatcher, code: int, endpoint: Endpoint, patch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The handler itself, its lane if it has one, its rest in a lane, and its response once the log is confirmed."""
+    """Let the handler, its lane if it has one, its continuation in a lane, and its response after the log is confirmed fail in turn."""
 
     def ask() -> "asyncio.Future[Command]":
         return endpoint.request(code, timeout_ms=5_000)
 
     lane = dispatcher._routes[code].lane
     if lane is not None:
-        replaced(dispatcher, code, missing_later, lane)
-        await one_fails(ask, endpoint, caplog)
-    replaced(dispatcher, code, missing)
-    await one_fails(ask, endpoint, caplog)
+        replace_handler(dispatcher, code, raise_missing_later, lane)
+        await check_one_fails(ask, endpoint, caplog)
+    replace_handler(dispatcher, code, raise_missing)
+    await check_one_fails(ask, endpoint, caplog)
     for lane in dispatcher._lanes:
-        replaced(dispatcher, code, lambda _, lane=lane: RunInLane(lane, missing_later))  # type: ignore[misc]
-        await one_fails(ask, endpoint, caplog)
-    replaced(dispatcher, code, lambda request: Pending(request.reply()))
+        replace_handler(dispatcher, code, lambda _, lane=lane: RunInLane(lane, raise_missing_later))  # type: ignore[misc]
+        await check_one_fails(ask, endpoint, caplog)
+    replace_handler(dispatcher, code, lambda request: Pending(request.reply()))
     with patch.context() as sending:
-        sending.setattr(Endpoint, "send_frame", missing)
-        await one_fails(ask, endpoint, caplog)
+        sending.setattr(Endpoint, "send_frame", raise_missing)
+        await check_one_fails(ask, endpoint, caplog)
 
 
-async def test_every_request_of_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_broker_request_fails_alone_at_each_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         assert broker._dispatcher is not None
         for code in broker._dispatcher.codes:
@@ -117,7 +119,9 @@ async def test_every_request_of_a_broker(tmp_path: Path, monkeypatch: pytest.Mon
         assert not broker._failed
 
 
-async def test_every_request_of_a_nameserver(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_nameserver_request_fails_alone_at_each_stage(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serving_routes() as (nameserver, endpoint):
         dispatcher = nameserver._server._handler
         assert isinstance(dispatcher, Dispatcher)
@@ -137,12 +141,12 @@ async def serving_routes() -> AsyncIterator[tuple[Nameserver, Endpoint]]:
         await nameserver.stop()
 
 
-async def test_what_the_session_table_raises_ends_the_request_that_it_is_asked_for(
+async def test_error_in_the_session_table_fails_only_its_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(broker.state.coordination.state.sessions, "touch", missing)
+            patch.setattr(broker.state.coordination.state.sessions, "touch", raise_missing)
             answer = await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
         assert (await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))).code == ResponseCode.SUCCESS
@@ -157,8 +161,8 @@ async def filled(client: Client) -> None:
     await client.done(RequestCode.SEND_RECORDS, header, data)
 
 
-def once(broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store's next call of `name` raises, the others are its own."""
+def fail_once(broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store's next call of `name` raise; later calls succeed."""
     store = broker._store
     assert store is not None
     own, calls = getattr(store, name), list[int]()
@@ -171,21 +175,21 @@ def once(broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stage", ["read", "read_cold"])
-async def test_a_pull_that_fails_leaves_the_other_pulls_of_its_turn_alone(
+async def test_failing_pull_leaves_other_pulls_of_its_turn_alone(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await filled(client)
         if stage == "read_cold":
             monkeypatch.setattr(broker._store, "read", lambda *_, **__: None)
-        once(broker, stage, monkeypatch)
+        fail_once(broker, stage, monkeypatch)
         answers = [await asked for asked in [client.pull(), client.pull(1), client.pull(2)]]
         assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
         assert tracebacks(caplog) == ["request.failed"]
         assert not broker._failed
 
 
-async def test_a_held_pull_that_fails_when_it_is_woken_leaves_those_woken_with_it_alone(
+async def test_failing_woken_pull_leaves_others_woken_with_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
@@ -194,7 +198,7 @@ async def test_a_held_pull_that_fails_when_it_is_woken_leaves_those_woken_with_i
         pulls = broker._pulls
         assert pulls is not None
         await until(lambda: pulls.held_count == 3)
-        once(broker, "read", monkeypatch)
+        fail_once(broker, "read", monkeypatch)
         header, data, _ = frame(0, 1)
         await client.done(RequestCode.SEND_RECORDS, header, data)
         answers = [await each for each in asked]
@@ -202,7 +206,7 @@ async def test_a_held_pull_that_fails_when_it_is_woken_leaves_those_woken_with_i
         assert tracebacks(caplog) == ["request.failed"]
 
 
-async def test_an_arrival_that_fails_keeps_no_answer_and_no_other_arrival_back(
+async def test_failing_arrival_callback_delays_no_response_and_no_other_arrival(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
@@ -212,7 +216,10 @@ async def test_an_arrival_that_fails_keeps_no_answer_and_no_other_arrival_back(
         assert store is not None
         waiting = client.pull(0, 1, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000)
         await until(lambda: pulls.held_count == 1)
-        store.writer.on_arrival, own = lambda topic, queue_id: missing() if queue_id == 0 else own(topic, queue_id), store.writer.on_arrival  # type: ignore[misc]
+        store.writer.on_arrival, own = (
+            lambda topic, queue_id: raise_missing() if queue_id == 0 else own(topic, queue_id),
+            store.writer.on_arrival,
+        )  # type: ignore[misc]
         sent = []
         for queue_id in (0, 1):
             header, data, _ = frame(0, 1, queue_id=queue_id)
@@ -226,7 +233,7 @@ async def test_an_arrival_that_fails_keeps_no_answer_and_no_other_arrival_back(
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_a_start_by_time_that_fails_is_refused_and_the_broker_lives(
+async def test_failing_start_by_time_is_rejected_and_the_broker_continues(
     ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
@@ -235,7 +242,7 @@ async def test_a_start_by_time_that_fails_is_refused_and_the_broker_lives(
         group = ConsumerGroup("g", (Subscription(TOPIC),), ordered=ordered, **begin)  # type: ignore[arg-type]
         body = HeartbeatBody("client-1", (group,), session="a" * 32, connection=1)
         await client.done(RequestCode.HEART_BEAT, body=encode_body(body))
-        monkeypatch.setattr(broker._store, "offset_by_time", missing_later)
+        monkeypatch.setattr(broker._store, "offset_by_time", raise_missing_later)
 
         def ask() -> "asyncio.Future[Command]":
             if ordered:
@@ -244,7 +251,7 @@ async def test_a_start_by_time_that_fails_is_refused_and_the_broker_lives(
             header = QueryConsumerOffsetHeader("g", TOPIC, 0, where=ConsumeFromWhere.TIMESTAMP, timestamp_ms=77)
             return client.ask(RequestCode.QUERY_CONSUMER_OFFSET, header)
 
-        await one_fails(ask, client.endpoint, caplog)
+        await check_one_fails(ask, client.endpoint, caplog)
         assert not broker._failed
 
 
@@ -252,7 +259,7 @@ async def test_a_start_by_time_that_fails_is_refused_and_the_broker_lives(
 
 
 @pytest.mark.parametrize("half", ["the queue after the log", "the sequence after the frame", "a change that is not applied"])
-async def test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answered(
+async def test_partially_applied_change_ends_the_broker_without_a_response(
     half: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[BaseException] = []
@@ -264,11 +271,11 @@ async def test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answere
         store = broker._store
         assert store is not None
         if half == "the queue after the log":
-            monkeypatch.setattr(store._queues, "entries_added", missing)
+            monkeypatch.setattr(store._queues, "entries_added", raise_missing)
         elif half == "the sequence after the frame":
-            monkeypatch.setattr(broker.state.sequences, "record_frame", missing)
+            monkeypatch.setattr(broker.state.sequences, "record_frame", raise_missing)
         else:
-            monkeypatch.setattr(broker.state.topics, "_adopt", missing)
+            monkeypatch.setattr(broker.state.topics, "_adopt", raise_missing)
         if half == "a change that is not applied":
             other = dataclasses.replace(LAYOUT, topic="other")
             asked = client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("other"), encode_body(other))

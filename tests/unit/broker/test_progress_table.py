@@ -27,7 +27,7 @@ def test_offset_and_attempts_together_never_fall_within_a_generation(commits: li
 
 
 @given(st.sets(st.integers(0, 12)), st.integers(0, 12))
-def test_what_a_start_adds_is_never_counted_too_low(ids: set[int], id_count: int) -> None:
+def test_missing_count_is_exact_or_too_high_never_too_low(ids: set[int], id_count: int) -> None:
     table = ProgressTable(Journal())
     for queue_id in sorted(ids, key=lambda each: each * 7 % 13):
         table.set_progress(("g", "t", queue_id), Progress(1, 0))
@@ -39,7 +39,7 @@ def test_what_a_start_adds_is_never_counted_too_low(ids: set[int], id_count: int
     assert table.missing_count("g", "u", id_count) == id_count
 
 
-def test_a_commit_that_changes_nothing_is_not_journaled_but_seen() -> None:
+def test_commit_without_a_change_is_not_journaled_but_its_time_is_updated() -> None:
     journal = Journal()
     table = ProgressTable(journal)
     table.set_progress(KEY, Progress(1, 5, 2))
@@ -61,7 +61,7 @@ def test_a_gap_remains_until_a_commit_passes_its_end() -> None:
     assert seen == [(5, 30), None]
 
 
-def test_resolving_is_one_change_for_all_queues() -> None:
+def test_start_is_one_change_for_all_queues() -> None:
     journal = Journal()
     table = ProgressTable(journal)
     table.record_start("g", "t", since=4, generation=9, offsets=[(0, 10), (1, 20)])
@@ -71,13 +71,13 @@ def test_resolving_is_one_change_for_all_queues() -> None:
     assert table.since("g", "u") is None
 
 
-def test_renewing_raises_every_generation_and_keeps_the_rest() -> None:
+def test_renew_raises_every_generation_and_keeps_the_rest() -> None:
     table = table_at(30, 2, gap=(5, 30))
     table.renew_generations(8)
     assert table.get(KEY) == Progress(8, 30, 2, (5, 30))
 
 
-def test_dropping_a_topic_forgets_progress_and_start_of_every_group() -> None:
+def test_dropped_topic_removes_progress_and_start_of_every_group() -> None:
     table = table_at(5)
     table.record_start("h", "t", since=1, generation=2, offsets=[(0, 0)])
     table.record_start("h", "u", since=1, generation=2, offsets=[(0, 0)])
@@ -87,7 +87,7 @@ def test_dropping_a_topic_forgets_progress_and_start_of_every_group() -> None:
     assert (table.since("h", "t"), table.since("h", "u"), table.committed_ms(KEY)) == (None, 1, None)
 
 
-def test_a_snapshot_gives_everything_durable_back() -> None:
+def test_snapshot_restores_all_durable_progress() -> None:
     table = table_at(30, 2, gap=(5, 30))
     table.record_start("h", "u", since=3, generation=2, offsets=[(1, 7)])
     again = ProgressTable(Journal())
@@ -97,7 +97,7 @@ def test_a_snapshot_gives_everything_durable_back() -> None:
     assert again.snapshot() == table.snapshot()
 
 
-def test_what_fails_is_known_from_the_first_failed_call_until_its_offset_is_passed() -> None:
+def test_failing_batch_is_known_from_its_first_failure_until_its_offset_is_passed() -> None:
     table = ProgressTable(Journal())
     table.set_progress(KEY, Progress(1, 5))
     table.record_commit(KEY, 5, 0, 100)

@@ -1,4 +1,4 @@
-"""PULL_MESSAGE: RocketMQ's checks and codes, pages, long polling woken by arrival, and fairness towards a connection that does not read."""
+"""PULL_MESSAGE: RocketMQ's checks and codes, pages, long polling, and fairness to a connection that does not read."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ def place(answer: Command) -> tuple[int, int, int]:
     return reply.next_begin_offset, reply.min_offset, reply.max_offset
 
 
-async def test_messages_are_answered_as_stored_with_the_bounds() -> None:
+async def test_pull_returns_stored_records_and_bounds() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"one", b"two", b"three"])
     broker.pull(1)
@@ -36,26 +36,26 @@ async def test_messages_are_answered_as_stored_with_the_bounds() -> None:
     assert (answer.code, answer.body, place(answer)) == (ResponseCode.SUCCESS, b"twothree", (3, 0, 3))
 
 
-def lost(broker: Broker, *results: ReadResult) -> None:
-    """Result of the store that replaces its own."""
+def return_results(broker: Broker, *results: ReadResult) -> None:
+    """Let the store return these results."""
     left = list(results)
     broker.store.read = lambda *place, **limits: left.pop(0)  # type: ignore[method-assign]
 
 
-async def test_messages_lost_to_damage_are_answered_as_a_gap_behind_which_the_next_one_stands() -> None:
+async def test_messages_lost_to_damage_are_skipped_with_offset_moved() -> None:
     broker = Broker()
-    lost(broker, ReadResult(ReadStatus.LOST, 5, 0, 9))
+    return_results(broker, ReadResult(ReadStatus.LOST, 5, 0, 9))
     broker.pull(3, **LONG)
     answer = await broker.answer()
     assert (answer.code, answer.body, place(answer)) == (ResponseCode.PULL_OFFSET_MOVED, b"", (5, 0, 9))
     assert from_plain(PullReply, answer.fields).gap_first is None, "the client names the gap: from what it asked for"
 
 
-async def test_a_gap_of_retention_and_one_of_damage_are_two_answers() -> None:
-    """One response names one gap."""
+async def test_retention_gap_and_damage_gap_are_two_responses() -> None:
+    """One response has room for one gap."""
     broker = Broker()
     broker.coordination.checks[4] = PullCheck(gap=(1, 3))
-    lost(broker, *[ReadResult(ReadStatus.LOST, 5, 3, 9)] * 2)
+    return_results(broker, *[ReadResult(ReadStatus.LOST, 5, 3, 9)] * 2)
     broker.pull(3, epoch=4)
     answer = await broker.answer()
     reply = from_plain(PullReply, answer.fields)
@@ -76,7 +76,9 @@ async def test_a_gap_of_retention_and_one_of_damage_are_two_answers() -> None:
         (2, 3, ResponseCode.PULL_OFFSET_MOVED, (2, 0, 2)),
     ],
 )
-async def test_an_offset_is_answered_by_rocketmqs_table(stored: int | None, offset: int, code: int, expected: tuple[int, int, int]) -> None:
+async def test_offset_outside_the_queue_gets_rocketmqs_code_and_next_offset(
+    stored: int | None, offset: int, code: int, expected: tuple[int, int, int]
+) -> None:
     broker = Broker()
     if stored:
         broker.store.append("t", 0, [b"x"] * stored)
@@ -100,7 +102,7 @@ async def test_an_offset_is_answered_by_rocketmqs_table(stored: int | None, offs
         ({"sys_flag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "HEART_BEAT"),
     ],
 )
-async def test_is_refused(header: dict[str, object], code: ResponseCode, words: str) -> None:
+async def test_invalid_pull_is_rejected(header: dict[str, object], code: ResponseCode, words: str) -> None:
     broker = Broker()
     broker.pull(**header)  # type: ignore[arg-type]
     answer = await broker.answer()
@@ -111,7 +113,7 @@ async def test_is_refused(header: dict[str, object], code: ResponseCode, words: 
 @pytest.mark.parametrize(
     ("asked", "code"), [(4, ResponseCode.SUCCESS), (5, ResponseCode.SUCCESS), (6, ResponseCode.SUBSCRIPTION_NOT_LATEST)]
 )
-async def test_without_an_expression_the_groups_subscription_counts_if_it_is_not_older(asked: int, code: int) -> None:
+async def test_pull_without_expression_uses_the_groups_subscription_unless_older(asked: int, code: int) -> None:
     broker = Broker()
     broker.coordination.subscriptions["g", "t"] = Subscription("t", "a", sub_version=5)
     broker.store.append("t", 0, [b"A", b"B", b"none"], tags=["a", "b", None])
@@ -121,7 +123,7 @@ async def test_without_an_expression_the_groups_subscription_counts_if_it_is_not
     assert answer.body == (b"A" if code == ResponseCode.SUCCESS else b"")
 
 
-async def test_a_page_without_a_match_is_answered_at_once_with_the_offset_behind_it() -> None:
+async def test_page_without_a_match_returns_at_once_with_the_next_offset() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"B"] * 3, tags=["b"] * 3)
     broker.pull(subscription="a", **LONG)
@@ -142,14 +144,14 @@ async def test_a_page_without_a_match_is_answered_at_once_with_the_offset_behind
         (-1, -1, (1, 1)),
     ],
 )
-def test_the_client_asks_for_a_page_and_the_broker_caps_it(asked: int, wanted_bytes: int | None, page: tuple[int, int]) -> None:
+def test_page_size_is_the_requested_one_up_to_the_brokers_limit(asked: int, wanted_bytes: int | None, page: tuple[int, int]) -> None:
     assert page_of(PullHeader("g", "t", 0, 0, max_msg_nums=asked, max_msg_bytes=wanted_bytes)) == page
 
 
 # ---------------------------------------------------------------------------------------------------------------- long polling
 
 
-async def test_without_suspend_nobody_is_held() -> None:
+async def test_pull_without_suspend_is_not_held() -> None:
     broker = Broker()
     broker.pull()
     assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
@@ -157,7 +159,7 @@ async def test_without_suspend_nobody_is_held() -> None:
     assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_a_held_pull_is_answered_by_the_arrival_itself() -> None:
+async def test_held_pull_is_served_by_the_arrival() -> None:
     broker = Broker()
     broker.pull(**LONG)
     await turn()
@@ -169,7 +171,7 @@ async def test_a_held_pull_is_answered_by_the_arrival_itself() -> None:
     assert broker.pulls.held_count == 0
 
 
-async def test_an_arrival_for_others_leaves_it_waiting_behind_that() -> None:
+async def test_held_pull_continues_after_an_arrival_that_does_not_match() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"A"], tags=["a"])
     broker.pull(1, subscription="a", **LONG)
@@ -182,14 +184,14 @@ async def test_an_arrival_for_others_leaves_it_waiting_behind_that() -> None:
     assert (answer.code, answer.body, place(answer)) == (ResponseCode.SUCCESS, b"A", (3, 0, 3))
 
 
-async def test_a_pull_before_a_send_in_one_turn_sees_it_and_so_does_one_behind_it() -> None:
+async def test_pull_in_the_turn_of_a_send_returns_its_record() -> None:
     broker = Broker()
     broker.pull()
     broker.store.append("t", 0, [b"same turn"])
     assert (await broker.answer()).body == b"same turn"
 
 
-async def test_a_pull_is_held_for_its_time_and_answered_with_the_offset_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_held_pull_returns_at_its_deadline_with_the_offset_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
     timers: list[float] = []
     loop = asyncio.get_running_loop()
@@ -223,7 +225,7 @@ async def test_one_timer_is_set_to_the_earliest_deadline() -> None:
     broker.pulls.stop()
 
 
-async def test_a_stop_responds_to_every_request_and_holds_no_client() -> None:
+async def test_stop_responds_to_every_pull_and_holds_no_new_one() -> None:
     broker = Broker()
     broker.pull(**LONG)
     broker.pull(queue_id=1, **LONG)
@@ -234,7 +236,7 @@ async def test_a_stop_responds_to_every_request_and_holds_no_client() -> None:
     assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_a_closed_connection_leaves_nothing_held() -> None:
+async def test_closed_connection_has_no_held_pull() -> None:
     broker = Broker()
     broker.pull(**LONG)
     await turn()
@@ -246,7 +248,7 @@ async def test_a_closed_connection_leaves_nothing_held() -> None:
     assert broker.endpoint.sent == []
 
 
-async def test_a_deleted_topic_answers_who_waits_there() -> None:
+async def test_deleted_topic_ends_its_held_pulls() -> None:
     broker = Broker()
     broker.topics.on_changed = broker.pulls.topic_changed
     broker.pull(**LONG)
@@ -258,7 +260,7 @@ async def test_a_deleted_topic_answers_who_waits_there() -> None:
 # ---------------------------------------------------------------------------------------------------------- fences and commits
 
 
-async def test_a_stale_epoch_is_refused_and_a_held_one_is_told_when_it_rises() -> None:
+async def test_stale_epoch_is_rejected_and_a_held_pull_ends_when_the_epoch_rises() -> None:
     broker = Broker()
     broker.pull(epoch=5, **LONG)
     broker.pull(epoch=6, opaque=2, **LONG)
@@ -271,7 +273,7 @@ async def test_a_stale_epoch_is_refused_and_a_held_one_is_told_when_it_rises() -
     assert broker.pulls.held_count == 1
 
 
-async def test_a_gap_is_reported_at_once_even_where_there_is_nothing_to_read() -> None:
+async def test_gap_is_reported_at_once_even_without_messages() -> None:
     broker = Broker()
     broker.coordination.checks[5] = PullCheck(gap=(3, 9))
     broker.pull(epoch=5, **LONG)
@@ -279,7 +281,7 @@ async def test_a_gap_is_reported_at_once_even_where_there_is_nothing_to_read() -
     assert (reply.gap_first, reply.gap_end) == (3, 9)
 
 
-async def test_the_commit_bit_counts_once_and_only_where_it_may() -> None:
+async def test_commit_of_a_pull_is_applied_once_and_only_if_permitted() -> None:
     broker = Broker()
     flags = {"sys_flag": SUBSCRIPTION | SUSPEND | COMMIT_OFFSET, "suspend_timeout_millis": 15_000, "commit_offset": 4}
     broker.pull(**flags)  # type: ignore[arg-type]
@@ -301,7 +303,7 @@ async def test_the_commit_bit_counts_once_and_only_where_it_may() -> None:
         ServiceNotAvailableError("disk full"),
     ],
 )
-async def test_a_commit_that_is_refused_does_not_refuse_the_pull(refusal: Exception) -> None:
+async def test_rejected_commit_does_not_reject_its_pull(refusal: Exception) -> None:
     broker = Broker()
     broker.coordination.refusal = refusal
     broker.store.append("t", 0, [b"x"])
@@ -312,7 +314,7 @@ async def test_a_commit_that_is_refused_does_not_refuse_the_pull(refusal: Except
 # ------------------------------------------------------------------------------------------------------------ disk and fairness
 
 
-async def test_what_is_only_on_the_disk_is_read_beside_the_loop() -> None:
+async def test_cold_records_are_read_outside_the_loop() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"old"])
     broker.store.cold = True
@@ -324,7 +326,7 @@ async def test_what_is_only_on_the_disk_is_read_beside_the_loop() -> None:
     assert len(broker.tasks) == 0
 
 
-async def test_a_disk_that_fails_a_read_is_reported_and_ends_nothing() -> None:
+async def test_disk_error_in_a_read_is_returned_and_not_fatal() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"old"])
 
@@ -340,7 +342,7 @@ async def test_a_disk_that_fails_a_read_is_reported_and_ends_nothing() -> None:
 
 
 class HeldReads:
-    """Cold reads of a broker's store that wait until they are released; `begun` holds their callers."""
+    """Cold reads of a broker's store that wait until the test releases them; `begun` has their callers."""
 
     def __init__(self, broker: Broker) -> None:
         self.begun: list[int] = []
@@ -355,7 +357,7 @@ class HeldReads:
         return await self._read(topic, queue_id, *args, **limits)
 
 
-async def test_those_that_catch_up_at_once_are_served_in_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_catch_up_pulls_are_served_up_to_a_byte_limit_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "TURN_BYTES_MAX", 250)
     broker = Broker()
     broker.store.append("t", 0, [b"x" * 100])
@@ -369,7 +371,7 @@ async def test_those_that_catch_up_at_once_are_served_in_shares(monkeypatch: pyt
     assert [answer.opaque for answer in broker.endpoint.take()] == list(range(1, 11))
 
 
-async def test_a_stop_responds_to_every_request_whatever_a_turns_share_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stop_responds_to_every_pull_regardless_of_the_byte_limit_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "TURN_BYTES_MAX", 250)
     broker = Broker()
     broker.store.append("t", 0, [b"x" * 100])
@@ -379,8 +381,8 @@ async def test_a_stop_responds_to_every_request_whatever_a_turns_share_is(monkey
     assert len(broker.endpoint.take()) == 10
 
 
-async def test_cold_reads_go_round_the_connections() -> None:
-    """One that asks for everything at once delays the others by one read, not by all of its."""
+async def test_cold_reads_are_scheduled_round_robin_over_connections() -> None:
+    """One connection that requests everything at once delays the others by one read, not by all of its reads."""
     broker = Broker()
     reads = HeldReads(broker)
     greedy, modest = FakeEndpoint(1), FakeEndpoint(2)
@@ -393,7 +395,7 @@ async def test_cold_reads_go_round_the_connections() -> None:
     assert 3 in reads.begun[: COLD_COUNT_MAX + 2]
 
 
-async def test_a_connection_has_so_many_cold_reads_waiting_and_then_is_told_to_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cold_reads_waiting_per_connection_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_reads, "COLD_PER_CONNECTION_MAX", 3)
     broker = Broker()
     reads = HeldReads(broker)
@@ -407,7 +409,7 @@ async def test_a_connection_has_so_many_cold_reads_waiting_and_then_is_told_to_c
     await turn()
 
 
-async def test_a_connection_that_does_not_read_gets_no_cold_reads_either() -> None:
+async def test_connection_that_does_not_read_gets_no_cold_reads() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"old"])
     reads = HeldReads(broker)
@@ -426,7 +428,7 @@ async def test_a_connection_that_does_not_read_gets_no_cold_reads_either() -> No
     assert len(broker.endpoint.take()) == 20 - COLD_COUNT_MAX
 
 
-async def test_a_cold_read_for_a_connection_that_closed_meanwhile_leaves_nothing() -> None:
+async def test_cold_read_of_a_closed_connection_leaves_no_state() -> None:
     broker = Broker()
     reads = HeldReads(broker)
     for opaque in range(10):
@@ -439,7 +441,7 @@ async def test_a_cold_read_for_a_connection_that_closed_meanwhile_leaves_nothing
     assert (len(reads.begun), broker.endpoint.take(), broker.pulls.held_count) == (COLD_COUNT_MAX, [], 0)
 
 
-async def test_an_epoch_that_rose_during_a_cold_read_is_still_refused() -> None:
+async def test_epoch_that_rose_during_a_cold_read_rejects_the_pull() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"old"])
     broker.store.cold = True
@@ -449,7 +451,7 @@ async def test_an_epoch_that_rose_during_a_cold_read_is_still_refused() -> None:
     assert (await broker.answer()).code == ResponseCode.STALE_EPOCH
 
 
-async def test_a_connection_that_does_not_read_gets_no_more_and_others_do() -> None:
+async def test_connection_that_does_not_read_does_not_block_others() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"x"])
     slow, quick = FakeEndpoint(1), FakeEndpoint(2)
@@ -466,7 +468,7 @@ async def test_a_connection_that_does_not_read_gets_no_more_and_others_do() -> N
     assert [one.opaque for one in slow.sent] == [1, 2]
 
 
-async def test_a_connection_that_closes_while_it_is_blocked_is_forgotten() -> None:
+async def test_blocked_connection_is_forgotten_when_it_closes() -> None:
     broker = Broker()
     slow = FakeEndpoint()
     slow.unsent_bytes = UNSENT_BYTES_MAX + 1
@@ -481,7 +483,7 @@ async def test_a_connection_that_closes_while_it_is_blocked_is_forgotten() -> No
     assert len(broker.tasks) == 0
 
 
-async def test_one_message_that_wakes_thousands_is_given_to_so_many_a_turn_in_the_order_in_which_they_came() -> None:
+async def test_pulls_woken_by_one_message_are_served_in_order_up_to_a_limit_per_turn() -> None:
     broker = Broker()
     for number in range(3 * TURN_HELD_MAX):
         broker.pull(0, opaque=number, consumer_group=f"g{number % 7}", **LONG)
@@ -499,7 +501,7 @@ async def test_one_message_that_wakes_thousands_is_given_to_so_many_a_turn_in_th
     assert (given, turns) == (list(range(3 * TURN_HELD_MAX)), 3)
 
 
-async def test_deadlines_that_come_at_once_are_answered_so_many_a_turn() -> None:
+async def test_expired_pulls_are_served_up_to_a_limit_per_turn() -> None:
     broker = Broker()
     for number in range(TURN_HELD_MAX + 1):
         broker.pull(0, opaque=number, consumer_group=f"g{number % 7}", **LONG)
@@ -515,7 +517,7 @@ async def test_deadlines_that_come_at_once_are_answered_so_many_a_turn() -> None
 
 
 @pytest.mark.parametrize("sums", [{"held_per_group_max": 2}, {"held_max": 2}])
-async def test_above_a_limit_the_oldest_held_pull_is_answered_as_at_its_deadline(sums: dict[str, int]) -> None:
+async def test_oldest_held_pull_above_the_limit_is_ended_as_at_its_deadline(sums: dict[str, int]) -> None:
     broker = Broker(**sums)
     for number in range(4):
         broker.pull(0, opaque=number, **LONG)

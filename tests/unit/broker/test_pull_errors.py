@@ -12,7 +12,7 @@ from support.pull_kit import LONG, Broker, turn
 
 
 def fails_once(owner: object, name: str, patch: pytest.MonkeyPatch) -> None:
-    """The next call of `owner.name` raises KeyError, later calls do not."""
+    """Let the next call of `owner.name` raise KeyError; later calls succeed."""
     own, calls = getattr(owner, name), list[int]()
 
     def call(*arguments: Any, **named: Any) -> Any:
@@ -40,7 +40,7 @@ def stop(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("serve", [wake, expire, make_stale, stop])
-async def test_a_held_pull_that_fails_leaves_the_others_alone(serve: Callable[[Broker], None], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_held_pull_leaves_the_others_alone(serve: Callable[[Broker], None], monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
     for opaque in (1, 2, 3):
         broker.pull(opaque=opaque, **LONG)
@@ -57,7 +57,7 @@ async def test_a_held_pull_that_fails_leaves_the_others_alone(serve: Callable[[B
     assert [(response.opaque, response.remark) for response in failed] == [(1, "KeyError: 'missing'")]
 
 
-async def test_a_pull_that_fails_when_its_connection_has_drained_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_pull_of_a_drained_connection_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
     broker.endpoint.unsent_bytes = 1 << 30
     broker.endpoint.drained = asyncio.get_running_loop().create_future()
@@ -77,7 +77,7 @@ async def test_a_pull_that_fails_when_its_connection_has_drained_leaves_the_othe
 
 
 @pytest.mark.parametrize("stage", ["read_cold", "_hashes", "_deliver"])
-async def test_a_cold_pull_that_fails_leaves_the_others_alone(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_cold_pull_leaves_the_others_alone(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
     broker.arrive(b"x")
     broker.store.cold = True
@@ -90,7 +90,7 @@ async def test_a_cold_pull_that_fails_leaves_the_others_alone(stage: str, monkey
     assert codes == {1: ResponseCode.SYSTEM_ERROR, 2: ResponseCode.SUCCESS}
 
 
-async def test_a_pull_that_fails_after_its_response_was_sent_has_no_second_one(
+async def test_pull_that_fails_after_its_response_gets_no_second_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Broker()

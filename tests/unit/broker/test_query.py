@@ -1,4 +1,4 @@
-"""Bounds, search by time, one message by its place; and creation of topics by request."""
+"""Bounds, search by time, one message by position, and creation of topics by request."""
 
 import asyncio
 
@@ -64,14 +64,14 @@ class Broker:
     ("topic", "queue_id", "low", "high"),
     [("t", 1, 0, 3), ("t", 0, 0, 0), ("t", 2, -1, 0), ("t", -1, -1, 0), ("nowhere", 0, -1, 0), (STATE_TOPIC, 0, -1, 0)],
 )
-async def test_bounds_follow_rocketmq_for_queues_that_are_not_there_too(topic: str, queue_id: int, low: int, high: int) -> None:
+async def test_bounds_of_unknown_queues_follow_rocketmq(topic: str, queue_id: int, low: int, high: int) -> None:
     broker = Broker()
     header = QueueHeader(topic, queue_id)
     assert (await broker.ask(RequestCode.GET_MIN_OFFSET, header)).fields == {"offset": low}
     assert (await broker.ask(RequestCode.GET_MAX_OFFSET, header)).fields == {"offset": high}
 
 
-async def test_all_bounds_of_a_topic_here_come_in_one_answer() -> None:
+async def test_topic_offsets_returns_the_bounds_of_all_local_queues() -> None:
     broker = Broker()
     answer = await broker.ask(RequestCode.TOPIC_OFFSETS, TopicHeader("t"))
     assert decode_body(TopicOffsets, answer.body) == TopicOffsets((OffsetRange(0, 0, 0), OffsetRange(1, 0, 3)))
@@ -79,20 +79,20 @@ async def test_all_bounds_of_a_topic_here_come_in_one_answer() -> None:
 
 
 @pytest.mark.parametrize(("topic", "queue_id", "found"), [("t", 1, 100), ("t", 2, 0), ("nowhere", 0, 0)])
-async def test_a_search_by_time_asks_the_store_about_queues_that_are_there(topic: str, queue_id: int, found: int) -> None:
+async def test_search_by_time_reads_the_store_for_known_queues_only(topic: str, queue_id: int, found: int) -> None:
     answer = await Broker().ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic, queue_id, 1_000))
     assert answer.fields == {"offset": found}
 
 
 @pytest.mark.parametrize(("offset", "code"), [(0, ResponseCode.SUCCESS), (1, ResponseCode.SYSTEM_ERROR), (9, ResponseCode.SYSTEM_ERROR)])
-async def test_a_message_is_shown_by_its_place_and_the_brokers_own_records_are_not(offset: int, code: ResponseCode) -> None:
+async def test_message_is_returned_by_position_and_state_records_are_hidden(offset: int, code: ResponseCode) -> None:
     broker = Broker()
     answer = await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
     assert answer.code == code
     assert answer.body == (broker.store.records[0] if code == ResponseCode.SUCCESS else b"")
 
 
-async def test_a_topic_is_created_with_the_layout_that_the_creator_brings_and_the_first_one_stays() -> None:
+async def test_topic_is_created_with_the_requested_layout_and_the_first_one_wins() -> None:
     broker = Broker()
     asked = TopicLayout("u", LayoutVersion(1, 5), LAYOUT.entries)
     answer = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u"), encode_body(asked))
@@ -102,14 +102,14 @@ async def test_a_topic_is_created_with_the_layout_that_the_creator_brings_and_th
     assert decode_body(CreateTopicReply, answer.body).layout == asked
 
 
-async def test_a_topic_without_a_layout_gets_queues_of_this_broker() -> None:
+async def test_topic_without_a_requested_layout_gets_queues_of_this_broker() -> None:
     broker = Broker()
     answer = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u", 3, 3))
     assert decode_body(CreateTopicReply, answer.body).layout.entries == (LayoutEntry("broker-a", 3, 3, 1),)
 
 
 @pytest.mark.parametrize(("auto_create", "code"), [(False, ResponseCode.TOPIC_NOT_EXIST), (True, ResponseCode.SUCCESS)])
-async def test_a_first_send_creates_only_where_that_is_allowed(auto_create: bool, code: ResponseCode) -> None:
+async def test_first_send_creates_a_topic_only_if_permitted(auto_create: bool, code: ResponseCode) -> None:
     broker = Broker(auto_create=auto_create)
     body = encode_body(TopicLayout("u", LayoutVersion(1, 5), LAYOUT.entries))
     assert (await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u", auto=True), body)).code == code
@@ -118,6 +118,6 @@ async def test_a_first_send_creates_only_where_that_is_allowed(auto_create: bool
 
 
 @pytest.mark.parametrize(("topic", "body"), [("u", b"\xc1"), ("u", b"\x80"), ("other", encode_body(LAYOUT))])
-async def test_a_layout_that_can_not_be_is_refused(topic: str, body: bytes) -> None:
+async def test_invalid_layout_is_rejected(topic: str, body: bytes) -> None:
     answer = await Broker().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), body)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL

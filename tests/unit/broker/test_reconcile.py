@@ -10,7 +10,7 @@ OK, STALE, NOT_YOURS, HELD, REFUSED, WAIT = LockVerdict
 
 
 def pair(bench: Bench) -> tuple[Client, Client]:
-    """Members a (queues 0, 2) and b (queues 1, 3), both connected."""
+    """Return members a (queues 0, 2) and b (queues 1, 3), both connected."""
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
@@ -21,7 +21,7 @@ def pair(bench: Bench) -> tuple[Client, Client]:
 # ------------------------------------------------------------------------------------------------------------------- granting
 
 
-def test_a_grant_carries_everything_for_the_first_pull() -> None:
+def test_grant_has_all_fields_of_the_first_pull() -> None:
     bench = Bench(layout(counter=3))
     bench.ends.queues[TOPIC, 1] = (40, 90)
     a = Client(bench, "a")
@@ -33,7 +33,7 @@ def test_a_grant_carries_everything_for_the_first_pull() -> None:
     assert answer.generation > 0
 
 
-def test_every_acquire_raises_the_epoch_and_a_renewal_does_not() -> None:
+def test_every_acquire_raises_the_epoch_and_renewals_keep_it() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -45,14 +45,14 @@ def test_every_acquire_raises_the_epoch_and_a_renewal_does_not() -> None:
     assert a.pull(0, again) is True
 
 
-def test_members_share_the_queues_by_their_number_in_the_layout() -> None:
+def test_members_share_the_queues_by_queue_index() -> None:
     bench = Bench()
     a, b = pair(bench)
     assert a.verdicts(0, 1, 2, 3) == {0: OK, 1: NOT_YOURS, 2: OK, 3: NOT_YOURS}
     assert b.verdicts(0, 1, 2, 3) == {0: NOT_YOURS, 1: OK, 2: NOT_YOURS, 3: OK}
 
 
-def test_the_answer_names_the_version_of_every_list_concerned() -> None:
+def test_lock_response_has_the_version_of_every_list() -> None:
     bench = Bench()
     a = Client(bench, "a", ordered(), ordered("other"))
     view = a.connect()
@@ -63,7 +63,7 @@ def test_the_answer_names_the_version_of_every_list_concerned() -> None:
     assert (reply.disconnect_grace_ms, reply.session_timeout_ms) == (GRACE, TIMEOUT)
 
 
-def test_answers_come_in_the_order_of_the_items() -> None:
+def test_responses_are_in_the_order_of_the_items() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -83,7 +83,7 @@ def test_answers_come_in_the_order_of_the_items() -> None:
         (LockItem("broadcast", TOPIC, 0), "not an ordered group"),
     ],
 )
-def test_a_queue_that_can_not_be_locked_is_refused_with_the_reason(item: LockItem, word: str) -> None:
+def test_queue_that_cannot_be_locked_is_rejected_with_the_reason(item: LockItem, word: str) -> None:
     bench = Bench()
     a = Client(bench, "a", ordered(), ordered("concurrent", ordered=False), ordered("broadcast", message_model=MessageModel.BROADCASTING))
     a.connect()
@@ -93,7 +93,7 @@ def test_a_queue_that_can_not_be_locked_is_refused_with_the_reason(item: LockIte
     assert word in (reply.items[0].remark or "")
 
 
-def test_a_lock_that_names_a_queue_twice_is_refused_whole() -> None:
+def test_lock_with_a_queue_twice_is_rejected_as_a_whole() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -107,7 +107,7 @@ def test_a_lock_that_names_a_queue_twice_is_refused_whole() -> None:
 # ------------------------------------------------------------------------------------------------------------- lock_sync
 
 
-def test_what_the_list_does_not_name_is_freed_and_told_to_whom_it_belongs() -> None:
+def test_queue_missing_in_a_lock_is_freed_and_offered_to_its_owner() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -120,7 +120,7 @@ def test_what_the_list_does_not_name_is_freed_and_told_to_whom_it_belongs() -> N
     assert bench.pushed() == {b.connection: [1]}
 
 
-def test_a_grant_whose_answer_was_lost_is_acquired_again() -> None:
+def test_grant_whose_response_was_lost_is_acquired_again() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -132,7 +132,7 @@ def test_a_grant_whose_answer_was_lost_is_acquired_again() -> None:
     assert answer.epoch > lost
 
 
-def test_a_ghost_hold_is_freed_where_the_list_has_moved_it() -> None:
+def test_lost_grant_is_freed_if_the_list_gives_its_queue_to_another_member() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -146,7 +146,7 @@ def test_a_ghost_hold_is_freed_where_the_list_has_moved_it() -> None:
     assert b.verdicts(1) == {1: OK}
 
 
-def test_an_item_with_a_stale_epoch_never_keeps_a_hold() -> None:
+def test_item_with_a_stale_epoch_does_not_renew() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -156,7 +156,7 @@ def test_an_item_with_a_stale_epoch_never_keeps_a_hold() -> None:
     assert bench.owner(0) is None
 
 
-def test_a_draining_queue_is_renewed_though_the_list_gives_it_to_another() -> None:
+def test_draining_queue_is_renewed_although_the_list_gives_it_to_another_member() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -168,7 +168,7 @@ def test_a_draining_queue_is_renewed_though_the_list_gives_it_to_another() -> No
     assert b.verdicts(1) == {1: HELD}
 
 
-def test_wait_says_that_the_holder_is_only_expected_back() -> None:
+def test_wait_means_that_the_holder_is_disconnected_in_its_grace() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -179,7 +179,7 @@ def test_wait_says_that_the_holder_is_only_expected_back() -> None:
     assert b.verdicts(1) == {1: WAIT}
 
 
-def test_finished_work_in_a_lock_is_committed_with_the_renewal_and_without_it() -> None:
+def test_offset_in_a_lock_is_committed_with_and_without_renewal() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -194,7 +194,7 @@ def test_finished_work_in_a_lock_is_committed_with_the_renewal_and_without_it() 
     assert bench.progress(0) == (9, 2)
 
 
-def test_a_freed_epoch_that_was_not_superseded_commits_releases_pulls_and_renews() -> None:
+def test_freed_epoch_is_valid_for_commit_release_pull_and_renewal_until_superseded() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -210,7 +210,7 @@ def test_a_freed_epoch_that_was_not_superseded_commits_releases_pulls_and_renews
     assert bench.progress(0) == (4, 0)
 
 
-def test_a_freed_epoch_is_not_held_again_where_the_list_has_moved_the_queue_but_its_work_counts() -> None:
+def test_freed_epoch_of_a_moved_queue_is_not_renewed_but_its_offset_is_committed() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -225,7 +225,7 @@ def test_a_freed_epoch_is_not_held_again_where_the_list_has_moved_the_queue_but_
     assert b.lock(1)[1].offset == 8
 
 
-def test_an_epoch_is_good_for_the_session_only_that_it_was_granted_to() -> None:
+def test_epoch_is_valid_only_for_the_session_it_was_granted_to() -> None:
     bench = Bench()
     a, b = pair(bench)
     epoch = a.lock(0)[0].epoch
@@ -236,7 +236,7 @@ def test_an_epoch_is_good_for_the_session_only_that_it_was_granted_to() -> None:
     assert bench.progress(0) == (0, 0)
 
 
-def test_a_rising_epoch_answers_held_pulls() -> None:
+def test_rising_epoch_ends_held_pulls() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -251,7 +251,7 @@ def test_a_rising_epoch_answers_held_pulls() -> None:
 # ------------------------------------------------------------------------------------------------------------------ QUEUE_FREE
 
 
-def test_a_released_queue_is_pushed_to_the_member_whom_the_list_names() -> None:
+def test_released_queue_is_pushed_to_its_owner_by_the_member_list() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -272,7 +272,7 @@ def test_a_free_queue_is_pushed_when_the_list_changes() -> None:
     assert bench.pushed() == {a.connection: [3], b.connection: [1], c.connection: [2]}
 
 
-def test_a_queue_that_was_granted_again_before_effects_are_drained_is_pushed_to_no_member() -> None:
+def test_queue_granted_again_before_effects_are_drained_is_pushed_to_no_member() -> None:
     bench = Bench()
     a, b = pair(bench)
     a.lock(0)
@@ -283,7 +283,7 @@ def test_a_queue_that_was_granted_again_before_effects_are_drained_is_pushed_to_
 
 
 @pytest.mark.parametrize("how", ["strategy", "classic"])
-def test_where_rocketmqs_rule_is_in_force_every_member_is_notified_and_nothing_is_not_yours(how: str) -> None:
+def test_rocketmqs_allocation_notifies_every_member_and_never_returns_not_yours(how: str) -> None:
     bench = Bench()
     group = ordered(allocate="average") if how == "strategy" else ordered()
     a, b = Client(bench, "a", group), Client(bench, "b", group)

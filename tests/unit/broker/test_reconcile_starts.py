@@ -1,4 +1,4 @@
-"""The start of a group without a commit: its start policy, or the first offset that retention left."""
+"""The start of a group without a commit: its start policy, or the minimum offset after retention."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_the_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: Co
     assert view.groups[GROUP].since == {TOPIC: 5}
 
 
-def test_the_locks_own_start_policy_goes_before_the_contracts() -> None:
+def test_start_policy_of_the_lock_overrides_the_contracts() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -44,7 +44,7 @@ def test_the_locks_own_start_policy_goes_before_the_contracts() -> None:
     assert reply.items[0].offset == 1_000
 
 
-def test_a_time_that_nobody_names_is_the_first_message() -> None:
+def test_start_by_time_without_a_time_is_the_first_message() -> None:
     bench = Bench()
     bench.ends.queues[TOPIC, 0] = (12, 50)
     a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP))
@@ -53,7 +53,7 @@ def test_a_time_that_nobody_names_is_the_first_message() -> None:
     assert a.lock(0)[0].offset == 12
 
 
-def test_a_queue_added_by_a_later_layout_begins_at_0() -> None:
+def test_queue_added_by_a_later_layout_starts_at_0() -> None:
     bench = Bench(layout(queues=2))
     last = ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET)
     a = Client(bench, "a", last)
@@ -68,7 +68,7 @@ def test_a_queue_added_by_a_later_layout_begins_at_0() -> None:
     assert answers[2].generation > answers[1].generation
 
 
-def test_a_broker_added_later_hears_since_from_the_client_and_begins_at_0() -> None:
+def test_queue_of_a_broker_added_later_starts_at_0() -> None:
     bench = Bench(layout(counter=5))
     a = Client(bench, "a")
     a.connect()
@@ -78,7 +78,7 @@ def test_a_broker_added_later_hears_since_from_the_client_and_begins_at_0() -> N
     assert (reply.items[0].offset, reply.items[0].since) == (0, 3)
 
 
-def test_the_start_policy_applies_only_where_the_group_has_no_offset() -> None:
+def test_start_policy_applies_only_to_queues_without_an_offset() -> None:
     bench = Bench()
     tool = ClassicClient(bench, "tool")
     tool.connection = bench.new_connection()
@@ -96,7 +96,7 @@ def gap(answer: object) -> tuple[int | None, int | None]:
     return answer.gap_first, answer.gap_end  # type: ignore[attr-defined]
 
 
-def test_retention_moves_a_group_up_and_the_gap_is_reported_once_a_connection_until_a_commit_passes_it() -> None:
+def test_retention_gap_is_reported_once_per_connection_until_a_commit_passes_it() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -121,8 +121,8 @@ def test_retention_moves_a_group_up_and_the_gap_is_reported_once_a_connection_un
     assert gap(a.lock()[0]) == (None, None)
 
 
-def test_a_new_grant_tells_the_gap_also_where_an_answer_to_the_one_before_has_told_it() -> None:
-    """A pull was answered after its queue had been released, so the offset reached no consumer."""
+def test_new_grant_reports_the_gap_again() -> None:
+    """An earlier pull response was sent after its queue had been released, so the gap reached no consumer."""
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -136,8 +136,8 @@ def test_a_new_grant_tells_the_gap_also_where_an_answer_to_the_one_before_has_to
     assert gap(a.lock(0, held={})[0]) == (5, 20)
 
 
-def test_a_start_moves_the_groups_that_the_last_life_had_not_moved_yet() -> None:
-    """Old files go durably one by one; the record that moves the groups may not follow before a crash."""
+def test_start_moves_groups_below_the_minimum_offset() -> None:
+    """Old files are removed durably one by one, and the record that moves the groups may be lost in a crash."""
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -152,7 +152,7 @@ def test_a_start_moves_the_groups_that_the_last_life_had_not_moved_yet() -> None
     assert (answers[0].verdict, answers[0].offset, gap(answers[0]), gap(answers[1])) == (OK, 20, (5, 20), (None, None))
 
 
-def test_a_gap_that_grows_is_reported_again() -> None:
+def test_grown_gap_is_reported_again() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -163,7 +163,7 @@ def test_a_gap_that_grows_is_reported_again() -> None:
     assert gap(a.lock()[0]) == (0, 40)
 
 
-def test_retention_below_the_progress_changes_nothing() -> None:
+def test_retention_below_the_committed_offset_changes_nothing() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()

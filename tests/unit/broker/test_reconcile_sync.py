@@ -8,7 +8,7 @@ from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client,
 OK, STALE, REFUSED = LockVerdict.OK, LockVerdict.STALE, LockVerdict.REFUSED
 
 
-def test_within_a_generation_an_offset_never_falls_and_a_repeat_is_ok() -> None:
+def test_offset_never_falls_within_a_generation_and_a_repeated_commit_is_ok() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -30,7 +30,7 @@ def test_attempts_belong_to_the_committed_offset() -> None:
 
 
 @pytest.mark.parametrize(("offset", "verdict"), [(999, OK), (1_000, OK), (1_001, REFUSED), (-1, REFUSED)])
-def test_beyond_the_end_is_refused_and_changes_nothing(offset: int, verdict: LockVerdict) -> None:
+def test_commit_beyond_the_end_is_rejected_and_changes_nothing(offset: int, verdict: LockVerdict) -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -40,7 +40,7 @@ def test_beyond_the_end_is_refused_and_changes_nothing(offset: int, verdict: Loc
     assert bench.progress(0)[0] == (offset if verdict is OK else 0)
 
 
-def test_fewer_than_no_attempts_are_refused() -> None:
+def test_negative_attempts_are_rejected() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -49,7 +49,7 @@ def test_fewer_than_no_attempts_are_refused() -> None:
     assert bench.progress(0) == (0, 0)
 
 
-def test_a_release_without_an_offset_only_frees() -> None:
+def test_release_without_an_offset_only_frees_the_queue() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -60,7 +60,7 @@ def test_a_release_without_an_offset_only_frees() -> None:
     assert (bench.owner(0), bench.progress(0), bench.epoch(0)) == (None, (5, 0), epoch)
 
 
-def test_a_superseded_epoch_is_stale_for_everything_and_named_in_the_answer() -> None:
+def test_superseded_epoch_is_stale_for_every_request_and_named_in_the_response() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -76,7 +76,7 @@ def test_a_superseded_epoch_is_stale_for_everything_and_named_in_the_answer() ->
     assert a.pull(1, old) is False
 
 
-def test_the_answer_to_an_empty_sync_heals_a_lost_notice() -> None:
+def test_response_to_an_empty_sync_has_the_list_versions() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -88,7 +88,7 @@ def test_the_answer_to_an_empty_sync_heals_a_lost_notice() -> None:
     assert reply.versions == {GROUP: beaten.groups[GROUP].list.version}
 
 
-def test_a_concurrent_group_commits_under_its_generation_upward_only() -> None:
+def test_concurrent_group_commits_under_its_generation_and_never_lowers_the_offset() -> None:
     bench = Bench()
     a = Client(bench, "a", ordered(ordered=False))
     a.connect()
@@ -114,7 +114,7 @@ def test_a_concurrent_group_commits_under_its_generation_upward_only() -> None:
     assert commit(9, generation) is STALE
 
 
-def test_an_ordered_groups_queue_is_never_committed_without_the_epoch() -> None:
+def test_ordered_group_never_commits_without_the_epoch() -> None:
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
@@ -127,7 +127,7 @@ def test_an_ordered_groups_queue_is_never_committed_without_the_epoch() -> None:
         a.commit(0, None, release=True)
 
 
-def test_a_queue_that_another_client_has_locked_is_not_committed_under_its_generation() -> None:
+def test_queue_locked_by_another_client_is_not_committed_under_its_generation() -> None:
     bench = Bench()
     a, classic = Client(bench, "a", ordered(ordered=False)), ClassicClient(bench, "c")
     a.connect()

@@ -1,4 +1,4 @@
-"""A refused start leaves the directory of a cleanly stopped store unchanged, except for the changes that a test names."""
+"""A rejected start leaves the directory of a cleanly stopped store unchanged, except for the changes that a test names."""
 
 import asyncio
 import socket
@@ -22,8 +22,8 @@ from lockstep.runtime.host import Host
 from support.whole_broker import TOPIC, dialled, running, settings, stored
 
 
-async def served(path: Path) -> None:
-    """A store that has a message and was stopped in order."""
+async def create_served_store(path: Path) -> None:
+    """Create a store with a message and stop it cleanly."""
     async with running(settings(path)) as broker, dialled(broker) as client:
         await client.create()
         answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", TOPIC, 0), b"kept")
@@ -39,7 +39,7 @@ def changed(before: dict[str, bytes], after: dict[str, bytes]) -> set[str]:
     return {name for name in before | after if before.get(name) != after.get(name)}
 
 
-async def refused(config: BrokerConfig, error: type[Exception]) -> Broker:
+async def check_rejected(config: BrokerConfig, error: type[Exception]) -> Broker:
     broker = Broker(config, Host.real())
     try:
         with pytest.raises(error):
@@ -49,8 +49,8 @@ async def refused(config: BrokerConfig, error: type[Exception]) -> Broker:
     return broker
 
 
-async def without_loss(path: Path) -> None:
-    """The next start, after the machine was started again: nothing may have been lost, since the store was stopped in order."""
+async def check_no_loss(path: Path) -> None:
+    """Check that the next start, after a reboot, assumes no loss, because the store was stopped cleanly."""
     broker = Broker(settings(path), replace(Host.real(), boot_id=lambda: "another boot"))
     await broker.start()
     try:
@@ -98,44 +98,44 @@ def damaged_proof(path: Path) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("damage", [damaged_log, damaged_proof])
-async def test_a_start_that_is_refused_for_damage_changes_nothing(tmp_path: Path, damage: Callable[[Path], Callable[[], None]]) -> None:
-    await served(tmp_path)
+async def test_start_rejected_for_damage_changes_nothing(tmp_path: Path, damage: Callable[[Path], Callable[[], None]]) -> None:
+    await create_served_store(tmp_path)
     undo = damage(tmp_path)
     before = contents(tmp_path)
-    await refused(settings(tmp_path), StoreCorruptError)
+    await check_rejected(settings(tmp_path), StoreCorruptError)
     assert changed(before, contents(tmp_path)) == set()
     undo()
-    await without_loss(tmp_path)
+    await check_no_loss(tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [{"name": "broker-b"}, {"cluster": "other"}])
-async def test_a_start_under_another_name_changes_nothing(tmp_path: Path, wrong: dict[str, str]) -> None:
-    await served(tmp_path)
+async def test_start_under_another_name_changes_nothing(tmp_path: Path, wrong: dict[str, str]) -> None:
+    await create_served_store(tmp_path)
     before = contents(tmp_path)
-    await refused(settings(tmp_path, **wrong), IdentityError)
+    await check_rejected(settings(tmp_path, **wrong), IdentityError)
     assert changed(before, contents(tmp_path)) == set()
-    await without_loss(tmp_path)
+    await check_no_loss(tmp_path)
 
 
-async def test_a_start_whose_port_is_taken_changes_nothing(tmp_path: Path) -> None:
-    await served(tmp_path)
+async def test_start_with_a_taken_port_changes_nothing(tmp_path: Path) -> None:
+    await create_served_store(tmp_path)
     before = contents(tmp_path)
     taken, address = taken_port()
     with taken:
-        await refused(settings(tmp_path, listen=(address,)), Exception)
+        await check_rejected(settings(tmp_path, listen=(address,)), Exception)
     assert changed(before, contents(tmp_path)) == set()
-    await without_loss(tmp_path)
+    await check_no_loss(tmp_path)
 
 
-async def test_a_second_start_on_a_store_that_is_open_changes_nothing(tmp_path: Path) -> None:
-    await served(tmp_path)
+async def test_second_start_on_an_open_store_changes_nothing(tmp_path: Path) -> None:
+    await create_served_store(tmp_path)
     async with running(settings(tmp_path)) as first:
         assert first._store is not None
         await first._store.sync()
         before = contents(tmp_path)
-        await refused(settings(tmp_path), StoreInUseError)
+        await check_rejected(settings(tmp_path), StoreInUseError)
         assert changed(before, contents(tmp_path)) == set()
-    await without_loss(tmp_path)
+    await check_no_loss(tmp_path)
 
 
 @asynccontextmanager
@@ -159,13 +159,13 @@ async def refusing_nameserver() -> AsyncIterator[str]:
         await nameserver.stop()
 
 
-async def test_a_start_that_every_nameserver_refuses_adds_its_term_and_no_more(tmp_path: Path) -> None:
-    """The term has to be durable before a nameserver may hear it: the next start must have a higher one."""
-    await served(tmp_path)
+async def test_start_rejected_by_every_nameserver_adds_only_its_term(tmp_path: Path) -> None:
+    """The term has to be durable before it is sent to a nameserver: the next start must have a higher one."""
+    await create_served_store(tmp_path)
     before = contents(tmp_path)
     async with refusing_nameserver() as address:
         for _ in range(3):
-            broker = await refused(settings(tmp_path, nameserver=address), RegistrationRefusedError)
+            broker = await check_rejected(settings(tmp_path, nameserver=address), RegistrationRefusedError)
     after = contents(tmp_path)
     names = {name.partition("snapshot-")[0] + "snapshot" * ("snapshot-" in name) for name in changed(before, after)}
     assert names <= {"commitlog/" + "0" * 20, "lockstep/term", "lockstep/boot", "lockstep/synced", "lockstep/snapshot", "checkpoint"}
@@ -176,13 +176,13 @@ async def test_a_start_that_every_nameserver_refuses_adds_its_term_and_no_more(t
     used = len(before[log].rstrip(b"\0"))
     assert after[log][:used] == before[log][:used], "records are appended, none is changed"
     assert len(after[log].rstrip(b"\0")) - used < 3 * 2_000
-    await without_loss(tmp_path)
+    await check_no_loss(tmp_path)
 
 
-async def test_a_store_that_was_not_stopped_in_order_does_not_count_as_stopped_in_order_after_a_refused_start(tmp_path: Path) -> None:
-    await served(tmp_path)
+async def test_unclean_store_stays_unclean_after_a_rejected_start(tmp_path: Path) -> None:
+    await create_served_store(tmp_path)
     (tmp_path / "store/abort").touch()
     taken, address = taken_port()
     with taken:
-        await refused(settings(tmp_path, listen=(address,)), Exception)
+        await check_rejected(settings(tmp_path, listen=(address,)), Exception)
     assert (tmp_path / "store/abort").exists()

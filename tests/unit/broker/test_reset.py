@@ -27,7 +27,7 @@ def generation(bench: Bench, queue_id: int) -> int:
     return {key[2]: progress.generation for key, progress in bench.c.state.progress if key[:2] == (GROUP, TOPIC)}[queue_id]
 
 
-def test_a_reset_of_a_held_queue_fences_its_holder_and_gives_it_again_from_there() -> None:
+def test_reset_of_a_held_queue_fences_its_holder_and_sets_the_offset() -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
     assert a.commit(0, 500) is LockVerdict.OK
@@ -44,7 +44,7 @@ def test_a_reset_of_a_held_queue_fences_its_holder_and_gives_it_again_from_there
     assert (answers[0].verdict, answers[0].offset, answers[1].verdict) == (LockVerdict.OK, 100, LockVerdict.OK)
 
 
-def test_the_member_whose_queue_was_reset_is_told_to_lock_it_again() -> None:
+def test_member_with_a_reset_queue_is_notified_to_lock_it_again() -> None:
     bench = Bench()
     a = holder(bench, 0)
     bench.c.state.pending.drain()
@@ -52,8 +52,8 @@ def test_the_member_whose_queue_was_reset_is_told_to_lock_it_again() -> None:
     assert bench.pushed() == {a.connection: [0]}
 
 
-def test_no_other_member_gets_the_queue_before_its_holder_has_heard_of_the_reset() -> None:
-    """It may be draining, for another to whom the list gives the queue by now: that one would work beside a listener that can't know."""
+def test_reset_queue_is_not_granted_to_others_before_its_holder_knows() -> None:
+    """The queue may be draining while the list gives it to another member: both would process it concurrently."""
     bench = Bench()
     a = holder(bench, 0, 1)
     b = Client(bench, "b")
@@ -68,7 +68,7 @@ def test_no_other_member_gets_the_queue_before_its_holder_has_heard_of_the_reset
 
 
 @pytest.mark.parametrize("restarts", ["before the LOCK", "behind the LOCK", "twice", "from a snapshot"])
-def test_a_restart_of_the_broker_gives_a_reset_queue_to_no_member_before_its_holder_has_heard(restarts: str) -> None:
+def test_restart_grants_a_reset_queue_to_no_member_before_its_holder_knows(restarts: str) -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
     b = Client(bench, "b")
@@ -98,7 +98,7 @@ def test_a_restart_of_the_broker_gives_a_reset_queue_to_no_member_before_its_hol
     assert b.verdicts(1) == {1: LockVerdict.OK}
 
 
-def test_a_stale_that_was_lost_with_its_connection_gives_a_reset_queue_to_no_member() -> None:
+def test_lost_stale_response_grants_a_reset_queue_to_no_member() -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
     b = Client(bench, "b")
@@ -114,7 +114,7 @@ def test_a_stale_that_was_lost_with_its_connection_gives_a_reset_queue_to_no_mem
 
 
 @pytest.mark.parametrize("how", ["release", "end", "omit"])
-def test_a_holder_that_lets_go_after_a_reset_frees_the_queue(how: str) -> None:
+def test_holder_that_releases_after_a_reset_frees_the_queue(how: str) -> None:
     bench = Bench()
     a = holder(bench, 0)
     b = Client(bench, "b")
@@ -131,7 +131,7 @@ def test_a_holder_that_lets_go_after_a_reset_frees_the_queue(how: str) -> None:
     assert bench.progress(0) == (0, 0)
 
 
-def test_a_queue_that_is_not_named_keeps_its_grant_and_its_place() -> None:
+def test_reset_keeps_the_grant_of_other_queues() -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
     a.commit(1, 7)
@@ -139,7 +139,7 @@ def test_a_queue_that_is_not_named_keeps_its_grant_and_its_place() -> None:
     assert a.commit(1, 8) is LockVerdict.OK
 
 
-def test_attempts_begin_again() -> None:
+def test_reset_clears_the_attempts() -> None:
     bench = Bench()
     a = holder(bench, 0)
     a.commit(0, 5, attempts=3)
@@ -147,7 +147,7 @@ def test_attempts_begin_again() -> None:
     assert bench.progress(0) == (5, 0)
 
 
-def test_a_members_own_going_back_is_refused_where_another_reset_came_before() -> None:
+def test_seek_of_a_member_is_rejected_after_another_reset() -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
     a.commit(0, 500)
@@ -161,7 +161,7 @@ def test_a_members_own_going_back_is_refused_where_another_reset_came_before() -
     assert bench.progress(0) == (50, 0)
 
 
-def test_a_stopped_group_goes_on_from_there_and_the_log_remembers() -> None:
+def test_reset_of_a_stopped_group_is_durable_and_its_next_start_offset() -> None:
     bench = Bench()
     a = holder(bench, 0)
     a.commit(0, 500)
@@ -176,8 +176,8 @@ def test_a_stopped_group_goes_on_from_there_and_the_log_remembers() -> None:
     assert b.lock(0)[0].offset == 20
 
 
-def test_a_group_may_be_placed_before_its_first_start() -> None:
-    """The start policy then holds for the other queues alone."""
+def test_group_may_be_reset_before_its_first_start() -> None:
+    """The start policy then applies to the other queues only."""
     bench = Bench()
     assert reset(bench, {0: 77}) == [(0, -1)]
     a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
@@ -186,7 +186,7 @@ def test_a_group_may_be_placed_before_its_first_start() -> None:
     assert (answers[0].offset, answers[1].offset) == (77, 1_000)
 
 
-def test_a_concurrent_members_commits_and_pulls_of_before_are_stale() -> None:
+def test_reset_makes_earlier_concurrent_commits_and_pulls_stale() -> None:
     bench = Bench()
     a = Client(bench, "a", ConsumerGroup(GROUP, ordered().subscriptions, consume_from_where=ConsumeFromWhere.FIRST_OFFSET))
     a.connect()
@@ -205,7 +205,7 @@ def test_a_concurrent_members_commits_and_pulls_of_before_are_stale() -> None:
 
 
 @pytest.mark.parametrize(("offset", "fits"), [(9, False), (10, True), (90, True), (91, False), (-1, False)])
-def test_an_offset_is_one_that_the_queue_holds_or_its_end(offset: int, fits: bool) -> None:
+def test_reset_offset_must_be_within_the_queue(offset: int, fits: bool) -> None:
     bench = Bench()
     bench.ends.queues[TOPIC, 0] = (10, 90)
     if fits:
@@ -218,12 +218,12 @@ def test_an_offset_is_one_that_the_queue_holds_or_its_end(offset: int, fits: boo
 
 
 @pytest.mark.parametrize(("queue_id", "topic"), [(4, TOPIC), (-1, TOPIC), (0, "other")])
-def test_a_queue_that_is_not_here_is_refused(queue_id: int, topic: str) -> None:
+def test_reset_of_an_unknown_queue_is_rejected(queue_id: int, topic: str) -> None:
     with pytest.raises(TopicNotExistError, match="has no readable queue"):
         reset(Bench(), {queue_id: 0}, topic=topic)
 
 
-def test_a_deleted_topic_has_no_progress_to_set() -> None:
+def test_reset_in_a_deleted_topic_is_rejected() -> None:
     bench = Bench()
     bench.layouts.adopt(layout(queues=0, counter=2))
     bench.c.layout_changed(TOPIC)
@@ -232,7 +232,7 @@ def test_a_deleted_topic_has_no_progress_to_set() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["reset", "commit"]), st.integers(0, 1), st.integers(0, 1_000)), max_size=12))
-def test_within_a_generation_no_offset_falls_whatever_is_reset(steps: list[tuple[str, int, int]]) -> None:
+def test_offset_never_falls_within_a_generation_for_any_resets(steps: list[tuple[str, int, int]]) -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
     last: dict[int, tuple[int, int]] = {}
@@ -250,6 +250,6 @@ def test_within_a_generation_no_offset_falls_whatever_is_reset(steps: list[tuple
     assert dict(again.state.progress) == dict(bench.c.state.progress)
 
 
-def test_a_reset_needs_the_name_of_a_group() -> None:
+def test_reset_requires_a_group_name() -> None:
     with pytest.raises(LockstepError, match="group is blank"):
         reset(Bench(), {0: 0}, group=" ")

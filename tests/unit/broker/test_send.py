@@ -64,7 +64,7 @@ def records(count: int, body: bytes = b"x", topic: str = TOPIC, queue_id: int = 
 
 
 class Stream:
-    """An idempotent producer: the frames that it would send, with the running CRC."""
+    """An idempotent producer that returns its frames, with the running CRC."""
 
     def __init__(self, *, epoch: int = 1) -> None:
         self.epoch = epoch
@@ -92,7 +92,7 @@ def plain_frame(count: int = 1, **header: object) -> Command:
     return request(RequestCode.SEND_RECORDS, SendRecordsHeader(**{**known, **header}), b"".join(records(count)))  # type: ignore[arg-type]
 
 
-def test_a_frame_is_answered_with_the_place_of_its_first_record() -> None:
+def test_response_has_the_position_of_the_first_record() -> None:
     broker = Broker()
     assert broker.send(plain_frame(2)).code == ResponseCode.SUCCESS
     answer = reply_of(broker.send(plain_frame(3)))
@@ -101,7 +101,7 @@ def test_a_frame_is_answered_with_the_place_of_its_first_record() -> None:
     assert broker.store.born_hosts[-1] == pack_host("10.0.0.7:5000")
 
 
-def test_an_answer_waits_until_the_log_is_confirmed() -> None:
+def test_response_waits_until_the_log_is_confirmed() -> None:
     broker = Broker()
     broker.store.confirm_now = False
     broker.dispatcher(plain_frame(), broker.endpoint)  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ def test_an_answer_waits_until_the_log_is_confirmed() -> None:
     assert [one.code for one in broker.endpoint.take()] == [ResponseCode.SUCCESS]
 
 
-def test_a_repeat_too_waits_until_the_log_is_confirmed() -> None:
+def test_repeated_send_waits_until_the_log_is_confirmed() -> None:
     broker = Broker()
     frame = Stream().frame(1)
     broker.send(frame)
@@ -121,7 +121,7 @@ def test_a_repeat_too_waits_until_the_log_is_confirmed() -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_who_asks_for_more_or_less_than_the_flush_waits_for_that_and_so_does_its_repeat(durable: bool) -> None:
+def test_durable_option_overrides_the_flush_mode_for_a_send_and_its_repeat(durable: bool) -> None:
     broker = Broker()
     waiting = broker.store.waiting_synced if durable else broker.store.waiting_written
     frame = Stream().frame(1)
@@ -149,7 +149,7 @@ def test_who_asks_for_more_or_less_than_the_flush_waits_for_that_and_so_does_its
         (False, "", "written"),
     ],
 )
-def test_a_single_send_waits_as_its_header_says_or_as_rocketmqs_clients_say(durable: bool | None, properties: str, waits: str) -> None:
+def test_single_send_waits_as_its_header_or_rocketmqs_property_specifies(durable: bool | None, properties: str, waits: str) -> None:
     broker = Broker()
     broker.store.confirm_now = False
     store = broker.store
@@ -159,7 +159,7 @@ def test_a_single_send_waits_as_its_header_says_or_as_rocketmqs_clients_say(dura
     assert {name: len(rows) for name, rows in waiting.items()} == {name: int(name == waits) for name in waiting}
 
 
-def test_a_repeat_gets_its_first_answer_and_is_stored_once() -> None:
+def test_repeated_frame_gets_the_first_response_and_is_stored_once() -> None:
     broker, stream = Broker(), Stream()
     first = stream.frame(2)
     one, two = broker.send(first), broker.send(first)
@@ -168,7 +168,7 @@ def test_a_repeat_gets_its_first_answer_and_is_stored_once() -> None:
     assert broker.stored() == 2
 
 
-def test_the_sequence_is_checked_before_layout_topic_stop_and_disk() -> None:
+def test_sequence_is_checked_before_layout_topic_stop_and_disk() -> None:
     broker, stream = Broker(), Stream()
     version = {"layout_counter": 1, "layout_writer": 7}
     first = stream.frame(2, **version)
@@ -182,7 +182,7 @@ def test_the_sequence_is_checked_before_layout_topic_stop_and_disk() -> None:
     assert reply_of(broker.send(first)) == answer
 
 
-def test_a_stale_layout_is_told_once_the_newer_one_is_confirmed() -> None:
+def test_stale_layout_response_waits_until_the_newer_layout_is_confirmed() -> None:
     broker = Broker()
     broker.lay_out(2)
     broker.store.confirm_now = False
@@ -193,7 +193,7 @@ def test_a_stale_layout_is_told_once_the_newer_one_is_confirmed() -> None:
     assert broker.endpoint.take()[0].code == ResponseCode.LAYOUT_STALE
 
 
-def test_so_many_answers_may_wait_for_the_disk_and_a_repeat_is_still_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unconfirmed_responses_are_limited_and_repeats_are_still_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "UNCONFIRMED_MAX", 2)
     broker, stream = Broker(), Stream()
     first = stream.frame(1)
@@ -211,7 +211,7 @@ def test_so_many_answers_may_wait_for_the_disk_and_a_repeat_is_still_answered(mo
     assert broker.send(plain_frame()).code == ResponseCode.SUCCESS
 
 
-def test_a_new_frame_meets_layout_then_stop_then_disk() -> None:
+def test_new_frame_is_checked_for_layout_then_stop_then_disk() -> None:
     broker, stream = Broker(), Stream()
     broker.lay_out(2)
     broker.gate.closed_because = "the broker is shutting down"
@@ -228,7 +228,7 @@ def test_a_new_frame_meets_layout_then_stop_then_disk() -> None:
     assert broker.send(unkeyed).code == ResponseCode.SUCCESS
 
 
-def test_a_refused_frame_leaves_its_sequence_free() -> None:
+def test_rejected_frame_does_not_use_its_sequence() -> None:
     broker, stream = Broker(), Stream()
     broker.store.refuse = ServiceNotAvailableError("disk full")
     first = stream.frame(2)
@@ -239,13 +239,13 @@ def test_a_refused_frame_leaves_its_sequence_free() -> None:
 
 
 @pytest.mark.parametrize(("counter", "writer", "code"), [(1, 7, 30104), (2, 6, 30104), (2, 7, 0), (2, 8, 0), (3, 0, 0)])
-def test_a_keyed_send_over_an_older_layout_is_refused(counter: int, writer: int, code: int) -> None:
+def test_keyed_send_with_an_older_layout_is_rejected(counter: int, writer: int, code: int) -> None:
     broker = Broker()
     broker.lay_out(2)
     assert broker.send(plain_frame(layout_counter=counter, layout_writer=writer)).code == code
 
 
-def test_a_gap_names_the_sequence_that_is_expected() -> None:
+def test_sequence_gap_response_has_the_expected_sequence() -> None:
     broker, stream = Broker(), Stream()
     broker.send(stream.frame(2))
     stream.frame(1)
@@ -254,14 +254,14 @@ def test_a_gap_names_the_sequence_that_is_expected() -> None:
     assert broker.stored() == 2
 
 
-def test_a_retry_with_other_bytes_is_told_so() -> None:
+def test_repeat_with_other_bytes_is_rejected_as_non_deterministic() -> None:
     broker = Broker()
     broker.send(Stream().frame(2))
     assert broker.send(Stream().frame(2, b"y")).code == ResponseCode.NON_DETERMINISTIC_RETRY
 
 
-def test_a_frame_whose_property_is_not_what_the_header_says_never_reaches_the_log() -> None:
-    """Recovery knows the property alone: a difference would store twice, or cut a good log."""
+def test_frame_whose_property_differs_from_its_header_is_not_stored() -> None:
+    """Recovery reads only the property: a difference would store a frame twice, or cut an intact log."""
     broker, stream = Broker(), Stream()
     broker.send(stream.frame(2))
     good = stream.frame(2)
@@ -280,7 +280,7 @@ def test_a_frame_whose_property_is_not_what_the_header_says_never_reaches_the_lo
     assert broker.send(good).code == ResponseCode.SUCCESS
 
 
-def test_a_frame_whose_running_crc_is_wrong_never_reaches_the_log() -> None:
+def test_frame_with_a_wrong_running_crc_is_not_stored() -> None:
     broker, stream = Broker(), Stream()
     broker.send(stream.frame(1))
     stream.crc ^= 1
@@ -290,14 +290,14 @@ def test_a_frame_whose_running_crc_is_wrong_never_reaches_the_log() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"\0" * 200, b"\xff" * 91])
-def test_an_idempotent_frame_that_is_no_record_is_illegal(body: bytes) -> None:
+def test_idempotent_frame_with_an_invalid_record_is_rejected(body: bytes) -> None:
     broker = Broker()
     command = Stream().frame(1)
     command.body = body
     assert broker.send(command).code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_a_missing_topic_is_refused_with_the_next_step() -> None:
+def test_missing_topic_is_rejected_with_the_next_step() -> None:
     broker = Broker()
     answer = broker.send(plain_frame(topic="nowhere"))
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
@@ -305,7 +305,7 @@ def test_a_missing_topic_is_refused_with_the_next_step() -> None:
 
 
 @pytest.mark.parametrize(("queue_id", "code"), [(-1, 1), (0, 0), (3, 0), (4, 1)])
-def test_a_queue_that_this_broker_does_not_have_is_refused(queue_id: int, code: int) -> None:
+def test_unknown_queue_is_rejected(queue_id: int, code: int) -> None:
     broker = Broker()
     body = b"".join(records(1, queue_id=max(queue_id, 0)))
     answer = broker.send(request(RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, queue_id, 1), body))
@@ -320,7 +320,7 @@ def message(body: bytes = b"hello", **header: object) -> Command:
     return request(RequestCode.SEND_MESSAGE, SendMessageHeader(**{**known, **header}), body)  # type: ignore[arg-type]
 
 
-def test_a_single_message_is_stored_as_a_record_and_named_by_its_place() -> None:
+def test_single_message_is_stored_as_a_record_with_its_message_id() -> None:
     broker = Broker()
     broker.send(message())
     answer = from_plain(SendReply, broker.send(message(b"two", properties="TAGS\x01a\x02WAIT\x01true\x02k\x01v", flag=9)).fields)
@@ -332,7 +332,7 @@ def test_a_single_message_is_stored_as_a_record_and_named_by_its_place() -> None
     assert parse_offset_message_id(answer.msg_id) == ("127.0.0.1:10911", len(first))
 
 
-def test_a_negative_queue_is_the_brokers_choice() -> None:
+def test_broker_chooses_the_queue_for_a_negative_queue_id() -> None:
     broker = Broker()
     assert from_plain(SendReply, broker.send(message(queue_id=-1)).fields).queue_id == 3
 
@@ -356,7 +356,7 @@ def test_a_negative_queue_is_the_brokers_choice() -> None:
         (b"x", {"flag": 1 << 40}, ResponseCode.MESSAGE_ILLEGAL, "flag"),
     ],
 )
-def test_a_single_message_is_refused(body: bytes, header: dict[str, object], code: ResponseCode, words: str) -> None:
+def test_invalid_single_message_is_rejected(body: bytes, header: dict[str, object], code: ResponseCode, words: str) -> None:
     broker = Broker()
     answer = broker.send(message(body, **header))
     assert answer.code == code
@@ -364,12 +364,12 @@ def test_a_single_message_is_refused(body: bytes, header: dict[str, object], cod
     assert not broker.store.queues
 
 
-def test_the_largest_body_is_taken() -> None:
+def test_largest_body_is_accepted() -> None:
     assert Broker().send(message(b"x" * BODY_BYTES_MAX)).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(("asked", "made"), [(4, 4), (0, 1), (100, 8)])
-def test_a_first_send_creates_its_topic_only_where_that_is_allowed(asked: int, made: int) -> None:
+def test_first_send_creates_its_topic_with_limited_queues(asked: int, made: int) -> None:
     broker = Broker(auto_create=True)
     assert broker.send(message(topic="fresh", queue_id=0, default_topic_queue_nums=asked)).code == ResponseCode.SUCCESS
     layout = broker.topics.require_layout("fresh")

@@ -1,7 +1,6 @@
-"""CONSUMER_SEND_MSG_BACK for groups that the broker does not know: it begins a group, and is limited as every other beginning is.
+"""CONSUMER_SEND_MSG_BACK for unknown groups: it creates a group, and has the same limits as every other creation.
 
-The request asks for no membership, and each group's topic is created for it: one stored message was enough for topics without a limit.
-"""
+The request needs no membership, and each group's topic is created for it: one stored message was enough for unlimited topics."""
 
 import asyncio
 import shutil
@@ -25,24 +24,24 @@ LEVELS = (-1, 3)
 
 
 async def stored(client: Client) -> int:
-    """Stores one message; its place in the log."""
+    """Store one message and return its log position."""
     header, data, _ = frame(0, 1)
     return place(await client.done(RequestCode.SEND_RECORDS, header, data)).physical_offset
 
 
 async def send_back(client: Client, offset: int, groups: range, level: int) -> list[tuple[int, str]]:
-    """(code, remark) of a request for each group."""
+    """Return (code, remark) of a request for each group."""
     asked = [client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, f"g{number}", level)) for number in groups]
     return [(answer.code, answer.remark or "") for answer in await asyncio.gather(*asked)]
 
 
 def known(broker: Broker) -> tuple[int, int]:
-    """(groups, topics) of the broker."""
+    """Return (groups, topics) of the broker."""
     return len(broker.state.coordination.state.activity), broker.state.layouts.live_count
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_a_group_above_the_limit_is_refused_by_name_and_gets_no_topic(tmp_path: Path, level: int) -> None:
+async def test_group_above_the_limit_is_rejected_by_name_and_gets_no_topic(tmp_path: Path, level: int) -> None:
     async with running(settings(tmp_path, groups_max=3)) as broker, dialled(broker) as client:
         await client.create()
         offset = await stored(client)
@@ -57,7 +56,7 @@ async def test_a_group_above_the_limit_is_refused_by_name_and_gets_no_topic(tmp_
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_a_topic_that_is_refused_leaves_no_group_behind(tmp_path: Path, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rejected_topic_leaves_no_group(tmp_path: Path, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         offset = await stored(client)
@@ -71,7 +70,7 @@ async def test_a_topic_that_is_refused_leaves_no_group_behind(tmp_path: Path, le
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("of_free", [3, 1.5], ids=["below half the reserve", "below the reserve"])
-async def test_on_a_full_disk_nothing_is_created_and_nothing_is_written(tmp_path: Path, level: int, of_free: float) -> None:
+async def test_full_disk_creates_and_writes_nothing(tmp_path: Path, level: int, of_free: float) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         offset = await stored(client)
@@ -85,7 +84,7 @@ async def test_on_a_full_disk_nothing_is_created_and_nothing_is_written(tmp_path
         assert broker.status().log_bytes == log_bytes
 
 
-def test_below_half_the_reserve_no_topic_is_created_on_request_and_an_acknowledged_message_gets_its_own() -> None:
+def test_below_half_the_disk_reserve_only_an_acknowledged_message_gets_its_topic() -> None:
     def full(what: str) -> None:
         raise ServiceNotAvailableError(f"full: {what} is new")
 

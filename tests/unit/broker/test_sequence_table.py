@@ -1,4 +1,4 @@
-"""SequenceTable: a repetition gets the first response, nothing is stored twice or left out (wire.md, "Idempotent sends")."""
+"""SequenceTable: a repeat gets the first response, and nothing is stored twice or skipped (wire.md, "Idempotent sends")."""
 
 import zlib
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ def frame(first: int, count: int, *, epoch: int = 5, crc: int = 0xAA, first_know
 
 
 def known() -> SequenceTable:
-    """Epoch 5, frames [0, 10) and [10, 15) with CRC 0xAA."""
+    """Return a table with frames [0, 10) and [10, 15) of epoch 5 with CRC 0xAA."""
     table = SequenceTable()
     table.record_frame(SCOPE, frame(0, 10, crc=0x99), StoredFrame(30, 8_000, NOW_MS))
     table.record_frame(SCOPE, frame(10, 5), PLACE)
@@ -62,7 +62,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_is_refused(name: str) -> None:
+def test_out_of_sequence_frame_is_rejected(name: str) -> None:
     make, asked, code, expected_next = REFUSED[name]
     verdict = make().check_frame(SCOPE, asked, now_ms=NOW_MS)
     assert (verdict.code, verdict.stored, verdict.next) == (code, None, expected_next)
@@ -70,18 +70,18 @@ def test_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_is_taken(name: str) -> None:
+def test_next_frame_is_accepted(name: str) -> None:
     make, asked = TAKEN[name]
     assert make().check_frame(SCOPE, asked, now_ms=NOW_MS) is ACCEPT
 
 
-def test_the_last_frame_again_gets_its_first_answer() -> None:
+def test_repeated_last_frame_gets_the_first_response() -> None:
     table = known()
     for _ in range(3):
         assert table.check_frame(SCOPE, frame(10, 5), now_ms=NOW_MS) == SequenceVerdict(ResponseCode.SUCCESS, PLACE)
 
 
-def test_asking_changes_nothing() -> None:
+def test_check_changes_nothing() -> None:
     table = known()
     before = table.snapshot()
     for _, asked, *_rest in [*REFUSED.values(), *TAKEN.values()]:
@@ -94,13 +94,13 @@ def test_asking_changes_nothing() -> None:
     [SCOPE._replace(producer_id="f" * 32), SCOPE._replace(partition=1), SCOPE._replace(topic="other"), SCOPE._replace(queue_id=4)],
     ids=["producer", "partition", "topic", "queue"],
 )
-def test_each_part_of_the_scope_counts(other: Scope) -> None:
+def test_each_part_of_the_scope_is_distinguished(other: Scope) -> None:
     table = known()
     assert table.check_frame(other, frame(0, 1), now_ms=NOW_MS) is ACCEPT
     assert table.check_frame(other, frame(15, 1), now_ms=NOW_MS).code == ResponseCode.OUT_OF_SEQUENCE
 
 
-def test_a_topic_that_is_dropped_takes_what_was_sent_to_it_along() -> None:
+def test_dropped_topic_removes_its_sequences() -> None:
     table = known()
     table.record_frame(SCOPE._replace(topic="other"), frame(0, 1), PLACE)
     table.drop_topic(SCOPE.topic)
@@ -108,14 +108,14 @@ def test_a_topic_that_is_dropped_takes_what_was_sent_to_it_along() -> None:
     assert table.check_frame(SCOPE._replace(topic="other"), frame(0, 1), now_ms=NOW_MS) == SequenceVerdict(ResponseCode.SUCCESS, PLACE)
 
 
-def test_a_new_epoch_forgets_the_old_one() -> None:
+def test_new_epoch_replaces_the_old_one() -> None:
     table = known()
     table.record_frame(SCOPE, frame(0, 2, epoch=6, crc=0x11), StoredFrame(45, 9_500, NOW_MS))
     assert table.check_frame(SCOPE, frame(15, 1, epoch=5), now_ms=NOW_MS).code == ResponseCode.STALE_EPOCH
     assert table.check_frame(SCOPE, frame(2, 1, epoch=6), now_ms=NOW_MS) is ACCEPT
 
 
-def test_the_crc_to_go_on_from_is_that_of_the_last_frame_of_the_epoch() -> None:
+def test_crc_continues_from_the_last_frame_of_the_epoch() -> None:
     table = known()
     assert table.crc_before(SCOPE, frame(15, 1), now_ms=NOW_MS) == 0xAA
     assert table.crc_before(SCOPE, frame(0, 1, epoch=6), now_ms=NOW_MS) == 0
@@ -125,9 +125,7 @@ def test_the_crc_to_go_on_from_is_that_of_the_last_frame_of_the_epoch() -> None:
 
 @pytest.mark.parametrize("given_id", [False, True])
 @pytest.mark.parametrize(("over_ms", "remembered"), [(-1, True), (0, True), (1, False)])
-def test_an_idle_scope_is_forgotten_at_its_time_and_whether_it_was_swept_does_not_matter(
-    over_ms: int, remembered: bool, given_id: bool
-) -> None:
+def test_idle_scope_is_forgotten_at_its_time_with_or_without_a_sweep(over_ms: int, remembered: bool, given_id: bool) -> None:
     now_ms = NOW_MS + over_ms + (IDLE_GIVEN_MS if given_id else IDLE_MS)
     last = replace(frame(10, 5), given=given_id)
     swept, unswept = SequenceTable(), SequenceTable()
@@ -138,7 +136,7 @@ def test_an_idle_scope_is_forgotten_at_its_time_and_whether_it_was_swept_does_no
         assert (table.check_frame(SCOPE, last, now_ms=now_ms).stored == PLACE) is remembered
 
 
-def test_beyond_its_count_the_longest_silent_scope_goes() -> None:
+def test_least_recently_used_scope_is_evicted_above_the_limit() -> None:
     table = SequenceTable(scope_count_max=2)
     a, b, c = (SCOPE._replace(queue_id=n) for n in range(3))
     table.record_frame(a, frame(0, 1), PLACE)
@@ -155,7 +153,7 @@ def test_beyond_its_count_the_longest_silent_scope_goes() -> None:
 
 @dataclass
 class Model:
-    """Remembers every frame of every epoch: the law in its simplest form."""
+    """Stores every frame of every epoch: the law in its simplest form."""
 
     stored: dict[Scope, list[tuple[FrameSequence, StoredFrame]]] = field(default_factory=dict)
 
@@ -195,7 +193,7 @@ ASKED = st.lists(st.tuples(st.integers(0, 1), FRAMES), max_size=40)
 
 
 @given(ASKED, st.integers(0, 40))
-def test_answers_as_the_model_and_is_rebuilt_equal_from_snapshot_and_log(asked: list[tuple[int, FrameSequence]], snapshot_at: int) -> None:
+def test_table_equals_the_model_and_is_rebuilt_from_snapshot_and_log(asked: list[tuple[int, FrameSequence]], snapshot_at: int) -> None:
     live, model, rebuilt = SequenceTable(), Model(), SequenceTable()
     log: list[tuple[Scope, FrameSequence, StoredFrame]] = []
     snapshot: list[object] = []
@@ -218,8 +216,8 @@ def test_answers_as_the_model_and_is_rebuilt_equal_from_snapshot_and_log(asked: 
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans()), min_size=1, max_size=30))
-def test_a_producer_that_repeats_every_unanswered_frame_stores_each_sequence_once(plan: list[tuple[int, bool, bool]]) -> None:
-    """Each frame: its number of messages, whether its request is lost, whether its first response is lost. Then it is sent again."""
+def test_producer_that_repeats_unacknowledged_frames_stores_each_sequence_once(plan: list[tuple[int, bool, bool]]) -> None:
+    """Each frame has its number of messages, whether its request is lost, and whether its first response is lost. Then it is sent again."""
     table = SequenceTable()
     stored: list[int] = []
     sequence, crc = 0, 0

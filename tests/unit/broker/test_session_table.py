@@ -22,7 +22,7 @@ def bound(table: SessionTable, session: str, connection: int, number: int, *, cl
     return result.session
 
 
-def test_the_highest_connection_number_binds_and_names_the_older_connection(table: SessionTable) -> None:
+def test_highest_connection_number_is_bound_and_the_older_connection_returned(table: SessionTable) -> None:
     bound(table, "s", 10, 1)
     result = bind(table, "s", 11, 2)
     assert isinstance(result, BoundSession)
@@ -32,27 +32,27 @@ def test_the_highest_connection_number_binds_and_names_the_older_connection(tabl
 
 
 @pytest.mark.parametrize(("number", "expected"), [(1, SessionRefusal.OLD), (2, SessionRefusal.OLD), (3, None)])
-def test_only_a_higher_number_takes_over_from_another_connection(table: SessionTable, number: int, expected: SessionRefusal | None) -> None:
+def test_only_a_higher_number_replaces_another_connection(table: SessionTable, number: int, expected: SessionRefusal | None) -> None:
     bound(table, "s", 10, 2)
     result = bind(table, "s", 11, number)
     assert result is expected if expected else isinstance(result, BoundSession)
 
 
-def test_a_lower_number_stays_refused_after_the_connection_closed(table: SessionTable) -> None:
+def test_lower_number_is_rejected_even_after_the_connection_closed(table: SessionTable) -> None:
     bound(table, "s", 10, 2)
     table.unbind(10, 5)
     assert bind(table, "s", 11, 2) is SessionRefusal.OLD
     assert isinstance(bind(table, "s", 12, 3), BoundSession)
 
 
-def test_the_close_of_an_older_connection_means_nothing(table: SessionTable) -> None:
+def test_close_of_an_older_connection_is_ignored(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1)
     bound(table, "s", 11, 2)
     assert table.unbind(10, 100) is None
     assert session.connection == 11
 
 
-def test_a_repeated_heartbeat_binds_again_and_closes_nothing(table: SessionTable) -> None:
+def test_repeated_heartbeat_binds_again_and_closes_nothing(table: SessionTable) -> None:
     bound(table, "s", 10, 1)
     result = bind(table, "s", 10, 1, now=7)
     assert isinstance(result, BoundSession)
@@ -60,13 +60,13 @@ def test_a_repeated_heartbeat_binds_again_and_closes_nothing(table: SessionTable
     assert result.session.received_ms == 7
 
 
-def test_one_connection_serves_one_session_and_a_session_one_client_id(table: SessionTable) -> None:
+def test_connection_has_one_session_and_a_session_one_client_id(table: SessionTable) -> None:
     bound(table, "s", 10, 1)
     assert bind(table, "other", 10, 5, client="c2") is SessionRefusal.FOREIGN
     assert bind(table, "s", 11, 5, client="c2") is SessionRefusal.FOREIGN
 
 
-def test_a_second_session_of_a_client_id_is_refused_while_the_first_is_connected_and_bound_in_its_grace(table: SessionTable) -> None:
+def test_second_session_of_a_client_id_binds_only_in_the_grace_of_the_first(table: SessionTable) -> None:
     first = bound(table, "s1", 10, 1)
     assert bind(table, "s2", 11, 1) is SessionRefusal.DUPLICATE
     table.unbind(10, 50)
@@ -80,33 +80,33 @@ def test_a_second_session_of_a_client_id_is_refused_while_the_first_is_connected
 
 
 @pytest.mark.parametrize(("after", "over"), [(GRACE - 1, False), (GRACE, True), (GRACE + 1, True)])
-def test_a_closed_session_is_over_when_the_grace_is(table: SessionTable, after: int, over: bool) -> None:
+def test_closed_session_expires_after_the_grace(table: SessionTable, after: int, over: bool) -> None:
     bound(table, "s", 10, 1, now=100)
     table.unbind(10, 500)
     assert bool(table.expired_sessions(500 + after)) is over
 
 
 @pytest.mark.parametrize(("after", "over"), [(TIMEOUT - 1, False), (TIMEOUT, True), (TIMEOUT + 1, True)])
-def test_a_silent_session_is_over_after_the_session_timeout(table: SessionTable, after: int, over: bool) -> None:
+def test_silent_session_expires_after_the_session_timeout(table: SessionTable, after: int, over: bool) -> None:
     bound(table, "s", 10, 1, now=100)
     table.touch(10, 400)
     assert bool(table.expired_sessions(400 + after)) is over
 
 
-def test_silence_ends_a_session_even_when_it_closed_at_last(table: SessionTable) -> None:
+def test_silence_expires_a_session_even_if_it_closed_at_last(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1, now=0)
     table.unbind(10, TIMEOUT - 10)
     assert table.due_ms(session) == TIMEOUT
 
 
-def test_only_its_own_connection_is_heard(table: SessionTable) -> None:
+def test_only_the_bound_connection_keeps_a_session_alive(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1, now=0)
     bound(table, "s", 11, 2, now=5)
     assert table.touch(10, 900) is None
     assert session.received_ms == 5
 
 
-def test_a_recorded_session_has_the_grace_and_any_number_binds_it(table: SessionTable) -> None:
+def test_recorded_session_has_the_grace_and_any_number_binds_it(table: SessionTable) -> None:
     table.restore_session("s", "c1", 1_000)
     session = table.get("s")
     assert session is not None
@@ -114,7 +114,7 @@ def test_a_recorded_session_has_the_grace_and_any_number_binds_it(table: Session
     assert isinstance(bind(table, "s", 1, 0), BoundSession)
 
 
-def test_a_pause_of_the_broker_is_not_silence_of_the_clients(table: SessionTable) -> None:
+def test_pause_of_the_broker_does_not_count_as_silence(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1, now=0)
     table.exclude_pause(60_000, 61_000)
     assert table.due_ms(session) == 60_000 + TIMEOUT
@@ -123,7 +123,7 @@ def test_a_pause_of_the_broker_is_not_silence_of_the_clients(table: SessionTable
     assert table.next_due_ms() == 61_000 + TIMEOUT
 
 
-def test_after_a_start_nobody_is_over_before_the_longest_grace_that_was_told(table: SessionTable) -> None:
+def test_no_session_expires_after_a_start_before_the_longest_announced_grace(table: SessionTable) -> None:
     table.restore_session("s", "c1", 0)
     table.restart_timeouts(1_000, 1_000 + 5 * GRACE)
     silent = bound(table, "s", 10, 1, now=1_001)
@@ -135,7 +135,7 @@ def test_after_a_start_nobody_is_over_before_the_longest_grace_that_was_told(tab
     assert table.due_ms(silent) == 2_600 + GRACE
 
 
-def test_a_removed_session_has_no_client(table: SessionTable) -> None:
+def test_removed_session_frees_its_client_id(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1)
     table.remove(session)
     assert len(table) == 0

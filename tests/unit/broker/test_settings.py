@@ -36,7 +36,7 @@ SETTINGS = st.builds(GroupSettings, st.sampled_from(["a", "b"]), st.sampled_from
 
 
 @given(st.lists(SETTINGS, max_size=8))
-def test_the_last_settings_of_each_group_hold_and_log_and_snapshot_give_them_back(all_set: list[GroupSettings]) -> None:
+def test_last_settings_of_each_group_hold_and_are_restored_from_log_and_snapshot(all_set: list[GroupSettings]) -> None:
     journal = Journal()
     table = SettingsTable(journal)
     for settings in all_set:
@@ -54,7 +54,7 @@ def test_the_last_settings_of_each_group_hold_and_log_and_snapshot_give_them_bac
             assert each.uses_classic_policy(group) == (group in last and last[group].subscription_policy is SubscriptionPolicy.CLASSIC)
 
 
-def test_a_change_of_another_table_is_refused() -> None:
+def test_change_of_another_table_is_rejected() -> None:
     with pytest.raises(StoreError, match="unknown to the settings"):
         SettingsTable(Journal()).apply(("lock.freed", "g", "t", 0))
 
@@ -69,12 +69,12 @@ def test_settings_need_no_member_and_survive_a_restart() -> None:
     assert (status.settings, status.contract) == (CLASSIC, None)
 
 
-def test_a_group_needs_a_name() -> None:
+def test_settings_require_a_group_name() -> None:
     with pytest.raises(LocalProtocolError, match="group is blank"):
         Bench().c.admin.set_settings(GroupSettings(""))
 
 
-def test_a_group_that_may_not_consume_is_refused_every_pull_and_keeps_its_locks() -> None:
+def test_group_with_consumption_disabled_cannot_pull_and_keeps_its_locks() -> None:
     bench = Bench()
     a = joined(bench, "a", ordered())
     a.lock(0)
@@ -86,14 +86,14 @@ def test_a_group_that_may_not_consume_is_refused_every_pull_and_keeps_its_locks(
     assert a.pull(0) is True
 
 
-def test_strictly_the_second_subscription_is_refused() -> None:
+def test_strict_policy_rejects_a_second_subscription() -> None:
     bench = Bench()
     joined(bench, "a", tagged("tagA"))
     with pytest.raises(SubscriptionConflictError, match="'tagA' here, 'tagB' asked for"):
         joined(bench, "b", tagged("tagB"))
 
 
-def test_classically_the_last_to_come_decides_for_all_and_heartbeats_do_not_turn_it_back() -> None:
+def test_classic_policy_last_joiner_decides_and_heartbeats_do_not_revert_it() -> None:
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
     a = joined(bench, "a", tagged("tagA"))
@@ -112,21 +112,21 @@ def test_classically_the_last_to_come_decides_for_all_and_heartbeats_do_not_turn
     assert status.overruled_count == 2
 
 
-def test_classically_each_member_is_shown_with_what_it_says_itself() -> None:
-    """ordering.md 11.4: whoever reproduces the inconsistent subscription sees who wanted what, and what holds."""
+def test_classic_policy_status_has_the_subscription_of_each_member() -> None:
+    """ordering.md 11.4: the status of an inconsistent subscription has what each member requested, and what is in force."""
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
     a = joined(bench, "a", tagged("tagA"))
     b = joined(bench, "b", tagged("tagB"))
-    assert said(bench) == {"a": "tagA", "b": None}, "None: what the group's contract says"
+    assert member_expressions(bench) == {"a": "tagA", "b": None}, "None: what the group's contract says"
     a.groups = (with_version(tagged("tagC || tagA"), 7),)
     a.beat()
-    assert (subscribed(bench), said(bench)) == ("tagA || tagC", {"a": None, "b": "tagB"})
+    assert (subscribed(bench), member_expressions(bench)) == ("tagA || tagC", {"a": None, "b": "tagB"})
     b.leave()
-    assert said(bench) == {"a": None}
+    assert member_expressions(bench) == {"a": None}
 
 
-def said(bench: Bench) -> dict[str, str | None]:
+def member_expressions(bench: Bench) -> dict[str, str | None]:
     status = bench.c.status.read(GROUP, bench.now_ms, str)
     assert status is not None
     return {each.client_id: each.subscriptions[0].expression if each.subscriptions else None for each in status.members}
@@ -137,7 +137,7 @@ def with_version(group: ConsumerGroup, sub_version: int) -> ConsumerGroup:
 
 
 @pytest.mark.parametrize(("version", "decides"), [(4, "tagB"), (5, "tagB"), (6, "tagA")])
-def test_classically_a_member_decides_again_with_a_version_above_all_others(version: int, decides: str) -> None:
+def test_classic_policy_member_decides_again_with_the_highest_version(version: int, decides: str) -> None:
     """RocketMQ: messageQueueChanged raises subVersion, and the next heartbeat overwrites the broker's subscription."""
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
@@ -152,7 +152,7 @@ def test_classically_a_member_decides_again_with_a_version_above_all_others(vers
     assert subscribed(bench) == decides, "an old version turns nothing back"
 
 
-def test_strictly_a_higher_version_overrules_nothing() -> None:
+def test_strict_policy_ignores_a_higher_version() -> None:
     bench = Bench()
     a = joined(bench, "a", tagged("tagA"))
     reply = a.beat()
@@ -165,7 +165,7 @@ def test_strictly_a_higher_version_overrules_nothing() -> None:
     assert subscribed(bench) == "tagA"
 
 
-def test_classically_locks_outlive_another_ones_subscription() -> None:
+def test_classic_policy_keeps_locks_over_another_members_subscription() -> None:
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
     a = joined(bench, "a", tagged("tagA"))
@@ -174,7 +174,7 @@ def test_classically_locks_outlive_another_ones_subscription() -> None:
     assert a.pull(0) is True
 
 
-def test_classically_what_else_is_in_the_contract_must_still_be_the_same() -> None:
+def test_classic_policy_requires_equal_contracts_except_subscriptions() -> None:
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
     joined(bench, "a", tagged("tagA"))
@@ -182,7 +182,7 @@ def test_classically_what_else_is_in_the_contract_must_still_be_the_same() -> No
         joined(bench, "b", tagged("tagB", ordered=False))
 
 
-def test_one_that_says_the_same_overrules_nobody() -> None:
+def test_equal_subscription_overrides_no_member() -> None:
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
     same = (Subscription(TOPIC, "*"),)

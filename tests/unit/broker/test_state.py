@@ -1,4 +1,4 @@
-"""A broker's state is a function of its log: live, from the whole log, and from any snapshot followed by the rest of the log."""
+"""A broker's state is a function of its log: live, replayed from the whole log, or from any snapshot and the rest of the log."""
 
 import asyncio
 from random import Random
@@ -41,7 +41,7 @@ class Life:
         self.lay_out(2)
 
     def lay_out(self, queues: int) -> None:
-        """Creates, widens or (0) deletes the topic."""
+        """Create, widen or (0) delete the topic."""
         self.counter += 1
         entries = (LayoutEntry(BROKER, queues, queues, self.counter),) if queues else ()
         self.state.topics.adopt([TopicLayout(TOPIC, LayoutVersion(self.counter, 7), entries)])
@@ -97,7 +97,7 @@ async def started(files: SimFiles) -> Life:
 
 
 async def killed(life: Life, files: SimFiles) -> dict[str, Any]:
-    """The tables and queues at the time the process died."""
+    """Kill the broker; return its tables and queues at that time."""
     await life.store.sync()
     seen = tables(life)
     abandon(life.store)
@@ -110,8 +110,8 @@ def tables(life: Life) -> dict[str, Any]:
     return {**life.state.take_snapshot(), "bounds": [life.store.bounds(TOPIC, queue_id) for queue_id in range(3)]}
 
 
-async def test_what_is_sent_again_to_a_topic_created_again_is_no_repeat() -> None:
-    """For the producer that was given this id, which stays the same, the response named an offset that can't be read."""
+async def test_frame_repeated_into_a_recreated_topic_is_not_a_repeat() -> None:
+    """For a producer with the same id, the response named an offset that can't be read."""
     files = SimFiles()
     life = await started(files)
     life.begin()
@@ -129,7 +129,7 @@ async def test_what_is_sent_again_to_a_topic_created_again_is_no_repeat() -> Non
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_the_whole_log_and_a_snapshot_with_its_tail_give_the_same_state_as_life_had(seed: int) -> None:
+async def test_log_and_snapshot_with_tail_replay_to_the_live_state(seed: int) -> None:
     random, files = Random(seed), SimFiles(seed)
     life = await started(files)
     life.begin()
@@ -149,7 +149,7 @@ async def test_the_whole_log_and_a_snapshot_with_its_tail_give_the_same_state_as
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-async def test_a_frame_whose_bytes_changed_is_no_good_end_of_the_log_also_as_the_first_behind_a_snapshot(snapshot: bool) -> None:
+async def test_frame_with_changed_bytes_ends_the_log_even_as_the_first_after_a_snapshot(snapshot: bool) -> None:
     """The body's CRC covers no properties, the frame's does: from the end of the frame before it, which the snapshot holds."""
     files = SimFiles()
     life = await started(files)
@@ -171,8 +171,8 @@ async def test_a_frame_whose_bytes_changed_is_no_good_end_of_the_log_also_as_the
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_topic_made_again_while_a_snapshot_is_written_is_empty_after_a_start_too(turns: int) -> None:
-    """A snapshot of later tables would know the new topic at a position in front of the deletion, which a start then passes over."""
+async def test_topic_recreated_during_a_snapshot_is_empty_after_a_start(turns: int) -> None:
+    """A snapshot of later tables would have the new topic at a position before the deletion, which a start then skips."""
     files = SimFiles()
     life = await started(files)
     life.begin()
@@ -192,10 +192,8 @@ async def test_a_topic_made_again_while_a_snapshot_is_written_is_empty_after_a_s
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_topic_that_is_deleted_during_a_snapshot_costs_the_next_start_no_second_reading(
-    again: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its entries are not written again, although the snapshot claims that they are in the files."""
+async def test_topic_deleted_during_a_snapshot_needs_no_second_scan_at_the_next_start(again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entries are not written again, although the snapshot records them as written."""
     scans: list[int] = []
 
     class Scan(recovery.LogScan):

@@ -1,4 +1,4 @@
-"""The store host in a broker's records, and so in their ids: its address if that fits, else a substitute for its store."""
+"""The store host in records and message ids: the broker's address if it fits, otherwise a substitute for its store."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ async def stored_by(path: Path, advertised: str, queue_id: int = 0) -> tuple[Sen
         return found, message.offset_message_id
 
 
-async def test_brokers_with_dns_names_give_messages_at_the_same_log_offset_different_ids(tmp_path: Path) -> None:
+async def test_brokers_with_dns_names_give_different_message_ids_at_equal_offsets(tmp_path: Path) -> None:
     (first, first_id), (second, second_id) = [await stored_by(tmp_path / name, "localhost:0") for name in ("a", "b")]
     assert first.physical_offset == second.physical_offset
     assert first_id != second_id
@@ -34,7 +34,7 @@ async def test_brokers_with_dns_names_give_messages_at_the_same_log_offset_diffe
     assert is_derived_store_host(second.store_host)
 
 
-async def test_the_store_host_survives_a_restart_under_another_name(tmp_path: Path) -> None:
+async def test_store_host_survives_a_restart_under_another_name(tmp_path: Path) -> None:
     first, _ = await stored_by(tmp_path, "localhost:0")
     again, _ = await stored_by(tmp_path, "LOCALHOST:0", 1)
     assert again.store_host == first.store_host

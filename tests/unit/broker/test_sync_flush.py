@@ -1,4 +1,4 @@
-"""Sync flush from outside: no response and no message is visible before it is on the disk (store.md: State is log)."""
+"""Sync flush seen by clients: no response and no message is visible before it is on the disk (store.md: State is log)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ def wider(counter: int, queues: int) -> tuple[RequestCode, object, bytes]:
 
 
 @contextmanager
-def slow_disk(broker: Broker) -> Iterator[asyncio.Event]:
-    """The syncs of the log take until the event is set."""
+def hold_syncs(broker: Broker) -> Iterator[asyncio.Event]:
+    """Hold the syncs of the log until the event is set."""
     threads = broker._host.threads
     assert isinstance(threads, LoopThreads)
     threads.held = asyncio.Event()
@@ -50,17 +50,17 @@ def slow_disk(broker: Broker) -> Iterator[asyncio.Event]:
         threads.held.set()
 
 
-async def handled(client: Native) -> None:
-    """Everything sent earlier on this connection has been handled: the proof of life is answered at once."""
+async def check_handled(client: Native) -> None:
+    """Wait until everything sent earlier on this connection has been handled: an empty SYNC is answered at once."""
     await client.done(RequestCode.SYNC, body=encode_body(SyncBody(())))
 
 
-async def nothing_before_the_disk(broker: Broker, client: Native, *asked: tuple[RequestCode, object, bytes]) -> list[int]:
+async def responses_after_the_disk(broker: Broker, client: Native, *asked: tuple[RequestCode, object, bytes]) -> list[int]:
     """Return the codes of the responses, none of which arrived before the disk had everything."""
-    with slow_disk(broker):
+    with hold_syncs(broker):
         answers = [client.ask(*one) for one in asked]
-        await handled(client)
-        await handled(client)
+        await check_handled(client)
+        await check_handled(client)
         assert [answer.done() for answer in answers] == [False] * len(asked)
     return [(await answer).code for answer in answers]
 
@@ -70,7 +70,7 @@ def machine() -> Machine:
     return Machine(flush="sync")
 
 
-async def test_sends_and_their_repeats_and_refusals_that_tell_of_state_wait(machine: Machine) -> None:
+async def test_sends_repeats_and_rejections_that_reveal_state_wait_for_the_disk(machine: Machine) -> None:
     async with machine.serving() as broker, native(broker.address) as client:
         await client.create(TOPIC, 2)
         member = Member(client, TOPIC)
@@ -82,7 +82,7 @@ async def test_sends_and_their_repeats_and_refusals_that_tell_of_state_wait(mach
         gap = Stream(TOPIC)
         gap.next = 9
         classic = RequestCode.SEND_MESSAGE, SendMessageHeader("senders", TOPIC, 1), b"classic"
-        codes = await nothing_before_the_disk(
+        codes = await responses_after_the_disk(
             broker, client, last, last, old, (RequestCode.SEND_RECORDS, *gap.frame(b"z")), plain(), classic, wider(2, 3), keyed(1)
         )
         assert codes == [
@@ -97,7 +97,7 @@ async def test_sends_and_their_repeats_and_refusals_that_tell_of_state_wait(mach
         ]
 
 
-async def test_locks_and_commits_wait_and_so_do_those_that_change_nothing(machine: Machine) -> None:
+async def test_locks_and_commits_wait_for_the_disk_even_without_a_change(machine: Machine) -> None:
     async with machine.serving() as broker, native(broker.address) as client:
         await client.create(TOPIC, 2)
         member = Member(client, TOPIC)
@@ -108,15 +108,15 @@ async def test_locks_and_commits_wait_and_so_do_those_that_change_nothing(machin
         commit = SyncItem("billing", TOPIC, 0, epoch=grant.epoch, offset=1)
         stale = SyncItem("billing", TOPIC, 0, epoch=1, offset=1)
         sync = RequestCode.SYNC, None, encode_body(SyncBody((commit, stale)))
-        assert await nothing_before_the_disk(broker, client, sync, sync, renew) == [ResponseCode.SUCCESS] * 3
+        assert await responses_after_the_disk(broker, client, sync, sync, renew) == [ResponseCode.SUCCESS] * 3
 
 
-async def test_locks_and_commits_without_a_session_wait_too(machine: Machine) -> None:
+async def test_classic_locks_and_commits_wait_for_the_disk(machine: Machine) -> None:
     async with machine.serving() as broker, native(broker.address) as client:
         await client.create(TOPIC, 2)
         await client.done(*plain())
         batch = encode_body(LockBatchBody("c@1#0", "classics", (QueueRef(TOPIC, "broker-a", 0),)))
-        with slow_disk(broker):
+        with hold_syncs(broker):
             answers = [
                 client.ask(RequestCode.LOCK_BATCH_MQ, body=batch),
                 client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("classics", TOPIC, 1, 0)),
@@ -127,7 +127,7 @@ async def test_locks_and_commits_without_a_session_wait_too(machine: Machine) ->
         assert [(await answer).code for answer in answers] == [ResponseCode.SUCCESS] * 3
 
 
-async def test_readers_see_nothing_that_the_disk_has_not(machine: Machine) -> None:
+async def test_readers_see_no_record_before_it_is_on_the_disk(machine: Machine) -> None:
     async with machine.serving() as broker, native(broker.address) as client, native(broker.address) as reader:
         await client.create(TOPIC)
         held = reader.ask(
@@ -135,7 +135,7 @@ async def test_readers_see_nothing_that_the_disk_has_not(machine: Machine) -> No
             PullHeader("g", TOPIC, 0, 0, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=15_000, max_msg_bytes=1_000),
         )
         await reader.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
-        with slow_disk(broker):
+        with hold_syncs(broker):
             end = broker._store._log.end  # type: ignore[union-attr]
             sent = client.ask(*plain())
             for _ in range(3):

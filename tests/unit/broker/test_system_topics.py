@@ -1,4 +1,4 @@
-"""Topics of the brokers' own: clients neither create, delete, send to nor read them, and no layout makes them exist."""
+"""System topics: clients can't create, delete, send to or read them, and no layout makes them exist."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from lockstep.protocol.names import NOT_SENDABLE, SYSTEM_PREFIXES, SYSTEM_TOPICS
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 OWN = (*sorted(NOT_SENDABLE), "rmq_sys_wheel_timer", *(f"{prefix}anything" for prefix in SYSTEM_PREFIXES))
-"""Written by brokers alone."""
+"""Written by brokers only."""
 RESERVED = tuple(sorted(SYSTEM_TOPICS - NOT_SENDABLE))
 """RocketMQ's other system topics: sends to them need an existing topic, and the broker never creates it."""
 
@@ -42,7 +42,7 @@ def test_a_system_topic_cannot_be_created_or_deleted(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", OWN)
-def test_the_brokers_own_topic_has_no_layout_that_another_broker_or_a_nameserver_could_bring(topic: str) -> None:
+def test_layout_of_the_brokers_own_topic_is_never_adopted(topic: str) -> None:
     """Its deletion would take the delayed messages with it."""
     topics = table()
     for each in (layout(topic), layout(topic).deletion):
@@ -54,7 +54,7 @@ def test_the_brokers_own_topic_has_no_layout_that_another_broker_or_a_nameserver
 
 @pytest.mark.parametrize("topic", OWN)
 @pytest.mark.parametrize("there", [False, True], ids=["missing", "stored by an earlier version"])
-def test_clients_neither_send_to_it_nor_read_it(topic: str, there: bool) -> None:
+def test_clients_can_neither_send_to_nor_read_a_broker_topic(topic: str, there: bool) -> None:
     topics = table()
     if there:
         topics.apply((KIND, to_plain(layout(topic))))
@@ -67,7 +67,7 @@ def test_clients_neither_send_to_it_nor_read_it(topic: str, there: bool) -> None
 
 
 @pytest.mark.parametrize("topic", RESERVED)
-def test_the_other_system_topics_do_not_exist_but_may_have_a_layout(topic: str) -> None:
+def test_other_system_topics_do_not_exist_but_may_have_a_layout(topic: str) -> None:
     assert is_sendable_topic(topic)
     with pytest.raises(TopicNotExistError):
         table().check_writable(topic, 0)

@@ -1,7 +1,6 @@
-"""A topic that was deleted and created again: no message of before is served in it, and no message that was sent since is lost.
+"""A deleted and recreated topic: no earlier message is served in it, and no later message is lost.
 
-The oldest queue of a layout (`began`) stays the same from a topic's creation to its deletion, and is younger in each later creation.
-"""
+The oldest queue of a layout (`began`) stays the same from a topic's creation to its deletion, and is younger in each later creation."""
 
 from itertools import product
 
@@ -17,11 +16,11 @@ from lockstep.protocol.queue import BEGAN_FIRST_DELETIONS_MAX, WRITER_MAX, Layou
 from support.layout_cluster import TOPIC, Broker, Cluster
 
 COUNTS = range(4)
-"""Changes that one broker makes by itself."""
+"""Changes that one broker makes alone."""
 
 
 def grow(cluster: Cluster, broker: Broker, body: str) -> None:
-    """One queue more, with a message in it."""
+    """Add one queue with a message in it."""
     layout = broker.topics.require_layout(TOPIC)
     count = layout.id_count(broker.name) + 1
     broker.topics.create(alter_layout(layout, [broker.name], write_count=count, read_count=count, writer=cluster.writers()))
@@ -33,7 +32,7 @@ def bodies(broker: Broker) -> list[str]:
 
 
 class Story:
-    """Broker b is cut off; a deletes the topic and creates it again."""
+    """Broker b is disconnected; a deletes the topic and creates it again."""
 
     def __init__(self, before_at_a: int, before_at_b: int) -> None:
         self.cluster = Cluster(2, [7, 3])
@@ -85,7 +84,7 @@ MEETINGS = (
 
 @pytest.mark.parametrize("how", MEETINGS)
 @pytest.mark.parametrize("both", [True, False])
-def test_messages_of_a_deleted_topic_are_never_in_the_next_one_whatever_the_counters_were(how: str, both: bool) -> None:
+def test_messages_of_a_deleted_topic_are_never_in_the_recreated_one(how: str, both: bool) -> None:
     for before_at_a, before_at_b, more in product(COUNTS, range(8), COUNTS):
         story = Story(before_at_a, before_at_b)
         story.create_again(both, more)
@@ -103,7 +102,7 @@ def test_messages_of_a_deleted_topic_are_never_in_the_next_one_whatever_the_coun
 
 
 @pytest.mark.parametrize("creator", ["a", "b"])
-def test_a_broker_that_comes_back_before_the_topic_is_created_again_finds_it_deleted(creator: str) -> None:
+def test_broker_that_returns_before_the_topic_is_recreated_adopts_the_deletion(creator: str) -> None:
     for before_at_a, before_at_b in product(COUNTS, range(8)):
         story = Story(before_at_a, before_at_b)
         story.cluster.settle()
@@ -116,8 +115,8 @@ def test_a_broker_that_comes_back_before_the_topic_is_created_again_finds_it_del
 
 
 @pytest.mark.parametrize("how", MEETINGS)
-def test_messages_that_both_brokers_took_since_the_topic_was_created_again_stay(how: str) -> None:
-    """Both know the deletion; then each changes the layout by itself."""
+def test_messages_of_both_brokers_since_the_topic_was_recreated_are_kept(how: str) -> None:
+    """Both know the deletion; then each changes the layout alone."""
     for more_at_a, more_at_b in product(COUNTS, range(6)):
         story = Story(0, 0)
         story.cluster.settle()
@@ -135,8 +134,8 @@ def test_messages_that_both_brokers_took_since_the_topic_was_created_again_stay(
 
 
 @pytest.mark.parametrize("how", MEETINGS)
-def test_after_first_deletions_were_forgotten_no_message_of_the_present_topic_is_lost(how: str) -> None:
-    """A broker that was away brings its old messages back, which is what forgetting costs."""
+def test_forgetting_first_deletions_loses_no_message_of_the_current_topic(how: str) -> None:
+    """A broker that was away brings its old messages back, which is the cost of forgetting."""
     for before_at_a, before_at_b, more in product(range(2), range(6), COUNTS):
         story = Story(before_at_a, before_at_b)
         deletion = story.a.layout
@@ -158,8 +157,8 @@ def test_after_first_deletions_were_forgotten_no_message_of_the_present_topic_is
         assert not story.a.unreachable + story.b.unreachable
 
 
-def test_a_creation_by_a_broker_that_was_away_while_a_deletion_was_forgotten_counts_as_the_later_one() -> None:
-    """Why `forget-deleted` wants every broker to be registered, also without `--all`."""
+def test_creation_by_a_broker_that_missed_a_forgotten_deletion_is_the_later_one() -> None:
+    """The reason why `forget-deleted` requires every broker to be registered, even without `--all`."""
     story = Story(0, 0)
     story.cluster.settle()
     story.b.send(0, "at b")
@@ -170,7 +169,7 @@ def test_a_creation_by_a_broker_that_was_away_while_a_deletion_was_forgotten_cou
     assert (bodies(story.a), bodies(story.b)) == ([], ["at b"])
 
 
-def test_a_second_deletion_is_not_forgotten_with_the_first_ones() -> None:
+def test_second_deletion_is_not_forgotten_with_first_ones() -> None:
     """Its topic began with a counter above 1: a broker that returns with it would make the others delete their messages."""
     story = Story(0, 0)
     story.create_again(both=False, more=0)
@@ -179,8 +178,8 @@ def test_a_second_deletion_is_not_forgotten_with_the_first_ones() -> None:
     assert story.a.topics.forget_deletions(COUNTER_MAX) == 1
 
 
-def test_a_deletion_that_is_repeated_spares_what_was_created_after_the_first() -> None:
-    """Broker c is cut off and has the higher counter; broker a meets its layout before it hears that b created the topic again."""
+def test_repeated_deletion_keeps_a_topic_created_after_the_first() -> None:
+    """Broker c is disconnected and has the higher counter; broker a gets its layout before it knows that b created the topic again."""
     cluster = Cluster(3, [7, 3])
     a, b, c = cluster.brokers
     a.topics.create(first_layout(TOPIC, ["broker-a", "broker-b", "broker-c"], 1, 5))
@@ -205,8 +204,8 @@ def test_a_deletion_that_is_repeated_spares_what_was_created_after_the_first() -
 
 @pytest.mark.parametrize("requests", [1, 3])
 @pytest.mark.parametrize("step", [1_022, 1_100, COUNTER_STEP_MAX])
-def test_a_repeated_deletion_spares_later_creations_however_far_its_counter_is_above(step: int, requests: int) -> None:
-    """Broker c is cut off and takes requests with counters far above; each of them is allowed."""
+def test_repeated_deletion_with_a_high_counter_keeps_later_creations(step: int, requests: int) -> None:
+    """Broker c is disconnected and takes requests with counters far above; each of them is permitted."""
     cluster = Cluster(3, [7, 3])
     a, b, c = cluster.brokers
     a.topics.create(first_layout(TOPIC, ["broker-a", "broker-b", "broker-c"], 1, 5))
@@ -230,8 +229,8 @@ def test_a_repeated_deletion_spares_later_creations_however_far_its_counter_is_a
 @pytest.mark.parametrize(
     ("counter", "writer", "deletes_up_to"), [(2, WRITER_MAX, 2), (2, WRITER_MAX - 2, 2), (9, 0, 9), (1 << 40, WRITER_MAX, 1 << 40)]
 )
-def test_a_deletion_with_a_random_writer_deletes_all_creations_before_it(counter: int, writer: int, deletes_up_to: int) -> None:
-    """Earlier versions drew the writer of a deletion."""
+def test_deletion_with_a_random_writer_deletes_all_earlier_creations(counter: int, writer: int, deletes_up_to: int) -> None:
+    """Earlier versions drew the writer of a deletion at random."""
     assert TopicLayout(TOPIC, LayoutVersion(counter, writer), ()).deletes_up_to == deletes_up_to
 
 
@@ -248,10 +247,10 @@ STEPS = st.lists(
 
 @settings(max_examples=400)
 @given(size=st.integers(2, 3), steps=STEPS, draws=st.lists(st.integers(0, 4_000_000), min_size=1, max_size=8))
-def test_in_any_order_of_delivery_a_message_is_lost_to_a_deletion_of_its_topic_alone(
+def test_messages_are_lost_only_to_a_deletion_of_their_topic_in_any_delivery_order(
     size: int, steps: list[tuple[str, int, int, int]], draws: list[int]
 ) -> None:
-    """Each message has the `began` over which it was sent. Those of the topic in force are all there, and no others are."""
+    """Each message has the `began` over which it was sent. Those of the current topic are all stored, and no others are."""
     cluster = Cluster(size, draws)
     sent: list[tuple[str, int, str]] = []
     deletions: list[int] = []
@@ -278,7 +277,7 @@ def test_in_any_order_of_delivery_a_message_is_lost_to_a_deletion_of_its_topic_a
     first=st.integers(1, 3),
     changes=st.lists(st.tuples(st.sets(st.sampled_from(["a", "b", "c"]), min_size=1), st.integers(1, 9), st.integers(0, 9)), max_size=8),
 )
-def test_no_alteration_by_our_tools_removes_the_oldest_queue(first: int, changes: list[tuple[set[str], int, int]]) -> None:
+def test_alter_layout_never_removes_the_oldest_queue(first: int, changes: list[tuple[set[str], int, int]]) -> None:
     layout = first_layout(TOPIC, ["a", "b", "c"][:first], 4, 7)
     for brokers, write_count, more in changes:
         layout = alter_layout(layout, brokers, write_count=write_count, read_count=write_count + more, writer=7)

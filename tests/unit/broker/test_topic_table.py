@@ -1,4 +1,4 @@
-"""TopicTable: how a layout comes to be, and that two who create one topic end with one layout."""
+"""TopicTable: how a layout is created, and that concurrent creators of one topic end with one layout."""
 
 import pytest
 
@@ -38,7 +38,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_what_is_asked_for_meets_what_is_there(name: str) -> None:
+def test_create_of_a_known_topic_follows_the_version_rules(name: str) -> None:
     here, asked, expected = RULES[name]
     topics = table()
     if here is not None:
@@ -48,14 +48,14 @@ def test_what_is_asked_for_meets_what_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("here", [None, DELETED, layout(9, 6, queues=0)])
-def test_what_is_not_there_can_not_be_deleted(here: TopicLayout | None) -> None:
+def test_unknown_topic_cannot_be_deleted(here: TopicLayout | None) -> None:
     topics = table()
     topics.adopt([here] if here else [])
     with pytest.raises(TopicNotExistError, match="lockstep topic create t"):
         topics.create(layout(9, queues=0))
 
 
-def test_what_a_nameserver_hands_back_counts_by_its_version_pair() -> None:
+def test_adopted_layout_replaces_one_with_a_lower_version() -> None:
     topics, told = table(), list[str]()
     topics.on_changed = told.append
     topics.adopt([layout(2, 7), layout(1, topic="u")])
@@ -64,7 +64,7 @@ def test_what_a_nameserver_hands_back_counts_by_its_version_pair() -> None:
     assert told == ["t", "u", "t"]
 
 
-def test_every_change_is_journaled_once_and_told_once() -> None:
+def test_each_change_is_journaled_once_and_reported_once() -> None:
     journal, told = Journal(), list[str]()
     topics = TopicTable(LayoutTable(), journal, "broker-a", told.append)
     topics.create(layout(1))
@@ -74,7 +74,7 @@ def test_every_change_is_journaled_once_and_told_once() -> None:
     assert (told, len(journal)) == (["t", "t"], 2)
 
 
-def test_who_missed_a_deletion_finds_it_in_the_layout_that_created_the_topic_again() -> None:
+def test_missed_deletion_is_applied_with_the_layout_that_recreated_the_topic() -> None:
     told: list[bool] = []
     journal = Journal(lambda: None)
     topics = TopicTable(LayoutTable(), journal, "broker-a", lambda topic: told.append(topics.find_layout(topic) is None))
@@ -90,14 +90,14 @@ def test_who_missed_a_deletion_finds_it_in_the_layout_that_created_the_topic_aga
     assert [again.apply(change) for change in changes] == [None] * 3, "of what a snapshot has already, nothing is deleted again"
 
 
-def test_the_changes_of_an_earlier_version_that_missed_a_deletion_are_read() -> None:
-    """It wrote the deletion and the layout that followed it."""
+def test_log_of_an_earlier_version_with_a_missed_deletion_is_replayed() -> None:
+    """An earlier version wrote the deletion and the layout that followed it."""
     topics = table()
     changes = [(KIND, to_plain(each)) for each in (layout(1), layout(2, 0, queues=0), layout(3))]
     assert [topics.apply(change) for change in changes] == [None, "t", None]
 
 
-def test_a_layout_that_keeps_the_oldest_queue_is_no_deletion() -> None:
+def test_layout_that_keeps_the_oldest_queue_is_not_a_deletion() -> None:
     told: list[bool] = []
     topics = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find_layout(topic) is None))
     topics.adopt([layout(1)])
@@ -107,7 +107,7 @@ def test_a_layout_that_keeps_the_oldest_queue_is_no_deletion() -> None:
     assert told == [False] * 3
 
 
-def test_a_layout_of_an_earlier_creation_is_outbid_whatever_its_counter_is() -> None:
+def test_layout_of_an_earlier_creation_is_outbid_for_any_counter() -> None:
     told: list[bool] = []
     topics = TopicTable(
         LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find_layout(topic) is None), new_writer=lambda: 9
@@ -121,7 +121,7 @@ def test_a_layout_of_an_earlier_creation_is_outbid_whatever_its_counter_is() -> 
     assert topics.require_layout("t") == last, "no counter is left above it"
 
 
-def test_is_rebuilt_equal_from_the_log_and_from_a_snapshot() -> None:
+def test_table_is_rebuilt_from_the_log_and_from_a_snapshot() -> None:
     journal = Journal()
     topics = TopicTable(LayoutTable(), journal, "broker-a")
     topics.create(layout(1))
@@ -141,7 +141,7 @@ def test_a_missing_topic_is_reported_with_the_next_step() -> None:
 
 
 @pytest.mark.parametrize(("queue_id", "there"), [(-1, False), (0, True), (3, True), (4, False)])
-def test_only_queues_of_this_broker_are_there(queue_id: int, there: bool) -> None:
+def test_only_queues_of_this_broker_are_readable_and_writable(queue_id: int, there: bool) -> None:
     topics = table()
     both = TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1), LayoutEntry("broker-b", 9, 9, 1)))
     topics.create(both)
@@ -153,7 +153,7 @@ def test_only_queues_of_this_broker_are_there(queue_id: int, there: bool) -> Non
                 check("t", queue_id)
 
 
-def test_the_queues_of_a_deleted_topic_and_of_other_brokers_are_not_there() -> None:
+def test_queues_of_deleted_topics_and_other_brokers_are_rejected() -> None:
     topics = table()
     topics.adopt([layout(1), layout(1, topic="u", broker="broker-b"), layout(2, queues=0)])
     with pytest.raises(TopicNotExistError):
@@ -165,14 +165,14 @@ def test_the_queues_of_a_deleted_topic_and_of_other_brokers_are_not_there() -> N
 # -------------------------------------------------------------------------------------------------------------- classic tools
 
 
-def test_a_classic_tool_gives_this_broker_queues_of_its_own() -> None:
+def test_classic_create_adds_queues_of_this_broker() -> None:
     topics = table()
     made = topics.create_own("t", 4, 4)
     assert made == layout(1, 9)
     assert topics.create_own("t", 4, 4) == made
 
 
-def test_a_classic_tool_adds_a_second_broker_behind_the_first() -> None:
+def test_classic_create_appends_a_second_broker() -> None:
     topics = table()
     topics.adopt([layout(1, broker="broker-b")])
     made = topics.create_own("t", 2, 2)
@@ -180,7 +180,7 @@ def test_a_classic_tool_adds_a_second_broker_behind_the_first() -> None:
     assert made.version == LayoutVersion(2, 9)
 
 
-def test_a_classic_tool_adds_queues_and_takes_none_away() -> None:
+def test_classic_create_adds_queues_and_removes_none() -> None:
     topics = table()
     topics.create_own("t", 4, 4)
     assert topics.create_own("t", 6, 6).entries[-1] == LayoutEntry("broker-a", 2, 2, 2)
@@ -191,9 +191,7 @@ def test_a_classic_tool_adds_queues_and_takes_none_away() -> None:
 
 @pytest.mark.parametrize("here", [None, DELETED])
 @pytest.mark.parametrize(("read", "write"), [(0, 0), (-1, 4), (4, -1), (4, 0)])
-def test_a_classic_tool_that_creates_a_topic_without_queues_is_told_how_many_it_may_have(
-    here: TopicLayout | None, read: int, write: int
-) -> None:
+def test_classic_create_without_queues_is_rejected_with_the_permitted_range(here: TopicLayout | None, read: int, write: int) -> None:
     topics = table()
     topics.adopt([] if here is None else [here])
     with pytest.raises(MessageIllegalError, match=f"t was not created: {read} queues to read, {write} to write, expected 1 to 16384"):
@@ -201,14 +199,14 @@ def test_a_classic_tool_that_creates_a_topic_without_queues_is_told_how_many_it_
     assert topics.find_layout("t") is None
 
 
-def test_an_invalid_layout_is_left_out_and_the_others_are_taken() -> None:
+def test_invalid_layout_is_skipped_and_the_others_are_adopted() -> None:
     topics = table()
     assert topics.adopt([layout(2, queues=1 << 40), layout(1, topic="u")]) == 1
     assert topics.layouts.get("t") is None
     assert topics.require_layout("u") == layout(1, topic="u")
 
 
-def test_a_deleted_topic_is_created_again_by_a_classic_tool() -> None:
+def test_classic_create_recreates_a_deleted_topic() -> None:
     topics = table()
     topics.adopt([DELETED])
     assert topics.create_own("t", 4, 4) == layout(6, 9)
@@ -227,7 +225,7 @@ def test_a_deleted_topic_is_created_again_by_a_classic_tool() -> None:
         (layout(1, broker="a b"), MessageIllegalError),
     ],
 )
-def test_what_can_not_be_is_refused(asked: TopicLayout, error: type[Exception]) -> None:
+def test_invalid_layout_is_rejected(asked: TopicLayout, error: type[Exception]) -> None:
     topics = table()
     with pytest.raises(error):
         topics.create(asked)
@@ -238,7 +236,7 @@ def test_what_can_not_be_is_refused(asked: TopicLayout, error: type[Exception]) 
 
 
 @pytest.mark.parametrize("here", [0, 1, 7])
-def test_a_requested_counter_is_at_most_2_to_the_20_above_the_one_here(here: int) -> None:
+def test_requested_counter_may_be_at_most_2_to_the_20_above_the_current_one(here: int) -> None:
     topics = table()
     if here:
         topics.create(layout(here))
@@ -249,7 +247,7 @@ def test_a_requested_counter_is_at_most_2_to_the_20_above_the_one_here(here: int
     assert topics.create(layout(here + COUNTER_STEP_MAX)) == topics.require_layout("t")
 
 
-def test_a_counter_that_is_raised_is_checked_after_it() -> None:
+def test_raised_counter_is_checked_against_the_maximum() -> None:
     """An earlier version stored a deletion with the highest counter: the topic stays deleted, and its layout can be registered."""
     topics = table()
     topics.adopt([layout(COUNTER_MAX, queues=0)])
@@ -261,7 +259,7 @@ def test_a_counter_that_is_raised_is_checked_after_it() -> None:
     check_layout(found)
 
 
-def test_a_topic_with_the_highest_counter_lives_on_as_it_is() -> None:
+def test_topic_with_the_highest_counter_cannot_be_changed() -> None:
     topics = table()
     topics.adopt([layout(COUNTER_MAX)])
     assert topics.create(layout(1)) == layout(COUNTER_MAX)
@@ -271,7 +269,7 @@ def test_a_topic_with_the_highest_counter_lives_on_as_it_is() -> None:
         topics.create_own("t", 9, 9)
 
 
-def test_one_topic_more_than_allowed_is_refused_by_name() -> None:
+def test_topic_above_the_limit_is_rejected_by_name() -> None:
     topics = TopicTable(LayoutTable(), Journal(), "broker-a", topics_max=2)
     topics.create(layout(1, topic="a"))
     topics.create(layout(1, topic="b"))
@@ -288,7 +286,7 @@ def test_one_topic_more_than_allowed_is_refused_by_name() -> None:
         topics.create(layout(4, topic="a"))
 
 
-def test_a_topic_of_a_group_is_refused_where_names_of_topics_come_near_to_what_nameservers_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_topic_is_rejected_near_the_nameservers_name_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 3)
     topics = TopicTable(LayoutTable(), Journal(), "broker-a", topics_max=2)
     topics.create(layout(1, topic="a"))
@@ -301,17 +299,17 @@ def test_a_topic_of_a_group_is_refused_where_names_of_topics_come_near_to_what_n
     ):
         topics.create_own("%RETRY%h", 1, 1, for_group=True)
     assert topics.snapshot() == before
-    topics.create_own("%DLQ%g", 1, 1, for_group=True)  # a name that is known adds none
+    topics.create_own("%DLQ%g", 1, 1, for_group=True)  # a known name adds none
     assert topics.create_own("%RETRY%g", 1, 1, for_group=True) == topics.require_layout("%RETRY%g")
 
 
-def test_nameservers_take_more_names_of_topics_from_one_broker_than_it_creates_for_groups() -> None:
+def test_nameservers_accept_more_topic_names_than_a_broker_creates() -> None:
     """And the default limits leave room for two topics of each group."""
     assert TOPICS_MAX + 2 * BrokerConfig().groups_max < NAMES_MAX < LAYOUTS_MAX // 2
     assert ASKED_ENTRIES_MAX < ENTRIES_MAX
 
 
-def test_the_topic_of_a_group_has_room_for_its_entry_up_to_what_nameservers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_topic_may_use_entries_up_to_the_nameservers_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.broker.tables.topic_table.ASKED_ENTRIES_MAX", 1)
     monkeypatch.setattr("lockstep.broker.tables.topic_table.ENTRIES_MAX", 2)
     topics = table()
@@ -323,7 +321,7 @@ def test_the_topic_of_a_group_has_room_for_its_entry_up_to_what_nameservers_take
         topics.create_own("%DLQ%g", 1, 1, for_group=True)
 
 
-def test_entries_of_all_layouts_together_are_limited_and_the_topic_beyond_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_entries_of_all_topics_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.broker.tables.topic_table.ASKED_ENTRIES_MAX", 3)
     topics = table()
     topics.create(layout(1, topic="a").with_queues("broker-b", 1, 1, 7))
@@ -341,7 +339,7 @@ def test_entries_of_all_layouts_together_are_limited_and_the_topic_beyond_is_ref
 
 
 @pytest.mark.parametrize(("limit", "figure"), [("ADOPTED_MAX", 3), ("TOMBSTONES_MAX", 1), ("ADOPTED_ENTRIES_MAX", 3)])
-def test_a_full_broker_adopts_no_topic_that_it_does_not_know_and_every_newer_layout_of_one_that_it_has(
+def test_full_broker_adopts_no_unknown_topic_and_every_newer_layout_of_known_ones(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str, figure: int
 ) -> None:
     topics = table()
@@ -355,7 +353,7 @@ def test_a_full_broker_adopts_no_topic_that_it_does_not_know_and_every_newer_lay
     assert topics.adopt([layout(4, topic=each.topic) for each in known]) == len(known)
 
 
-def test_no_new_name_is_taken_while_too_many_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_topic_is_rejected_while_too_many_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.broker.tables.topic_table.TOMBSTONES_MAX", 2)
     topics = table()
     topics.adopt([layout(2, topic=name, queues=0) for name in ("a", "b")])
@@ -365,7 +363,7 @@ def test_no_new_name_is_taken_while_too_many_deletions_are_remembered(monkeypatc
     topics.create(layout(1, topic="c"))
 
 
-def test_a_store_with_impossible_layouts_opens_serves_and_names_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_store_with_invalid_layouts_opens_serves_and_logs_them(caplog: pytest.LogCaptureFixture) -> None:
     topics = table()
     topics.restore([to_plain(layout(COUNTER_MAX + 1)), to_plain(layout(1, topic="good"))])
     topics.log_invalid_layouts()

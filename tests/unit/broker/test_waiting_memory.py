@@ -1,4 +1,4 @@
-"""A pending request keeps only what its handler declares, whatever its frame carried. Counted in bytes of objects."""
+"""A pending request keeps only the fields that its handler declares, regardless of its frame. Counted in bytes of objects."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ UNKNOWN = {"unknown": "x" * (REQUEST_HEADER_BYTES_MAX - 500)}
 
 
 def received(code: RequestCode, fields: dict[str, Any], body: bytes = b"", remark: str | None = None) -> Command:
-    """The command as it comes out of a connection's buffer."""
+    """Return the command as it comes out of a connection's buffer."""
     buffer = FrameBuffer()
     buffer.feed(encode_frame(Command(code, 1, fields=fields, body=body, remark=remark)))
     command = buffer.next()
@@ -36,7 +36,7 @@ def received(code: RequestCode, fields: dict[str, Any], body: bytes = b"", remar
 
 
 def bytes_of(*things: object) -> int:
-    """Bytes of the strings and bytes that are reachable, each once. Endpoints and code are left out."""
+    """Return the bytes of all reachable str and bytes objects, each counted once, without endpoints and code."""
     seen: dict[int, None] = {}
     total, todo = 0, list(things)
     while todo:
@@ -65,7 +65,7 @@ LARGEST = {
 
 @pytest.mark.parametrize("what", LARGEST)
 @pytest.mark.parametrize("where", ["held", "cold", "blocked"])
-async def test_a_pull_that_waits_keeps_what_an_honest_one_keeps(what: str, where: str) -> None:
+async def test_waiting_pull_keeps_no_more_memory_than_a_normal_one(what: str, where: str) -> None:
     async def kept(**frame: Any) -> int:
         broker = Broker()
         if where != "held":
@@ -93,7 +93,7 @@ async def test_a_pull_that_waits_keeps_what_an_honest_one_keeps(what: str, where
     assert await kept(**LARGEST[what]) == await kept() < 1_000
 
 
-async def test_a_header_above_its_handlers_limit_is_refused_by_its_size() -> None:
+async def test_header_above_the_limit_of_its_request_is_rejected() -> None:
     broker = Broker()
     fields = {**to_plain(PULL), "unknown": "x" * 200_000}
     broker.dispatcher(received(RequestCode.PULL_MESSAGE, fields), cast(Any, broker.endpoint))
@@ -105,7 +105,7 @@ async def test_a_header_above_its_handlers_limit_is_refused_by_its_size() -> Non
     assert broker.pulls.held_count == 0
 
 
-async def test_long_expressions_of_held_pulls_have_a_sum_above_which_the_oldest_of_them_is_answered(
+async def test_expressions_of_held_pulls_are_limited_and_the_oldest_is_evicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(long_poll_table, "HELD_EXPRESSION_BYTES_MAX", 3 * 8_000)
@@ -138,7 +138,7 @@ class Backs:
         return RunInLane("back", lambda: self.send_back(request))
 
 
-async def test_what_waits_in_a_lane_keeps_what_its_handler_declares() -> None:
+async def test_request_waiting_in_a_lane_keeps_only_declared_fields() -> None:
     fields = to_plain(SendBackHeader(7, "g", 3))
 
     async def kept(fields: dict[str, Any], body: bytes) -> int:
@@ -153,7 +153,7 @@ async def test_what_waits_in_a_lane_keeps_what_its_handler_declares() -> None:
     assert await kept({**fields, **UNKNOWN}, bytes(REQUEST_BYTES_MAX)) == await kept(fields, b"") < 1_000
 
 
-async def test_the_bytes_that_wait_in_a_lane_have_a_limit() -> None:
+async def test_bytes_waiting_in_a_lane_are_limited() -> None:
     endpoint = FakeEndpoint()
     processor = Backs()
     dispatcher = Dispatcher([processor], lanes={"back": LaneLimits(1, 100, bytes_max=25_000)})

@@ -1,4 +1,4 @@
-"""A change looks only at what it concerns: topics, groups, locks, leases and connections. Counted by lines and calls."""
+"""A change visits only what it affects: topics, groups, locks, leases and connections. Counted by lines and calls."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from support.counting import Steps
 from support.store_kit import append, open_store
 
 
-def test_a_layout_that_is_new_looks_only_at_the_groups_that_subscribe_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_change_visits_only_groups_that_subscribe_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(layout(), layout("other"))
     for number in range(50):
         Client(bench, f"m{number}", ordered(f"g{number}", ("other",))).connect()
@@ -35,7 +35,7 @@ def test_a_layout_that_is_new_looks_only_at_the_groups_that_subscribe_to_it(monk
 
 
 def lines_to_delete(others: int) -> int:
-    """Lines of the tables that run to delete a topic of four queues beside another one of `others` queues."""
+    """Return the lines of the tables that run to delete a topic of four queues in addition to another one of `others` queues."""
     bench = Bench(layout(), layout("other", others))
     a = Client(bench, "a", ordered(topics=(TOPIC, "other")))
     a.connect()
@@ -51,11 +51,11 @@ def lines_to_delete(others: int) -> int:
     return steps.count
 
 
-def test_the_end_of_a_topic_looks_at_its_own_queues_alone() -> None:
+def test_topic_deletion_visits_only_its_own_queues() -> None:
     assert lines_to_delete(200) == lines_to_delete(2)
 
 
-async def test_the_queues_of_a_topic_are_found_without_a_look_at_the_others() -> None:
+async def test_queues_of_a_topic_are_found_without_visiting_others() -> None:
     async def lines(others: int) -> int:
         store = await open_store(SimFiles())
         for number in range(others):
@@ -71,7 +71,7 @@ async def test_the_queues_of_a_topic_are_found_without_a_look_at_the_others() ->
     assert await lines(100) == await lines(1)
 
 
-def test_the_end_of_a_connection_looks_at_its_own_classic_members_alone() -> None:
+def test_connection_close_visits_only_its_own_classic_members() -> None:
     def lines(others: int) -> int:
         bench = Bench()
         members = [ClassicClient(bench, f"m{number}") for number in range(others)]
@@ -87,7 +87,7 @@ def test_the_end_of_a_connection_looks_at_its_own_classic_members_alone() -> Non
     assert lines(100) == lines(2)
 
 
-def test_the_end_of_a_topic_looks_at_its_own_start_policies_alone() -> None:
+def test_topic_deletion_visits_only_its_own_start_policies() -> None:
     def lines(others: int) -> int:
         table = ProgressTable(Journal())
         for topic in (TOPIC, *(f"t{number}" for number in range(others))):
@@ -101,7 +101,7 @@ def test_the_end_of_a_topic_looks_at_its_own_start_policies_alone() -> None:
     assert lines(200) == lines(2)
 
 
-def test_free_queues_are_found_without_a_walk_over_all_entries_of_the_layout() -> None:
+def test_free_queues_are_found_without_scanning_all_layout_entries() -> None:
     def lines(entries: int) -> int:
         parts = tuple(LayoutEntry(BROKER, 2_000 // entries, 2_000 // entries, number + 1) for number in range(entries))
         bench = Bench(TopicLayout(TOPIC, LayoutVersion(entries, 7), parts))
@@ -116,7 +116,7 @@ def test_free_queues_are_found_without_a_walk_over_all_entries_of_the_layout() -
     assert lines(500) <= lines(1) + 50 * 3 * halvings, "three lookups for each queue"
 
 
-def test_the_start_in_a_topic_looks_at_each_entry_of_its_layout_once() -> None:
+def test_start_in_a_topic_visits_each_layout_entry_once() -> None:
     entries = tuple(LayoutEntry(BROKER, 4, 4, number + 1) for number in range(ENTRY_COUNT_MAX))
     bench = Bench(TopicLayout(TOPIC, LayoutVersion(ENTRY_COUNT_MAX, 7), entries))
     a = Client(bench, "a")
@@ -127,7 +127,7 @@ def test_the_start_in_a_topic_looks_at_each_entry_of_its_layout_once() -> None:
     assert steps.count < 40 * ENTRY_COUNT_MAX
 
 
-def test_a_tick_looks_at_the_leases_that_are_over_and_frees_so_many_at_a_time() -> None:
+def test_tick_visits_only_expired_leases_and_frees_a_limited_number() -> None:
     bench = Bench(layout(queues=3 * FREES_PER_TICK))
     dies, lives = ClassicClient(bench, "dies"), ClassicClient(bench, "lives")
     dies.lock(*range(2 * FREES_PER_TICK + 1))
@@ -146,7 +146,7 @@ def test_a_tick_looks_at_the_leases_that_are_over_and_frees_so_many_at_a_time() 
     assert held == 3 * FREES_PER_TICK
 
 
-def test_a_tick_frees_so_many_locks_of_sessions_that_are_over() -> None:
+def test_tick_frees_a_limited_number_of_locks_of_expired_sessions() -> None:
     bench = Bench(layout(queues=2 * FREES_PER_TICK + 1))
     a = Client(bench, "a")
     a.connect()
@@ -161,7 +161,7 @@ def test_a_tick_frees_so_many_locks_of_sessions_that_are_over() -> None:
     assert (bench.c.status.held_count(GROUP), len(bench.c.state.sessions)) == (0, 0)
 
 
-def test_a_session_that_comes_back_while_its_locks_are_freed_keeps_the_others() -> None:
+def test_session_that_reconnects_during_the_release_keeps_its_remaining_locks() -> None:
     bench = Bench(layout(queues=FREES_PER_TICK + 1))
     a = Client(bench, "a")
     a.connect()
@@ -176,7 +176,7 @@ def test_a_session_that_comes_back_while_its_locks_are_freed_keeps_the_others() 
 
 
 @pytest.mark.parametrize("known_before", [False, True])
-def test_the_deletion_of_a_topic_that_nothing_has_looks_at_no_group(known_before: bool) -> None:
+def test_deletion_of_an_unused_topic_visits_no_group(known_before: bool) -> None:
     def lines(groups: int) -> int:
         bench = Bench(layout(), layout("other"))
         client = ClassicClient(bench, "c")
@@ -198,7 +198,7 @@ def test_the_deletion_of_a_topic_that_nothing_has_looks_at_no_group(known_before
     assert lines(200) == lines(2)
 
 
-def test_the_sequences_of_other_topics_are_not_looked_at_when_a_topic_is_deleted() -> None:
+def test_topic_deletion_visits_no_sequences_of_other_topics() -> None:
     def lines(others: int) -> int:
         table = SequenceTable(scope_count_max=others + 1)
         frame = FrameSequence("p", 0, 1, 0, 1, True, 0, False)
@@ -216,7 +216,7 @@ def test_the_sequences_of_other_topics_are_not_looked_at_when_a_topic_is_deleted
     assert lines(200) == lines(2)
 
 
-def test_members_that_leave_one_after_the_other_sort_the_list_of_their_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_leaving_together_sort_the_member_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     connection = bench.new_connection()
     for number in range(100):
@@ -233,7 +233,7 @@ def test_members_that_leave_one_after_the_other_sort_the_list_of_their_group_onc
     assert sorts == [1, 1]
 
 
-def test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starting_queues_per_interval_are_limited_and_members_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_policy, "BEGINS_MAX", 6)
     topics = [f"t{number}" for number in range(5)]
     bench = Bench(*(layout(topic, 3) for topic in topics), layout("wide", 7))
