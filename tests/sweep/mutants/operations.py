@@ -189,25 +189,25 @@ def offsets_are_taken_from_anybody(patch: Patches) -> None:
     patch.set(LegacyClients, "may_commit", lambda self, connection, key: True)
 
 
-@mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")
+@mutant("swarm", aimed=READING + "test_reading_groups_takes_one_request_per_group_and_broker_and_one_per_topic")
 def groups_are_read_one_after_the_other(patch: Patches) -> None:
     """A command that reads many groups asks for 16 of them at the same time."""
     patch.set(group_query, "READS_MAX", 1)
 
 
-@mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")
+@mutant("swarm", aimed=READING + "test_reading_groups_takes_one_request_per_group_and_broker_and_one_per_topic")
 def each_question_dials(patch: Patches) -> None:
     """A command that reads many groups has one connection for each address."""
     patch.set(AdminClient, "keep_connections", lambda self: nullcontext())
 
 
-@mutant("swarm", aimed=EARLY + "test_a_signal_that_an_import_has_dropped_ends_the_command_before_it_begins")
+@mutant("swarm", aimed=EARLY + "test_signal_swallowed_by_an_import_ends_the_command_before_it_starts")
 def a_dropped_interrupt_is_forgotten(patch: Patches) -> None:
     """A command does not begin when SIGINT has come while it was loaded."""
     patch.set(interrupt, "received_early", lambda handler: False)
 
 
-@mutant("swarm", aimed=EARLY + "test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_it")
+@mutant("swarm", aimed=EARLY + "test_signal_between_the_installation_of_two_handlers_ends_the_command")
 def the_loop_drops_an_interrupt(patch: Patches) -> None:
     """A SIGINT that only the loop's handler has taken ends the command."""
     patch.set(interrupt._Interrupt, "_on_loop_signal", lambda self: None)

@@ -22,28 +22,28 @@ from lockstep.protocol.errors import LocalProtocolError
         (range(1, 1001), 99, 990),
     ],
 )
-def test_a_percentile_is_the_nearest_rank(values: list[float], percent: float, expected: float) -> None:
+def test_percentile_is_the_nearest_rank(values: list[float], percent: float, expected: float) -> None:
     assert percentile(list(values), percent) == expected
 
 
-def test_nothing_has_no_percentile() -> None:
+def test_percentile_of_no_values_raises() -> None:
     with pytest.raises(ValueError, match="no values"):
         percentile([], 50)
 
 
-def test_rates_are_per_second_and_latencies_counted() -> None:
+def test_rates_are_per_second_and_latencies_are_percentiles() -> None:
     assert rate_figure("send", 100, 500, 250_000).rate == 2_000
     figure = latency_figure("one", 100, [30.0, 10.0, 20.0])
     assert (figure.messages, figure.p50_us, figure.p99_us, figure.rate) == (3, 20.0, 30.0, None)
 
 
-def test_a_body_too_small_for_its_time_is_refused() -> None:
+def test_body_too_small_for_its_timestamp_is_rejected() -> None:
     with pytest.raises(LocalProtocolError, match="at least 20 bytes"):
         Plan(count=100, body_bytes=19, window=1, rate=1, queues=1, ordered=True)
 
 
 @pytest.mark.parametrize("delay_s", [0, 7_200])
-def test_a_stamped_body_says_from_when_on_it_may_be_had(delay_s: int) -> None:
+def test_stamped_body_has_the_time_at_which_it_is_due(delay_s: int) -> None:
     options = parser().parse_args(f"paced --nameserver n:1 --topic t --count 1 --bytes 100 --delay-s {delay_s}".split())
     phases = Phases(Producer("bench", nameserver="127.0.0.1:1"), options)
     before_us = CLOCK.monotonic_us()

@@ -1,4 +1,4 @@
-"""A command whose standard streams are closed does its work: no traceback, and its own exit code."""
+"""A command with closed standard streams does its work: no traceback, and its own exit code."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 from support.processes import clean_environment
 
 UNUSED = "127.0.0.1:1"
-"""Where nothing listens."""
+"""An address on which nothing listens."""
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ UNUSED = "127.0.0.1:1"
         (["nameserver", "--listen", "rubbish"], "<&- >&-", 2, "rubbish"),
     ],
 )
-def test_a_closed_stream_is_no_error(arguments: list[str], closed: str, exit_code: int, said: str) -> None:
+def test_closed_standard_stream_does_not_change_the_exit_code(arguments: list[str], closed: str, exit_code: int, said: str) -> None:
     shell = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "lockstep.admin.cli", *arguments]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=60, env=clean_environment())
     assert (done.returncode, done.stdout) == (exit_code, ""), done.stderr

@@ -1,4 +1,4 @@
-"""The commands as people and scripts meet them: arguments in; stdout, one line on stderr and an exit code out."""
+"""The commands as users and scripts run them: arguments in; stdout, one line on stderr and an exit code out."""
 
 import json
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def cluster() -> Iterator[ThreadedCluster]:
 
 
 class Run:
-    """One run of a command."""
+    """Runs a command and stores its exit code and output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
         with pytest.raises(SystemExit) as ended:
@@ -58,7 +58,7 @@ def lockstep(cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str], monke
 
 
 def assert_failed(run: Run, *words: str, code: int = 1) -> None:
-    """An impossible request is one clear line and exit 1; exit 2 for a value that is never possible, whatever the state of the cluster."""
+    """A failing request prints one line and exits with 1; a value that is never possible, in any state of the cluster, exits with 2."""
     assert run.code == code
     assert run.err.startswith("lockstep: ")
     assert run.err.count("\n") == 1, run.err
@@ -66,7 +66,7 @@ def assert_failed(run: Run, *words: str, code: int = 1) -> None:
         assert word in run.err
 
 
-def test_cluster_names_every_broker_and_says_whether_it_was_reached(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_cluster_lists_each_broker_with_its_reachability(lockstep: Any, cluster: ThreadedCluster) -> None:
     found = lockstep("cluster", "--json").json["brokers"]
     assert [(b["name"], b["address"], b["registered"], b["reached"]) for b in found] == [
         (name, cluster.brokers[name].address, True, True) for name in ("broker-a", "broker-b")
@@ -76,14 +76,14 @@ def test_cluster_names_every_broker_and_says_whether_it_was_reached(lockstep: An
     assert cluster.brokers["broker-b"].address in table.out
 
 
-def test_an_option_outweighs_the_environment(
+def test_nameserver_option_overrides_the_environment(
     cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCKSTEP_NAMESERVER", "127.0.0.1:1")
     assert Run(capsys, "cluster", "--json", "--nameserver", cluster.nameserver).code == 0
 
 
-def test_a_nameserver_that_is_down_is_left_for_the_next(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_unreachable_nameserver_is_skipped_for_the_next(lockstep: Any, cluster: ThreadedCluster) -> None:
     assert lockstep("topic", "list", "--nameserver", f"127.0.0.1:1;{cluster.nameserver}").code == 0
 
 
@@ -99,7 +99,7 @@ def test_a_nameserver_that_is_down_is_left_for_the_next(lockstep: Any, cluster: 
         ("topic", "create", "t"),
     ],
 )
-def test_without_a_nameserver_every_command_fails_with_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+def test_without_a_nameserver_each_command_fails_with_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     assert_failed(Run(capsys, *arguments, "--nameserver", "127.0.0.1:1"), "127.0.0.1:1")
 
 
@@ -114,7 +114,7 @@ def test_without_a_nameserver_every_command_fails_with_one_line(capsys: pytest.C
         ("bench", "--flush", "maybe"),
     ],
 )
-def test_bad_usage_is_exit_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+def test_usage_error_exits_with_code_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     assert Run(capsys, *arguments).code == 2
 
 
@@ -129,7 +129,7 @@ def test_bad_usage_is_exit_2(capsys: pytest.CaptureFixture[str], arguments: tupl
         (("send", "orders", "body", "--property", "tenant"), "property 'tenant': expected NAME=VALUE"),
     ],
 )
-def test_a_value_that_can_not_be_is_exit_2_with_one_line(lockstep: Any, arguments: tuple[str, ...], words: str) -> None:
+def test_invalid_value_exits_with_code_2_and_one_line(lockstep: Any, arguments: tuple[str, ...], words: str) -> None:
     assert_failed(lockstep(*arguments), words, code=2)
 
 
@@ -137,13 +137,13 @@ def test_an_invalid_address_is_reported(capsys: pytest.CaptureFixture[str]) -> N
     assert_failed(Run(capsys, "cluster", "--nameserver", "nowhere"), "nowhere", "HOST:PORT", code=2)
 
 
-def test_a_brokers_address_in_place_of_a_nameservers_is_reported(cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_address_given_as_nameserver_is_reported(cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     address = cluster.brokers["broker-a"].address
     assert_failed(Run(capsys, "topic", "list", "--nameserver", address), address, "is it a nameserver's address")
 
 
 @pytest.mark.parametrize("arguments", [("topic", "list"), ("broker",)])
-def test_ctrl_c_while_a_command_still_loads_leaves_no_traceback(
+def test_ctrl_c_during_the_loading_of_a_command_prints_no_traceback(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -162,7 +162,7 @@ def test_topic_list_shows_queues_and_brokers(lockstep: Any) -> None:
     assert "orders" in lockstep("topic", "list").out
 
 
-def test_topic_show_gives_the_bounds_of_every_queue_in_layout_order(lockstep: Any) -> None:
+def test_topic_show_prints_the_bounds_of_each_queue_in_layout_order(lockstep: Any) -> None:
     queues = lockstep("topic", "show", "orders", "--json").json["queues"]
     assert [(q["number"], q["broker"], q["queue_id"], q["min_offset"], q["max_offset"]) for q in queues] == [
         (0, "broker-a", 0, 0, 9),
@@ -173,18 +173,18 @@ def test_topic_show_gives_the_bounds_of_every_queue_in_layout_order(lockstep: An
     assert lockstep("topic", "show", "orders").out.splitlines()[0] == "topic orders: 4 queues to write, 4 to read, layout version 1"
 
 
-def test_topic_show_of_none_says_how_to_create_it(lockstep: Any) -> None:
+def test_topic_show_of_an_unknown_topic_names_the_create_command(lockstep: Any) -> None:
     assert_failed(lockstep("topic", "show", "nothing"), "lockstep topic create nothing")
 
 
-def test_an_answer_that_lacks_a_broker_is_printed_and_exit_1(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_result_without_one_broker_is_printed_with_exit_code_1(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].offsets.clear()
     run = lockstep("topic", "show", "orders", "--json")
     assert_failed(run, "broker-b", "incomplete")
     assert [q["max_offset"] for q in run.json["queues"]] == [9, 9, None, None]
 
 
-def test_topic_create_makes_n_queues_on_each_broker(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_topic_create_adds_n_queues_on_each_broker(lockstep: Any, cluster: ThreadedCluster) -> None:
     run = lockstep("topic", "create", "fresh", "--queues", "3", "--json")
     assert run.code == 0, run.err
     assert [(e["broker_name"], e["write_queue_count"], e["read_queue_count"]) for e in run.json["entries"]] == [
@@ -196,18 +196,18 @@ def test_topic_create_makes_n_queues_on_each_broker(lockstep: Any, cluster: Thre
     assert [t["topic"] for t in lockstep("topic", "list", "--json").json["topics"]] == ["fresh", "orders"]
 
 
-def test_topic_create_leaves_a_topic_that_is_there(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_topic_create_does_not_change_an_existing_topic(lockstep: Any, cluster: ThreadedCluster) -> None:
     same = lockstep("topic", "create", "orders", "--queues", "2")
     assert (same.code, same.out) == (0, "topic orders exists already: 2 queues on broker-a, 2 queues on broker-b\n")
     assert_failed(lockstep("topic", "create", "orders", "--queues", "3"), "exists", "2 queues on broker-a")
     assert cluster.brokers["broker-a"].created == []
 
 
-def test_topic_create_refuses_a_name_that_is_none(lockstep: Any) -> None:
+def test_topic_create_rejects_an_invalid_name(lockstep: Any) -> None:
     assert_failed(lockstep("topic", "create", "no good"), "no good", code=2)
 
 
-def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_broker_that_rejects_a_change_is_not_reported_as_unreachable(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].refusal = ServiceNotAvailableError("the disk is full")
     run = lockstep("topic", "delete", "orders")
     assert (run.code, run.out.splitlines()[0][:23]) == (0, "topic orders is deleted")
@@ -215,7 +215,7 @@ def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, 
     assert "did not answer" not in run.err
 
 
-def test_after_a_deletion_that_no_broker_took_the_next_step_is_reported(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_deletion_rejected_by_every_broker_names_the_next_step(lockstep: Any, cluster: ThreadedCluster) -> None:
     for broker in cluster.brokers.values():
         broker.refusal = TopicNotExistError("no topic orders")
     run = lockstep("topic", "delete", "orders")
@@ -225,7 +225,7 @@ def test_after_a_deletion_that_no_broker_took_the_next_step_is_reported(lockstep
 
 
 @pytest.mark.parametrize("arguments", [("delete", "SCHEDULE_TOPIC_XXXX"), ("alter", "SCHEDULE_TOPIC_XXXX", "--queues", "2")])
-def test_a_topic_of_the_brokers_own_is_neither_altered_nor_deleted(lockstep: Any, arguments: tuple[str, ...]) -> None:
+def test_topic_of_the_brokers_is_neither_altered_nor_deleted(lockstep: Any, arguments: tuple[str, ...]) -> None:
     run = lockstep("topic", *arguments)
     assert_failed(run, "SCHEDULE_TOPIC_XXXX is used by the brokers internally")
     assert "create" not in run.err
@@ -238,7 +238,7 @@ def test_a_topic_of_the_brokers_own_is_neither_altered_nor_deleted(lockstep: Any
         ("%DLQ%billing", "holds the dead letters of group billing"),
     ],
 )
-def test_what_a_group_alone_has_is_deleted_by_force_only(lockstep: Any, cluster: ThreadedCluster, topic: str, words: str) -> None:
+def test_group_topic_is_deleted_only_with_force(lockstep: Any, cluster: ThreadedCluster, topic: str, words: str) -> None:
     cluster.hold(TopicLayout(topic, LayoutVersion(1, 7), (LayoutEntry("broker-a", 1, 1, 1),)))
     assert topic in lockstep("topic", "list").out
     assert_failed(lockstep("topic", "delete", topic), "nothing was changed", words, "--force")
@@ -247,7 +247,7 @@ def test_what_a_group_alone_has_is_deleted_by_force_only(lockstep: Any, cluster:
     assert_failed(lockstep("topic", "delete", topic), "does not exist")
 
 
-def test_dead_letters_that_are_not_shown_are_counted(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_dead_letters_beyond_the_limit_are_counted(lockstep: Any, cluster: ThreadedCluster) -> None:
     topic = "%DLQ%billing"
     cluster.hold(TopicLayout(topic, LayoutVersion(1, 7), tuple(LayoutEntry(name, 1, 1, 1) for name in cluster.brokers)))
     for broker, count in zip(cluster.brokers.values(), (5, 2), strict=True):
@@ -260,12 +260,12 @@ def test_dead_letters_that_are_not_shown_are_counted(lockstep: Any, cluster: Thr
     assert "newest" not in lockstep("dlq", "ls", "billing", "--limit", "5").out
 
 
-def test_group_list_says_where_each_is_known(lockstep: Any) -> None:
+def test_group_list_names_the_brokers_of_each_group(lockstep: Any) -> None:
     assert lockstep("group", "list", "--json").json == {"groups": [{"group": "billing", "brokers": ["broker-a", "broker-b"]}], "failed": {}}
     assert "billing" in lockstep("group", "list").out
 
 
-def test_group_show_answers_is_it_working(lockstep: Any) -> None:
+def test_group_show_prints_owner_progress_lag_and_contract(lockstep: Any) -> None:
     shown = lockstep("group", "show", "billing", "--json").json
     assert [(q["broker"], q["queue_id"], q["owner"], q["committed_offset"], q["lag"]) for q in shown["queues"]] == [
         ("broker-a", 0, SESSION.client_id, 5, 4),
@@ -281,7 +281,7 @@ def test_group_show_answers_is_it_working(lockstep: Any) -> None:
         assert word in table
 
 
-def test_group_show_shows_the_queues_of_a_broker_that_does_not_answer_as_such(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_group_show_lists_the_queues_of_an_unreachable_broker(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.run(cluster.brokers["broker-b"].stop())
     table = lockstep("group", "show", "billing")
     assert_failed(table, "incomplete", "broker-b")
@@ -293,7 +293,7 @@ def test_group_show_shows_the_queues_of_a_broker_that_does_not_answer_as_such(lo
     assert list(shown["failed"]) == ["broker-b"]
 
 
-def test_a_group_without_members_is_reported_once(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_group_without_members_is_reported_once(lockstep: Any, cluster: ThreadedCluster) -> None:
     for broker in cluster.brokers.values():
         broker.groups["billing"] = GroupStatus("billing", ListVersion(1, 1), None, (), (queue(0, owner=None),))
     table = lockstep("group", "show", "billing")
@@ -302,11 +302,11 @@ def test_a_group_without_members_is_reported_once(lockstep: Any, cluster: Thread
     assert table.out.count("members") == 1
 
 
-def test_an_unknown_group_is_reported(lockstep: Any) -> None:
+def test_unknown_group_is_reported(lockstep: Any) -> None:
     assert_failed(lockstep("group", "show", "nothing"), "nothing", "lockstep group list")
 
 
-def test_message_show_finds_the_broker_by_asking_and_never_dials_the_ids_address(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_message_show_queries_all_brokers_and_never_connects_to_the_address_in_the_id(lockstep: Any, cluster: ThreadedCluster) -> None:
     record = stored(Message("orders", b"created \x1b[31m", tags="created", keys=["k1"], properties={"tenant": "a"}), 1, 3, 4_096)
     cluster.brokers["broker-a"].by_position[4_096] = stored(Message("orders", b"other"), 0, 0, 4_096, store_host="10.9.8.6:10911")
     cluster.brokers["broker-b"].by_position[4_096] = record
@@ -319,8 +319,8 @@ def test_message_show_finds_the_broker_by_asking_and_never_dials_the_ids_address
     assert_failed(lockstep("message", "show", message_id, "--broker", "broker-x"), "broker-x", "broker-a, broker-b")
 
 
-def test_message_show_prints_neither_of_two_messages_with_one_id_unless_a_broker_is_named(lockstep: Any, cluster: ThreadedCluster) -> None:
-    """Logs of before brokers with DNS names had store hosts of their own."""
+def test_message_show_needs_the_broker_if_two_messages_have_one_id(lockstep: Any, cluster: ThreadedCluster) -> None:
+    """Logs that are older than brokers with DNS names have store hosts of their own."""
     for name, broker in cluster.brokers.items():
         broker.by_position[4_096] = stored(Message("orders", name.encode()), 0, 0, 4_096, store_host="0.0.0.0:0")
     message_id = offset_message_id("0.0.0.0:0", 4_096)
@@ -329,7 +329,7 @@ def test_message_show_prints_neither_of_two_messages_with_one_id_unless_a_broker
         assert lockstep("message", "show", message_id, "--broker", name, "--json").json["body"] == name
 
 
-def test_message_show_says_what_each_broker_has_where_no_message_has_the_id(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_message_show_reports_what_each_broker_has_if_no_message_has_the_id(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-a"].by_position[4_096] = stored(Message("orders", b"other"), 0, 0, 4_096)
     run = lockstep("message", "show", offset_message_id("250.1.2.3:7", 4_096))
     other = offset_message_id(STORE_HOST, 4_096)
@@ -337,7 +337,7 @@ def test_message_show_says_what_each_broker_has_where_no_message_has_the_id(lock
     assert_failed(lockstep("message", "show", offset_message_id("10.1.2.3:7", 8)), "the broker at 10.1.2.3:7", "no message at 8")
 
 
-def test_message_show_is_not_held_up_by_a_broker_that_is_down(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_message_show_finds_a_message_while_another_broker_is_down(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].by_position[4_096] = stored(Message("orders", b"here"), 0, 0, 4_096)
     cluster.run(cluster.brokers["broker-a"].stop())
     assert lockstep("message", "show", offset_message_id(STORE_HOST, 4_096), "--json").json["body"] == "here"
@@ -353,29 +353,29 @@ def test_message_show_is_not_held_up_by_a_broker_that_is_down(lockstep: Any, clu
         (("tail",), "lockstep tail [OPTIONS] TOPIC"),
     ],
 )
-def test_the_usage_names_arguments_as_the_pages_do(lockstep: Any, command: tuple[str, ...], usage: str) -> None:
+def test_usage_uses_the_argument_names_of_the_documentation(lockstep: Any, command: tuple[str, ...], usage: str) -> None:
     for arguments in (command, (*command, "--help")):
         run = lockstep(*arguments)
         assert [line.strip() for line in (run.out + run.err).splitlines() if "[OPTIONS]" in line] == [f"Usage: {usage}"], arguments
 
 
-def test_tail_says_how_several_tags_are_written(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_tail_with_a_comma_in_a_tag_suggests_the_syntax_for_several(lockstep: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-a"].records["orders", 0] = [stored(Message("orders", b"x", tags="a, b"), 0, 0, 4_096)]
     run = lockstep("tail", "orders", "--from-start", "--tag", "a, b", "--count", "1")
     assert (run.code, run.out.count("\n")) == (0, 1), "one tag, as it says"
     assert "lockstep: --tag: 'a, b' is matched as one tag; write several tags as 'a || b'\n" in run.err
 
 
-def test_a_missing_message_is_reported(lockstep: Any) -> None:
+def test_missing_message_is_reported(lockstep: Any) -> None:
     assert_failed(lockstep("message", "show", offset_message_id(STORE_HOST, 1)), "not found", "broker-a", "broker-b")
 
 
 @pytest.mark.parametrize("message_id", ["7F0000011A2B18B4AAC20123456789AB", "nonsense", ""])
-def test_an_id_that_names_no_place_is_refused_readably(lockstep: Any, message_id: str) -> None:
+def test_invalid_message_id_is_rejected(lockstep: Any, message_id: str) -> None:
     assert_failed(lockstep("message", "show", message_id), "message id", code=2)
 
 
-def test_tail_shows_what_is_stored_and_ends_after_count(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_tail_prints_stored_messages_and_stops_after_count(lockstep: Any, cluster: ThreadedCluster) -> None:
     for name, broker in cluster.brokers.items():
         broker.records["orders", 0] = [stored(Message("orders", f"{name} {n}".encode(), tags="t"), 0, n, n * 200) for n in range(2)]
         broker.offsets["orders"] = [OffsetRange(0, 0, 2), OffsetRange(1, 0, 0)]
@@ -388,7 +388,7 @@ def test_tail_shows_what_is_stored_and_ends_after_count(lockstep: Any, cluster: 
     assert "reading 4 queues of orders" in run.err
 
 
-def test_tail_filters_by_tag_and_begins_at_the_end_of_each_queue(lockstep: Any, cluster: ThreadedCluster) -> None:
+def test_tail_filters_by_tag_and_starts_at_the_end_of_each_queue(lockstep: Any, cluster: ThreadedCluster) -> None:
     old, other, new = (
         stored(Message("orders", body, tags=tag), 0, n, n) for n, (body, tag) in enumerate([(b"old", "t"), (b"no", "u"), (b"new", "t")])
     )
@@ -400,12 +400,12 @@ def test_tail_filters_by_tag_and_begins_at_the_end_of_each_queue(lockstep: Any, 
     assert run.out.count("\n") == 1
 
 
-def test_tail_of_a_topic_that_is_none_fails(lockstep: Any) -> None:
+def test_tail_of_an_unknown_topic_fails(lockstep: Any) -> None:
     assert_failed(lockstep("tail", "nothing"), "nothing")
 
 
 @pytest.mark.parametrize("server", ["nameserver", "broker"])
-def test_a_servers_arguments_are_its_own(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_command_has_its_own_arguments(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(capsys, server, "--help")
     assert run.code == 0
     assert f"lockstep {server}" in run.out

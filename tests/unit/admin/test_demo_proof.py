@@ -23,34 +23,34 @@ def faults(deeds: list[Deed]) -> list[str]:
     return prove(deeds, TOLD).faults
 
 
-def test_a_clean_run_holds() -> None:
+def test_clean_run_holds() -> None:
     verdict = prove(clean(), TOLD)
     assert verdict.holds
     assert (verdict.events, verdict.repeats, verdict.hand_overs) == (12, 0, [])
 
 
 @pytest.mark.parametrize("index", range(ORDERS * STEPS - 1))
-def test_two_swapped_lines_are_found_wherever_they_stand(index: int) -> None:
+def test_swapped_lines_are_found_at_any_place(index: int) -> None:
     deeds = clean()
     deeds[index], deeds[index + 1] = deeds[index + 1], deeds[index]
     assert faults(deeds)
 
 
 @pytest.mark.parametrize("index", range(ORDERS * STEPS))
-def test_a_missing_line_is_found_wherever_it_was(index: int) -> None:
+def test_missing_line_is_found_at_any_place(index: int) -> None:
     deeds = clean()
     del deeds[index]
     assert faults(deeds)
 
 
 @pytest.mark.parametrize("index", range(ORDERS * STEPS))
-def test_a_line_repeated_in_its_own_epoch_is_a_fault(index: int) -> None:
+def test_line_repeated_in_its_own_epoch_is_a_fault(index: int) -> None:
     deeds = clean()
     deeds.insert(index, deeds[index])
     assert faults(deeds)
 
 
-def test_repeats_after_a_hand_over_are_counted_and_are_no_fault() -> None:
+def test_repeats_after_a_handover_are_counted_and_are_not_a_fault() -> None:
     deeds = [deed(offset) for offset in range(7)] + [deed(offset, epoch=2, consumer="c2", at=offset + 10) for offset in range(5, 12)]
     verdict = prove(deeds, TOLD)
     assert verdict.holds
@@ -58,37 +58,37 @@ def test_repeats_after_a_hand_over_are_counted_and_are_no_fault() -> None:
     assert verdict.hand_overs == [HandOver("orders@a:0", "c1", "c2", 150 - 65)]
 
 
-def test_a_gap_between_two_epochs_is_a_fault() -> None:
+def test_gap_between_two_epochs_is_a_fault() -> None:
     deeds = [deed(offset) for offset in range(6)] + [deed(offset, epoch=2, consumer="c2", at=offset + 10) for offset in range(7, 12)]
     assert any("begins at offset 7" in fault for fault in faults(deeds))
 
 
-def test_an_old_owner_that_goes_on_is_a_fault() -> None:
+def test_former_owner_that_continues_is_a_fault() -> None:
     deeds = [deed(offset) for offset in range(7)] + [deed(offset, epoch=2, consumer="c2") for offset in range(6, 12)]
     deeds[6] = replace(deeds[6], begun_us=deeds[7].begun_us + 1, ended_us=deeds[7].begun_us + 2)
     assert any("after epoch 2 had begun" in fault for fault in faults(deeds))
 
 
-def test_an_event_that_was_never_sent_is_a_fault() -> None:
+def test_event_that_was_never_sent_is_a_fault() -> None:
     assert any("never sent" in fault for fault in faults([*clean(), replace(deed(12), order=0)]))
     assert any("never sent" in fault for fault in faults([*clean(), replace(deed(12), order=99, step=0)]))
 
 
-def test_an_event_stored_at_two_places_is_a_fault() -> None:
+def test_event_stored_twice_is_a_fault() -> None:
     assert any("stored twice" in fault for fault in faults([*clean(), replace(deed(12), order=0, step=3)]))
 
 
-def test_an_unacknowledged_event_may_be_there_and_may_be_missing() -> None:
+def test_unacknowledged_event_may_be_stored_or_missing() -> None:
     told = {**TOLD, 0: Told(acknowledged=3, tried=4)}
     assert prove(clean(), told).holds
     assert prove([each for each in clean() if each.offset < 9] + [], {order: Told(3, 4) for order in range(ORDERS)}).holds
 
 
-def test_a_line_survives_writing_and_reading() -> None:
+def test_line_round_trips() -> None:
     assert parse_deed(deed(7, epoch=(5 << 32) | 9).line()) == deed(7, epoch=(5 << 32) | 9)
 
 
 @pytest.mark.parametrize("line", ["", "[]", "{}", "[1,2,3]", '["c","x",0,"q","1",0,0,0]', "not json"])
-def test_a_line_that_no_consumer_writes_is_refused(line: str) -> None:
+def test_invalid_line_is_rejected(line: str) -> None:
     with pytest.raises(ProofError, match="not a line of a consumer"):
         parse_deed(line)

@@ -1,4 +1,4 @@
-"""Each finding of `lockstep doctor`: when it is made, and that it names the next step."""
+"""Each finding of `lockstep doctor`: when it is reported, and that it names the next step."""
 
 from dataclasses import replace
 
@@ -36,25 +36,27 @@ def problems(findings: list[Finding]) -> list[tuple[str, str]]:
     return [(finding.check, finding.problem) for finding in findings if finding.problem is not None]
 
 
-def looked_at(status: BrokerStatus | None, address: BrokerAddress = A, *, reason: str = "", took_ms: int = 0) -> list[tuple[str, str]]:
+def problems_of_broker(
+    status: BrokerStatus | None, address: BrokerAddress = A, *, reason: str = "", took_ms: int = 0
+) -> list[tuple[str, str]]:
     return problems(diagnosis.check_broker(address, status, reason, NOW, took_ms))
 
 
-def test_a_broker_that_is_well_has_no_problem_and_says_what_was_checked() -> None:
-    assert looked_at(STATUS) == []
+def test_healthy_broker_has_no_problem_and_all_checks_are_listed() -> None:
+    assert problems_of_broker(STATUS) == []
     checks = {finding.check for finding in diagnosis.check_broker(A, STATUS, "", NOW, 0)}
     assert checks == {"broker reached", "clock", "store writable", "store whole", "file descriptors", "broker registered"}
 
 
 @pytest.mark.parametrize(("limit", "words"), [(None, []), (1 << 20, []), (4_096, []), (4_095, ["4095"]), (256, ["256"])])
-def test_a_low_limit_of_file_descriptors_is_a_problem(limit: int | None, words: list[str]) -> None:
+def test_low_limit_of_file_descriptors_is_a_problem(limit: int | None, words: list[str]) -> None:
     found = [f"its limit of {each} file descriptors leaves room for few connections" for each in words]
-    assert looked_at(replace(STATUS, descriptor_limit=limit)) == [("file descriptors", each) for each in found]
+    assert problems_of_broker(replace(STATUS, descriptor_limit=limit)) == [("file descriptors", each) for each in found]
 
 
 @pytest.mark.parametrize(("count", "limit", "problem"), [(0, 0, False), (9, 0, False), (32_767, 65_536, False), (32_768, 65_536, True)])
-def test_half_as_many_deleted_topics_as_may_be_remembered_are_a_problem(count: int, limit: int, problem: bool) -> None:
-    found = looked_at(replace(STATUS, topics_deleted=count, topics_deleted_max=limit))
+def test_remembered_deletions_at_half_of_the_limit_are_a_problem(count: int, limit: int, problem: bool) -> None:
+    found = problems_of_broker(replace(STATUS, topics_deleted=count, topics_deleted_max=limit))
     words = "it remembers 32768 deleted topics; from 65536 on, topics with new names can't be created"
     assert found == ([("deleted topics", words)] if problem else [])
 
@@ -67,17 +69,17 @@ def test_half_as_many_deleted_topics_as_may_be_remembered_are_a_problem(count: i
         ((replace(A, registered=False),), "knows no registered broker"),
     ],
 )
-def test_a_nameserver_answers_and_knows_a_broker(brokers: tuple[BrokerAddress, ...] | None, words: str) -> None:
+def test_nameserver_must_respond_and_know_a_broker(brokers: tuple[BrokerAddress, ...] | None, words: str) -> None:
     assert problems([diagnosis.check_nameserver("n1:9876", brokers, "refused")]) == [("nameserver", words)]
     assert problems([diagnosis.check_nameserver("n1:9876", (A,))]) == []
 
 
-def test_a_broker_is_registered_and_answers_at_its_advertised_address() -> None:
-    assert looked_at(None, replace(A, registered=False)) == [("broker registered", "is not registered now")]
-    assert looked_at(None, reason="10.0.0.1:10911: timed out") == [
+def test_broker_must_be_registered_and_respond_at_its_advertised_address() -> None:
+    assert problems_of_broker(None, replace(A, registered=False)) == [("broker registered", "is not registered now")]
+    assert problems_of_broker(None, reason="10.0.0.1:10911: timed out") == [
         ("broker reached", "can't be reached from here: 10.0.0.1:10911: timed out")
     ]
-    assert looked_at(replace(STATUS, broker_name="broker-b")) == [
+    assert problems_of_broker(replace(STATUS, broker_name="broker-b")) == [
         ("broker reached", "broker-b responds there: two brokers advertise one address")
     ]
 
@@ -92,8 +94,8 @@ def test_a_broker_is_registered_and_answers_at_its_advertised_address() -> None:
         (-CLOCK_MS_MAX - 1_000, 1_000, None),
     ],
 )
-def test_a_clock_may_differ_by_a_little_and_by_what_the_answer_took(apart_ms: int, took_ms: int, words: str | None) -> None:
-    assert looked_at(replace(STATUS, wall_ms=NOW + apart_ms), took_ms=took_ms) == ([] if words is None else [("clock", words)])
+def test_clock_difference_beyond_the_response_time_and_a_tolerance_is_a_problem(apart_ms: int, took_ms: int, words: str | None) -> None:
+    assert problems_of_broker(replace(STATUS, wall_ms=NOW + apart_ms), took_ms=took_ms) == ([] if words is None else [("clock", words)])
 
 
 @pytest.mark.parametrize(
@@ -105,8 +107,8 @@ def test_a_clock_may_differ_by_a_little_and_by_what_the_answer_took(apart_ms: in
         (49, "sends are refused: 49 MiB free of 1000 MiB, 50 MiB are reserved"),
     ],
 )
-def test_a_disk_has_a_tenth_free_and_more_than_the_reserve(free_mib: int, words: str | None) -> None:
-    assert looked_at(replace(STATUS, disk_free_bytes=free_mib << 20)) == ([] if words is None else [("store writable", words)])
+def test_disk_needs_a_tenth_free_and_more_than_the_reserve(free_mib: int, words: str | None) -> None:
+    assert problems_of_broker(replace(STATUS, disk_free_bytes=free_mib << 20)) == ([] if words is None else [("store writable", words)])
 
 
 @pytest.mark.parametrize(
@@ -118,8 +120,8 @@ def test_a_disk_has_a_tenth_free_and_more_than_the_reserve(free_mib: int, words:
         ("refused", "the name is taken", [("unique broker name", "was refused: the name is taken")]),
     ],
 )
-def test_a_broker_is_accepted_by_each_of_its_nameservers(standing: str, remark: str, found: list[tuple[str, str]]) -> None:
-    assert looked_at(replace(STATUS, nameservers=(NameserverStanding("n1:9876", standing, remark),))) == found
+def test_broker_must_be_accepted_by_each_nameserver(standing: str, remark: str, found: list[tuple[str, str]]) -> None:
+    assert problems_of_broker(replace(STATUS, nameservers=(NameserverStanding("n1:9876", standing, remark),))) == found
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_a_broker_is_accepted_by_each_of_its_nameservers(standing: str, remark: 
         (replace(A, term=8), True),
     ],
 )
-def test_nameservers_that_tell_of_one_broker_in_two_ways_have_heard_two(other: BrokerAddress, two: bool) -> None:
+def test_nameservers_with_differing_entries_of_a_name_have_two_brokers(other: BrokerAddress, two: bool) -> None:
     found = problems(diagnosis.check_agreement({"n1:9876": (A,), "n2:9876": (other,)}))
     assert [check for check, _ in found] == (["unique broker name"] if two else [])
     if two:
@@ -139,7 +141,7 @@ def test_nameservers_that_tell_of_one_broker_in_two_ways_have_heard_two(other: B
         assert "n2:9876" in found[0][1]
 
 
-def test_a_member_is_listed_at_every_broker_of_its_topics_and_all_agree() -> None:
+def test_member_must_be_listed_equally_at_every_broker_of_its_topics() -> None:
     report = GroupReport("billing", True, False, (), (MEMBER,), ())
     assert problems(diagnosis.check_group(report)) == []
     missing = replace(report, members=(replace(MEMBER, missing_at=("broker-b", "broker-c")),))
@@ -154,7 +156,7 @@ def test_a_member_is_listed_at_every_broker_of_its_topics_and_all_agree() -> Non
     assert diagnosis.check_group(replace(report, members=())) == [], "a group without a member has nothing to be incomplete"
 
 
-def test_damage_of_the_log_is_a_finding() -> None:
-    found = looked_at(replace(STATUS, damaged_messages=3, damaged_bytes=0))
+def test_damage_of_the_log_is_a_problem() -> None:
+    found = problems_of_broker(replace(STATUS, damaged_messages=3, damaged_bytes=0))
     assert found == [("store whole", "damage of the log has destroyed 3 messages; 0 bytes are unreadable")]
-    assert looked_at(replace(STATUS, damaged_messages=0, damaged_bytes=7))[0][0] == "store whole"
+    assert problems_of_broker(replace(STATUS, damaged_messages=0, damaged_bytes=7))[0][0] == "store whole"

@@ -1,4 +1,4 @@
-"""SIGINT ends a command at any moment since its first line, also where SIGINT was ignored when it was started."""
+"""SIGINT ends a command at any time after its first line, even if SIGINT was ignored when the command was started."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
 from support.processes import clean_environment
 
 HANDLED_SINCE = "lockstep.admin.servers"
-"""The handler is set before the import after this one."""
+"""The handler is set before the import that follows this one."""
 MOMENTS = 8
 ENDED = (0, 130, -signal.SIGINT)
 
@@ -28,7 +28,7 @@ def address() -> Iterator[str]:
 
 
 def tail(address: str, *, ignored: bool) -> "subprocess.Popen[str]":
-    """`lockstep tail`, which writes a line for each module that is imported and would wait for a response forever."""
+    """Start `lockstep tail`, which writes a line for each module that is imported and would wait for a response forever."""
     start = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if ignored else []
     command = [sys.executable, "-X", "importtime", "-m", "lockstep.admin.cli", "tail", "t", "--nameserver", ";".join([address] * 20)]
     return subprocess.Popen([*start, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment())
@@ -36,7 +36,7 @@ def tail(address: str, *, ignored: bool) -> "subprocess.Popen[str]":
 
 @pytest.fixture(scope="module")
 def imported(address: str) -> list[str]:
-    """The modules in the order in which a command that is not interrupted imports them."""
+    """Return the modules in the order in which an uninterrupted command imports them."""
     process = tail(address, ignored=False)
     assert process.stderr is not None
     names = []
@@ -51,7 +51,7 @@ def imported(address: str) -> list[str]:
 
 @pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize("moment", range(MOMENTS))
-def test_a_signal_during_the_imports_of_a_command_ends_it(address: str, imported: list[str], moment: int, ignored: bool) -> None:
+def test_signal_during_the_imports_of_a_command_ends_it(address: str, imported: list[str], moment: int, ignored: bool) -> None:
     first = imported.index(HANDLED_SINCE) + 2 if ignored else 0
     at = first + (len(imported) - first) * moment // (MOMENTS - 1)
     process = tail(address, ignored=ignored)
@@ -61,14 +61,14 @@ def test_a_signal_during_the_imports_of_a_command_ends_it(address: str, imported
             process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
-        # While the interpreter starts, before the first line of the command, Python ends by itself with a traceback.
+        # While the interpreter starts, before the first line of the command, Python itself exits with a traceback.
         assert process.returncode in ENDED or (not ignored and "KeyboardInterrupt" in said), (process.returncode, said[-500:])
     finally:
         process.kill()
         process.communicate()
 
 
-def test_a_signal_that_an_import_has_dropped_ends_the_command_before_it_begins() -> None:
+def test_signal_swallowed_by_an_import_ends_the_command_before_it_starts() -> None:
     early = EarlySignal()
     before = early.install()
     began = []
@@ -86,7 +86,7 @@ def test_a_signal_that_an_import_has_dropped_ends_the_command_before_it_begins()
     assert (began, signal.getsignal(signal.SIGINT)) == ([], before)
 
 
-def test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_between_the_installation_of_two_handlers_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     set_handler: Callable[..., object] = signal.signal
     raised = []
 
@@ -102,7 +102,7 @@ def test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_i
     assert raised
 
 
-def test_a_second_signal_while_a_command_is_loaded_ends_the_process() -> None:
+def test_second_signal_while_a_command_is_loaded_ends_the_process() -> None:
     script = "import signal\nfrom lockstep.admin.early_signal import EarlySignal\nEarlySignal().install()\n"
     twice = "for _ in range(2):\n    try:\n        signal.raise_signal(signal.SIGINT)\n    except KeyboardInterrupt:\n        pass\n"
     ended = subprocess.run([sys.executable, "-c", script + twice], env=clean_environment(), timeout=60, check=False)

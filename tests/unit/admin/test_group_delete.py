@@ -1,4 +1,4 @@
-"""lockstep group delete works at every broker unless the group has members, and names the topics that it leaves."""
+"""lockstep group delete deletes a group at every broker unless it has members, and names the topics that remain."""
 
 import json
 from collections.abc import Iterator
@@ -38,51 +38,51 @@ def delete(cluster: ThreadedCluster, capsys: pytest.CaptureFixture[str], monkeyp
     return run
 
 
-def knowing(cluster: ThreadedCluster) -> list[str]:
+def brokers_with_group(cluster: ThreadedCluster) -> list[str]:
     return [name for name, broker in cluster.brokers.items() if "billing" in broker.groups]
 
 
-def test_a_group_is_deleted_at_every_broker_and_the_topics_that_stay_are_named(delete: Any, cluster: ThreadedCluster) -> None:
+def test_group_is_deleted_at_every_broker_and_remaining_topics_are_named(delete: Any, cluster: ThreadedCluster) -> None:
     cluster.hold(TopicLayout("%DLQ%billing", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1, 1, 1),)))
     code, out, err = delete("billing")
-    assert (code, err, knowing(cluster)) == (0, "", [])
+    assert (code, err, brokers_with_group(cluster)) == (0, "", [])
     first, second = out.splitlines()
     assert first == "group billing is deleted at broker-a, broker-b: its progress and its settings"
     assert second == "topic %DLQ%billing and its messages are kept; run `lockstep topic delete %DLQ%billing --force` to delete them"
 
 
-def test_the_answer_for_scripts(delete: Any, cluster: ThreadedCluster) -> None:
+def test_json_output_lists_brokers_failures_and_remaining_topics(delete: Any, cluster: ThreadedCluster) -> None:
     del cluster.brokers["broker-a"].groups["billing"]
     code, out, _ = delete("billing", "--json")
     assert code == 0
     assert json.loads(out) == {"group": "billing", "brokers": ["broker-a", "broker-b"], "failed": {}, "topics_kept": []}
 
 
-def test_a_group_with_members_is_deleted_nowhere_and_they_are_named(delete: Any, cluster: ThreadedCluster) -> None:
+def test_group_with_members_is_deleted_nowhere_and_they_are_named(delete: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].groups["billing"] = status(*(f"m{number}" for number in range(9)))
     code, _, err = delete("billing")
-    assert (code, knowing(cluster)) == (1, ["broker-a", "broker-b"])
+    assert (code, brokers_with_group(cluster)) == (1, ["broker-a", "broker-b"])
     assert "nothing was deleted: group billing has 9 members: m0, m1, m2, m3, m4, m5, m6, m7 …. Stop them" in err
     assert "run `lockstep group delete billing` again" in err
 
 
-def test_a_broker_that_refuses_is_named_with_the_next_step_and_the_others_have_deleted_it(delete: Any, cluster: ThreadedCluster) -> None:
+def test_broker_that_rejects_is_named_with_the_next_step_and_the_others_delete(delete: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].refusal = NoPermissionError("it has queues that clients hold")
     code, out, err = delete("billing")
-    assert (code, knowing(cluster)) == (1, ["broker-b"])
+    assert (code, brokers_with_group(cluster)) == (1, ["broker-b"])
     assert "is deleted at broker-a" in out
     assert "not deleted at all brokers: broker broker-b: NO_PERMISSION: it has queues that clients hold" in err
     assert "run `lockstep group delete billing` again" in err
 
 
-def test_a_broker_that_is_away_is_named(delete: Any, cluster: ThreadedCluster) -> None:
+def test_unreachable_broker_is_named(delete: Any, cluster: ThreadedCluster) -> None:
     cluster.run(cluster.brokers["broker-b"].stop())
     code, _, err = delete("billing")
-    assert (code, "broker-a" in knowing(cluster)) == (1, False)
+    assert (code, "broker-a" in brokers_with_group(cluster)) == (1, False)
     assert "not deleted at all brokers: broker broker-b" in err
 
 
 @pytest.mark.parametrize(("group", "words"), [("nothing", "lockstep group list"), ("", "group is blank")])
-def test_a_group_that_is_not_known_is_refused(delete: Any, cluster: ThreadedCluster, group: str, words: str) -> None:
+def test_unknown_group_is_rejected(delete: Any, cluster: ThreadedCluster, group: str, words: str) -> None:
     code, _, err = delete(group)
-    assert (code > 0, words in err, knowing(cluster)) == (True, True, ["broker-a", "broker-b"])
+    assert (code > 0, words in err, brokers_with_group(cluster)) == (True, True, ["broker-a", "broker-b"])

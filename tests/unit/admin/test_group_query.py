@@ -1,4 +1,4 @@
-"""What many groups cost: connections, questions, and how many of them at the same time."""
+"""The cost of many groups: connections, requests, and the number of concurrent requests."""
 
 import asyncio
 from collections import Counter
@@ -82,7 +82,7 @@ async def cluster() -> AsyncIterator[tuple[Cluster, AdminClient]]:
         await server.close("done")
 
 
-async def test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic() -> None:
+async def test_reading_groups_takes_one_request_per_group_and_broker_and_one_per_topic() -> None:
     async with cluster() as (served, admin):
         found = await read_groups(admin, GROUPS)
         assert list(found) == GROUPS
@@ -96,21 +96,21 @@ async def test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_
         assert 16 <= served.unanswered_max <= 2 * 16
 
 
-async def test_a_group_is_reported_the_same_alone_and_among_others() -> None:
+async def test_group_report_is_equal_alone_and_among_others() -> None:
     async with cluster() as (_, admin):
         found = await read_groups(admin, GROUPS[:3])
         for group in GROUPS[:3]:
             assert await read_group(admin, group) == found[group]
 
 
-async def test_doctor_asks_no_more_than_that() -> None:
+async def test_doctor_sends_no_more_requests_than_a_group_report() -> None:
     async with cluster() as (served, admin):
         await examine(admin)
         assert served.asked[RequestCode.GROUP_STATUS] == 2 * len(GROUPS) + 2
         assert served.asked[RequestCode.GET_ROUTEINFO_BY_TOPIC] == len(TOPICS)
 
 
-async def test_the_first_error_of_a_nameserver_ends_the_reading() -> None:
+async def test_first_error_of_the_nameserver_ends_the_reading() -> None:
     async with cluster() as (served, admin):
         served.lost_after = 1 + 2 * len(GROUPS) + 1
         with pytest.raises(TransportError, match="no nameserver responds"):
@@ -118,7 +118,7 @@ async def test_the_first_error_of_a_nameserver_ends_the_reading() -> None:
         assert served.asked[RequestCode.GET_ROUTEINFO_BY_TOPIC] <= 16
 
 
-async def test_a_broker_that_can_not_be_dialled_is_dialled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_broker_is_dialled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dialled: list[str] = []
     async with cluster() as (_, admin):
 

@@ -1,4 +1,4 @@
-"""One group as all its brokers see it."""
+"""The report of one group, merged from all its brokers."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def at(*brokers: str) -> list[MessageQueue]:
     return [MessageQueue("orders", broker, 0) for broker in brokers]
 
 
-def test_queues_of_a_broker_that_did_not_answer_have_their_line_and_nothing_is_known_of_them() -> None:
+def test_queues_of_an_unreached_broker_are_listed_without_values() -> None:
     made = report("g", {"a": status(queues=(queue(),))}, [*at("a", "b", "c"), MessageQueue("orders", "b", 1)], {"b": "refused"})
     assert [(line.broker, line.queue_id, line.reached, line.max_offset, line.lag) for line in made.queues] == [
         ("a", 0, True, 10, 7),
@@ -38,32 +38,32 @@ def test_queues_of_a_broker_that_did_not_answer_have_their_line_and_nothing_is_k
     assert (made.lag, made.unreached) == (7, ("b",))
 
 
-def test_a_member_is_missing_where_the_topics_have_queues_and_the_list_lacks_it() -> None:
+def test_member_is_missing_at_a_broker_with_queues_whose_list_lacks_it() -> None:
     made = report("g", {"a": status(member("x"), member("y")), "b": status(member("x")), "c": status()}, at("a", "b"))
     assert [(line.client_id, line.missing_at) for line in made.members] == [("x", ()), ("y", ("b",))]
 
 
-def test_a_member_is_missing_at_a_broker_that_knows_nothing_of_its_group() -> None:
+def test_member_is_missing_at_a_broker_that_does_not_know_its_group() -> None:
     made = report("g", {"a": status(member("x"))}, at("a", "b", "c"), {"c": "refused"}, without_group=["b", "elsewhere"])
     assert [(line.client_id, line.missing_at) for line in made.members] == [("x", ("b",))]
 
 
-def test_a_broker_that_did_not_answer_is_not_called_missing() -> None:
+def test_unreached_broker_is_not_called_missing() -> None:
     assert report("g", {"a": status(member("x"))}, at("a", "silent")).members[0].missing_at == ()
 
 
-def test_a_member_in_its_grace_anywhere_is_not_connected_and_heard_is_the_latest() -> None:
+def test_member_in_its_grace_at_any_broker_is_not_connected() -> None:
     made = report("g", {"a": status(member("x", heard=900)), "b": status(member("x", connected=False, heard=50))}, at("a", "b"))
     assert (made.members[0].connected, made.members[0].heard_ago_ms) == (False, 50)
 
 
-def test_a_queue_without_progress_lags_by_all_it_has() -> None:
+def test_queue_without_progress_lags_by_all_its_messages() -> None:
     made = report("g", {"a": status(queues=(queue(committed=-1, end=10), queue(queue_id=1, committed=12, end=10)))}, at("a"))
     assert [(line.committed_offset, line.lag) for line in made.queues] == [(None, 10), (12, 0)]
     assert made.lag == 10
 
 
-def test_queues_are_in_order_of_topic_broker_and_id_and_keep_what_the_broker_said() -> None:
+def test_queues_are_sorted_by_topic_broker_and_id_with_all_values() -> None:
     at_b, at_a = (queue(queue_id=1, lease=40), queue()), (queue("zebra"), queue())
     made = report("g", {"b": status(queues=at_b), "a": status(queues=at_a)}, at("a", "b"))
     places = [(line.topic, line.broker, line.queue_id) for line in made.queues]
@@ -81,7 +81,7 @@ def test_brokers_with_different_contracts_are_named_with_the_fields() -> None:
     assert made.ordered is True
 
 
-def test_a_member_subscribes_to_what_it_says_and_the_contract_holds_for_all() -> None:
+def test_members_own_subscription_overrides_the_contracts_for_it() -> None:
     other = replace(member("y"), subscriptions=(Subscription("orders", "c"),))
     made = report("g", {"a": status(member("x"), other)}, at("a"))
     assert [(line.client_id, line.subscription, line.topics) for line in made.members] == [
@@ -91,14 +91,14 @@ def test_a_member_subscribes_to_what_it_says_and_the_contract_holds_for_all() ->
     assert made.subscription == {"orders": "a || b", "bills": "*"}
 
 
-def test_what_classic_members_subscribe_to_is_known_where_no_contract_is() -> None:
+def test_classic_members_have_a_subscription_without_a_contract() -> None:
     classic = replace(member("z", session=None), subscriptions=(Subscription("orders", "c"),))
     made = report("g", {"a": status(classic, member("y"), contract=None)}, at("a"))
     assert [line.subscription for line in made.members] == [{}, {"orders": "c"}]
     assert made.subscription == {}
 
 
-def test_brokers_with_different_settings_are_named_with_the_command_that_makes_them_equal() -> None:
+def test_brokers_with_different_settings_are_named_with_the_fixing_command() -> None:
     here = replace(status(), settings=GroupSettings("g", consume_enable=False))
     made = report("g", {"a": status(), "b": here, "c": here}, [])
     assert made.conflicts == ()
@@ -107,17 +107,17 @@ def test_brokers_with_different_settings_are_named_with_the_command_that_makes_t
     assert report("g", {"b": here, "c": here}, []).unequal_settings == ()
 
 
-def test_a_group_without_members_has_progress_and_no_contract() -> None:
+def test_group_without_members_has_progress_and_no_contract() -> None:
     made = report("g", {"a": status(queues=(queue(),), contract=None)}, at("a"))
     assert (made.ordered, made.members, len(made.queues)) == (None, (), 1)
 
 
-def test_topics_are_those_subscribed_and_those_with_progress() -> None:
+def test_topics_are_the_subscribed_ones_and_those_with_progress() -> None:
     assert topics_of([status(queues=(queue("old"),)), status(contract=None)]) == ("bills", "old", "orders")
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.sets(st.sampled_from("xyz"))), st.sets(st.sampled_from("abcd")))
-def test_listed_and_missing_are_all_there_is(lists: dict[str, set[str]], layout: set[str]) -> None:
+def test_member_is_listed_or_missing_at_each_broker_of_the_layout(lists: dict[str, set[str]], layout: set[str]) -> None:
     made = report("g", {broker: status(*map(member, sorted(names))) for broker, names in lists.items()}, at(*sorted(layout)))
     assert [line.client_id for line in made.members] == sorted({name for names in lists.values() for name in names})
     for line in made.members:

@@ -1,4 +1,4 @@
-"""SIGINT ends a command, whatever state it was started in and whatever it waits for."""
+"""SIGINT ends a command, regardless of the state in which it was started and of the call in which it waits."""
 
 import asyncio
 import fcntl
@@ -56,7 +56,7 @@ async def busy():
 
 @contextmanager
 def command(work: str, *, ignored: bool = False) -> Iterator["subprocess.Popen[str]"]:
-    """A process that runs `work`; `ignored`: it begins with SIGINT ignored, as a shell script's background."""
+    """Start a process that runs `work`; with `ignored` it starts with SIGINT ignored, as in the background of a shell script."""
     code = f"{HEAD}\n{work}"
     start = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if ignored else []
     process = subprocess.Popen(
@@ -70,7 +70,7 @@ def command(work: str, *, ignored: bool = False) -> Iterator["subprocess.Popen[s
 
 
 def until_it_hangs(process: "subprocess.Popen[str]", work: str) -> None:
-    """It has begun; what writes has filled the pipe."""
+    """Wait until the process has started; one that writes has filled the pipe."""
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     full = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ)
@@ -83,7 +83,7 @@ def unread_bytes(pipe: IO[str]) -> int:
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-def test_a_command_ends_with_its_code_also_where_sigint_was_ignored_at_first(ignored: bool) -> None:
+def test_sigint_ends_a_command_with_its_code_even_if_ignored_at_first(ignored: bool) -> None:
     with command("run(rest())", ignored=ignored) as process:
         until_it_hangs(process, "rest")
         process.send_signal(signal.SIGINT)
@@ -93,8 +93,8 @@ def test_a_command_ends_with_its_code_also_where_sigint_was_ignored_at_first(ign
 
 
 @pytest.mark.parametrize("work", ["writes", "looks_up", "stubborn", "busy"])
-def test_with_a_limit_it_ends_whatever_it_hangs_in(work: str) -> None:
-    """A write to a pipe without a reader, a thread that does not return, work that can't be cancelled or never waits."""
+def test_time_limit_ends_a_command_that_hangs_after_a_signal(work: str) -> None:
+    """It may hang in a write to a pipe without a reader, a thread that does not return, work that can't be cancelled or never awaits."""
     with command(f"run({work}(), interrupted=7, end_s=0.2)") as process:
         until_it_hangs(process, work)
         process.send_signal(signal.SIGINT)
@@ -102,17 +102,17 @@ def test_with_a_limit_it_ends_whatever_it_hangs_in(work: str) -> None:
 
 
 @pytest.mark.parametrize("work", ["writes", "looks_up", "stubborn", "busy"])
-def test_a_second_signal_ends_it_at_once(work: str) -> None:
+def test_second_signal_ends_a_command_at_once(work: str) -> None:
     with command(f"run({work}(), interrupted=7)") as process:
         until_it_hangs(process, work)
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)  # long enough for the first one to be taken: two at once would be one
+            process.wait(0.5)  # long enough for the first one to be handled: two at once would be one
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 7
 
 
-def test_the_handler_of_before_is_there_again_afterwards() -> None:
+def test_previous_handler_is_restored() -> None:
     before = signal.getsignal(signal.SIGINT)
 
     async def interrupted() -> None:
@@ -125,7 +125,7 @@ def test_the_handler_of_before_is_there_again_afterwards() -> None:
     run_interruptible(asyncio.sleep(0), exit_code=1, end_s=3_600)
 
 
-def test_a_cancellation_that_is_none_of_a_signal_stays_one() -> None:
+def test_cancellation_without_a_signal_stays_a_cancellation() -> None:
     async def cancelled() -> None:
         raise asyncio.CancelledError
 
@@ -133,7 +133,7 @@ def test_a_cancellation_that_is_none_of_a_signal_stays_one() -> None:
         run_interruptible(cancelled(), exit_code=1)
 
 
-def test_in_another_thread_it_is_an_ordinary_run() -> None:
+def test_run_interruptible_in_another_thread_is_an_ordinary_run() -> None:
     ran: list[int] = []
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""The next layout of a topic: queues that stay keep their ids and their age."""
+"""The next layout of a topic: remaining queues keep their ids and their age."""
 
 import pytest
 from hypothesis import given
@@ -49,24 +49,24 @@ TWO = layout(entry("broker-a", 2), entry("broker-b", 2))
         ),
     ],
 )
-def test_what_is_added_comes_last_and_what_goes_goes_from_the_end(
+def test_queues_are_added_and_removed_at_the_end(
     before: TopicLayout, brokers: tuple[str, ...], write: int, read: int, after: tuple[LayoutEntry, ...]
 ) -> None:
     made = alter_layout(before, brokers, write_count=write, read_count=read, writer=9)
     assert (made.entries, made.version) == (after, LayoutVersion(2, 9))
 
 
-def test_nothing_to_change_is_the_same_layout() -> None:
+def test_unchanged_counts_return_the_same_layout() -> None:
     assert alter_layout(TWO, BOTH, write_count=2, read_count=2, writer=9) is TWO
 
 
-def test_a_deleted_topic_has_no_queues_and_a_higher_counter() -> None:
+def test_deletion_has_no_queues_and_a_higher_counter() -> None:
     gone = TWO.deletion
     assert (gone.deleted, gone.version) == (True, LayoutVersion(2, WRITER_MAX))
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3), st.sets(st.sampled_from([*BOTH, "broker-c"]), min_size=1)), max_size=8))
-def test_after_any_changes_each_broker_has_the_queues_that_were_last_asked_for(steps: list[tuple[int, int, set[str]]]) -> None:
+def test_each_broker_has_the_last_requested_queues_after_any_changes(steps: list[tuple[int, int, set[str]]]) -> None:
     now, wanted = TWO, dict.fromkeys(BOTH, (2, 2))
     for write, more, brokers in steps:
         before = now
@@ -90,7 +90,7 @@ def test_after_any_changes_each_broker_has_the_queues_that_were_last_asked_for(s
         ((None, 3, 2), "would never be consumed"),
     ],
 )
-def test_counts_that_say_nothing_or_too_much_are_refused(asked: tuple[int | None, int | None, int | None], words: str) -> None:
+def test_missing_or_contradicting_counts_are_rejected(asked: tuple[int | None, int | None, int | None], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_queue_counts(*asked)
     assert parse_queue_counts(4, None, None) == (4, 4)

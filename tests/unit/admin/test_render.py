@@ -1,4 +1,4 @@
-"""What people read."""
+"""Output for users."""
 
 import pytest
 
@@ -25,21 +25,21 @@ from lockstep.runtime.safe_text import printable
         (172_800_000, "2 d"),
     ],
 )
-def test_a_span_is_told_in_the_unit_that_people_think_in(milliseconds: int | None, text: str | None) -> None:
+def test_duration_is_printed_in_a_suitable_unit(milliseconds: int | None, text: str | None) -> None:
     assert format_duration(milliseconds) == text
 
 
-def test_a_stamp_is_utc_with_milliseconds() -> None:
+def test_timestamp_is_utc_with_milliseconds() -> None:
     assert format_time(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
 
 
-def test_no_control_character_reaches_the_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     assert printable("a\x1b[2J\r\nb\u202e") == "a\\x1b[2J\\r\\nb\\u202e"
     (message,) = decode_messages(encode_message(Message("t", b"caf\xc3\xa9 \xff\x00"), 0, "A" * 32, 5), "a")
     assert body_text(message) == "café \\xff\\x00"
 
 
-def test_a_body_is_shown_plain_or_why_it_can_not_be() -> None:
+def test_body_is_decompressed_or_the_reason_is_shown() -> None:
     (message,) = decode_messages(encode_message(Message("t", "café ".encode() * 2_000), 0, "A" * 32, 5, compress_over=4_096), "a")
     assert len(message.stored_body) < 200
     assert message_json(message)["body"] == body_text(message) == "café " * 2_000
@@ -56,11 +56,11 @@ def test_square_brackets_in_a_cell_are_text(capsys: pytest.CaptureFixture[str]) 
     assert [line.split() for line in lines] == [["name", "count"], ["[red]x[/red]", "7"], ["-", "yes"]]
 
 
-def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_without_rows_prints_the_empty_text(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["name"], [], empty="no topics")
     assert capsys.readouterr().out == "no topics\n"
 
 
-def test_a_long_cell_stays_in_one_piece_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_cell_is_not_wrapped_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["client"], [("x" * 200,)])
     assert "x" * 200 in capsys.readouterr().out

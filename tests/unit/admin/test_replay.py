@@ -1,4 +1,4 @@
-"""Replay: a letter that can't be handed out holds up its own key alone, keeps its place among it, and is not lost from sight."""
+"""Replay: a dead letter that can't be sent delays only later ones of its key, keeps its place among them, and stays stored."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ RATE = 100_000
 
 @dataclass
 class World:
-    """Letters of one broker: the letter at offset n is `keys[n]`'s and its body is n; those in `bad` can't be handed out."""
+    """Dead letters of one broker: the one at offset n has the key `keys[n]` and the body n; those in `bad` can't be sent."""
 
     keys: list[str | None]
     bad: set[int] = field(default_factory=set)
@@ -42,12 +42,12 @@ class World:
     given_up: list[int] = field(default_factory=list)
     remembered: int = 0
     other: int | None = None
-    """Where another replay has moved the progress to, when this one first moves it."""
+    """The offset to which another replay has moved the progress when this one first moves it."""
     moved: list[int] = field(default_factory=list)
     lay_in: dict[int, int] = field(default_factory=dict)
-    """Letter → the queue in which its message lay; the topic has two."""
+    """By dead letter the queue of the original message; the topic has two."""
     queues: list[int | None] = field(default_factory=list)
-    """To which each one was sent; None: to any."""
+    """The queue to which each one was sent, or None if any."""
 
     async def send(self, message: Message, *, queue: MessageQueue | None, timeout_ms: int | None) -> None:
         assert message.sharding_key == self.keys[int(message.body)]
@@ -98,7 +98,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-async def test_only_the_key_of_a_letter_that_remained_waits_and_keeps_its_order(world: Any) -> None:
+async def test_message_that_cannot_be_sent_delays_only_later_ones_of_its_key(world: Any) -> None:
     made = world("a", "b", "a", None, "a", bad={0})
     outcome = await made.run()
     assert made.sent == [1, 3]
@@ -107,19 +107,19 @@ async def test_only_the_key_of_a_letter_that_remained_waits_and_keeps_its_order(
     assert (outcome.sent, [each.why for each in outcome.skipped]) == (2, ["MESSAGE_ILLEGAL: too long"] * 3)
 
 
-async def test_where_nothing_behind_it_went_out_a_letter_stays_where_it_is(world: Any) -> None:
+async def test_failed_messages_without_a_later_success_keep_their_place(world: Any) -> None:
     made = world("a", "b", "a", "b", bad={2, 3})
     assert (await made.run()).sent == 2
     assert (made.given_up, made.remembered) == ([], 2)
 
 
-async def test_of_letters_that_were_replayed_before_those_that_fail_wait_again(world: Any) -> None:
+async def test_failed_replayed_message_is_put_back(world: Any) -> None:
     made = world("a", "b", bad={0, 1}, remembered=2)
     await made.run(include_replayed=True)
     assert (made.given_up, made.remembered) == ([0, 1], 2)
 
 
-async def test_a_refusal_of_one_retry_holds_up_no_other_and_a_broker_that_is_gone_all(world: Any) -> None:
+async def test_rejected_retry_delays_no_other_and_an_unreachable_broker_ends_the_replay(world: Any) -> None:
     made = world("a", "a", bad={0}, error=BrokerSystemError("no message begins there"))
     assert (await made.run(ReplayTarget.RETRY)).sent == 1
     assert (made.sent, made.given_up) == ([1], [0])
@@ -129,31 +129,31 @@ async def test_a_refusal_of_one_retry_holds_up_no_other_and_a_broker_that_is_gon
 
 
 @pytest.mark.parametrize(("other", "kept"), [(COMMIT_EVERY - 1, COMMIT_EVERY), (COMMIT_EVERY, COMMIT_EVERY), (70, 70)])
-async def test_who_finds_the_progress_moved_stops_and_takes_none_of_it_back(world: Any, other: int, kept: int) -> None:
+async def test_replay_stops_when_another_replay_moved_the_progress(world: Any, other: int, kept: int) -> None:
     made = world(*[None] * 80, other=other)
     outcome = await made.run()
     assert "another replay of g is running" in str(outcome.conflict)
     assert (len(made.sent), made.remembered) == (COMMIT_EVERY, kept)
 
 
-async def test_a_replay_alone_finds_nothing_moved(world: Any) -> None:
+async def test_single_replay_finds_no_conflict(world: Any) -> None:
     made = world(*[None] * (2 * COMMIT_EVERY + 1))
     assert (await made.run()).conflict is None
     assert made.moved == [COMMIT_EVERY, 2 * COMMIT_EVERY, 2 * COMMIT_EVERY + 1]
 
 
-async def test_without_a_key_a_letter_goes_to_its_queue_if_there_is_one_still(world: Any) -> None:
+async def test_message_without_a_key_is_sent_to_its_original_queue_if_it_exists(world: Any) -> None:
     made = world("a", None, None, None, lay_in={0: 1, 1: 1, 2: 7})
     await made.run()
     assert made.queues == [None, 1, None, None]
 
 
-async def test_without_a_key_a_letter_that_remains_holds_up_those_of_its_queue(world: Any) -> None:
+async def test_failed_message_without_a_key_delays_later_ones_of_its_queue(world: Any) -> None:
     made = world(None, None, None, "a", lay_in={0: 1, 1: 1, 2: 0}, bad={0})
     outcome = await made.run()
     assert (len(outcome.skipped), made.sent) == (2, [2, 3])
 
 
-def test_letters_of_one_reason_are_reported_together() -> None:
+def test_skipped_messages_are_grouped_by_reason() -> None:
     left = [SkippedMessage(str(number), "gone", "no topic") for number in range(4)] + [SkippedMessage("9", "other", "no topic")]
     assert summarize_skipped(left) == "4 of gone (0, 1, 2, …): no topic; 1 of other (9): no topic"

@@ -37,18 +37,18 @@ NOW = 1_700_000_000_000
         ("1970-01-01", Target("time", 0)),
     ],
 )
-def test_a_place_is_said_in_one_of_five_ways(text: str, target: Target) -> None:
+def test_target_has_one_of_five_forms(text: str, target: Target) -> None:
     assert parse_target(text, NOW) == target
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "5.5", "5w", "h", "2023-13-01", "1" * 20, "9" * 4_301, "٣", "nan"])
-def test_any_other_way_is_refused_with_the_five(text: str) -> None:
+def test_invalid_target_is_rejected_with_the_five_forms(text: str) -> None:
     with pytest.raises(ConfigError, match="expected beginning, end, an offset"):
         parse_target(text, NOW)
 
 
 @pytest.mark.parametrize("text", ["1700000001s", "999999999999d", "9" * 19 + "d", "1969-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00"])
-def test_a_time_before_all_times_is_refused_with_the_limit_and_the_next_step(text: str) -> None:
+def test_time_before_1970_is_rejected_with_the_next_step(text: str) -> None:
     with pytest.raises(ConfigError, match=r"before 1970-01-01.*use --to beginning"):
         parse_target(text, NOW)
 
@@ -56,7 +56,7 @@ def test_a_time_before_all_times_is_refused_with_the_limit_and_the_next_step(tex
 @pytest.mark.parametrize(
     "text", ["broker-a", "broker-a:", ":1", "broker-a:-1", "broker-a:x", "broker-a:1234567890", "broker-a:" + "9" * 4_301]
 )
-def test_a_queue_is_a_broker_and_a_number(text: str) -> None:
+def test_queue_is_written_as_broker_and_number(text: str) -> None:
     assert parse_queue("broker-a:3") == ("broker-a", 3)
     with pytest.raises(ConfigError, match="expected BROKER:NUMBER"):
         parse_queue(text)
@@ -80,31 +80,31 @@ def plan(target: Target, *, before: int | None = 50, first: int = 10, end: int =
         (Target("time", NOW), 42, -8),
     ],
 )
-def test_a_move_counts_the_messages_that_come_again_or_are_skipped(target: Target, after: int, change: int) -> None:
+def test_move_counts_redelivered_and_skipped_messages(target: Target, after: int, change: int) -> None:
     move = plan(target, at_time=42)
     assert (move.before, move.after, move.change) == (50, after, change)
 
 
 @pytest.mark.parametrize("offset", [9, 101])
-def test_an_offset_that_the_queue_does_not_hold_is_refused(offset: int) -> None:
+def test_offset_outside_the_queue_is_rejected(offset: int) -> None:
     with pytest.raises(StateError, match="has offsets 10 to 100"):
         plan(Target("offset", offset))
 
 
-def test_a_group_without_progress_would_have_begun_at_the_first_message() -> None:
+def test_group_without_progress_starts_at_the_first_message() -> None:
     assert (plan(Target("end"), before=None).before, plan(Target("end"), before=None).change) == (None, 90)
 
 
-def test_what_retention_has_removed_comes_not_again() -> None:
+def test_messages_removed_by_retention_are_not_counted_as_redelivered() -> None:
     assert plan(Target("beginning"), before=3, first=10).change == 0
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(-10, 200), st.sampled_from(["beginning", "end", "time"]))
-def test_no_plan_leaves_the_queue(first: int, length: int, at_time: int, word: str) -> None:
+def test_planned_offset_is_always_within_the_queue(first: int, length: int, at_time: int, word: str) -> None:
     move = plan(Target(word), first=first, end=first + length, at_time=at_time)
     assert first <= move.after <= first + length
 
 
-def test_a_queue_that_its_broker_does_not_know_yet_is_told() -> None:
+def test_queue_unknown_to_its_broker_is_reported() -> None:
     with pytest.raises(StateError, match=r"nothing was changed: broker broker-a does not know orders@broker-a:0 yet.*Run the command"):
         plan_moves([Q], (), {}, Target("end"), {})

@@ -1,4 +1,4 @@
-"""No value of any argument or option ends in a traceback: a command explains in words which value it can't accept."""
+"""No value of any argument or option ends in a traceback: a command explains which value is invalid."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -66,11 +66,11 @@ ARGUMENTS = {
     ("up",): [],
     ("store", "check"): ["nowhere"],
 }
-"""What makes each do something and end."""
+"""Arguments with which each command does something and ends."""
 SERVERS = {("broker",), ("nameserver",)}
 """Their settings are checked by a model: tests/unit/runtime/test_config.py."""
 RUNS_ON = {("up", "--store"), ("bench", "--nameserver")}
-"""Would be taken, and start something."""
+"""Values that are valid and would start something."""
 
 
 def commands(below: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], TyperCommand]]:
@@ -104,7 +104,7 @@ async def serve(folder: Path, told: "Future[tuple[str, Callable[[], object]]]") 
 
 @pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a nameserver whose cluster runs in a thread: commands own the main thread."""
+    """Return the address of a nameserver whose cluster runs in a thread, because commands need the main thread."""
     told: Future[tuple[str, Callable[[], object]]] = Future()
     with ThreadPoolExecutor(1) as threads:
         serving = threads.submit(asyncio.run, serve(tmp_path_factory.mktemp("rubbish"), told))
@@ -114,13 +114,15 @@ def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         serving.result(20)
 
 
-def test_every_command_is_looked_at() -> None:
+def test_each_command_has_test_arguments() -> None:
     assert COMMANDS.keys() == ARGUMENTS.keys()
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_no_value_of_any_parameter_ends_in_a_traceback(path: tuple[str, ...], nameserver: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual run gives each parameter a third of the values, others to each; the slow run gives it all."""
+def test_invalid_value_of_any_parameter_never_prints_a_traceback(
+    path: tuple[str, ...], nameserver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual run tests a third of the values for each parameter, different ones for each; the slow run tests all."""
     monkeypatch.setenv("LOCKSTEP_NAMESERVER", nameserver)
     options = [each.opts[0] for each in COMMANDS[path].params if isinstance(each, TyperOption) and not each.is_flag]
     places = [place for place, _ in enumerate(each for each in COMMANDS[path].params if isinstance(each, TyperArgument))]

@@ -1,4 +1,4 @@
-"""Every track type follows from a broker's report about a group. RocketMQ: messageTrackDetail."""
+"""Each track type follows from a broker's status of a group. RocketMQ: messageTrackDetail."""
 
 from dataclasses import replace
 
@@ -63,13 +63,13 @@ def subscribed(expression: str) -> ConsumerGroup:
         (status(8, replace(CONTRACT, message_model=MessageModel.BROADCASTING)), message(), TrackType.CONSUME_BROADCASTING),
     ],
 )
-def test_the_track_follows_from_members_kind_position_and_tags(given: GroupStatus, of: MessageExt, type_: TrackType) -> None:
+def test_track_follows_from_members_kind_position_and_tags(given: GroupStatus, of: MessageExt, type_: TrackType) -> None:
     found = track(given, of)
     committed = given.queues[2].committed_offset
     assert found == Track("g", type_, None if committed < 0 else committed)
 
 
-def test_every_type_says_what_it_means() -> None:
+def test_each_track_type_has_a_meaning() -> None:
     assert MEANINGS.keys() == set(TrackType)
 
 
@@ -93,7 +93,7 @@ class Asked(AdminClient):
         return answer
 
 
-async def test_a_group_that_can_not_be_asked_about_is_unknown_with_the_reason_and_hides_no_other() -> None:
+async def test_group_with_an_error_is_unknown_with_the_reason_and_others_are_listed() -> None:
     found = await tracks(Asked(), BrokerAddress("a", "c", "10.0.0.1:10911", True, 1), message())
     assert [(each.type, each.why) for each in found] == [
         (TrackType.UNKNOWN, "SYSTEM_ERROR: the table is being read"),

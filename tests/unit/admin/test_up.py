@@ -16,7 +16,7 @@ CLI = "lockstep.admin.cli"
 
 
 @pytest.mark.e2e
-def test_a_cluster_of_two_brokers_takes_shows_and_keeps_messages(tmp_path: Path) -> None:
+def test_cluster_of_two_brokers_stores_and_keeps_messages(tmp_path: Path) -> None:
     up = (CLI, "up", "--port", "0", "--brokers", "2", "--store", str(tmp_path))
     with program(*up, event="up.started") as running:
         environment = clean_environment(LOCKSTEP_NAMESERVER=running.started["nameserver"])
@@ -51,7 +51,7 @@ def test_a_cluster_of_two_brokers_takes_shows_and_keeps_messages(tmp_path: Path)
         assert again.stop() == 0
 
 
-def test_brokers_get_ports_and_folders_of_their_own() -> None:
+def test_brokers_have_their_own_ports_and_directories() -> None:
     laptop = StandaloneCluster(Host.real(), store="dir", port=9876, broker_count=2)
     configs = [laptop.broker_config(index, "127.0.0.1:9876") for index in range(2)]
     assert [(c.name, c.listen, c.store) for c in configs] == [
@@ -61,11 +61,11 @@ def test_brokers_get_ports_and_folders_of_their_own() -> None:
     assert all(config.auto_create_topics for config in configs)
 
 
-def test_port_0_is_any_free_port_for_everyone() -> None:
+def test_port_0_gives_each_broker_a_free_port() -> None:
     assert StandaloneCluster(Host.real(), store="dir", port=0, broker_count=1).broker_config(0, "127.0.0.1:1").listen == ("127.0.0.1:0",)
 
 
-def test_a_broker_without_a_port_is_refused_readably() -> None:
+def test_broker_port_above_65535_is_rejected() -> None:
     assert StandaloneCluster(Host.real(), store="d", port=64_500, broker_count=1).broker_config(0, "127.0.0.1:64500").listen == (
         "127.0.0.1:65535",
     )
@@ -73,7 +73,7 @@ def test_a_broker_without_a_port_is_refused_readably() -> None:
         StandaloneCluster(Host.real(), store="dir", port=64_501, broker_count=1).broker_config(0, "127.0.0.1:64501")
 
 
-def test_the_next_steps_name_the_nameserver_only_where_it_is_not_the_usual_one() -> None:
+def test_next_steps_name_the_nameserver_only_if_it_is_not_the_default() -> None:
     brokers = {"broker-a": "127.0.0.1:10911"}
     assert "export" not in next_steps("127.0.0.1:9876", brokers, "dir")
     assert "export LOCKSTEP_NAMESERVER=127.0.0.1:1234" in next_steps("127.0.0.1:1234", brokers, "dir")
