@@ -86,13 +86,13 @@ def topics_have_no_limit(patch: Patches) -> None:
     patch.set(TopicTable, "_check_room", lambda self, topic, known: None)
 
 
-@mutant("first", aimed=ROUTES + "test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_left_out")
+@mutant("first", aimed=ROUTES + "test_layout_beyond_the_limit_of_entries_is_rejected")
 def entries_of_layouts_have_no_limit(patch: Patches) -> None:
     """A nameserver keeps at most 2^20 entries of layouts."""
     patch.set(LayoutTable, "more_entries", lambda self, layout: 0)
 
 
-@mutant("first", aimed=PARTS + "test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcomer")
+@mutant("first", aimed=PARTS + "test_oldest_partial_registration_is_evicted_for_a_new_one")
 def a_registration_that_begins_again_is_new(patch: Patches) -> None:
     """A registration in parts that begins again on its connection keeps the time at which it began, and so its place in the order."""
     arrive = RouteTable._collect_part
@@ -111,7 +111,7 @@ def system_topics_have_layouts(patch: Patches) -> None:
     patch.set(layouts, "is_sendable_topic", lambda topic: True)
 
 
-@mutant("first", aimed=ROUTES + "test_an_invalid_layout_is_left_out_and_named_and_the_others_count")
+@mutant("first", aimed=ROUTES + "test_invalid_layout_is_rejected_by_name_and_the_others_are_adopted")
 def one_layout_refuses_a_broker(patch: Patches) -> None:
     """A nameserver leaves an impossible layout out, and takes the registration."""
     take = RouteTable._adopt_layouts
@@ -140,19 +140,19 @@ def only_the_first_registration_brings_topics(patch: Patches) -> None:
     patch.set(TopicQuota, "has_room", lambda self, name: fits(self, name) and name not in here[id(self)])
 
 
-@mutant("first", aimed=ROOM + "test_whatever_other_brokers_bring_the_next_may_bring_its_share")
+@mutant("first", aimed=ROOM + "test_next_broker_has_its_share_whatever_other_brokers_use")
 def one_broker_takes_all_the_room(patch: Patches) -> None:
     """A broker may bring topics to a nameserver while fewer count to it than are free."""
     patch.set(TopicQuota, "has_room", lambda self, name: len(self._broker_of) < topic_quota.LAYOUTS_MAX)
 
 
-@mutant("first", aimed=ROOM + "test_what_a_forgotten_broker_alone_has_brought_is_forgotten")
+@mutant("first", aimed=ROOM + "test_topics_only_a_forgotten_broker_had_are_forgotten")
 def topics_of_forgotten_brokers_are_kept(patch: Patches) -> None:
     """A nameserver forgets topics that only brokers have brought which are forgotten."""
     patch.set(TopicQuota, "expire", lambda self, known, now_ms: [])
 
 
-@mutant("first", aimed=ROOM + "test_a_topic_stays_as_long_as_another_broker_that_registers_has_it")
+@mutant("first", aimed=ROOM + "test_topic_is_kept_while_another_registered_broker_has_it")
 def topics_go_with_the_broker_that_was_first(patch: Patches) -> None:
     """A topic of a broker that is not registered counts to the next one that registers with it."""
     count = TopicQuota.count
@@ -170,7 +170,7 @@ def topics_are_adopted_without_limit(patch: Patches) -> None:
     patch.set(TopicTable, "is_full", False)
 
 
-@mutant("first", aimed=ROOM + "test_a_broker_that_takes_no_more_topics_is_routed_and_lacks_only_newer_layouts_of_its_own")
+@mutant("first", aimed=ROOM + "test_full_broker_is_routed_and_gets_only_newer_layouts_of_its_own_topics")
 def full_brokers_are_not_routed(patch: Patches) -> None:
     """A broker that takes no more topics lacks only newer layouts of topics that it has."""
     missing = RouteTable._missing
@@ -183,31 +183,31 @@ def a_higher_term_replaces(patch: Patches) -> None:
     patch.set(RouteTable, "_check_challenge", lambda self, known, said, now_ms: None)
 
 
-@mutant("first", aimed=CHALLENGES + "test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_over")
+@mutant("first", aimed=CHALLENGES + "test_registered_broker_that_does_not_respond_is_replaced_after_the_timeout")
 def silent_brokers_keep_their_name(patch: Patches) -> None:
     """A registered broker that does not respond within 5 s is replaced."""
     patch.set(route_table, "CHALLENGE_MS", 1 << 40)
 
 
-@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts")
+@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_readable_frames_are_read_before_a_slice_is_counted")
 def a_challenge_ends_before_answers_are_read(patch: Patches) -> None:
     """A nameserver that was paused reads the received data before it replaces a broker."""
     patch.set(nameserver_processor, "READ_TURNS", 0)
 
 
-@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_brokers_are_not_silent_while_the_nameserver_is_suspended")
+@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_suspension_of_the_nameserver_makes_no_broker_silent")
 def standstills_of_nameservers_count_as_silence(patch: Patches) -> None:
     """Time in which a nameserver was paused does not count as silence of brokers."""
     patch.set(RouteTable, "exclude_pause", lambda self, pause_ms, now_ms: None)
 
 
-@mutant("first", aimed=CHALLENGES + "test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused")
+@mutant("first", aimed=CHALLENGES + "test_store_that_lacks_the_last_accepted_start_is_rejected")
 def copies_are_accepted(patch: Patches) -> None:
     """A store that has not seen the term that was accepted last is refused."""
     patch.set(route_table, "check_term", lambda known, new: None)
 
 
-@mutant("first", aimed=CHALLENGES + "test_a_registered_broker_that_answers_is_not_replaced")
+@mutant("first", aimed=CHALLENGES + "test_registered_broker_that_responds_to_a_challenge_is_not_replaced")
 def proofs_are_not_compared(patch: Patches) -> None:
     """A registration without the store's proof is of another store, whatever else it names."""
     patch.set(
@@ -223,19 +223,19 @@ def the_owner_of_a_name_is_not_kept(patch: Patches) -> None:
     patch.set(Registration, "proves", lambda self, owner: False)
 
 
-@mutant("first", aimed=OWNERS + "test_the_terms_of_the_owner_are_compared_also_after_a_stranger_was_registered")
+@mutant("first", aimed=OWNERS + "test_terms_of_the_owner_are_compared_even_after_a_stranger_was_registered")
 def strangers_change_the_terms_of_the_owner(patch: Patches) -> None:
     """A registration without the owner's proof does not change which terms of the owner are accepted."""
     patch.set(route_table, "next_owner", lambda before, now: (now.registration, now.last_seen_ms))
 
 
-@mutant("first", aimed=OWNERS + "test_a_store_that_has_been_registered_for_an_hour_becomes_the_owner")
+@mutant("first", aimed=OWNERS + "test_store_registered_for_an_hour_becomes_the_owner")
 def a_replaced_store_stays_the_owner(patch: Patches) -> None:
     """A store that has been registered for an hour without interruption becomes the owner of its name."""
     patch.set(route_table, "OWNER_MS", 1 << 60)
 
 
-@mutant("first", aimed=PARTS + "test_a_registration_counts_with_its_last_part")
+@mutant("first", aimed=PARTS + "test_registration_takes_effect_with_its_last_part")
 def the_first_part_is_the_whole(patch: Patches) -> None:
     """A registration in parts counts with its last part, and has the topics of all parts."""
     arrive = RouteTable._collect_part
@@ -248,7 +248,7 @@ def the_first_part_is_the_whole(patch: Patches) -> None:
     patch.set(RouteTable, "_collect_part", forgets)
 
 
-@mutant("first", aimed=ROUTES + "test_a_broker_that_was_never_routed_is_forgotten_with_its_connection")
+@mutant("first", aimed=ROUTES + "test_broker_never_routed_is_forgotten_with_its_connection")
 def strangers_are_remembered(patch: Patches) -> None:
     """A broker that was never routed is forgotten when its connection is gone."""
 

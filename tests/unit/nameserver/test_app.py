@@ -1,4 +1,4 @@
-"""The nameserver as its peers meet it: real frames over loopback sockets."""
+"""The nameserver as its peers use it: frames over loopback sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ async def register(
 
 
 def answers(command: Command, endpoint: Endpoint) -> None:
-    """A broker's end of the connection: it responds to every request, as every version does."""
+    """Handle requests at a broker's end of the connection: respond to each one, as every version does."""
     if not command.is_oneway:
         endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
 
@@ -74,7 +74,7 @@ async def route(address: str, topic: str = "orders") -> TopicRoute:
     return decode_body(TopicRoute, (await ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
 
 
-async def test_before_the_first_registration_every_native_question_is_not_ready() -> None:
+async def test_native_requests_before_the_first_registration_are_not_ready() -> None:
     async with nameserver() as served:
         for code, header in (
             (RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("orders")),
@@ -84,7 +84,7 @@ async def test_before_the_first_registration_every_native_question_is_not_ready(
             assert (await ask(served.address, code, header)).code == ResponseCode.ROUTE_NOT_READY
 
 
-async def test_a_registered_broker_and_its_topics_are_answered() -> None:
+async def test_registered_broker_and_its_topics_are_returned() -> None:
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
         answer = await register(broker)
@@ -111,7 +111,7 @@ async def test_system_and_deleted_topics_are_not_listed() -> None:
         broker.close("done")
 
 
-async def test_the_other_brokers_are_told_of_a_layout_and_whoever_brought_it_is_not() -> None:
+async def test_layout_change_is_sent_to_all_brokers_except_its_sender() -> None:
     told: list[tuple[str, Command]] = []
     async with nameserver() as served:
         one = await connect(HOST, served.address, handler=lambda command, _: told.append(("one", command)))
@@ -131,7 +131,7 @@ async def test_the_other_brokers_are_told_of_a_layout_and_whoever_brought_it_is_
         other.close("done")
 
 
-async def test_of_a_deleted_topic_the_refusal_carries_the_layout_that_is_in_force() -> None:
+async def test_response_for_a_deleted_topic_has_its_layout() -> None:
     gone = TopicLayout("gone", LayoutVersion(2, 1), ())
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
@@ -145,7 +145,7 @@ async def test_of_a_deleted_topic_the_refusal_carries_the_layout_that_is_in_forc
         broker.close("done")
 
 
-async def test_each_listener_answers_with_its_own_addresses() -> None:
+async def test_each_listener_returns_its_own_addresses() -> None:
     async with nameserver("internal=127.0.0.1:0", "external=127.0.0.1:0", "other=127.0.0.1:0") as served:
         broker = await connect(HOST, served.address)
         await register(broker)
@@ -155,7 +155,7 @@ async def test_each_listener_answers_with_its_own_addresses() -> None:
         broker.close("done")
 
 
-async def test_the_close_of_the_connection_unregisters_and_the_address_stays() -> None:
+async def test_closed_connection_unregisters_the_broker_and_keeps_its_address() -> None:
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
         await register(broker)
@@ -165,7 +165,7 @@ async def test_the_close_of_the_connection_unregisters_and_the_address_stays() -
         assert (gone.registered, gone.address) == (False, "broker-a:10911")
 
 
-async def test_a_broker_that_says_goodbye_is_unregistered_before_it_closes() -> None:
+async def test_unregister_request_takes_effect_before_the_connection_closes() -> None:
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
         await register(broker)
@@ -176,7 +176,7 @@ async def test_a_broker_that_says_goodbye_is_unregistered_before_it_closes() -> 
         broker.close("done")
 
 
-async def test_a_taken_name_is_refused_and_the_connection_stays_open() -> None:
+async def test_registered_name_is_rejected_and_the_connection_stays_open() -> None:
     async with nameserver() as served:
         first, second = await connect(HOST, served.address, handler=answers), await connect(HOST, served.address)
         await register(first)
@@ -191,7 +191,7 @@ async def test_a_taken_name_is_refused_and_the_connection_stays_open() -> None:
         second.close("done")
 
 
-async def test_a_connection_that_answers_no_challenge_is_asked_once_however_often_it_registers() -> None:
+async def test_connection_with_an_open_challenge_is_not_challenged_again() -> None:
     asked, clock = list[Command](), SetClock(0)
     async with nameserver(clock=clock) as served:
         incumbent = await connect(HOST, served.address, handler=lambda command, _: asked.append(command))
@@ -229,7 +229,7 @@ async def test_a_connection_that_answers_no_challenge_is_asked_once_however_ofte
         ({"proof": "5" * 65}, "a proof of 65 characters: at most 64"),
     ],
 )
-async def test_a_registration_that_makes_no_sense_is_refused_readably(wrong: dict[str, Any], named: str) -> None:
+async def test_invalid_registration_is_rejected_with_the_reason(wrong: dict[str, Any], named: str) -> None:
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
         answer = await register(broker, **wrong)
@@ -239,7 +239,7 @@ async def test_a_registration_that_makes_no_sense_is_refused_readably(wrong: dic
         broker.close("done")
 
 
-async def test_a_silent_broker_is_unregistered_and_its_connection_closed() -> None:
+async def test_silent_broker_is_unregistered_and_its_connection_closed() -> None:
     clock = SetClock(0)
     async with nameserver(clock=clock) as served:
         broker = await connect(HOST, served.address)
@@ -254,7 +254,7 @@ async def test_a_silent_broker_is_unregistered_and_its_connection_closed() -> No
             await broker.wait_closed()
 
 
-async def test_nameservers_are_independent() -> None:
+async def test_nameservers_share_no_state() -> None:
     async with nameserver() as one, nameserver() as other:
         broker = await connect(HOST, one.address)
         await register(broker)

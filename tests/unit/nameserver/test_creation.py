@@ -1,7 +1,6 @@
-"""Two creators at once end with one layout.
+"""Two concurrent creators end with one layout.
 
-Creation asks the brokers in name order and goes on with the layout of the first that has one.
-"""
+Creation asks the brokers in order of their names and continues with the layout of the first one that has it."""
 
 from collections.abc import Iterator
 
@@ -17,7 +16,7 @@ NAMES = ("broker-a", "broker-b", "broker-c")
 
 
 def creator(brokers: dict[str, LayoutTable], seen: tuple[str, ...], writer: int) -> Iterator[None]:
-    """The steps of create_topic, one broker's response each; every broker keeps the higher layout of its own and the given one."""
+    """Yield after each step of create_topic, one broker's response each; every broker keeps the higher of its own and the given layout."""
     mine = TopicLayout("orders", LayoutVersion(1, writer), tuple(LayoutEntry(name, writer % 4 + 1, writer % 4 + 1, 1) for name in seen))
     for name in sorted(seen):
         known = brokers[name].get("orders")
@@ -29,7 +28,7 @@ def creator(brokers: dict[str, LayoutTable], seen: tuple[str, ...], writer: int)
 
 
 def registrar(name: str, brokers: dict[str, LayoutTable], table: RouteTable) -> Iterator[None]:
-    """One broker that registers repeatedly; between response and adoption others may run."""
+    """Register one broker repeatedly; others may run between response and adoption."""
     listeners = {"internal": f"{name}:10911"}
     while True:
         change = table.register(Registration(name, "c", name, 1, listeners, brokers[name].all()), NAMES.index(name), 0)
@@ -49,7 +48,7 @@ ORDER = st.lists(st.integers(0, 59), max_size=40)
 
 
 @given(WRITERS, ORDER)
-def test_creators_that_see_the_same_brokers_agree_with_no_nameserver_at_all(writers: list[int], order: list[int]) -> None:
+def test_creators_that_use_the_same_brokers_agree_without_a_nameserver(writers: list[int], order: list[int]) -> None:
     brokers = {name: LayoutTable() for name in NAMES}
     creators = [creator(brokers, NAMES, writer) for writer in writers]
     run(creators, order)
@@ -59,7 +58,7 @@ def test_creators_that_see_the_same_brokers_agree_with_no_nameserver_at_all(writ
 
 
 @given(WRITERS, ORDER, st.lists(st.sets(st.sampled_from(NAMES), min_size=1), min_size=3, max_size=3))
-def test_creators_that_see_different_brokers_agree_when_each_broker_has_registered_twice(
+def test_creators_that_use_different_brokers_agree_after_two_registrations(
     writers: list[int], order: list[int], views: list[set[str]]
 ) -> None:
     brokers, table = {name: LayoutTable() for name in NAMES}, RouteTable()

@@ -13,7 +13,7 @@ NAMESERVER = "lockstep.nameserver"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_names_its_real_address_and_a_signal_ends_it_with_0(number: signal.Signals) -> None:
+def test_process_logs_its_bound_address_and_a_signal_ends_it_with_0(number: signal.Signals) -> None:
     with program(NAMESERVER, "--listen", "127.0.0.1:0", event="nameserver.started") as running:
         host, _, port = running.started["address"].rpartition(":")
         socket.create_connection((host, int(port)), timeout=5).close()
@@ -21,7 +21,7 @@ def test_it_names_its_real_address_and_a_signal_ends_it_with_0(number: signal.Si
         assert running.stop(number) == 0
 
 
-def test_a_port_that_is_taken_is_one_line_and_exit_1() -> None:
+def test_taken_port_prints_one_line_and_exits_with_1() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = run_program(NAMESERVER, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert ended.returncode == 1
@@ -37,7 +37,7 @@ def test_a_port_that_is_taken_is_one_line_and_exit_1() -> None:
         (("--listen", "a=127.0.0.1:0", "--listen", "a=127.0.0.1:0"), ("twice",)),
     ],
 )
-def test_settings_that_can_not_be_are_one_line_and_exit_2(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_invalid_settings_print_one_line_and_exit_with_2(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
     ended = run_program(NAMESERVER, *arguments)
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
@@ -45,12 +45,12 @@ def test_settings_that_can_not_be_are_one_line_and_exit_2(arguments: tuple[str, 
         assert word in ended.stderr
 
 
-def test_beyond_this_machine_it_listens_when_told_that_this_is_meant() -> None:
+def test_public_address_is_allowed_with_insecure() -> None:
     with program(NAMESERVER, "--listen", "0.0.0.0:0", "--insecure", event="nameserver.started") as running:
         assert running.stop() == 0
 
 
-def test_the_environment_sets_what_no_flag_does() -> None:
+def test_environment_sets_options_that_are_not_given() -> None:
     environment = clean_environment(LOCKSTEP_LISTEN="one=127.0.0.1:0,two=127.0.0.1:0")
     with program(NAMESERVER, event="nameserver.started", environment=environment) as running:
         assert list(running.started["listeners"]) == ["one", "two"]

@@ -1,4 +1,4 @@
-"""The owner of a broker's name: nothing that is registered without its proof changes whether the owner is accepted."""
+"""The owner of a broker's name: a registration without its proof never changes whether the owner is accepted."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def address(table: RouteTable) -> str:
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_the_owner_replaces_at_once_whatever_has_taken_its_name_while_it_was_away(stranger: str) -> None:
+def test_returning_owner_replaces_a_stranger_at_once(stranger: str) -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     table.connection_closed(1)
@@ -64,7 +64,7 @@ def test_the_owner_replaces_at_once_whatever_has_taken_its_name_while_it_was_awa
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_the_owner_that_was_silent_and_lost_its_name_gets_it_back_with_its_next_registration(stranger: str) -> None:
+def test_silent_owner_that_lost_its_name_regains_it_with_its_next_registration(stranger: str) -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     assert outcome(table, STRANGERS[stranger], 2, 0) == "pending"
@@ -75,8 +75,8 @@ def test_the_owner_that_was_silent_and_lost_its_name_gets_it_back_with_its_next_
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_the_terms_of_the_owner_are_compared_also_after_a_stranger_was_registered(stranger: str) -> None:
-    """A copy of the store bears its proof: it is refused as before."""
+def test_terms_of_the_owner_are_compared_even_after_a_stranger_was_registered(stranger: str) -> None:
+    """A copy of the store has its proof, and is rejected as before."""
     table = RouteTable()
     table.register(said(term=10, previous=9), 1, 0)
     table.connection_closed(1)
@@ -89,7 +89,7 @@ def test_the_terms_of_the_owner_are_compared_also_after_a_stranger_was_registere
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_clients_follow_the_name_to_a_stranger_and_back_to_the_owner(stranger: str) -> None:
-    """They keep the address of the highest term."""
+    """Clients keep the address with the highest term."""
     table, clients = RouteTable(), RouteCache()
     table.register(said(), 1, 0)
     clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
@@ -103,14 +103,14 @@ def test_clients_follow_the_name_to_a_stranger_and_back_to_the_owner(stranger: s
     assert clients.address(NAME) == "10.0.0.8:10911"
 
 
-def test_a_copy_of_the_owner_is_challenged_like_any_start() -> None:
+def test_copy_of_the_owner_is_challenged() -> None:
     table = RouteTable()
     table.register(said(term=10), 1, 0)
     assert outcome(table, said(term=11, previous=10, port=2), 2, 1) == "pending"
     assert table.take_challenges() == [(NAME, 1)]
 
 
-# One name: (registration, its outcome, the state after its connection closes); all at once unless a line waits for days.
+# One name: (registration, its outcome, state after its connection closes); all at once unless a line waits for days.
 LINES: dict[str, list[tuple[int, Registration, str]]] = {
     "a broker is upgraded and then has a proof": [
         (0, said(proof=None, term=10), "accepted"),
@@ -144,7 +144,7 @@ LINES: dict[str, list[tuple[int, Registration, str]]] = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_who_may_use_a_name_that_is_not_registered(line: str) -> None:
+def test_unregistered_name_is_granted_by_owner_and_term(line: str) -> None:
     table, now_ms = RouteTable(), 0
     for connection, (days, registration, expected) in enumerate(LINES[line]):
         now_ms += days * 86_400_000
@@ -154,7 +154,7 @@ def test_who_may_use_a_name_that_is_not_registered(line: str) -> None:
 
 
 @pytest.mark.parametrize(("away_ms", "owner"), [(FORGET_MS - 1, "old"), (FORGET_MS, "new")])
-def test_after_seven_days_without_the_owner_the_store_that_is_registered_becomes_it(away_ms: int, owner: str) -> None:
+def test_registered_store_becomes_owner_after_seven_days_without_the_owner(away_ms: int, owner: str) -> None:
     table = RouteTable(silence_ms=FORGET_MS * 9)
     old, new = said(), said(store=OTHER, proof=FORGED, port=2)
     table.register(old, 1, 0)
@@ -166,7 +166,7 @@ def test_after_seven_days_without_the_owner_the_store_that_is_registered_becomes
 
 
 def replaced(table: RouteTable, new: Registration) -> None:
-    """The owner's disk is lost at 0, and another store is registered under its name."""
+    """Return a table where the owner's disk is lost at 0, and another store is registered under its name."""
     table.register(said(), 1, 0)
     table.connection_closed(1)
     table.register(new, 2, 0)
@@ -176,7 +176,7 @@ NEW = said(store=OTHER, proof=FORGED, port=2)
 
 
 @pytest.mark.parametrize(("registered_ms", "owner"), [(OWNER_MS - 1, "old"), (OWNER_MS, "new")])
-def test_a_store_that_has_been_registered_for_an_hour_becomes_the_owner(registered_ms: int, owner: str) -> None:
+def test_store_registered_for_an_hour_becomes_the_owner(registered_ms: int, owner: str) -> None:
     table = RouteTable()
     replaced(table, NEW)
     for now_ms in range(30_000, registered_ms, 30_000):
@@ -189,7 +189,7 @@ def test_a_store_that_has_been_registered_for_an_hour_becomes_the_owner(register
 @pytest.mark.parametrize(
     "interruption", ["its connection is closed", "it is silent", "another store is registered", "the nameserver stands still"]
 )
-def test_an_hour_counts_without_interruption_alone(interruption: str) -> None:
+def test_interruption_restarts_the_hour_of_a_new_owner(interruption: str) -> None:
     table, half_ms = RouteTable(silence_ms=OWNER_MS if interruption != "it is silent" else OWNER_MS // 2), OWNER_MS // 2
     replaced(table, NEW)
     match interruption:
@@ -208,7 +208,7 @@ def test_an_hour_counts_without_interruption_alone(interruption: str) -> None:
     assert table._brokers[NAME].owner == replace(said(), listeners={INTERNAL_LISTENER: said().address})
 
 
-def test_a_start_without_a_proof_never_becomes_the_owner() -> None:
+def test_registration_without_a_proof_never_becomes_the_owner() -> None:
     table, old = RouteTable(), said(store=OTHER, proof=None, port=2)
     replaced(table, old)
     for now_ms in range(0, 3 * OWNER_MS, 30_000):
@@ -217,7 +217,7 @@ def test_a_start_without_a_proof_never_becomes_the_owner() -> None:
     assert outcome(table, said(), 3, 3 * OWNER_MS) == "accepted"
 
 
-def test_an_owner_that_is_registered_stays_the_owner() -> None:
+def test_registered_owner_stays_the_owner() -> None:
     table = RouteTable(silence_ms=FORGET_MS * 9)
     table.register(said(), 1, 0)
     table.register(said(), 1, FORGET_MS)
@@ -242,8 +242,8 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_no_stranger_changes_which_starts_of_the_owner_are_accepted(steps: list[tuple[object, ...]]) -> None:
-    """The same starts of the owner with and without strangers: the outcome is equal, and an accepted one is registered."""
+def test_strangers_do_not_change_which_starts_of_the_owner_are_accepted(steps: list[tuple[object, ...]]) -> None:
+    """With and without strangers, the same starts of the owner have equal outcomes, and an accepted one is registered."""
     with_strangers, alone = RouteTable(), RouteTable()
     for table in (with_strangers, alone):
         table.register(said(term=1), 1, 0)
@@ -274,8 +274,8 @@ def test_no_stranger_changes_which_starts_of_the_owner_are_accepted(steps: list[
                     table.count_down_challenges(ms)
 
 
-def test_what_is_kept_of_an_owner_is_small_whatever_the_registrations_are() -> None:
-    """One owner for each name, of at most 1,024 names, without its listeners and layouts."""
+def test_memory_for_owners_is_bounded() -> None:
+    """The table keeps one owner for each of at most 1,024 names, without its listeners and layouts."""
     table = RouteTable()
     many = {f"listener-{number}": "h" * 200 + ":1" for number in range(15)}
     for number in range(BROKERS_MAX):

@@ -13,17 +13,17 @@ from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingEr
 from support.route_table_kit import PROOF, STORE_A, STORE_B, layout, registered, said
 
 ANSWER_MS = CHALLENGE_MS + COUNTDOWN_STEP_MS
-"""How long a challenge waits for its response, including the slice in which it begins."""
+"""How long a challenge waits for its response, including the slice in which it starts."""
 
 
 def challenged(table: RouteTable, registration: Registration, connection: int, now_ms: int) -> str:
-    """The error message that asks a challenger to try again."""
+    """Return the error message that asks a challenger to try again."""
     with pytest.raises(RegistrationPendingError) as pending:
         table.register(registration, connection, now_ms)
     return str(pending.value)
 
 
-def test_a_goodbye_counts_only_for_the_store_term_and_connection_that_are_registered() -> None:
+def test_unregister_requires_the_registered_store_term_and_connection() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     assert not table.unregister("broker-x", STORE_A, 10, 1)
@@ -47,7 +47,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_registered_broker_that_answers_is_not_replaced(other: str) -> None:
+def test_registered_broker_that_responds_to_a_challenge_is_not_replaced(other: str) -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     words = challenged(table, OTHERS[other], 2, 1_000)
@@ -69,7 +69,7 @@ def test_a_registered_broker_that_answers_is_not_replaced(other: str) -> None:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_over(other: str) -> None:
+def test_registered_broker_that_does_not_respond_is_replaced_after_the_timeout(other: str) -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS[other], 2, 1_000)
@@ -84,7 +84,7 @@ def test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_o
     assert table.brokers("internal")[0].address == OTHERS[other].address, "an answer that comes too late changes nothing"
 
 
-def test_a_challenge_is_decided_by_what_was_read_and_not_by_the_time_that_has_passed() -> None:
+def test_challenge_ends_by_counted_slices_and_not_by_elapsed_time() -> None:
     """The nameserver was suspended: the response has arrived, and is read after the next registration of the challenger."""
     table = RouteTable()
     table.register(said(), 1, 0)
@@ -97,7 +97,7 @@ def test_a_challenge_is_decided_by_what_was_read_and_not_by_the_time_that_has_pa
 
 
 @pytest.mark.parametrize("heard_ms", [0, 7_000])
-def test_time_in_which_the_nameserver_was_suspended_is_no_silence_of_a_broker(heard_ms: int) -> None:
+def test_suspension_of_the_nameserver_does_not_count_as_silence(heard_ms: int) -> None:
     table, pause_ms = RouteTable(), 10 * SILENCE_MS
     table.register(said(), 1, heard_ms)
     table.exclude_pause(pause_ms, 7_000 + pause_ms)
@@ -105,14 +105,14 @@ def test_time_in_which_the_nameserver_was_suspended_is_no_silence_of_a_broker(he
     assert table.expire(heard_ms + pause_ms + SILENCE_MS) == {"broker-a": 1}
 
 
-def test_a_broker_that_was_heard_after_a_standstill_is_not_heard_in_the_future() -> None:
+def test_broker_heard_during_a_pause_is_not_dated_in_the_future() -> None:
     table = RouteTable()
     table.register(said(), 1, 1_000_000)
     table.exclude_pause(1_000_000, 1_000_000)
     assert table.expire(1_000_000 + SILENCE_MS) == {"broker-a": 1}
 
 
-def test_a_registration_of_the_incumbent_is_an_answer() -> None:
+def test_registration_of_the_incumbent_answers_the_challenge() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS["a higher term"], 2, 1_000)
@@ -123,7 +123,7 @@ def test_a_registration_of_the_incumbent_is_an_answer() -> None:
     assert table.take_challenges() == [("broker-a", 1), ("broker-a", 1)]
 
 
-def test_a_broker_that_dials_again_is_no_challenger() -> None:
+def test_reconnecting_broker_is_not_a_challenger() -> None:
     table = RouteTable()
     table.register(said(previous=9), 1, 0)
     change = table.register(said(previous=9), 2, 1)
@@ -131,7 +131,7 @@ def test_a_broker_that_dials_again_is_no_challenger() -> None:
     assert table.take_challenges() == []
 
 
-def test_the_close_of_the_incumbents_connection_ends_the_challenge() -> None:
+def test_close_of_the_incumbents_connection_ends_the_challenge() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS["a higher term"], 2, 1_000)
@@ -139,17 +139,17 @@ def test_the_close_of_the_incumbents_connection_ends_the_challenge() -> None:
     assert table.register(OTHERS["a higher term"], 2, 1_001).joined
 
 
-def test_a_name_that_is_not_live_may_be_taken_by_another_store() -> None:
+def test_unregistered_name_may_be_taken_by_another_store() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     table.connection_closed(1)
     assert table.register(said(store=STORE_B, term=3, port=2), 2, 1).joined
-    # With the term of the store that had it, so that clients, which keep the address of the highest term, follow.
+    # It gets the term of the store that had the name, so that clients, which keep the address of the highest term, follow.
     assert [(b.address, b.term) for b in table.brokers("internal")] == [("10.0.0.2:10911", 10)]
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_a_copied_store_is_refused_by_its_lower_term_whether_or_not_the_other_lives(live: bool) -> None:
+def test_copied_store_with_a_lower_term_is_rejected(live: bool) -> None:
     table = RouteTable()
     table.register(said(term=10), 1, 0)
     if not live:
@@ -176,7 +176,7 @@ LINES: dict[str, list[tuple[int | None, int, bool]]] = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused(line: str) -> None:
+def test_store_that_lacks_the_last_accepted_start_is_rejected(line: str) -> None:
     table = RouteTable()
     for connection, (previous, term, accepted) in enumerate(LINES[line]):
         registration = said(term=term, previous=previous, port=connection + 1)
@@ -192,7 +192,7 @@ def test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused(l
         table.connection_closed(connection)
 
 
-def test_a_copy_is_refused_at_once_while_the_original_lives() -> None:
+def test_copy_is_rejected_at_once_while_the_original_is_registered() -> None:
     table = RouteTable()
     table.register(said(term=10, previous=9), 1, 0)
     with pytest.raises(BrokerNameTakenError, match="has not seen term 10"):
@@ -200,11 +200,11 @@ def test_a_copy_is_refused_at_once_while_the_original_lives() -> None:
     assert table.take_challenges() == []
 
 
-def test_a_nameserver_that_starts_empty_accepts_any_start() -> None:
+def test_empty_nameserver_accepts_any_start() -> None:
     assert RouteTable().register(said(term=30, previous=10), 1, 0).joined
 
 
-def test_nothing_that_a_nameserver_says_or_logs_has_the_proof() -> None:
+def test_proof_appears_in_no_response_and_no_log() -> None:
     table = RouteTable()
     registration = said(previous=9)
     table.register(registration, 1, 0)

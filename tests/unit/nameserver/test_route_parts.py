@@ -16,7 +16,7 @@ from support.route_table_kit import STORE_B, layout, registered, said
 MANY = tuple(layout(f"t-{number}") for number in range(PART_LAYOUTS_MAX + 1))
 
 
-def test_a_registration_counts_with_its_last_part() -> None:
+def test_registration_takes_effect_with_its_last_part() -> None:
     table = RouteTable()
     table.register(said("broker-b", store=STORE_B, layouts=(layout("theirs"),)), 9, 0)
     first = table.register(said(layouts=MANY[:-1], parts=2), 1, 0)
@@ -28,7 +28,7 @@ def test_a_registration_counts_with_its_last_part() -> None:
     assert table.register(said(layouts=(*MANY[-1:], layout("theirs")), part=1, parts=2), 1, 3).routed
 
 
-def test_what_another_broker_changes_between_two_parts_is_missing() -> None:
+def test_layout_changed_between_two_parts_is_returned_as_missing() -> None:
     table = RouteTable()
     table.register(said(layouts=(layout("t", 1),), parts=2), 1, 0)
     table.register(said("broker-b", store=STORE_B, layouts=(layout("t", 2),)), 9, 0)
@@ -48,7 +48,7 @@ def test_what_another_broker_changes_between_two_parts_is_missing() -> None:
         [(0, 65)],
     ],
 )
-def test_a_part_out_of_turn_is_refused_and_the_registration_begins_again(parts: list[tuple[int, int]]) -> None:
+def test_part_out_of_order_is_rejected_and_the_registration_restarts(parts: list[tuple[int, int]]) -> None:
     table = RouteTable()
     for part, count in parts[:-1]:
         table.register(said(part=part, parts=count), 1, 0)
@@ -57,7 +57,7 @@ def test_a_part_out_of_turn_is_refused_and_the_registration_begins_again(parts: 
     assert table.register(said(), 1, 0).routed
 
 
-def test_a_connection_that_is_lost_between_two_parts_begins_again() -> None:
+def test_connection_lost_between_two_parts_restarts_the_registration() -> None:
     table = RouteTable()
     table.register(said(parts=2), 1, 0)
     table.connection_closed(1)
@@ -65,7 +65,7 @@ def test_a_connection_that_is_lost_between_two_parts_begins_again() -> None:
         table.register(said(part=1, parts=2), 2, 0)
 
 
-def test_of_registrations_in_parts_64_may_arrive_at_once_and_one_that_stops_is_given_up() -> None:
+def test_up_to_64_partial_registrations_are_kept_and_a_stalled_one_expires() -> None:
     table = RouteTable()
     for number in range(INCOMPLETE_MAX):
         table.register(said(f"b-{number}", parts=2), number, 0)
@@ -77,7 +77,7 @@ def test_of_registrations_in_parts_64_may_arrive_at_once_and_one_that_stops_is_g
         table.register(said("b-8", part=1, parts=2), 8, INCOMPLETE_MS)
 
 
-def test_connections_that_begin_a_registration_again_and_again_keep_no_broker_from_registering() -> None:
+def test_repeatedly_restarted_registrations_do_not_block_other_brokers() -> None:
     table = RouteTable()
     for now_ms in range(0, 20 * INCOMPLETE_MS, INCOMPLETE_MS - 1_000):
         for number in range(INCOMPLETE_MAX):
@@ -88,7 +88,7 @@ def test_connections_that_begin_a_registration_again_and_again_keep_no_broker_fr
         assert table.register(said(part=1, parts=2), 900, now_ms + 999).routed
 
 
-def test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcomer() -> None:
+def test_oldest_partial_registration_is_evicted_for_a_new_one() -> None:
     table = RouteTable()
     for number in range(INCOMPLETE_MAX):
         table.register(said(f"b-{number}", parts=3), number, number)
@@ -100,7 +100,7 @@ def test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcome
         table.register(said("b-0", part=1, parts=3), 0, 1_002)
 
 
-def test_a_standstill_gives_no_registration_in_parts_up() -> None:
+def test_suspension_of_the_nameserver_expires_no_partial_registration() -> None:
     table = RouteTable()
     table.register(said(parts=2), 1, 0)
     table.exclude_pause(INCOMPLETE_MS, INCOMPLETE_MS + 5)
@@ -108,7 +108,7 @@ def test_a_standstill_gives_no_registration_in_parts_up() -> None:
     assert table.register(said(part=1, parts=2), 1, INCOMPLETE_MS + 5).routed
 
 
-def test_an_answer_has_one_part_of_what_is_missing_and_the_next_registration_gets_the_rest() -> None:
+def test_response_has_one_part_of_the_missing_layouts_and_the_next_one_the_rest() -> None:
     table = RouteTable()
     table.register(said("broker-b", store=STORE_B, layouts=MANY), 9, 0)
     first = table.register(said(), 1, 0)
@@ -118,7 +118,7 @@ def test_an_answer_has_one_part_of_what_is_missing_and_the_next_registration_get
     assert (len(second.missing), second.routed) == (1, False)
 
 
-def test_however_many_layouts_are_left_out_the_broker_is_registered_and_the_first_1024_are_named() -> None:
+def test_broker_is_registered_with_any_number_of_rejected_layouts_and_1024_are_named() -> None:
     table = RouteTable()
     wrong = tuple(TopicLayout(f"t-{number}", LayoutVersion(1, 7), (LayoutEntry("b", 0, 0, 1),)) for number in range(REFUSED_MAX + 2))
     first = table.register(said(layouts=wrong[:-3], parts=2), 1, 0)

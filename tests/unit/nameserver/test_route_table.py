@@ -1,4 +1,4 @@
-"""RouteTable holds the nameserver's law: design page `wire`, last paragraph."""
+"""RouteTable: registrations, routes, layouts, silence and forgetting."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.route_table_kit import STORE_A, STORE_B, layout, registered, said
 
 
-def test_the_first_registration_is_routed_with_its_topics() -> None:
+def test_first_registration_is_routed_with_its_topics() -> None:
     table = RouteTable()
     change = table.register(said(layouts=(layout(),)), 1, 0)
     assert (change.joined, change.routed, change.missing, change.adopted, change.superseded) == (True, True, (), ("orders",), None)
@@ -31,7 +31,7 @@ def test_the_first_registration_is_routed_with_its_topics() -> None:
     ]
 
 
-def test_nothing_is_ready_before_the_first_registration_and_everything_after_it_for_ever() -> None:
+def test_table_is_ready_from_the_first_registration_on() -> None:
     table = RouteTable()
     assert not table.ready
     table.register(said(), 1, 0)
@@ -40,7 +40,7 @@ def test_nothing_is_ready_before_the_first_registration_and_everything_after_it_
     assert table.ready
 
 
-def test_a_refused_registration_makes_nothing_ready_and_changes_nothing() -> None:
+def test_rejected_registration_changes_nothing() -> None:
     table = RouteTable()
     with pytest.raises(RemoteProtocolError, match="internal"):
         table.register(Registration("broker-a", "c", STORE_A, 1, {"external": "h:1"}, (layout(),)), 1, 0)
@@ -48,7 +48,7 @@ def test_a_refused_registration_makes_nothing_ready_and_changes_nothing() -> Non
     assert table.layouts.get("orders") is None
 
 
-def test_an_invalid_layout_is_left_out_and_named_and_the_others_count() -> None:
+def test_invalid_layout_is_rejected_by_name_and_the_others_are_adopted() -> None:
     table = RouteTable()
     huge = TopicLayout("huge", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1 << 40, 1 << 40, 1),))
     change = table.register(said(layouts=(layout(), huge)), 1, 0)
@@ -57,7 +57,7 @@ def test_an_invalid_layout_is_left_out_and_named_and_the_others_count() -> None:
     assert table.layouts.all() == (layout(),)
 
 
-def test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_beyond_the_limit_of_entries_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.nameserver.route_table.ENTRIES_MAX", 3)
     table = RouteTable()
     many = layout("many", brokers=("broker-a", "broker-b"))
@@ -71,8 +71,8 @@ def test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_le
     assert table.register(said(layouts=(fewer, grown)), 1, 2).refused == (), "what makes room counts at once"
 
 
-def test_a_broker_is_not_taught_the_older_layout_of_a_topic_that_was_left_out() -> None:
-    """It would not take it, and so never be accepted."""
+def test_older_layout_of_a_rejected_one_is_not_sent_to_the_broker() -> None:
+    """The broker would not adopt it, and so would never be accepted."""
     table = RouteTable()
     table.register(said(layouts=(layout(),)), 1, 0)
     huge = TopicLayout("orders", LayoutVersion(2, 7), (LayoutEntry("broker-a", 1 << 40, 1 << 40, 1),))
@@ -81,7 +81,7 @@ def test_a_broker_is_not_taught_the_older_layout_of_a_topic_that_was_left_out() 
     assert table.layouts.get("orders") == layout()
 
 
-def test_a_name_is_answered_by_the_listener_that_was_asked_else_by_internal() -> None:
+def test_route_has_addresses_of_the_requested_listener_or_internal() -> None:
     table = RouteTable()
     table.register(said(layouts=(layout(),)), 1, 0)
     for listener, address in {"internal": "10.0.0.1:10911", "external": "localhost:1", "other": "10.0.0.1:10911"}.items():
@@ -91,7 +91,7 @@ def test_a_name_is_answered_by_the_listener_that_was_asked_else_by_internal() ->
         assert table.brokers(listener)[0].address == address
 
 
-def test_the_close_of_the_registering_connection_unregisters_at_once_and_keeps_the_last_address() -> None:
+def test_closed_connection_unregisters_at_once_and_keeps_the_last_address() -> None:
     table = RouteTable()
     table.register(said(layouts=(layout(),)), 1, 0)
     assert table.connection_closed(2) == ()
@@ -104,7 +104,7 @@ def test_the_close_of_the_registering_connection_unregisters_at_once_and_keeps_t
     assert table.registered() == ()
 
 
-def test_only_the_newest_connection_speaks_for_a_broker() -> None:
+def test_only_the_newest_connection_of_a_broker_counts() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     change = table.register(said(), 2, 5)
@@ -114,7 +114,7 @@ def test_only_the_newest_connection_speaks_for_a_broker() -> None:
     assert table.connection_closed(2) == ("broker-a",)
 
 
-def test_one_connection_may_speak_for_several_brokers() -> None:
+def test_one_connection_may_register_several_brokers() -> None:
     table = RouteTable()
     table.register(said("broker-a"), 1, 0)
     table.register(said("broker-b", store=STORE_B), 1, 0)
@@ -122,7 +122,7 @@ def test_one_connection_may_speak_for_several_brokers() -> None:
 
 
 @pytest.mark.parametrize(("after", "silent"), [(SILENCE_MS - 1, False), (SILENCE_MS, True), (SILENCE_MS + 1, True)])
-def test_silence_unregisters_exactly_at_its_limit(after: int, silent: bool) -> None:
+def test_silent_broker_is_unregistered_exactly_at_the_timeout(after: int, silent: bool) -> None:
     table = RouteTable()
     table.register(said(), 1, 1_000)
     table.register(said(), 1, 5_000)
@@ -131,7 +131,7 @@ def test_silence_unregisters_exactly_at_its_limit(after: int, silent: bool) -> N
     assert table.expire(5_000 + after + SILENCE_MS) == ({} if silent else {"broker-a": 1})
 
 
-def test_a_broker_that_lacks_layouts_adopts_them_before_it_is_routed() -> None:
+def test_broker_is_routed_after_it_has_adopted_missing_layouts() -> None:
     table = RouteTable()
     table.register(said("broker-a", layouts=(layout(brokers=("broker-a", "broker-b")),)), 1, 0)
     learning = table.register(said("broker-b", store=STORE_B, port=2), 2, 0)
@@ -144,7 +144,7 @@ def test_a_broker_that_lacks_layouts_adopts_them_before_it_is_routed() -> None:
     assert registered(table) == {"broker-a": True, "broker-b": True}
 
 
-def test_a_routed_broker_stays_routed_while_it_learns_a_new_topic() -> None:
+def test_routed_broker_stays_routed_while_it_adopts_a_new_topic() -> None:
     table = RouteTable()
     table.register(said("broker-a"), 1, 0)
     table.register(said("broker-b", store=STORE_B, port=2), 2, 0)
@@ -153,7 +153,7 @@ def test_a_routed_broker_stays_routed_while_it_learns_a_new_topic() -> None:
     assert registered(table) == {"broker-a": True, "broker-b": True}
 
 
-def test_a_broker_that_restarted_without_a_layout_is_not_routed_until_it_has_it() -> None:
+def test_broker_restarted_without_a_layout_is_routed_after_it_has_adopted_it() -> None:
     table = RouteTable()
     table.register(said(term=10, layouts=(layout(),)), 1, 0)
     table.connection_closed(1)
@@ -162,7 +162,7 @@ def test_a_broker_that_restarted_without_a_layout_is_not_routed_until_it_has_it(
     assert table.register(said(term=11, layouts=(layout(),)), 2, 2).routed
 
 
-def test_a_deleted_topic_has_no_route_and_its_deletion_is_told_to_who_lacks_it() -> None:
+def test_deleted_topic_has_no_route_and_its_deletion_is_sent_to_brokers_that_lack_it() -> None:
     table = RouteTable()
     table.register(said(layouts=(layout(),)), 1, 0)
     gone = replace(layout(), version=LayoutVersion(2, 1), entries=())
@@ -171,7 +171,7 @@ def test_a_deleted_topic_has_no_route_and_its_deletion_is_told_to_who_lacks_it()
     assert table.register(said("broker-b", store=STORE_B, port=2, layouts=(layout(),)), 2, 2).missing == (gone,)
 
 
-def test_a_broker_of_the_layout_that_was_never_seen_has_no_address() -> None:
+def test_broker_of_a_layout_that_never_registered_has_no_address() -> None:
     table = RouteTable()
     table.register(said(layouts=(layout(brokers=("broker-a", "broker-b")),)), 1, 0)
     route = table.route("orders", "internal", 0)
@@ -180,7 +180,7 @@ def test_a_broker_of_the_layout_that_was_never_seen_has_no_address() -> None:
     assert {q.broker_name for q in route.layout.write_queues} == {"broker-a", "broker-b"}
 
 
-def test_a_nameserver_that_starts_empty_learns_every_layout_from_one_registration() -> None:
+def test_empty_nameserver_learns_every_layout_from_one_registration() -> None:
     old, new = RouteTable(), RouteTable()
     everything = (
         layout("orders", brokers=("broker-a", "broker-b")),
@@ -195,7 +195,7 @@ def test_a_nameserver_that_starts_empty_learns_every_layout_from_one_registratio
     assert {one.topic: one for one in new.layouts.all()} == {one.topic: one for one in everything}
 
 
-def test_nameservers_know_nothing_of_each_other() -> None:
+def test_route_tables_share_no_state() -> None:
     one, other = RouteTable(), RouteTable()
     one.register(said(layouts=(layout(),)), 1, 0)
     assert other.route("orders", "internal", 0) is None
@@ -229,7 +229,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_whoever_is_registered_was_heard_on_its_living_connection_within_the_limit(events: list[tuple[object, ...]]) -> None:
+def test_registered_broker_was_heard_on_its_open_connection_within_the_timeout(events: list[tuple[object, ...]]) -> None:
     table, now = RouteTable(), 0
     heard: dict[str, tuple[int, int, str, int]] = {}
     for event in events:
@@ -259,11 +259,11 @@ def test_whoever_is_registered_was_heard_on_its_living_connection_within_the_lim
 
 
 def unrouted(name: str) -> Registration:
-    """It lacks the layout that is there, so that it is learning."""
+    """Register a broker that lacks the stored layout, so that it is learning."""
     return said(name, store=STORE_B, port=2)
 
 
-def test_a_broker_that_was_never_routed_is_forgotten_with_its_connection() -> None:
+def test_broker_never_routed_is_forgotten_with_its_connection() -> None:
     table = RouteTable()
     table.register(said(layouts=(layout(),)), 1, 0)
     assert not table.register(unrouted("stranger"), 2, 0).routed
@@ -272,7 +272,7 @@ def test_a_broker_that_was_never_routed_is_forgotten_with_its_connection() -> No
 
 
 @pytest.mark.parametrize(("named_ms", "left_ms"), [(0, 0), (0, 5_000), (9_000, 5_000)])
-def test_others_are_forgotten_seven_days_after_they_left_or_were_last_named(named_ms: int, left_ms: int) -> None:
+def test_routed_broker_is_forgotten_seven_days_after_its_last_use(named_ms: int, left_ms: int) -> None:
     table = RouteTable()
     table.register(said(layouts=(layout(),)), 1, left_ms)
     table.connection_closed(1)
@@ -288,14 +288,14 @@ def test_others_are_forgotten_seven_days_after_they_left_or_were_last_named(name
     assert route.brokers == ()
 
 
-def test_a_registered_broker_is_never_forgotten() -> None:
+def test_registered_broker_is_never_forgotten() -> None:
     table = RouteTable(silence_ms=FORGET_MS * 9)
     table.register(said(layouts=(layout(),)), 1, 0)
     table.expire(FORGET_MS * 2)
     assert registered(table) == {"broker-a": True}
 
 
-def test_a_nameserver_knows_1024_brokers_and_makes_room_only_where_one_is_away_and_unused() -> None:
+def test_table_holds_1024_brokers_and_evicts_only_unregistered_unused_ones() -> None:
     table = RouteTable()
     for number in range(BROKERS_MAX):
         table.register(said(f"b-{number}", layouts=(layout(brokers=("b-1",)),)), number, number)

@@ -65,7 +65,7 @@ async def register(endpoint: Endpoint, store: str) -> int:
 
 
 async def challenge(nodes: Nodes) -> Command:
-    """The requests that the incumbent receives."""
+    """Return the requests that the incumbent receives."""
     assert await register(nodes.challenger, OTHER) == ResponseCode.REGISTRATION_PENDING
     while not nodes.asked:
         await turns(1)
@@ -73,8 +73,8 @@ async def challenge(nodes: Nodes) -> Command:
 
 
 @pytest.mark.parametrize("counted", [0, 1, CHALLENGE_MS // COUNTDOWN_STEP_MS])
-async def test_an_answer_that_has_arrived_counts_although_the_challenger_is_read_first(frozen: FrozenLoop, counted: int) -> None:
-    """`counted` slices of the response time have passed when the nameserver is suspended."""
+async def test_response_that_has_arrived_counts_even_if_the_challenger_is_read_first(frozen: FrozenLoop, counted: int) -> None:
+    """The nameserver is suspended after `counted` slices of the response time."""
     nodes = await start(frozen)
     question = await challenge(nodes)
     for _ in range(counted):
@@ -88,7 +88,7 @@ async def test_an_answer_that_has_arrived_counts_although_the_challenger_is_read
     await stop(nodes)
 
 
-async def test_a_broker_that_does_not_answer_is_replaced_when_the_nameserver_has_listened_for_five_seconds(frozen: FrozenLoop) -> None:
+async def test_broker_that_does_not_respond_is_replaced_after_five_counted_seconds(frozen: FrozenLoop) -> None:
     nodes = await start(frozen)
     await challenge(nodes)
     for _ in range(CHALLENGE_MS // COUNTDOWN_STEP_MS):
@@ -101,7 +101,7 @@ async def test_a_broker_that_does_not_answer_is_replaced_when_the_nameserver_has
     await stop(nodes)
 
 
-async def test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readable_frames_are_read_before_a_slice_is_counted(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = await start(frozen)
     question = await challenge(nodes)
     answered: list[bool] = []
@@ -119,7 +119,7 @@ async def test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts(f
     await stop(nodes)
 
 
-async def test_brokers_are_not_silent_while_the_nameserver_is_suspended(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_suspension_of_the_nameserver_makes_no_broker_silent(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     scans: list[int] = []
     expire = RouteProcessor.expire
 

@@ -1,4 +1,4 @@
-"""How many topics one broker may bring to a nameserver, and when they are forgotten."""
+"""How many topics one broker may register at a nameserver, and when they are forgotten."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def topics(table: RouteTable) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------- shares
 
 
-def test_one_broker_brings_half_of_what_a_nameserver_keeps_and_what_it_lacks_is_named() -> None:
+def test_broker_may_use_half_of_the_free_topics_and_rejected_ones_are_named() -> None:
     table = RouteTable()
     change = table.register(said("one", layouts("one", ROOM)), 1, 0)
     assert (len(change.adopted), len(change.refused), change.joined, change.routed) == (ROOM // 2, ROOM // 2, True, True)
@@ -46,8 +46,8 @@ def test_one_broker_brings_half_of_what_a_nameserver_keeps_and_what_it_lacks_is_
 
 
 @given(st.lists(st.integers(0, 2 * ROOM), max_size=12))
-def test_whatever_other_brokers_bring_the_next_may_bring_its_share(wanted: list[int]) -> None:
-    """Each leaves as much room as it takes."""
+def test_next_broker_has_its_share_whatever_other_brokers_use(wanted: list[int]) -> None:
+    """Each leaves as much space as it uses."""
     table = RouteTable()
     for number, count in enumerate(wanted):
         assert table.register(said(f"b-{number}", layouts(f"b-{number}", count)), number, 0).joined
@@ -57,7 +57,7 @@ def test_whatever_other_brokers_bring_the_next_may_bring_its_share(wanted: list[
     assert len(honest.adopted) == (free + 1) // 2
 
 
-def test_what_a_broker_has_brought_stays_its_own_and_may_change_when_there_is_no_room() -> None:
+def test_broker_keeps_and_changes_its_topics_when_the_table_is_full() -> None:
     table = RouteTable()
     own = layouts("own", 2)
     table.register(said("honest", own), 1, 0)
@@ -71,7 +71,7 @@ def test_what_a_broker_has_brought_stays_its_own_and_may_change_when_there_is_no
 # ------------------------------------------------------------------------------------------------------------- topics are forgotten
 
 
-def test_what_a_forgotten_broker_alone_has_brought_is_forgotten() -> None:
+def test_topics_only_a_forgotten_broker_had_are_forgotten() -> None:
     table = RouteTable()
     table.register(said("honest", layouts("own", 1)), 1, 0)
     table.register(said("stranger", layouts("s", ROOM)), 2, 0)
@@ -86,7 +86,7 @@ def test_what_a_forgotten_broker_alone_has_brought_is_forgotten() -> None:
     assert len(table.register(said("other", layouts("o", ROOM)), 3, 10 + SILENCE_MS).adopted) == ROOM // 2
 
 
-def test_parts_of_a_registration_that_never_ends_are_forgotten() -> None:
+def test_parts_of_an_unfinished_registration_are_forgotten() -> None:
     table = RouteTable()
     table.register(said("stranger", layouts("s", 5), parts=2), 2, 0)
     table.expire(0)
@@ -94,7 +94,7 @@ def test_parts_of_a_registration_that_never_ends_are_forgotten() -> None:
     assert topics(table) == []
 
 
-def test_a_topic_stays_as_long_as_another_broker_that_registers_has_it() -> None:
+def test_topic_is_kept_while_another_registered_broker_has_it() -> None:
     table = RouteTable()
     table.register(said("first", layouts("t", 2)), 1, 0)
     table.register(said("second", layouts("t", 1)), 2, 0)
@@ -106,7 +106,7 @@ def test_a_topic_stays_as_long_as_another_broker_that_registers_has_it() -> None
     assert topics(table) == ["t-0"]
 
 
-def test_a_topic_of_a_broker_that_was_routed_stays_for_as_long_as_the_broker_is_remembered() -> None:
+def test_topic_of_a_routed_broker_is_kept_as_long_as_the_broker() -> None:
     table = RouteTable()
     table.register(said("first", layouts("t", 1)), 1, 0)
     table.connection_closed(1)
@@ -117,7 +117,7 @@ def test_a_topic_of_a_broker_that_was_routed_stays_for_as_long_as_the_broker_is_
     assert topics(table) == []
 
 
-def test_a_standstill_of_the_nameserver_forgets_no_topic() -> None:
+def test_suspension_of_the_nameserver_forgets_no_topic() -> None:
     table = RouteTable()
     table.register(said("stranger", layouts("t", 1), parts=2), 1, 0)
     table.expire(0)
@@ -128,7 +128,7 @@ def test_a_standstill_of_the_nameserver_forgets_no_topic() -> None:
     assert topics(table) == []
 
 
-def test_deletions_that_are_forgotten_make_room() -> None:
+def test_forgotten_deletions_no_longer_count() -> None:
     table = RouteTable()
     deleted = tuple(layout.deletion for layout in layouts("t", ROOM // 2))
     table.register(said("one", deleted), 1, 0)
@@ -139,7 +139,7 @@ def test_deletions_that_are_forgotten_make_room() -> None:
 # ----------------------------------------------------------------------------------------------------- brokers that take no more
 
 
-def test_a_broker_that_takes_no_more_topics_is_routed_and_lacks_only_newer_layouts_of_its_own() -> None:
+def test_full_broker_is_routed_and_gets_only_newer_layouts_of_its_own_topics() -> None:
     table = RouteTable()
     table.register(said("other", (*layouts("a", 3), *layouts("own", 2, counter=2))), 1, 0)
     learning = table.register(said("honest", layouts("own", 2)), 2, 0)
@@ -153,7 +153,7 @@ def test_a_broker_that_takes_no_more_topics_is_routed_and_lacks_only_newer_layou
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_what_an_answer_costs_depends_on_what_it_carries(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+def test_work_of_a_response_is_independent_of_the_known_topics(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     monkeypatch.setattr(topic_quota, "LAYOUTS_MAX", 10_000)
     monkeypatch.setattr(protocol_layouts, "PART_LAYOUTS_MAX", 4)
 
