@@ -1,4 +1,4 @@
-"""Stored records become columns; a broken record is refused, never skipped."""
+"""Stored records become columns; a damaged record is rejected, never skipped."""
 
 import pytest
 from hypothesis import given
@@ -46,11 +46,11 @@ def rows(data: bytes, end: int = 1 << 40, **more: str) -> list[dict[str, object]
     return found
 
 
-def test_every_column_has_a_type_on_both_sides() -> None:
+def test_each_column_has_an_arrow_and_a_spark_type() -> None:
     assert ARROW_TYPES.keys() == COLUMN_TYPES.keys()
 
 
-def test_a_record_becomes_a_row() -> None:
+def test_record_becomes_a_row() -> None:
     data = stored(42, b"body", key="k1", tags="paid", keys=["o-1", "o-2"], properties={"colour": "red"}, store_ms=1_500)
     (row,) = rows(data, columns=EVERY)
     assert row["key"] == b"k1"
@@ -62,7 +62,7 @@ def test_a_record_becomes_a_row() -> None:
     assert row["headers"] == [{"key": "colour", "value": b"red"}]
 
 
-def test_a_compressed_value_is_plain_and_rubbish_is_named() -> None:
+def test_compressed_value_is_decompressed_and_an_invalid_one_is_reported() -> None:
     body = b"paid " * 2_000
     small = bytearray(encode_message(Message("t", body), QUEUE.queue_id, "A" * 32, 5, compress_over=4_096))
     assert len(small) < 500
@@ -76,7 +76,7 @@ def test_a_compressed_value_is_plain_and_rubbish_is_named() -> None:
     assert len(rows(data, columns="offset")) == 4, "who does not read the value is not held up by it"
 
 
-def test_bodies_that_are_a_thousand_times_as_large_as_they_are_stored_come_in_batches_of_some_mebibytes() -> None:
+def test_highly_compressed_bodies_are_returned_in_batches_of_a_few_mebibytes() -> None:
     data = b""
     for offset in range(10):
         record = bytearray(
@@ -103,7 +103,7 @@ def test_several_pulls_make_one_batch() -> None:
     ]
 
 
-def test_what_a_record_has_not_is_null() -> None:
+def test_missing_property_is_null() -> None:
     (row,) = rows(stored(0, b"x"), columns="key,tags,keys,headers")
     assert row == {"key": None, "tags": None, "keys": None, "headers": []}
 
@@ -113,8 +113,8 @@ def test_what_a_record_has_not_is_null() -> None:
     st.integers(0, 12),
     st.integers(1, 5),
 )
-def test_a_page_says_what_the_sdk_says(messages: list[tuple[bytes, str | None]], end: int, pull_count: int) -> None:
-    """However many pulls brought it."""
+def test_page_columns_equal_the_sdks_messages(messages: list[tuple[bytes, str | None]], end: int, pull_count: int) -> None:
+    """This holds for any number of pulls."""
     records = [
         stored(offset, body, key=key, properties={"x__SHARDINGKEY": "no"}, tags=f"t{len(body) % 3}")
         for offset, (body, key) in enumerate(messages)
@@ -130,7 +130,7 @@ def test_a_page_says_what_the_sdk_says(messages: list[tuple[bytes, str | None]],
     ]
 
 
-def test_keys_of_a_slice_are_its_own() -> None:
+def test_keys_of_a_slice_are_those_of_its_rows() -> None:
     properties = pa.array([b"__SHARDINGKEY\x01a", b"A\x01b", b"__SHARDINGKEY\x01c\x02A\x01b"], pa.binary())
     assert keys(properties[1:]).to_pylist() == [None, b"c"]
 
@@ -150,18 +150,18 @@ def test_keys_of_a_slice_are_its_own() -> None:
         )
     )
 )
-def test_a_key_is_found_wherever_it_is_and_nowhere_else(properties: list[bytes]) -> None:
+def test_key_is_found_at_any_position_and_only_by_its_own_name(properties: list[bytes]) -> None:
     data = b"".join(encode_record(b"t", 0, b"body", each, born_ms=5) for each in properties)
     assert [row["key"] for row in rows(data, columns="key")] == [property_of(each, b"__SHARDINGKEY\x01") for each in properties]
 
 
-def test_a_tag_that_has_only_the_hash_of_a_wanted_one_is_left_out() -> None:
+def test_tag_with_only_an_equal_hash_is_filtered_out() -> None:
     data = stored(0, b"x", tags="Aa") + stored(1, b"y", tags="BB") + stored(2, b"z")
     assert page_of(data, 10, frozenset({"Aa"})).numbers(QUEUE_OFFSET, LONG).tolist() == [0]
 
 
 @pytest.mark.parametrize("cut", range(0, 140, 7))
-def test_a_page_that_is_cut_is_refused(cut: int) -> None:
+def test_truncated_page_is_rejected(cut: int) -> None:
     data = stored(0, b"body", key="k", properties={"a": "b"})
     assert page_of(data, 10).count == 1
     if cut:
@@ -169,13 +169,13 @@ def test_a_page_that_is_cut_is_refused(cut: int) -> None:
             page_of(data[:-cut] if cut < len(data) else data[:1], 10)
 
 
-def test_a_record_of_no_size_is_refused() -> None:
+def test_record_with_size_zero_is_rejected() -> None:
     with pytest.raises(RemoteProtocolError, match="record at 0: size 0"):
         page_of(bytes(4) + stored(0, b"body")[4:], 10)
 
 
 @given(st.integers(0, 87), st.integers(1, 255))
-def test_a_flipped_byte_in_the_lengths_or_magic_never_reads_past_the_record(at: int, flip: int) -> None:
+def test_flipped_byte_in_lengths_or_magic_never_reads_past_the_record(at: int, flip: int) -> None:
     data = bytearray(stored(0, b"body") + stored(1, b"more"))
     data[at] ^= flip
     try:
@@ -185,7 +185,7 @@ def test_a_flipped_byte_in_the_lengths_or_magic_never_reads_past_the_record(at: 
     assert all(len(body) == 4 for body in bodies)
 
 
-def test_a_property_is_found_at_its_own_name_only() -> None:
+def test_property_is_found_only_by_its_own_name() -> None:
     head = b"K\x01"
     assert property_of(b"K\x01v", head) == b"v"
     assert property_of(b"a\x01b\x02K\x01v\x02c\x01d", head) == b"v"
@@ -194,7 +194,7 @@ def test_a_property_is_found_at_its_own_name_only() -> None:
     assert property_of(b"", head) is None
 
 
-def test_of_a_page_of_compressed_bodies_no_more_than_two_batches_are_unpacked_at_once() -> None:
+def test_at_most_two_batches_of_a_compressed_page_are_decompressed_at_once() -> None:
     count, body = 24, bytes(4 << 20)
     record = bytearray(encode_message(Message("t", body), QUEUE.queue_id, "A" * 32, 5, compress_over=4_096))
     data = b""

@@ -1,4 +1,4 @@
-"""Filters narrow the range that is read, and never exclude a row that they match."""
+"""Filters narrow the range that is read, and never exclude a row that matches."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -47,14 +47,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @given(st.lists(COMPARISON, max_size=4), st.integers(0, 20))
-def test_an_offset_that_the_filters_let_pass_is_read(filters: list[tuple[type, int]], offset: int) -> None:
+def test_offset_that_passes_all_filters_is_read(filters: list[tuple[type, int]], offset: int) -> None:
     made = pushdown_of(kind(("offset",), value) for kind, value in filters)
     if all(HOLDS[kind](offset, value) for kind, value in filters):
         assert made.offset_from <= offset < made.offset_until
 
 
 @given(st.lists(COMPARISON, max_size=4), st.integers(0, 20))
-def test_a_time_that_the_filters_let_pass_is_read(filters: list[tuple[type, int]], micros: int) -> None:
+def test_time_that_passes_all_filters_is_read(filters: list[tuple[type, int]], micros: int) -> None:
     made = pushdown_of(kind(("timestamp",), EPOCH + timedelta(microseconds=value * 100)) for kind, value in filters)
     store_ms = micros * 100 // 1_000
     if all(HOLDS[kind](store_ms * 10, value) for kind, value in filters):
@@ -62,7 +62,7 @@ def test_a_time_that_the_filters_let_pass_is_read(filters: list[tuple[type, int]
         assert made.store_ms_until is None or store_ms < made.store_ms_until
 
 
-def test_queues_are_those_that_all_filters_name() -> None:
+def test_partitions_are_the_intersection_of_all_filters() -> None:
     assert pushdown_of([In(("partition",), (1, 2, 3)), In(("partition",), (2, 3, 4))]).numbers == {2, 3}
     assert pushdown_of([EqualTo(("partition",), 2)]).numbers == {2}
 
@@ -71,5 +71,5 @@ def test_queues_are_those_that_all_filters_name() -> None:
     "other",
     [EqualTo(("key",), b"x"), StringContains(("value",), "x"), EqualTo(("headers", "key"), "x"), object(), GreaterThan(("offset",), "5")],
 )
-def test_other_filters_change_nothing(other: object) -> None:
+def test_other_filters_are_not_pushed_down(other: object) -> None:
     assert pushdown_of([other]) == FilterPushdown()

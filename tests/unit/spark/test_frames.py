@@ -1,4 +1,4 @@
-"""Rows become frames: each at the queue of its key, cut alike every time, and read back as they went in."""
+"""Rows become frames: each for the queue of its key, cut alike every time, and read back unchanged."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -51,7 +51,7 @@ def bodies(frame: Frame) -> list[bytes]:
     return [message.body for message in decode_messages(frame.records, frame.queue.broker_name)]
 
 
-def test_a_row_with_a_key_goes_where_the_sdk_sends_that_key_and_carries_it() -> None:
+def test_row_with_a_key_goes_to_the_sdks_queue_of_that_key() -> None:
     keys = [f"order-{number}" for number in range(40)]
     for frame in cut(made(), table(*({"key": key, "value": key.encode()} for key in keys))):
         for message in decode_messages(frame.records, "x"):
@@ -60,12 +60,12 @@ def test_a_row_with_a_key_goes_where_the_sdk_sends_that_key_and_carries_it() -> 
             assert message.queue_id == frame.queue.queue_id
 
 
-def test_a_partition_is_the_number_of_the_queue_in_the_layout() -> None:
+def test_partition_is_the_number_of_the_queue_in_the_layout() -> None:
     frames = cut(made(), table(*({"value": b"%d" % number, "partition": number} for number in (0, 1, 2))))
     assert {frame.queue: bodies(frame) for frame in frames} == {LAYOUT.write_queues[number]: [b"%d" % number] for number in (0, 1, 2)}
 
 
-def test_rows_with_neither_go_to_the_next_queue_with_each_frame_beginning_at_the_tasks_own() -> None:
+def test_rows_without_key_and_partition_go_round_the_queues_by_frame() -> None:
     rows = table(*({"value": b"%d" % number} for number in range(7)))
     frames = cut(made(task=4), rows)
     assert [(frame.queue, bodies(frame)) for frame in frames] == [
@@ -75,7 +75,7 @@ def test_rows_with_neither_go_to_the_next_queue_with_each_frame_beginning_at_the
     ]
 
 
-def test_a_frame_is_cut_by_count_and_by_bytes_and_a_record_above_the_bytes_goes_alone() -> None:
+def test_frame_is_cut_by_count_and_bytes_and_a_larger_record_is_alone() -> None:
     rows = [{"value": b"x" * size, "partition": 0} for size in (1, 1, 1, 1, 700, 1)]
     assert [len(frame.sizes) for frame in cut(made(bytes_max=400), table(*rows))] == [3, 1, 1, 1]
     assert all(sum(frame.sizes) == len(frame.records) for frame in cut(made(), table(*rows)))
@@ -91,7 +91,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.integers(1, 7))
-def test_how_rows_come_in_batches_changes_no_frame(rows: list[dict[str, object]], size: int) -> None:
+def test_frames_are_independent_of_the_batches_of_rows(rows: list[dict[str, object]], size: int) -> None:
     whole = cut(made(), table(*rows))
     parts = cut(made(), *(table(*rows[at : at + size]) for at in range(0, len(rows), size)))
     assert parts == whole
@@ -104,7 +104,7 @@ def test_every_row_is_sent_once_and_in_order_within_its_key(rows: list[dict[str,
     assert by_key(sent) == by_key([(row["key"], row["value"]) for row in rows])
 
 
-def test_tags_keys_headers_and_born_time_come_along() -> None:
+def test_tags_keys_headers_and_born_time_are_sent() -> None:
     row = {"value": b"x", "key": "k", "tags": "paid", "keys": "a  b", "headers": [{"key": "h", "value": b"v"}], "bornTimestamp": 1_234_567}
     (frame,) = cut(made(), table(row))
     (message,) = decode_messages(frame.records, "x")
@@ -113,7 +113,7 @@ def test_tags_keys_headers_and_born_time_come_along() -> None:
     assert frame.due_ms == 1_234
 
 
-def test_a_sliced_batch_gives_its_own_rows_only() -> None:
+def test_sliced_batch_sends_only_its_own_rows() -> None:
     batch = table(*({"value": b"%d" % number, "key": None if number % 2 else "k"} for number in range(6)))
     assert sorted(body for frame in cut(made(), batch.slice(2, 3)) for body in bodies(frame)) == [b"2", b"3", b"4"]  # type: ignore[attr-defined]
 
@@ -124,7 +124,7 @@ def test_text_and_large_columns_are_read_alike(type_: str) -> None:
     assert [body for frame in cut(made(), batch) for body in bodies(frame)] == ["é".encode(), b"x"]
 
 
-def test_a_schedule_cuts_frames_by_the_rows_own_times() -> None:
+def test_scheduled_frames_are_cut_by_the_times_of_the_rows() -> None:
     rows = [{"value": b"%d" % ms, "partition": 0, "bornTimestamp": ms * 1_000} for ms in (0, SPAN_MS, SPAN_MS + 1, SPAN_MS + 2)]
     frames = cut(made(scheduled=True, records_max=99), table(*rows))
     assert [(len(frame.sizes), frame.due_ms) for frame in frames] == [(2, SPAN_MS), (2, SPAN_MS + 2)]
@@ -148,13 +148,13 @@ def test_a_schedule_cuts_frames_by_the_rows_own_times() -> None:
         ({"value": b"x", "bornTimestamp": None}, "bornTimestamp is null"),
     ],
 )
-def test_a_row_that_can_not_be_sent_is_named(row: dict[str, object], said: str) -> None:
+def test_row_that_cannot_be_sent_is_reported(row: dict[str, object], said: str) -> None:
     with pytest.raises(LocalProtocolError) as refused:
         cut(made(), table(row))
     assert said in str(refused.value)
 
 
-def test_a_key_that_is_no_text_is_named() -> None:
+def test_non_utf8_key_is_reported() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([b"\xff"])], names=["value", "key"])
     with pytest.raises(LocalProtocolError, match="not UTF-8"):
         cut(made(), batch)

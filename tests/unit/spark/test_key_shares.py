@@ -1,4 +1,4 @@
-"""The expected rows of each key follow without the rows."""
+"""The expected rows of each key are computed without the rows."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from lockstep.spark.key_shares import KeyShares
 
 
 def rows_of(deal: KeyShares, rows: int) -> list[tuple[int, int]]:
-    """(key, seq) of each row, as load_rows makes them in Spark."""
+    """Return (key, seq) of each row, as load_rows makes them in Spark."""
     if not deal.skew:
         return [(row % deal.keys, row // deal.keys) for row in range(rows)]
     made = []
@@ -21,12 +21,12 @@ def rows_of(deal: KeyShares, rows: int) -> list[tuple[int, int]]:
 
 
 @given(st.integers(1, 30), st.integers(0, 200))
-def test_without_skew_every_key_has_its_turn(keys: int, rows: int) -> None:
+def test_without_skew_each_key_has_an_equal_share(keys: int, rows: int) -> None:
     check(KeyShares(keys), rows)
 
 
 @pytest.mark.parametrize(("keys", "skew", "rows"), [(1, 1.0, 50), (7, 0.8, 120_000), (100, 1.2, 250_001)])
-def test_with_skew_the_low_keys_have_more_and_every_key_something(keys: int, skew: float, rows: int) -> None:
+def test_with_skew_lower_keys_have_larger_shares_and_each_key_at_least_one_row(keys: int, skew: float, rows: int) -> None:
     deal = KeyShares(keys, skew, seed=3)
     check(deal, rows)
     assert list(deal.weights) == sorted(deal.weights, reverse=True)
@@ -42,7 +42,7 @@ def check(deal: KeyShares, rows: int) -> None:
     assert seen == deal.counts(rows)
 
 
-def test_the_seed_decides_the_places_and_nothing_else() -> None:
+def test_seed_determines_only_the_positions() -> None:
     one, other = KeyShares(10, 1.0, 1), KeyShares(10, 1.0, 2)
     assert one.positions != other.positions
     assert one.positions == KeyShares(10, 1.0, 1).positions
@@ -50,6 +50,6 @@ def test_the_seed_decides_the_places_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("keys", "skew"), [(0, 0.0), (5, -1.0), (100_001, 1.0)])
-def test_a_deal_that_can_not_be_is_refused(keys: int, skew: float) -> None:
+def test_invalid_shares_are_rejected(keys: int, skew: float) -> None:
     with pytest.raises(ConfigError):
         KeyShares(keys, skew)

@@ -1,4 +1,4 @@
-"""Offsets as JSON that never varies, a limit that is shared out exactly, ranges that become tasks without a gap."""
+"""Offsets as JSON that never varies, a limit that is divided exactly, ranges that become tasks without a gap."""
 
 import json
 from itertools import pairwise
@@ -20,34 +20,34 @@ def layout(topic: str, *brokers: str) -> TopicLayout:
 
 
 @given(COUNTS, st.randoms())
-def test_the_text_of_offsets_does_not_depend_on_their_order(offsets: dict[MessageQueue, int], shuffle: object) -> None:
+def test_json_of_offsets_does_not_depend_on_their_order(offsets: dict[MessageQueue, int], shuffle: object) -> None:
     items = list(offsets.items())
     shuffle.shuffle(items)  # type: ignore[attr-defined]
     assert json.dumps(to_plain(dict(items))) == json.dumps(to_plain(offsets))
     assert from_plain(json.loads(json.dumps(to_plain(offsets))), {}) == offsets
 
 
-def test_offsets_read_as_the_page_says() -> None:
+def test_offsets_are_written_as_documented() -> None:
     assert to_plain({MessageQueue("orders", "broker-a", 10): 5, MessageQueue("orders", "broker-a", 2): 7}) == {
         "orders": {"broker-a:2": 7, "broker-a:10": 5}
     }
     assert list(to_plain({QUEUES[2]: 1, QUEUES[1]: 1})["a"]) == ["x:2", "x:10"]
 
 
-def test_a_queue_without_its_broker_will_do_while_one_broker_holds_the_topic() -> None:
+def test_queue_without_a_broker_is_accepted_only_if_one_broker_holds_the_topic() -> None:
     assert from_plain({"t": {"3": 9}}, {"t": layout("t", "only")}) == {MessageQueue("t", "only", 3): 9}
     with pytest.raises(ConfigError, match='2 brokers hold it, so write "BROKER:3"'):
         from_plain({"t": {"3": 9}}, {"t": layout("t", "a", "b")})
 
 
 @pytest.mark.parametrize("plain", [{"t": {"a:x": 1}}, {"t": {"a:0": "1"}}, {"t": {":0": 1}}, {"t": {"a:0": True}}])
-def test_what_is_no_offset_is_named(plain: dict[str, dict[str, object]]) -> None:
+def test_invalid_offset_is_reported(plain: dict[str, dict[str, object]]) -> None:
     with pytest.raises(ConfigError, match="offset of topic t"):
         from_plain(plain, {})
 
 
 @given(COUNTS, st.integers(1, 5_000))
-def test_a_limit_is_used_up_exactly_and_no_queue_gives_more_than_it_has(available: dict[MessageQueue, int], limit: int) -> None:
+def test_limit_is_used_exactly_and_no_share_exceeds_its_queue(available: dict[MessageQueue, int], limit: int) -> None:
     shares = share_limit(available, limit)
     assert sum(shares.values()) == min(limit, sum(available.values()))
     assert all(0 < share <= available[queue] for queue, share in shares.items())
@@ -57,13 +57,13 @@ def test_a_limit_is_used_up_exactly_and_no_queue_gives_more_than_it_has(availabl
     assert share_limit(dict(reversed(available.items())), limit) == shares
 
 
-def test_a_limit_is_shared_in_proportion() -> None:
+def test_limit_is_shared_in_proportion() -> None:
     a, b, c = QUEUES[:3]
     assert share_limit({a: 3_000, b: 1_000, c: 0}, 400) == {a: 300, b: 100}
     assert share_limit({a: 1_000_000, b: 1}, 100) == {a: 99, b: 1}
 
 
-def test_a_start_at_or_above_its_end_is_an_empty_range() -> None:
+def test_start_at_or_above_the_end_is_an_empty_range() -> None:
     a, b, c, d = QUEUES[:4]
     assert ranges_between({a: 5, b: 7, c: 9}, {a: 5, b: 6, c: 12, d: 3}) == [Range(c, 9, 12)]
 
@@ -84,7 +84,7 @@ def test_tasks_cover_every_message_once_and_in_order(available: dict[MessageQueu
         assert len(tasks) >= low
 
 
-def test_a_long_queue_is_split_more_than_a_short_one() -> None:
+def test_long_queue_is_split_more_than_a_short_one() -> None:
     a, b = QUEUES[:2]
     counts = [(task[0].queue, task[0].count) for task in split_tasks([Range(a, 0, 90), Range(b, 0, 10)], 4, None)]
     assert counts == [(a, 30), (a, 30), (a, 30), (b, 10)]

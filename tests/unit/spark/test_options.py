@@ -1,4 +1,4 @@
-"""Options of reads and writes: every one is known, checked, and named when it does not do."""
+"""Options of reads and writes: each one is known, checked, and named if it is invalid."""
 
 import re
 from pathlib import Path
@@ -12,14 +12,14 @@ READ = {"nameserver": "h:1", "subscribe": "orders"}
 WRITE = {"nameserver": "h:1", "topic": "orders"}
 
 
-def test_names_are_found_whatever_their_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = SourceOptions.parse({"NAMESERVER": "h:1;i:2", "subscribe": "a, b,a", "maxoffsetspertrigger": "7", "FailOnDataLoss": "False"})
     assert (options.nameserver, options.subscribe) == (("h:1", "i:2"), ("a", "b"))
     assert (options.max_offsets_per_trigger, options.fail_on_data_loss) == (7, False)
 
 
 @pytest.mark.parametrize("alias", ["consumerGroup", "kafka.group.id", "group"])
-def test_a_group_has_three_names(alias: str) -> None:
+def test_group_has_three_option_names(alias: str) -> None:
     assert SourceOptions.parse({**READ, alias: "billing"}).group == "billing"
 
 
@@ -34,7 +34,7 @@ def test_a_group_has_three_names(alias: str) -> None:
         ("frameRecords", "it is for writes"),
     ],
 )
-def test_an_unknown_option_is_refused_with_what_may_have_been_meant(name: str, said: str) -> None:
+def test_unknown_option_is_rejected_with_a_suggestion(name: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         SourceOptions.parse({**READ, name: "1"})
     assert f'no option "{name}"' in str(refused.value)
@@ -67,18 +67,18 @@ def test_an_unknown_option_is_refused_with_what_may_have_been_meant(name: str, s
         ({**READ, "startingOffsetsByTimestamp": '{"t":{"a:0":-1}}'}, "expected ms since 1970, 0 or more"),
     ],
 )
-def test_what_does_not_do_is_named(given: dict[str, str], said: str) -> None:
+def test_invalid_read_option_is_reported(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         SourceOptions.parse(given)
     assert said in str(refused.value)
 
 
-def test_times_have_units() -> None:
+def test_durations_have_units() -> None:
     parsed = [SourceOptions.parse({**READ, "maxTriggerDelay": text}).max_trigger_delay for text in ("90", "90ms", "3 s", "15m", "1h")]
     assert parsed == [90, 90, 3_000, 900_000, 3_600_000]
 
 
-def test_the_schema_is_the_chosen_columns_and_headers_where_they_are_wanted() -> None:
+def test_schema_has_the_chosen_columns_and_optional_headers() -> None:
     assert SourceOptions.parse(READ).all_columns == DEFAULT_COLUMNS
     options = SourceOptions.parse({**READ, "columns": "VALUE,offset", "includeHeaders": "true"})
     assert options.ddl == f"value binary, offset bigint, headers {COLUMN_TYPES['headers']}"
@@ -96,17 +96,17 @@ def test_the_schema_is_the_chosen_columns_and_headers_where_they_are_wanted() ->
         ({"includeHeaders": "true"}, 'no option "includeHeaders": it is for reads; a write sends the column "headers" if there is one'),
     ],
 )
-def test_a_write_is_checked_as_well(given: dict[str, str], said: str) -> None:
+def test_invalid_write_option_is_reported(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         SinkOptions.parse({**WRITE, **given})
     assert said in str(refused.value)
 
 
-def test_what_spark_hands_on_of_its_own_is_left_alone() -> None:
+def test_options_passed_by_spark_are_ignored() -> None:
     assert SinkOptions.parse({**WRITE, "checkpointLocation": "/tmp/c", "failTask": "2:100"}).fail_task == (2, 100)
 
 
-def test_every_option_is_in_the_guide() -> None:
+def test_every_option_is_documented() -> None:
     told = set(re.findall(r"`(\w+)`", (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()))
     assert SOURCE.keys() | SINK.keys() | COLUMN_TYPES.keys() <= told
 
@@ -160,7 +160,7 @@ WRITE_SAYS: dict[str, tuple[str, object]] = {
 @pytest.mark.parametrize(
     ("kind", "table", "says"), [(SourceOptions, SOURCE, READ_SAYS), (SinkOptions, SINK, WRITE_SAYS)], ids=["read", "write"]
 )
-def test_every_option_is_read_into_its_own_field(
+def test_every_option_is_parsed_into_its_own_field(
     kind: type[SourceOptions] | type[SinkOptions], table: dict[str, tuple[str, object]], says: dict[str, tuple[str, object]]
 ) -> None:
     assert says.keys() == table.keys()

@@ -1,4 +1,4 @@
-"""The beginning and the end of a read, asked of a cluster that holds three topics."""
+"""The start and the end offsets of a read, from a cluster with three topics."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, ends, starts, subscribed
 
 FIRST, STEP_MS = 10, 100
-"""Every queue has the offsets 10 … 19, stored at 1000, 1100 … 1900 ms; queue 2 is empty at 10."""
+"""Each queue has the offsets 10 … 19, stored at 1000, 1100 … 1900 ms; queue 2 is empty at 10."""
 
 
 class FakeCluster:
@@ -58,7 +58,7 @@ def look(options: SourceOptions) -> Subscribed:
 
 
 def begin(**options: Any) -> dict[str, int]:
-    """Of topic orders: its queues without the topic's name."""
+    """Return the start offsets of topic orders, by queue without the topic's name."""
     given = parse(**options)
     made = asyncio.run(starts(FakeCluster(), given, look(given), "g", default="earliest"))  # type: ignore[arg-type]
     return {name.removeprefix("orders "): offset for name, offset in found(made).items()}
@@ -84,41 +84,41 @@ def test_several_topics_are_read_together() -> None:
         queues(subscribe="orders,just-deleted")
 
 
-def test_a_pattern_takes_the_topics_whose_whole_name_fits_and_that_are_there() -> None:
+def test_pattern_selects_existing_topics_by_full_match() -> None:
     assert queues(subscribePattern="orders.*|just.*") == of("orders") + of("orders-eu")
     assert queues(subscribePattern="order") == []
 
 
-def test_queues_are_assigned_by_their_numbers_over_all_brokers() -> None:
+def test_queues_are_assigned_by_their_number_over_all_brokers() -> None:
     assert queues(assign={"orders": [2, 0], "bills": [0]}) == ["bills a:0", "orders a:0", "orders b:0"]
     with pytest.raises(ConfigError, match="queue 3 of topic orders, which has 3 queues, numbered from 0"):
         queues(assign={"orders": [3]})
 
 
-def test_words_and_offsets_say_where_it_begins() -> None:
+def test_starting_offsets_are_words_or_offsets() -> None:
     assert begin() == begin(startingOffsets="earliest") == {"a:0": 10, "a:1": 10, "b:0": 10}
     assert begin(startingOffsets="latest") == {"a:0": 20, "a:1": 20, "b:0": 10}
     assert begin(startingOffsets={"orders": {"a:0": -2, "a:1": -1}}) == {"a:0": 10, "a:1": 20, "b:0": 10}, "unnamed: the first message"
 
 
-def test_a_group_goes_on_where_it_is_and_where_there_still_is_something() -> None:
+def test_group_starts_at_its_commit_or_the_first_stored_message() -> None:
     assert begin(startingOffsets="group") == {"a:0": 15, "a:1": 10, "b:0": 10}
 
 
 LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
 
 
-def test_a_time_is_the_first_message_at_or_after_it() -> None:
+def test_starting_timestamp_is_the_first_message_at_or_after_it() -> None:
     assert begin(startingTimestamp="1499", **LATEST) == begin(startingTimestamp="1500", **LATEST) == {"a:0": 15, "a:1": 15, "b:0": 10}
     with pytest.raises(ConfigError, match="orders@b:0 has no message at or after 1500 ms"):
         begin(startingTimestamp="1500")
 
 
-def test_times_by_queue_leave_the_other_queues_at_their_first_message() -> None:
+def test_queues_without_a_timestamp_start_at_their_first_message() -> None:
     assert begin(startingOffsetsByTimestamp={"orders": {"a:1": 1_801}}) == {"a:0": 10, "a:1": 19, "b:0": 10}
 
 
-def test_the_time_of_all_goes_before_times_by_queue_and_those_before_offsets() -> None:
+def test_global_timestamp_precedes_timestamps_by_queue_and_those_precede_offsets() -> None:
     by_queue = {"orders": {"a:0": 1_100, "a:1": 1_100}}
     offsets = {"orders": {"a:0": 18, "a:1": 18}}
     all_three = {"startingTimestamp": "1500", "startingOffsetsByTimestamp": by_queue, "startingOffsets": offsets}
@@ -129,7 +129,7 @@ def test_the_time_of_all_goes_before_times_by_queue_and_those_before_offsets() -
     assert begin(**all_three) == {"a:0": 18, "a:1": 18, "b:0": 10}
 
 
-def test_the_ending_time_goes_before_ending_offsets() -> None:
+def test_ending_timestamp_precedes_ending_offsets() -> None:
     assert end() == {"a:0": 20, "a:1": 20, "b:0": 10}
     assert end(endingOffsets={"orders": {"a:0": 12, "a:1": -1}}) == {"a:0": 12, "a:1": 20, "b:0": 10}
     assert end(endingTimestamp="1500", endingOffsets={"orders": {"a:0": 12}}) == {"a:0": 15, "a:1": 15, "b:0": 10}
@@ -137,7 +137,7 @@ def test_the_ending_time_goes_before_ending_offsets() -> None:
         end(endingOffsets={"orders": {"a:0": -2}})
 
 
-def test_a_queue_that_is_not_there_is_a_mistake_unless_loss_is_none() -> None:
+def test_unknown_queue_is_rejected_unless_fail_on_data_loss_is_false() -> None:
     named = {"orders": {"a:0": 12, "a:7": 99}}
     for option in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"):
         with pytest.raises(ConfigError, match=f"{option} names orders@a:7, which this read does not include: it reads orders@a:0"):

@@ -72,36 +72,36 @@ def offsets(queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, start: int, end: 
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
-def test_a_range_is_read_to_its_planned_end_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_is_read_exactly_to_its_planned_end(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = FakeQueue(0, 100)
     assert offsets(queue, monkeypatch, 5, 13) == list(range(5, 13))
     assert queue.asked == [5, 8, 11]
     assert queue.closed
 
 
-def test_what_the_broker_filters_out_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_filtered_by_the_broker_are_not_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offsets(FakeQueue(0, 20, hidden=range(2, 15)), monkeypatch, 0, 18) == [0, 1, 15, 16, 17]
 
 
-def test_a_start_below_what_is_stored_fails_and_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_below_the_stored_range_fails_with_both_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         DataLostError, match=r"t@a:0: offset 5 is no longer stored; the stored range is 8 to 20\. To continue .* failOnDataLoss=false"
     ):
         offsets(FakeQueue(8, 20), monkeypatch, 5, 15)
 
 
-def test_where_loss_is_no_failure_a_read_goes_on_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fail_on_data_loss_a_read_continues_with_stored_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offsets(FakeQueue(8, 20), monkeypatch, 5, 12, failOnDataLoss="false") == list(range(8, 12))
     assert offsets(FakeQueue(8, 20), monkeypatch, 5, 7, failOnDataLoss="false") == []
 
 
-def test_a_queue_that_ends_before_the_planned_end_is_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_that_ends_before_the_planned_end_is_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataLostError, match="the queue ends at 10, before the planned 15"):
         offsets(FakeQueue(0, 10), monkeypatch, 5, 15)
     assert offsets(FakeQueue(0, 10), monkeypatch, 5, 15, failOnDataLoss="false") == list(range(5, 10))
 
 
-def test_a_queue_that_brings_nothing_is_waited_for_as_long_as_the_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_pulls_are_retried_until_the_fetch_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = FakeQueue(0, 20, page=0)
     with pytest.raises(TransportError, match="no message at offset 5 within 400 ms, although the queue ends at 20"):
         offsets(queue, monkeypatch, 5, 15, fetchTimeoutMs="400")
@@ -109,13 +109,13 @@ def test_a_queue_that_brings_nothing_is_waited_for_as_long_as_the_option_says(mo
     assert queue.closed
 
 
-def test_a_pull_asks_for_as_much_as_the_options_say() -> None:
+def test_pull_requests_the_configured_limits() -> None:
     given = SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", "fetchMaxMessages": "7", "fetchMaxBytes": "600"})
     header = Pull("g", QUEUE, 5, given).header()
     assert (header.max_msg_nums, header.max_msg_bytes, header.queue_offset) == (7, 600, 5)
 
 
-def test_a_reader_that_has_enough_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_reader_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = FakeQueue(0, 100)
     monkeypatch.setattr(reading, "CachedCluster", lambda *_: queue)
     rows = read(SourceOptions.parse({"nameserver": "h:1", "subscribe": "t"}), "g", Reading(((Range(QUEUE, 0, 100), 0),)))
@@ -125,7 +125,7 @@ def test_a_reader_that_has_enough_closes_its_connection(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("limit", "value"), [("BATCH_ROWS", 5), ("BATCH_BYTES", 5 * len(record(0)))])
-def test_pulls_are_gathered_until_a_batch_is_full(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+def test_pulls_are_collected_until_a_batch_is_full(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
     queue = FakeQueue(0, 100)
     monkeypatch.setattr(reading, "CachedCluster", lambda *_: queue)
     monkeypatch.setattr(reading, limit, value)

@@ -1,4 +1,4 @@
-"""The report is a page by itself, whatever there is to show."""
+"""The report is a self-contained page for any findings."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,7 @@ def findings(seconds: int = 3, **more: Any) -> Any:
     )
 
 
-def test_a_pause_remains_zero() -> None:
+def test_seconds_without_rows_are_zero() -> None:
     assert with_pauses([(0, 9), (1, 8), (5, 7), (7, 6)]) == [(0, 9), (1, 8), (2, 0), (4, 0), (5, 7), (6, 0), (6, 0), (7, 6)]
     assert with_pauses([]) == []
 
@@ -46,7 +46,7 @@ def pictures(text: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>") for part in parts]
 
 
-def test_pictures_are_well_formed_and_stay_within_their_frames() -> None:
+def test_charts_are_well_formed_and_within_their_frames() -> None:
     drawn = pictures(page(verdict(), findings()))
     assert len(drawn) == 4
     for picture in drawn:
@@ -59,11 +59,11 @@ def test_pictures_are_well_formed_and_stay_within_their_frames() -> None:
 
 
 @pytest.mark.parametrize("given", [{"seconds": 0, "queues": [], "histogram": []}, {"seconds": 1}, {"seconds": 500}])
-def test_nothing_one_second_and_many_are_drawn(given: dict[str, Any]) -> None:
+def test_charts_of_zero_one_and_many_seconds_are_drawn(given: dict[str, Any]) -> None:
     assert pictures(page(verdict(), findings(**given)))
 
 
-def test_what_is_wrong_is_told_first_and_escaped() -> None:
+def test_violations_are_first_escaped_and_limited() -> None:
     violations = [{"kind": "lost", "what": f"key <{number}>", "queue": None, "offset": None} for number in range(60)]
     text = page(verdict(clean=False, lost=60), findings(violations=violations))
     assert '<div class="verdict broken">60 lost</div>' in text
@@ -72,13 +72,13 @@ def test_what_is_wrong_is_told_first_and_escaped() -> None:
     assert "and 10 more in violations/" in text
 
 
-def test_repeats_in_another_queue_have_a_row_and_are_no_fault_besides() -> None:
+def test_repeats_in_another_queue_have_their_own_row() -> None:
     text = page(verdict(clean=False, repeated=5, repeatedElsewhere=2), findings())
     assert '<div class="verdict broken">5 repeated</div>' in text
     assert '<tr><td class="n">2</td><td>of the repeats in another queue than the first</td></tr>' in text
 
 
-def test_each_violation_is_reported_with_its_queue_and_offset() -> None:
+def test_each_violation_has_its_queue_and_offset() -> None:
     places = [(1, 7_000), (None, None), (5, 3)]
     violations = [{"kind": "corrupt", "what": "x", "queue": queue, "offset": offset} for queue, offset in places]
     text = page(verdict(clean=False, corrupt=3), findings(violations=violations))
@@ -89,13 +89,13 @@ def test_each_violation_is_reported_with_its_queue_and_offset() -> None:
     ]
 
 
-def test_without_a_rate_there_is_no_latency_to_show() -> None:
+def test_without_a_rate_there_is_no_latency_chart() -> None:
     text = page(verdict(latencyMs={"dueToStored": None, "storedToRead": None}), findings(histogram=[]))
     assert len(pictures(text)) == 2
     assert "from due to stored" not in text
 
 
-def test_numbers_are_short_and_axes_round() -> None:
+def test_numbers_are_abbreviated_and_axes_rounded() -> None:
     assert [nice(value) for value in (0, 1, 3, 15, 41, 900, 8_001)] == [1, 1, 4, 20, 80, 1_000, 10_000]
     assert [short(value) for value in (0, 7.5, 1_000, 2_500_000)] == ["0", "7.5", "1k", "2.5M"]
     assert [time_of(ms) for ms in (0.1, 31.6228, 1_000, 5_623)] == ["0.1 ms", "31.6 ms", "1 s", "5.62 s"]

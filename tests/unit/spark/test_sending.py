@@ -1,4 +1,4 @@
-"""A task of a write against a broker on loopback: a repeated send is stored once, and a failure names its reason."""
+"""A write task against a broker on loopback: a repeated send is stored once, and an error names its reason."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ def task(cluster: FakeCluster, **options: str) -> Task:
 
 
 def rows(count: int) -> list[object]:
-    """In batches of 5, on two queues in turn."""
+    """Return rows in batches of 5, alternating between two queues."""
     batches = []
     for first in range(0, count, 5):
         numbers = range(first, min(first + 5, count))
@@ -53,7 +53,7 @@ def queue(cluster: FakeCluster, number: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("attempt", range(5))
-async def test_rows_are_stored_in_their_order_on_their_queues(attempt: int) -> None:
+async def test_rows_are_stored_in_order_on_their_queues(attempt: int) -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         sent = await send(task(cluster), rows(30))
         assert queue(cluster, 0) == [b"%d" % number for number in range(0, 30, 2)]
@@ -63,7 +63,7 @@ async def test_rows_are_stored_in_their_order_on_their_queues(attempt: int) -> N
 
 
 class Remembered:
-    """In place of a broker's script: every frame is judged by the table that brokers keep of what producers have sent."""
+    """Replaces a broker's script: each frame is checked by the brokers' table of producer sequences."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self._table = SequenceTable()
@@ -89,7 +89,7 @@ class Remembered:
         seen.endpoint.send(seen.command.reply(verdict.code, verdict.remark, to_plain(reply)))
 
 
-async def test_a_task_that_failed_midway_and_is_tried_again_stores_every_row_once() -> None:
+async def test_retried_task_stores_every_row_once() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         Remembered(cluster.brokers["a"])
         one = task(cluster, failTask="0:9")
@@ -105,8 +105,8 @@ async def test_a_task_that_failed_midway_and_is_tried_again_stores_every_row_onc
 
 
 @pytest.mark.parametrize("again", [20, 27, 28])
-async def test_a_repeated_task_with_fewer_rows_fails_and_says_what_to_do(again: int) -> None:
-    """Frames of two rows: 30 end with 28 and 29 by themselves. 27 leaves a shorter frame in queue 0 and one fewer in queue 1."""
+async def test_retried_task_with_fewer_rows_fails_with_the_next_step(again: int) -> None:
+    """With frames of two rows, 30 rows end with frames of 28 and 29. 27 rows leave a shorter frame in queue 0 and one fewer in queue 1."""
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         Remembered(cluster.brokers["a"])
         await send(task(cluster), rows(30))
@@ -119,8 +119,8 @@ async def test_a_repeated_task_with_fewer_rows_fails_and_says_what_to_do(again: 
 
 @pytest.mark.parametrize("stored", [30, 20])
 @pytest.mark.parametrize("frame_records", ["1", "3", "1000"])
-async def test_a_repeated_task_whose_frames_are_cut_elsewhere_fails_and_names_the_options(stored: int, frame_records: str) -> None:
-    """The same rows: the whole of them and a part had been stored before."""
+async def test_retried_task_with_other_frames_fails_and_names_the_options(stored: int, frame_records: str) -> None:
+    """The rows are the same: all of them or a part had been stored before."""
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         Remembered(cluster.brokers["a"])
         await send(task(cluster), rows(stored))
@@ -128,7 +128,7 @@ async def test_a_repeated_task_whose_frames_are_cut_elsewhere_fails_and_names_th
             await send(replace(task(cluster, frameRecords=frame_records), attempt=1), rows(30))
 
 
-async def test_a_repeat_over_queues_that_were_added_fails_and_says_so() -> None:
+async def test_retry_after_queues_were_added_fails_with_the_reason() -> None:
     keys, values = pa.array([f"k{number}" for number in range(40)]), pa.array([b"%d" % number for number in range(40)])
     keyed: list[object] = [pa.RecordBatch.from_arrays([values, keys], ["value", "key"])]
     async with fake_cluster("a", topics={"t": 3}) as cluster:
@@ -146,7 +146,7 @@ async def test_a_repeat_over_queues_that_were_added_fails_and_says_so() -> None:
         (OutOfSequenceError("a gap"), "starts again from its first row"),
     ],
 )
-async def test_a_refusal_says_what_to_do(refusal: NonDeterministicRetryError | StaleEpochError | OutOfSequenceError, said: str) -> None:
+async def test_rejection_names_the_next_step(refusal: NonDeterministicRetryError | StaleEpochError | OutOfSequenceError, said: str) -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         cluster.brokers["a"].script.append(refuse(refusal))
         with pytest.raises(StateError, match=said):
@@ -157,7 +157,7 @@ def pace(**options: str) -> Pace:
     return Pace(SinkOptions.parse({"nameserver": "h:1", "topic": "t", **options}), begun_us=1_000_000)
 
 
-def test_a_job_limit_is_shared_by_its_tasks_and_a_stall_is_caught_up() -> None:
+def test_job_rate_is_shared_by_its_tasks_and_a_stall_is_caught_up() -> None:
     limited = pace(maxRowsPerSecond="200", parallelism="2")
     assert limited.wait_ms(0, 30, wall_ms=0, now_us=1_000_000) == 300
     assert limited.wait_ms(0, 30, wall_ms=0, now_us=1_250_000) == 50
@@ -165,7 +165,7 @@ def test_a_job_limit_is_shared_by_its_tasks_and_a_stall_is_caught_up() -> None:
     assert limited.wait_ms(0, 30, wall_ms=0, now_us=9_000_000) == 0
 
 
-def test_a_scheduled_row_leaves_when_it_is_due_and_at_once_where_that_is_over() -> None:
+def test_scheduled_row_is_sent_when_due_or_at_once_if_overdue() -> None:
     scheduled = pace(notBefore="true")
     assert scheduled.wait_ms(5_000, 30, wall_ms=4_999, now_us=0) == 1
     assert scheduled.wait_ms(5_000, 30, wall_ms=5_000, now_us=0) == 0
@@ -174,13 +174,13 @@ def test_a_scheduled_row_leaves_when_it_is_due_and_at_once_where_that_is_over() 
 
 
 class Stopwatch:
-    """A producer that notes when each frame is handed to it."""
+    """A producer that records when each frame is passed to it."""
 
     def __init__(self, loop: FrozenLoop) -> None:
         self._loop = loop
         self._begun = loop.time()
         self.sent: list[tuple[float, int]] = []
-        """(seconds since the first one could, rows)."""
+        """(seconds since the first frame could be sent, rows)."""
 
     async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int]) -> SimpleNamespace:
         self.sent.append((round(self._loop.time() - self._begun, 3), len(sizes)))
@@ -188,7 +188,7 @@ class Stopwatch:
 
 
 async def timed(frozen: FrozenLoop, due_ms: Sequence[int], **options: str) -> list[tuple[float, int]]:
-    """When the frames of rows that are due then leave; all of them on one queue."""
+    """Return when the frames of rows with these due times are sent; all of them on one queue."""
     given = SinkOptions.parse({"nameserver": "h:1", "topic": "t", "frameRecords": "2", **options})
     clock = LoopClock(frozen)
     begun_ms = clock.wall_ms()
@@ -208,20 +208,20 @@ async def timed(frozen: FrozenLoop, due_ms: Sequence[int], **options: str) -> li
 
 
 @pytest.mark.frozen_clock
-async def test_frames_leave_at_the_rate_of_the_job(frozen: FrozenLoop) -> None:
-    """100 a second for 2 tasks at a time: 50 for this one, a frame of 2 rows each 40 ms."""
+async def test_frames_are_sent_at_the_rate_of_the_job(frozen: FrozenLoop) -> None:
+    """A rate of 100 per second with 2 tasks at a time is 50 for this one: a frame of 2 rows each 40 ms."""
     assert await timed(frozen, [0] * 6, maxRowsPerSecond="100", parallelism="2") == [(0.0, 2), (0.04, 2), (0.08, 2)]
     assert [at for at, _ in await timed(frozen, [0] * 6)] == [0.0] * 3, "without a rate at once"
 
 
 @pytest.mark.frozen_clock
-async def test_frames_leave_when_their_last_row_is_due(frozen: FrozenLoop) -> None:
+async def test_frames_are_sent_when_their_last_row_is_due(frozen: FrozenLoop) -> None:
     due = [0, 10, 500, 501, 20_000]
     assert await timed(frozen, due, notBefore="true") == [(0.01, 2), (0.501, 2), (20.0, 1)]
     assert [at for at, _ in await timed(frozen, due)] == [0.0] * 3, "the times of the rows are no schedule by themselves"
 
 
-def test_a_report_adds_the_tasks_up() -> None:
+def test_report_sums_the_tasks() -> None:
     one, two = Sent(rows=2, bytes=20, frames=1, ack_us=[1_000]), Sent(rows=3, bytes=30, frames=2, repeated_frames=1, ack_us=[3_000, 2_000])
     report = total([one, two])
     assert (report["rows"], report["bytes"], report["frames"], report["repeatedFrames"], report["tasks"]) == (5, 50, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""The checker of accepted commits finds the violations that it is made for."""
+"""The checker of accepted commits finds the violations that it checks for."""
 
 from support.accepted import Accepted, accepted_twice, parse_accepted
 
@@ -7,20 +7,20 @@ def told(consumer: str, epoch: int, first: int, end: int, queue: str = "t@a:0") 
     return Accepted(consumer, queue, epoch, first, end, at_us=7)
 
 
-def test_ranges_that_meet_are_no_fault() -> None:
+def test_adjacent_ranges_are_accepted() -> None:
     assert accepted_twice([told("a", 1, 0, 5), told("b", 2, 5, 9), told("a", 1, 0, 9, queue="t@a:1")]) == []
 
 
-def test_an_offset_that_two_answers_cover_is_a_fault() -> None:
+def test_offset_accepted_twice_is_a_fault() -> None:
     (fault,) = accepted_twice([told("b", 2, 4, 9), told("a", 1, 0, 5)])
     assert "offset 4 was accepted from a (epoch 1) and b (epoch 2)" in fault
 
 
-def test_a_later_offset_under_a_lower_epoch_is_a_fault() -> None:
+def test_later_offset_under_a_lower_epoch_is_a_fault() -> None:
     (fault,) = accepted_twice([told("a", 2, 0, 5), told("b", 1, 5, 9)])
     assert "under epoch 1" in fault
 
 
-def test_a_line_comes_back() -> None:
+def test_line_round_trips() -> None:
     epoch = (1 << 62) + 1
     assert parse_accepted(told("a", epoch, 0, 5).line()) == told("a", epoch, 0, 5)
