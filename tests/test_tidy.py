@@ -1,4 +1,4 @@
-"""The house keeps its plan: roots, floors, clocks, tasks, documents."""
+"""The rules of the repository: roots, floors, clocks, tasks, documents."""
 
 import ast
 import re
@@ -10,14 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "admin": 3, "testing": 3, "dashboard": 3, "spark": 3}
 FLOORS["tests"] = 4
-"""Of `tests` the sweep (tests/sweep) is checked like a root."""
+"""`tests/sweep` is checked like a root."""
 BESIDE = ["spark/pyspark_lockstep"]
 """Packages of the wheel outside of the namespace: Spark looks for modules of this name."""
 PEERS = {("dashboard", "admin"), ("testing", "admin")}
-"""Imports within one floor that the plan allows."""
+"""Permitted imports within one floor."""
 PURE_FORBIDDEN = {"asyncio", "socket", "time", "random", "os", "logging", "threading", "structlog", "uvloop", "secrets", "uuid"}
 WORLD = {f"runtime/lockstep/runtime/{name}.py" for name in ("clock", "host", "files", "descriptors", "loop_thread")}
-"""The only product files that reach clocks, randomness, files and threads themselves."""
+"""The only product files that use clocks, randomness, files and threads directly."""
 WORLD_MODULES = {"time", "random", "threading", "uuid", "secrets", "tempfile", "shutil"}
 WORLD_CALLS = re.compile(
     r"\bdatetime\.now|\bos\.(urandom|open|rename|replace|remove|unlink|mkdir|makedirs|fsync|fdatasync|pwrite|pread|stat|listdir|scandir)\("
@@ -56,7 +56,7 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module
 
 
-def test_pyproject_names_exactly_the_roots_on_disk() -> None:
+def test_pyproject_lists_exactly_the_roots_on_disk() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     hatch = project["tool"]["hatch"]["build"]
     assert sorted(hatch["targets"]["wheel"]["packages"]) == sorted([f"{root}/lockstep" for root in roots()] + BESIDE)
@@ -64,13 +64,13 @@ def test_pyproject_names_exactly_the_roots_on_disk() -> None:
     assert sorted(set(project["tool"]["pytest"]["ini_options"]["pythonpath"]) - {"tests"}) == roots()
 
 
-def test_every_root_holds_one_typed_slice_of_the_namespace() -> None:
+def test_every_root_is_one_typed_part_of_the_namespace_package() -> None:
     assert not list(ROOT.glob("*/lockstep/__init__.py")), "an __init__.py in lockstep/ breaks the namespace package"
     for root in roots():
         assert (ROOT / root / "lockstep" / root / "py.typed").exists(), root
 
 
-def test_a_file_imports_only_from_floors_below() -> None:
+def test_file_imports_only_from_lower_floors() -> None:
     for path in sources():
         here = path.relative_to(ROOT).parts[0]
         for name in imported(path):
@@ -97,8 +97,8 @@ def needed(path: Path, modules: Collection[str]) -> set[str]:
     return found & set(modules)
 
 
-def test_imports_form_no_circle() -> None:
-    """Those inside functions and under TYPE_CHECKING count too."""
+def test_imports_have_no_cycle() -> None:
+    """Imports inside functions and under TYPE_CHECKING count too."""
     modules = {module_of(path): path for path in sources()}
     needs = {name: needed(path, modules) - {name} for name, path in modules.items()}
     assert len(needs["lockstep.broker.app"]) > 10, "imports are found"
@@ -116,7 +116,7 @@ LATE = {
 """Files of the product that import types only for the type checker, and why."""
 
 
-def test_types_that_only_the_type_checker_imports_are_few_and_have_a_reason() -> None:
+def test_type_checking_imports_are_few_and_have_a_reason() -> None:
     assert {place(p) for p in sources() if not simulates(p) and "TYPE_CHECKING" in p.read_text()} == LATE.keys()
 
 
@@ -130,7 +130,7 @@ def test_tables_are_pure() -> None:
         assert not (PURE_FORBIDDEN - {"os"}) & {name.split(".")[0] for name in imported(path)}, place(path)
 
 
-def test_clocks_randomness_files_and_threads_are_handed_in() -> None:
+def test_clocks_randomness_files_and_threads_are_injected() -> None:
     for path in [path for path in sources() if place(path) not in WORLD and not place(path).startswith("admin/")]:
         seeded = {"random"} if simulates(path) else set()
         assert not WORLD_MODULES & {name.split(".")[0] for name in imported(path)} - seeded, place(path)
@@ -140,7 +140,7 @@ def test_clocks_randomness_files_and_threads_are_handed_in() -> None:
             assert not found or "# world:" in line, f"{place(path)}:{number} reaches the world by itself: {line.strip()}"
 
 
-def test_the_simulator_rolls_only_dice_with_a_seed() -> None:
+def test_simulator_uses_only_seeded_randomness() -> None:
     for path in [path for path in sources() if simulates(path)]:
         for node in ast.walk(tree(path)):
             assert not isinstance(node, ast.Import) or all(alias.name != "random" for alias in node.names), f"{place(path)} imports random"
@@ -160,7 +160,7 @@ def test_every_task_has_an_owner() -> None:
                 assert owner in {"group", "tasks"}, f"{place(path)}:{node.lineno} starts a task that nobody owns"
 
 
-def test_broad_except_is_used_only_where_everything_ends() -> None:
+def test_broad_except_is_used_only_where_an_error_ends_one_unit() -> None:
     for path in sources():
         if path.name in {"daemon.py", "turn.py"}:
             continue
@@ -175,7 +175,7 @@ def test_broad_except_is_used_only_where_everything_ends() -> None:
                     )
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_no_todo_is_left() -> None:
     for path in sources():
         for number, line in enumerate(path.read_text().splitlines(), 1):
             assert not re.search(r"\b(TODO|FIXME|XXX)\b", line), f"{place(path)}:{number}"
@@ -189,24 +189,24 @@ INTERNAL_PAGES = ("architecture.md", "ordering.md", "store.md", "invariants.md",
 """Pages about the code: a bare file name there is one of ours. In others `billing.py` may be the reader's."""
 LAW = r"[BCDELNOPRST]\d{1,2}[a-c]?"
 NOT_LAWS = {"tests/unit/protocol/test_golden.py"}
-"""Files whose comments are full of hexadecimal digits."""
+"""Files whose comments contain many hexadecimal digits."""
 
 
 def texts() -> list[Path]:
-    """The files that may cite a page, a rule or a law."""
+    """Return the files that may cite a page, a rule or a law."""
     folders = [ROOT / root for root in roots()] + [ROOT / folder for folder in TEXT_FOLDERS]
     found = [path for folder in folders for pattern in ("*.py", "*.md") for path in sorted(folder.rglob(pattern))]
     return found + sorted(ROOT.glob("*.md"))
 
 
 def pages() -> list[Path]:
-    """The documents, apart from the change log, which names old files."""
+    """Return the documents except the change log, which names old files."""
     return [path for path in texts() if path.suffix == ".md" and path.name != "CHANGELOG.md"]
 
 
 @cache
 def file_names() -> frozenset[str]:
-    """Every suffix, at a slash, of the path of a file: `store/store.py` is one of `broker/lockstep/broker/store/store.py`."""
+    """Return every suffix, at a slash, of the path of a file: `store/store.py` for `broker/lockstep/broker/store/store.py`."""
     names = set()
     folders = [ROOT / root for root in roots()] + [ROOT / folder for folder in TEXT_FOLDERS] + [ROOT / ".github"]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()] + [
@@ -222,18 +222,18 @@ def file_names() -> frozenset[str]:
 
 @cache
 def laws() -> frozenset[str]:
-    """The laws of docs/invariants.md."""
+    """Return the laws of docs/invariants.md."""
     return frozenset(re.findall(rf"^\*\*({LAW})\*\* ", (ROOT / "docs" / "invariants.md").read_text(), re.MULTILINE))
 
 
 @cache
 def rules() -> frozenset[str]:
-    """The sections and rules of docs/ordering.md."""
+    """Return the sections and rules of docs/ordering.md."""
     return frozenset(re.findall(r"^###? (\d+(?:\.\d+)?)\.? ", (ROOT / "docs" / "ordering.md").read_text(), re.MULTILINE))
 
 
 def prose(path: Path) -> str:
-    """A document, or the docstrings and comments of a module."""
+    """Return the text of a document, or the docstrings and comments of a module."""
     text = path.read_text()
     if path.suffix != ".py":
         return text
@@ -243,7 +243,7 @@ def prose(path: Path) -> str:
 
 
 def missing_citations(text: str) -> set[str]:
-    """The pages, rules, decisions and laws that a text cites and that do not exist. Laws have to be given as prose (`prose`)."""
+    """Return the cited pages, rules, decisions and laws that do not exist. For laws pass prose (`prose`)."""
     missing = {page for page in re.findall(r"[\w./-]*\w\.md\b", text) if page.removeprefix("./") not in file_names()}
     for cited in re.findall(r"ordering\.md`? (\d[\d.]*(?:(?:, | and | to |-|–)\d[\d.]*)*)", text):
         missing |= {f"ordering.md {rule}" for rule in re.findall(r"\d+(?:\.\d+)?", cited) if rule not in rules()}
@@ -256,7 +256,7 @@ def missing_laws(text: str) -> set[str]:
     return set(re.findall(rf"(?<![\w`#$@.-]){LAW}(?![\w`]|\.\d)", text)) - laws()
 
 
-def test_every_page_rule_decision_and_law_that_is_cited_exists() -> None:
+def test_every_cited_page_rule_decision_and_law_exists() -> None:
     for path in texts():
         text = path.read_text()
         if path == Path(__file__) or not missing_citations(text) | missing_laws(text):
@@ -265,7 +265,7 @@ def test_every_page_rule_decision_and_law_that_is_cited_exists() -> None:
         assert not missing, f"{place(path)} cites what is not in the repository: {', '.join(sorted(missing))}"
 
 
-def test_a_wrong_citation_is_found() -> None:
+def test_missing_citation_is_found() -> None:
     assert missing_citations("rules: nowhere.md, docs/nowhere.md, ordering.md 3.1") == {"nowhere.md", "docs/nowhere.md"}
     assert missing_citations("(ordering.md 2, 99, 3.99 to 4.98)") == {"ordering.md 99", "ordering.md 3.99", "ordering.md 4.98"}
     assert missing_citations("see ADR 1 and ADR 999, docs/wire.md") == {"ADR 999"}
@@ -273,7 +273,7 @@ def test_a_wrong_citation_is_found() -> None:
 
 
 def missing_names(path: Path) -> set[str]:
-    """Files, tests and modules of the repository that a document names and that do not exist."""
+    """Return the files, tests and modules of the repository that a document names and that do not exist."""
     text = path.read_text()
     missing = set()
     for file, test in re.findall(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:::(\w+))?`", text):
@@ -301,13 +301,13 @@ def missing_names(path: Path) -> set[str]:
     return missing
 
 
-def test_every_file_test_and_module_that_a_document_names_exists() -> None:
+def test_every_file_test_and_module_named_in_a_document_exists() -> None:
     for path in pages():
         missing = missing_names(path)
         assert not missing, f"{place(path)} names what is not in the repository: {', '.join(sorted(missing))}"
 
 
-def test_a_wrong_name_in_a_document_is_found(tmp_path: Path) -> None:
+def test_missing_name_in_a_document_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "`broker/app.py`, `broker/nowhere.py`, `tests/test_tidy.py::test_nothing`, `mine.py`, lockstep.client.sync, lockstep.client.nowhere"
@@ -315,7 +315,7 @@ def test_a_wrong_name_in_a_document_is_found(tmp_path: Path) -> None:
     assert missing_names(page) == {"broker/nowhere.py", "tests/test_tidy.py::test_nothing", "lockstep.client.nowhere"}
 
 
-def test_every_law_names_tests_and_every_rule_of_ordering_is_cited_once_as_a_heading() -> None:
+def test_every_law_names_tests_and_every_ordering_rule_has_one_heading() -> None:
     text = (ROOT / "docs" / "invariants.md").read_text()
     assert {f"O{n}" for n in range(1, 9)} | {f"R{n}" for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)} <= laws()
     sections = re.split(rf"^\*\*(?={LAW}\*\* )", text, flags=re.MULTILINE)[1:]
@@ -327,7 +327,7 @@ def test_every_law_names_tests_and_every_rule_of_ordering_is_cited_once_as_a_hea
     assert not incomplete, f"rules without reason, code or test: {incomplete}"
 
 
-def test_a_decision_record_has_decision_context_and_consequence() -> None:
+def test_decision_record_has_decision_context_and_consequence() -> None:
     paths = sorted((ROOT / "docs" / "adr").glob("*.md"))
     assert [int(path.name[:4]) for path in paths] == list(range(1, len(paths) + 1)), "each decision has a number of its own"
     for path in paths:
@@ -337,7 +337,7 @@ def test_a_decision_record_has_decision_context_and_consequence() -> None:
             assert re.search(rf"^(#+ |- |)\**{part}s?\b", text, re.MULTILINE), f"{place(path)} has no {part}"
 
 
-def test_the_log_events_that_the_operators_pages_name_exist() -> None:
+def test_documented_log_events_exist() -> None:
     source = "".join(path.read_text() for path in sources())
     for page in ("operations.md", "store.md"):
         named = re.findall(r"`([a-z]+\.(?!py|md|json|toml)[a-z_]+)`", (ROOT / "docs" / page).read_text())
