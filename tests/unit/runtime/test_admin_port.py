@@ -34,7 +34,7 @@ async def served(program: Program, *hosts: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def level_as_it_was() -> Iterator[None]:
+def restored_log_level() -> Iterator[None]:
     before = logging.getLogger(ROOT).level
     yield
     logging.getLogger(ROOT).setLevel(before)
@@ -49,7 +49,9 @@ def level_as_it_was() -> Iterator[None]:
         (Health("broken", ("not registered",)), 503, 503, ["broken", "not registered"]),
     ],
 )
-async def test_alive_and_ready_are_different_questions(health: Health, live: int, ready: int, reasons: list[str]) -> None:
+async def test_livez_and_readyz_report_liveness_and_readiness_with_reasons(
+    health: Health, live: int, ready: int, reasons: list[str]
+) -> None:
     program = Program()
     program.health = health
     async with served(program) as address:
@@ -58,12 +60,12 @@ async def test_alive_and_ready_are_different_questions(health: Health, live: int
         assert (status, json.loads(body)["reasons"]) == (ready, reasons)
 
 
-async def test_metrics_are_what_the_program_renders() -> None:
+async def test_metrics_page_is_rendered_by_the_program() -> None:
     async with served(Program()) as address:
         assert await fetch(address, "/metrics") == (200, "up 1\n")
 
 
-async def test_the_log_level_can_be_changed_while_it_runs() -> None:
+async def test_log_level_can_be_changed_at_run_time() -> None:
     logger = get_logger("tested")
     async with served(Program()) as address:
         assert await fetch(address, "/log-level", "PUT", "error\n") == (200, "error\n")
@@ -88,13 +90,13 @@ async def test_the_log_level_can_be_changed_while_it_runs() -> None:
         (b"GET /livez?verbose=1 HTTP/1.1\r\n\r\n", 200),
     ],
 )
-async def test_a_bad_request_is_answered_and_the_next_one_served(request_bytes: bytes, status: int) -> None:
+async def test_bad_request_gets_an_error_and_the_next_one_is_served(request_bytes: bytes, status: int) -> None:
     async with served(Program()) as address:
         assert (await raw(address, request_bytes))[0] == status
         assert (await fetch(address, "/livez"))[0] == 200
 
 
-async def test_a_request_may_come_in_pieces() -> None:
+async def test_request_may_arrive_in_pieces() -> None:
     async with served(Program()) as address:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -133,7 +135,7 @@ PUT = "PUT /log-level HTTP/1.1\r\nHost: {host}\r\n{fields}Content-Length: 5\r\n\
         ("a b", 403),
     ],
 )
-async def test_a_host_is_an_address_or_a_name_of_this_machine(host: str, status: int) -> None:
+async def test_host_header_must_be_an_address_or_a_name_of_this_machine(host: str, status: int) -> None:
     async with served(Program(), "broker-a") as address:
         for path in ("/livez", "/readyz", "/metrics", "/log-level", "/nothing"):
             request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
@@ -144,7 +146,7 @@ async def test_a_host_is_an_address_or_a_name_of_this_machine(host: str, status:
             assert "--admin-host" in answer[1]
 
 
-async def test_a_request_with_two_hosts_is_refused() -> None:
+async def test_request_with_two_host_headers_is_rejected() -> None:
     async with served(Program()) as address:
         assert (await raw(address, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n"))[0] == 400
 
@@ -160,7 +162,7 @@ async def test_a_request_with_two_hosts_is_refused() -> None:
         ("Content-Type: text/plain\r\nX-Lockstep: 1\r\n", 200),
     ],
 )
-async def test_a_change_as_text_needs_a_header_that_no_page_sends_unasked(fields: str, status: int) -> None:
+async def test_plain_text_change_requires_the_x_lockstep_header(fields: str, status: int) -> None:
     async with served(Program()) as address:
         before = (await fetch(address, "/log-level"))[1]
         assert (await raw(address, PUT.format(host="localhost", fields=fields).encode()))[0] == status
@@ -168,7 +170,7 @@ async def test_a_change_as_text_needs_a_header_that_no_page_sends_unasked(fields
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
-async def test_what_a_page_may_post_without_asking_changes_nothing(kind: str) -> None:
+async def test_simple_cross_origin_post_is_rejected(kind: str) -> None:
     """Method and content types of a simple request (Fetch, CORS-safelisted)."""
     async with served(Program()) as address:
         before = await fetch(address, "/log-level")
@@ -184,7 +186,7 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def test_the_oldest_connection_without_a_whole_request_makes_room_for_the_newest() -> None:
+async def test_oldest_connection_with_an_incomplete_request_is_closed_for_a_new_one() -> None:
     async with served(Program()) as address:
         host, _, port = address.rpartition(":")
         idle = []
@@ -211,7 +213,7 @@ async def scrape(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 
 class HeldMetrics:
-    """Figures that are rendered when `may_end` is set."""
+    """Metrics whose rendering ends when `may_end` is set."""
 
     def __init__(self, program: Program) -> None:
         self.render_count = 0
@@ -225,7 +227,7 @@ class HeldMetrics:
         return b"render %d\n" % number
 
 
-async def test_scrapes_at_the_same_time_share_one_rendering() -> None:
+async def test_concurrent_scrapes_share_one_rendering() -> None:
     program = Program()
     held = HeldMetrics(program)
     async with served(program) as address:
@@ -238,7 +240,7 @@ async def test_scrapes_at_the_same_time_share_one_rendering() -> None:
         assert await fetch(address, "/metrics") == (200, "render 2\n")
 
 
-async def test_a_connection_that_is_being_answered_is_not_closed_for_others() -> None:
+async def test_connection_that_waits_for_its_response_is_not_closed_for_new_ones() -> None:
     program = Program()
     held = HeldMetrics(program)
     async with served(program) as address:
@@ -257,7 +259,7 @@ async def test_a_connection_that_is_being_answered_is_not_closed_for_others() ->
             writer.close()
 
 
-async def test_a_rendering_that_does_not_end_is_given_up_and_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rendering_that_times_out_is_abandoned_and_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program()
     held = HeldMetrics(program)
     monkeypatch.setattr(admin_port, "REQUEST_S", 0)
@@ -268,7 +270,7 @@ async def test_a_rendering_that_does_not_end_is_given_up_and_begun_again(monkeyp
     assert (await port._metrics()).body == b"render 2\n"
 
 
-async def test_a_page_that_fails_is_answered_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_page_responds_500_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     program = Program()
 
     async def fails() -> bytes:
@@ -281,7 +283,7 @@ async def test_a_page_that_fails_is_answered_500_and_logged(caplog: pytest.LogCa
     assert [record.getMessage().split()[0] for record in caplog.records if record.exc_info] == ["task.failed"]
 
 
-async def test_a_port_that_is_taken_is_named() -> None:
+async def test_error_for_an_admin_port_in_use_names_it() -> None:
     async with served(Program()) as address:
         host, _, port = address.rpartition(":")
         with pytest.raises(ConfigError, match=rf"the admin port can't listen on 127\.0\.0\.1:{port}"):

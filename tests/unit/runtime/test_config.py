@@ -54,14 +54,14 @@ def toml(tmp_path: Path) -> Path:
     return path
 
 
-def test_defaults_hold_without_a_setting() -> None:
+def test_settings_have_their_defaults() -> None:
     config, origins = loaded()
     assert config == Config()
     assert set(origins.values()) == {"default"}
     assert list(origins) == list(Config.model_fields)
 
 
-def test_file_overrides_default_environment_overrides_file_flag_overrides_environment(toml: Path) -> None:
+def test_file_overrides_default_environment_overrides_file_and_flag_overrides_environment(toml: Path) -> None:
     config, origins = loaded("--config", str(toml), "--port-count", "6", env={"LOCKSTEP_NAME": "from-env", "LOCKSTEP_PORT_COUNT": "5"})
     assert (config.listen, origins["listen"]) == (("a=127.0.0.1:7", "b=127.0.0.1:8"), f"file {toml}")
     assert (config.name, origins["name"]) == ("from-env", "environment LOCKSTEP_NAME")
@@ -69,26 +69,26 @@ def test_file_overrides_default_environment_overrides_file_flag_overrides_enviro
     assert (config.flush, origins["flush"]) == ("async", "default")
 
 
-def test_the_file_may_be_named_by_the_environment_and_the_flag_wins(toml: Path, tmp_path: Path) -> None:
+def test_settings_file_is_selected_by_the_environment_or_the_flag_which_has_precedence(toml: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text('name = "other"\n')
     assert loaded(env={"LOCKSTEP_CONFIG": str(toml)}).config.name == "from-file"
     assert loaded("--config", str(other), env={"LOCKSTEP_CONFIG": str(toml)}).config.name == "other"
 
 
-def test_a_list_is_a_repeated_flag_an_array_or_commas() -> None:
+def test_list_setting_is_a_repeated_flag_or_comma_separated() -> None:
     assert loaded("--listen", "x=h:1", "--listen", "h:2").config.listen == ("x=h:1", "h:2")
     assert loaded(env={"LOCKSTEP_LISTEN": "x=h:1, h:2,"}).config.listen == ("x=h:1", "h:2")
 
 
-def test_a_single_string_in_the_file_is_a_list_of_one(tmp_path: Path) -> None:
+def test_single_string_in_the_file_is_a_list_of_one(tmp_path: Path) -> None:
     path = tmp_path / "one.toml"
     path.write_text('listen = "h:1"\n')
     assert loaded("--config", str(path)).config.listen == ("h:1",)
 
 
 @pytest.mark.parametrize(("argv", "env", "value"), [(["--auto-create-topics"], {}, True), ([], {"LOCKSTEP_AUTO_CREATE_TOPICS": "1"}, True)])
-def test_a_switch_is_a_flag_or_a_word(argv: list[str], env: dict[str, str], value: bool) -> None:
+def test_boolean_setting_is_a_flag_or_a_word(argv: list[str], env: dict[str, str], value: bool) -> None:
     assert loaded(*argv, env=env).config.auto_create_topics is value
     assert loaded("--no-auto-create-topics", env=env).config.auto_create_topics is False
 
@@ -116,7 +116,7 @@ def test_a_switch_is_a_flag_or_a_word(argv: list[str], env: dict[str, str], valu
         (["--config", "/nowhere/x.toml"], {}, "settings file /nowhere/x.toml: No such file or directory"),
     ],
 )
-def test_what_can_not_be_is_refused_in_one_line(argv: list[str], env: dict[str, str], message: str) -> None:
+def test_invalid_setting_is_rejected_with_a_one_line_error(argv: list[str], env: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(*argv, env=env)
     assert str(caught.value).startswith(message)
@@ -135,7 +135,7 @@ def test_what_can_not_be_is_refused_in_one_line(argv: list[str], env: dict[str, 
         ("name = 3", ": expected a text"),
     ],
 )
-def test_what_a_file_can_not_say_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
+def test_error_for_an_invalid_settings_file_names_it(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -144,21 +144,21 @@ def test_what_a_file_can_not_say_is_refused_with_its_name(tmp_path: Path, text: 
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_setting_is_asked_for_in_every_spelling() -> None:
+def test_error_for_a_missing_setting_lists_every_way_to_set_it() -> None:
     with pytest.raises(ConfigError, match="nameserver is needed: --nameserver, LOCKSTEP_NAMESERVER or TOML key nameserver"):
         load(Needy, [], "prog", environment={})
 
 
-def test_variables_meant_for_other_programs_and_for_the_tests_are_passed_over() -> None:
+def test_environment_variables_of_other_programs_are_ignored() -> None:
     for others in ("LOCKSTEP_NAMESERVER", "LOCKSTEP_RETENTION_HOURS", "LOCKSTEP_INSECURE"):
         assert loaded(env={others: "h:1", "LOCKSTEP_TEST_SLOW": "1", "PATH": "x"}).config == Config()
 
 
-def test_the_options_of_all_programs_are_known_to_each() -> None:
+def test_program_options_list_the_settings_of_all_programs() -> None:
     assert {"config", *BrokerConfig.model_fields, *NameserverConfig.model_fields} == PROGRAM_OPTIONS
 
 
-def test_show_config_prints_a_file_that_gives_the_same_settings_with_origins(
+def test_show_config_prints_a_loadable_file_with_the_origin_of_each_setting(
     toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["--config", str(toml), "--port-count", "6", "--auto-create-topics"]
@@ -176,7 +176,7 @@ def test_show_config_prints_a_file_that_gives_the_same_settings_with_origins(
     assert "# store is not set" in shown
 
 
-def test_help_names_options_defaults_and_spellings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_options_defaults_and_environment_variables(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         loaded("--help")
     assert ended.value.code == 0
@@ -198,17 +198,17 @@ def test_settings_are_frozen() -> None:
         ("external=[::1]:20911", ListenAddress("external", "::1", 20911)),
     ],
 )
-def test_a_listener_is_a_name_and_an_address(text: str, listen: ListenAddress) -> None:
+def test_listener_is_a_name_and_an_address(text: str, listen: ListenAddress) -> None:
     assert parse_listen_address(text) == listen
 
 
 @pytest.mark.parametrize("text", ["", "=127.0.0.1:1", "internal=", "internal=127.0.0.1", "internal=127.0.0.1:x"])
-def test_what_is_no_listener_is_refused(text: str) -> None:
+def test_invalid_listener_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_listen_address(text)
 
 
-def test_a_listener_name_occurs_once() -> None:
+def test_duplicate_listener_name_is_rejected() -> None:
     assert parse_listeners(["h:1", "external=h:2"]) == {"internal": ("h", 1), "external": ("h", 2)}
     with pytest.raises(ConfigError, match="'internal' occurs twice"):
         parse_listeners(["h:1", "internal=h:2"])
@@ -228,7 +228,7 @@ def test_a_listener_name_occurs_once() -> None:
         ("", True),
     ],
 )
-def test_whoever_can_be_reached_from_outside_must_say_that_this_is_meant(host: str, reachable: bool) -> None:
+def test_listener_on_a_non_loopback_address_requires_insecure(host: str, reachable: bool) -> None:
     listeners = {"internal": ("127.0.0.1", 1), "external": (host, 2)}
     require_loopback_or_insecure(listeners, insecure=True)
     if reachable:

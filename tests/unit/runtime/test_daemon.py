@@ -1,4 +1,4 @@
-"""Tasks have an owner; a service in a process ends in order and logs the reason."""
+"""Tasks have an owner, and a daemon stops its service in order and logs the reason."""
 
 import asyncio
 import os
@@ -58,7 +58,7 @@ class Scripted:
 
 
 async def run(service: Scripted, *numbers: signal.Signals, stop_ms: int = 10_000) -> int:
-    """Runs the service and sends it the signals once it has started, a few turns apart. The exit code."""
+    """Run the service and send it the signals once it has started, a few turns apart. Return the exit code."""
     serving = asyncio.get_running_loop().create_task(Daemon("prog", stop_ms=stop_ms).serve(service))
     for number in numbers:
         await service.started.wait()
@@ -70,21 +70,21 @@ async def run(service: Scripted, *numbers: signal.Signals, stop_ms: int = 10_000
 
 @pytest.mark.both_loops
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_stops_in_order_and_exits_zero(number: signal.Signals) -> None:
+async def test_signal_stops_the_service_and_exits_0(number: signal.Signals) -> None:
     service = Scripted()
     assert await run(service, number) == 0
     assert service.events == ["start", "started", "stop", "stopped"]
 
 
 @pytest.mark.both_loops
-async def test_a_signal_during_the_start_cancels_it_and_still_stops_in_order() -> None:
+async def test_signal_during_start_cancels_it_and_stops_the_service() -> None:
     service = Scripted()
     service.hang_in_start = True
     assert await run(service, signal.SIGTERM) == 0
     assert service.events == ["start", "start cancelled", "stop", "stopped"]
 
 
-async def test_what_keeps_it_from_starting_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_start_error_is_printed_as_one_line_and_sets_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse() -> None:
         raise DiskFailedError("write to /store/x failed: no space left on device")
 
@@ -96,7 +96,7 @@ async def test_what_keeps_it_from_starting_is_one_line_and_its_exit_code(capsys:
 
 
 @pytest.mark.parametrize(("out", "err", "told"), [(True, True, 0), (True, False, 1), (False, True, 1), (False, False, 1)])
-async def test_on_a_terminal_that_shows_both_it_is_told_by_the_line_alone(
+async def test_start_error_is_not_logged_if_stdout_and_stderr_are_terminals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, out: bool, err: bool, told: int
 ) -> None:
     def refuse() -> None:
@@ -111,7 +111,7 @@ async def test_on_a_terminal_that_shows_both_it_is_told_by_the_line_alone(
     assert caplog.text.count("daemon.failed") == told
 
 
-async def test_what_makes_going_on_impossible_stops_in_order_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_fatal_error_stops_the_service_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     service = Scripted()
     loop = asyncio.get_running_loop()
 
@@ -126,7 +126,7 @@ async def test_what_makes_going_on_impossible_stops_in_order_with_its_exit_code(
     assert capsys.readouterr().err == "prog: fsync failed\n"
 
 
-async def test_an_error_of_another_kind_exits_one_and_is_named_by_type(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_unexpected_error_exits_1_and_is_printed_with_its_type(capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise KeyError("topic")
 
@@ -136,34 +136,34 @@ async def test_an_error_of_another_kind_exits_one_and_is_named_by_type(capsys: p
     assert capsys.readouterr().err == "prog: KeyError: 'topic'\n"
 
 
-async def test_a_stop_that_takes_too_long_is_abandoned() -> None:
+async def test_stop_past_its_time_limit_is_abandoned() -> None:
     service = Scripted()
     service.hang_in_stop = True
     assert await run(service, signal.SIGTERM, stop_ms=20) == 1
     assert service.events[-1] == "stop cancelled"
 
 
-async def test_a_second_signal_abandons_the_stop() -> None:
+async def test_second_signal_abandons_the_stop() -> None:
     service = Scripted()
     service.hang_in_stop = True
     assert await run(service, signal.SIGTERM, signal.SIGINT) == 1
     assert service.events[-1] == "stop cancelled"
 
 
-async def test_a_stop_that_fails_is_logged_and_exits_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_stop_is_logged_and_exits_1(caplog: pytest.LogCaptureFixture) -> None:
     service = Scripted()
     service.stop_error = DiskFailedError("close failed")
     assert await run(service, signal.SIGTERM) == 1
     assert any(record.message.startswith("stop.failed error=close failed") for record in caplog.records)
 
 
-async def test_signals_have_their_old_meaning_again_afterwards() -> None:
+async def test_signal_handlers_are_restored_afterwards() -> None:
     before = signal.getsignal(signal.SIGTERM)
     await run(Scripted(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-async def test_an_unhandled_loop_error_is_logged_and_does_not_stop_the_process(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unhandled_loop_error_is_logged_and_does_not_stop_the_process(caplog: pytest.LogCaptureFixture) -> None:
     service = Scripted()
     loop = asyncio.get_running_loop()
     service.in_start = lambda: loop.call_soon(lambda: 1 / 0) and None
@@ -171,7 +171,7 @@ async def test_an_unhandled_loop_error_is_logged_and_does_not_stop_the_process(c
     assert any(record.message.startswith("loop.failed") and "ZeroDivisionError" in record.message for record in caplog.records)
 
 
-def test_a_daemon_runs_a_loop_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemon_runs_its_own_loop_with_uvloop_if_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Quick:
         on_fatal: Callable[[BaseException], None] | None = None
         loop = ""
@@ -190,7 +190,7 @@ def test_a_daemon_runs_a_loop_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     assert quick.loop.startswith("asyncio"), "where uvloop is not installed"
 
 
-def test_an_error_carries_its_exit_code() -> None:
+def test_exit_code_and_text_are_taken_from_the_error() -> None:
     assert exit_code_of(DiskFailedError("x")) == 3
     assert exit_code_of(ValueError("x")) == 1
     assert describe(DiskFailedError("what happened")) == "what happened"
@@ -201,7 +201,7 @@ class Config(Settings):
     name: str = "x"
 
 
-def test_a_program_with_a_setting_that_can_not_be_is_one_line_and_exit_two(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_setting_is_printed_as_one_line_and_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     def never(config: Config) -> Scripted:
         raise AssertionError("made although the settings are refused")
 
@@ -210,7 +210,7 @@ def test_a_program_with_a_setting_that_can_not_be_is_one_line_and_exit_two(capsy
 
 
 @pytest.mark.usefixtures("logging_as_it_was")
-def test_a_service_that_can_not_be_made_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_while_creating_the_service_is_printed_as_one_line_and_sets_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(config: Config) -> Scripted:
         raise DiskFailedError(f"no store for {config.name}")
 
@@ -229,7 +229,7 @@ async def fail(error: Exception) -> None:
     raise error
 
 
-async def test_the_first_failure_is_reported_and_every_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_first_task_failure_is_reported_and_every_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     told: list[BaseException] = []
     tasks = Tasks(told.append)
     first, second = ValueError("first"), ValueError("second")
@@ -242,7 +242,7 @@ async def test_the_first_failure_is_reported_and_every_one_is_logged(caplog: pyt
     assert len(tasks) == 0
 
 
-async def test_cancelling_goes_from_the_latest_to_the_first_and_waits_for_each() -> None:
+async def test_cancel_all_cancels_in_reverse_order_and_waits_for_each_task() -> None:
     ended: list[str] = []
 
     async def work(name: str) -> None:
@@ -261,7 +261,7 @@ async def test_cancelling_goes_from_the_latest_to_the_first_and_waits_for_each()
     assert len(tasks) == 0
 
 
-async def test_a_cancelled_task_is_no_failure() -> None:
+async def test_cancelled_task_is_not_a_failure() -> None:
     told: list[BaseException] = []
     tasks = Tasks(told.append)
     tasks.spawn(forever(), "x")
@@ -269,7 +269,7 @@ async def test_a_cancelled_task_is_no_failure() -> None:
     assert told == []
 
 
-async def test_a_task_that_ignores_its_cancellation_once_is_waited_for() -> None:
+async def test_cancel_all_waits_for_a_task_that_catches_its_cancellation() -> None:
     async def stubborn() -> None:
         try:
             await forever()
@@ -283,7 +283,7 @@ async def test_a_task_that_ignores_its_cancellation_once_is_waited_for() -> None
     assert task.done()
 
 
-async def test_a_task_may_cancel_the_others_of_its_owner() -> None:
+async def test_task_can_cancel_the_other_tasks_of_its_owner() -> None:
     tasks = Tasks()
     other = tasks.spawn(forever(), "other")
     closer = tasks.spawn(tasks.cancel_all(), "closer")
@@ -291,7 +291,7 @@ async def test_a_task_may_cancel_the_others_of_its_owner() -> None:
     assert other.cancelled()
 
 
-async def test_what_a_task_spawns_while_it_is_cancelled_is_cancelled_too() -> None:
+async def test_task_spawned_during_cancellation_is_cancelled_too() -> None:
     tasks = Tasks()
 
     async def parent() -> None:

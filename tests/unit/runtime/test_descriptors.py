@@ -1,4 +1,4 @@
-"""Whatever connections take, a file can be opened."""
+"""Files can be opened even if connections use all other descriptors."""
 
 import asyncio
 import errno
@@ -34,12 +34,14 @@ from support.until import until
         (1, 10_000, 256, 1, 0),
     ],
 )
-def test_what_is_left_for_connections(limit: int, setting: int, files: int, connections: int, kept: int) -> None:
+def test_descriptor_budget_is_divided_among_connections_and_files(
+    limit: int, setting: int, files: int, connections: int, kept: int
+) -> None:
     assert DescriptorBudget.of(limit, setting, files) == DescriptorBudget(limit, connections, kept)
 
 
 class Table:
-    """A process's table of descriptors: full where `free` is 0."""
+    """A process's table of descriptors. It is full if `free` is 0."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         self.free = free
@@ -69,7 +71,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, limit: int) -> Descriptors:
     return descriptors
 
 
-def test_as_many_files_as_are_reserved_are_opened_while_connections_hold_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reserved_descriptors_open_files_while_connections_use_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(monkeypatch, 1_000)
     descriptors = prepared(monkeypatch, 1_000)
     assert (descriptors.reserved, table.free) == (RESERVED, 1_000 - RESERVED)
@@ -91,7 +93,7 @@ def test_as_many_files_as_are_reserved_are_opened_while_connections_hold_the_res
     assert table.opened == {}
 
 
-def test_a_connection_that_takes_a_descriptor_in_between_keeps_no_file_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_retries_if_a_connection_takes_the_released_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(monkeypatch, 1_000)
     descriptors = prepared(monkeypatch, 1_000)
     table.free = 0
@@ -106,8 +108,8 @@ def test_a_connection_that_takes_a_descriptor_in_between_keeps_no_file_out(monke
     assert descriptors.is_short()
 
 
-def test_what_writes_in_a_worker_thread_waits_until_a_descriptor_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted, not timed."""
+def test_open_in_a_worker_thread_waits_for_a_free_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses are counted, not timed."""
     table = Table(monkeypatch, 1_000)
     descriptors = prepared(monkeypatch, 1_000)
     taken = [descriptors.open(os.open, "taken", os.O_RDWR) for _ in range(table.free + RESERVED)]
@@ -127,7 +129,7 @@ def test_what_writes_in_a_worker_thread_waits_until_a_descriptor_is_free(monkeyp
     assert len(pauses) == 7 + WAIT_COUNT, "and not for ever: a stop has to end"
 
 
-async def test_the_event_loop_never_waits_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_on_the_event_loop_never_waits_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         table = Table(patch, 1_000)
         descriptors = prepared(patch, 1_000)
@@ -138,7 +140,7 @@ async def test_the_event_loop_never_waits_for_a_descriptor(monkeypatch: pytest.M
             descriptors.open_or_wait(os.open, "file", os.O_RDWR)
 
 
-def test_an_error_of_the_file_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_open_errors_are_raised_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     Table(monkeypatch, 500)
     descriptors = prepared(monkeypatch, 500)
 
@@ -151,14 +153,14 @@ def test_an_error_of_the_file_is_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("limit", [3, 64, 256, 511, 512])
-def test_a_quarter_of_a_low_limit_is_reserved(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+def test_quarter_of_a_low_descriptor_limit_is_reserved(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     Table(monkeypatch, limit)
     assert prepared(monkeypatch, limit).reserved == min(RESERVED, limit // 4)
 
 
 @pytest.fixture
 def reserve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Descriptors]:
-    """A process with the present number of descriptors and 40 more, of which 20 are reserved."""
+    """Limit the process to its current descriptors and 40 more, of which 20 are reserved."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = Descriptors()
     descriptors._wanted = 20
@@ -174,14 +176,14 @@ def reserve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Descriptors]:
 
 
 def fill() -> list[int]:
-    """Takes every descriptor that is free."""
+    """Open files until no descriptor is free. Return them."""
     taken: list[int] = []
     with pytest.raises(OSError, match=r"(?i)too many open files"):
         taken.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(1_000))
     return taken
 
 
-def test_every_way_to_a_file_has_the_reserve(reserve: Descriptors, tmp_path: Path) -> None:
+def test_every_file_operation_can_use_the_reserved_descriptors(reserve: Descriptors, tmp_path: Path) -> None:
     real, path = RealFiles(), str(tmp_path / "file")
     taken = fill()
     try:
@@ -200,7 +202,7 @@ def test_every_way_to_a_file_has_the_reserve(reserve: Descriptors, tmp_path: Pat
             os.close(fd)
 
 
-async def test_a_connection_is_refused_while_a_reserved_descriptor_is_in_use() -> None:
+async def test_connection_is_refused_while_a_reserved_descriptor_is_in_use() -> None:
     descriptors = Descriptors(77)
     host = Host.real()
     object.__setattr__(host, "descriptors", descriptors)
@@ -224,7 +226,7 @@ async def test_a_connection_is_refused_while_a_reserved_descriptor_is_in_use() -
     await server.close()
 
 
-async def test_that_nothing_can_be_accepted_is_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_accept_is_logged_once_per_second(caplog: pytest.LogCaptureFixture) -> None:
     handler, loop = LoopErrors(), asyncio.get_running_loop()
     for number in (errno.EMFILE, errno.ENFILE) * 500:
         handler(loop, {"message": "socket.accept() out of system resource", "exception": OSError(number, "x"), "socket": object()})

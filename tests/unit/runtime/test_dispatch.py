@@ -1,4 +1,4 @@
-"""Requests to handlers, outcomes to responses."""
+"""The dispatcher passes requests to handlers and turns outcomes into responses."""
 
 import asyncio
 import gc
@@ -113,7 +113,7 @@ class Processor:
 LANES = {"cold": LaneLimits(concurrency=2, queue_max=3, retry_after_ms=250)}
 
 
-class Bench:
+class DispatcherUnderTest:
     """A dispatcher with an endpoint whose responses are read back."""
 
     def __init__(self, budget: TurnBudget | None = None) -> None:
@@ -146,21 +146,21 @@ class Bench:
         return only
 
 
-async def test_a_command_is_sent_now_with_decoded_header_in_and_encoded_header_out() -> None:
-    bench = Bench()
+async def test_handler_gets_a_decoded_header_and_its_reply_header_is_encoded() -> None:
+    bench = DispatcherUnderTest()
     opaque = bench.ask(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 4})
     answer = await bench.answer()
     assert (answer.code, answer.opaque, answer.fields) == (0, opaque, {"offset": 5})
 
 
 async def test_structured_bodies_are_decoded_and_encoded() -> None:
-    bench = Bench()
+    bench = DispatcherUnderTest()
     bench.ask(RequestCode.SYNC, body=encode_body(Pair(1, "x")))
     assert (await bench.answer()).body == encode_body(Pair(2, "x"))
 
 
-async def test_pending_is_released_on_confirmation_only_and_in_order() -> None:
-    bench = Bench()
+async def test_pending_response_is_sent_on_confirmation_and_in_order() -> None:
+    bench = DispatcherUnderTest()
     asked = [bench.ask(RequestCode.SEND_MESSAGE, body=b"%d" % n) for n in range(3)]
     assert await bench.answers() == []
     bench.log.confirm(2)
@@ -170,8 +170,8 @@ async def test_pending_is_released_on_confirmation_only_and_in_order() -> None:
     assert (last.opaque, last.body) == (asked[2], b"2")
 
 
-async def test_what_the_end_of_the_turn_confirms_leaves_in_that_turn_in_one_write() -> None:
-    bench = Bench()
+async def test_responses_confirmed_at_the_end_of_a_turn_are_sent_in_one_write() -> None:
+    bench = DispatcherUnderTest()
     asyncio.get_running_loop().call_soon(bench.log.confirm)
     for n in range(3):
         bench.ask(RequestCode.SEND_MESSAGE, body=b"%d" % n)
@@ -180,7 +180,7 @@ async def test_what_the_end_of_the_turn_confirms_leaves_in_that_turn_in_one_writ
     assert [answer.body for answer in await bench.answers()] == [b"0", b"1", b"2"]
 
 
-async def test_without_a_log_pending_is_sent_at_once() -> None:
+async def test_pending_response_without_a_log_is_sent_immediately() -> None:
     dispatcher = Dispatcher([Processor()], lanes=LANES)
     endpoint, transport = record(dispatcher)
     dispatcher(Command(RequestCode.SEND_RECORDS, 1), endpoint)
@@ -188,8 +188,8 @@ async def test_without_a_log_pending_is_sent_at_once() -> None:
     assert len(transport.writes) == 1
 
 
-async def test_held_is_answered_by_whoever_kept_it() -> None:
-    bench = Bench()
+async def test_held_request_can_be_responded_to_later() -> None:
+    bench = DispatcherUnderTest()
     opaque = bench.ask(RequestCode.PULL_MESSAGE)
     assert await bench.answers() == []
     (request,) = bench.processor.held
@@ -199,7 +199,7 @@ async def test_held_is_answered_by_whoever_kept_it() -> None:
 
 
 async def test_a_request_has_one_response_whatever_is_sent_after_it() -> None:
-    bench = Bench()
+    bench = DispatcherUnderTest()
     opaque = bench.ask(RequestCode.PULL_MESSAGE)
     (request,) = bench.processor.held
     request.respond(request.reply(code=ResponseCode.PULL_NOT_FOUND))
@@ -211,7 +211,7 @@ async def test_a_request_has_one_response_whatever_is_sent_after_it() -> None:
 
 
 async def test_an_error_after_a_response_waits_for_the_log_is_the_only_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
+    bench = DispatcherUnderTest()
 
     def fails(endpoint: Endpoint) -> None:
         patch.undo()
@@ -225,8 +225,8 @@ async def test_an_error_after_a_response_waits_for_the_log_is_the_only_response(
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_an_unknown_code_is_named() -> None:
-    bench = Bench()
+async def test_error_for_an_unknown_request_code_names_it() -> None:
+    bench = DispatcherUnderTest()
     bench.ask(7777)
     answer = await bench.answer()
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -246,8 +246,8 @@ async def test_an_unknown_code_is_named() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 @pytest.mark.parametrize("code_asked", [RequestCode.LOCK_BATCH_MQ, RequestCode.VIEW_MESSAGE_BY_ID], ids=["plain", "lane"])
-async def test_an_error_becomes_its_answer(code_asked: int, error: Exception, code: int, remark: str) -> None:
-    bench = Bench()
+async def test_handler_error_becomes_an_error_response(code_asked: int, error: Exception, code: int, remark: str) -> None:
+    bench = DispatcherUnderTest()
     bench.processor.error = error
     bench.processor.gate.set()
     bench.ask(code_asked)
@@ -255,9 +255,9 @@ async def test_an_error_becomes_its_answer(code_asked: int, error: Exception, co
     assert (answer.code, answer.remark) == (code, remark)
 
 
-async def test_a_refusal_that_quotes_too_much_is_still_an_answer() -> None:
+async def test_long_error_text_is_truncated_to_fit_the_header() -> None:
     """A topic of 200 KB fits a request's header; a remark that names it twice fits no header."""
-    bench = Bench()
+    bench = DispatcherUnderTest()
     bench.processor.error = LocalProtocolError("x" * 400_000)
     bench.ask(RequestCode.LOCK_BATCH_MQ)
     answer = await bench.answer()
@@ -265,8 +265,8 @@ async def test_a_refusal_that_quotes_too_much_is_still_an_answer() -> None:
     assert answer.remark == "x" * 4_095 + "…"
 
 
-async def test_only_an_unexpected_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench()
+async def test_only_unexpected_errors_are_logged_with_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    bench = DispatcherUnderTest()
     for error in (errors.StaleEpochError("x"), RemoteProtocolError("x"), ZeroDivisionError("x")):
         bench.processor.error = error
         bench.ask(RequestCode.LOCK_BATCH_MQ)
@@ -276,8 +276,8 @@ async def test_only_an_unexpected_error_is_logged_with_its_traceback(caplog: pyt
     assert record_.exc_info[0] is ZeroDivisionError
 
 
-async def test_a_header_or_body_that_does_not_fit_is_answered_with_what_was_expected() -> None:
-    bench = Bench()
+async def test_error_for_an_invalid_header_or_body_states_what_was_expected() -> None:
+    bench = DispatcherUnderTest()
     bench.ask(RequestCode.GET_MAX_OFFSET, {"topic": "t"})
     bench.ask(RequestCode.SYNC, body=b"\xc1")
     header, body = await bench.answers()
@@ -286,14 +286,14 @@ async def test_a_header_or_body_that_does_not_fit_is_answered_with_what_was_expe
     assert body.remark
 
 
-async def test_a_return_that_is_no_outcome_is_an_error() -> None:
-    bench = Bench()
+async def test_handler_result_of_a_wrong_type_is_an_error() -> None:
+    bench = DispatcherUnderTest()
     bench.ask(RequestCode.GET_MIN_OFFSET)
     assert "NoneType" in ((await bench.answer()).remark or "")
 
 
-async def test_an_answer_too_large_for_a_frame_is_an_error_not_a_silence() -> None:
-    bench = Bench()
+async def test_response_too_large_for_a_frame_becomes_an_error_response() -> None:
+    bench = DispatcherUnderTest()
     bench.ask(RequestCode.SEND_MESSAGE, body=bytes(17 * 1024 * 1024))
     bench.log.confirm()
     answer = await bench.answer()
@@ -302,8 +302,8 @@ async def test_an_answer_too_large_for_a_frame_is_an_error_not_a_silence() -> No
 
 
 @pytest.mark.parametrize(("code", "body_bytes_max"), [(RequestCode.SEND_MESSAGE, 20 << 20), (RequestCode.SEND_RECORDS, 64 << 10)])
-async def test_a_body_has_at_most_the_bytes_that_its_handler_declares(code: RequestCode, body_bytes_max: int) -> None:
-    bench = Bench()
+async def test_body_larger_than_its_handlers_limit_is_rejected(code: RequestCode, body_bytes_max: int) -> None:
+    bench = DispatcherUnderTest()
     bench.dispatcher._routes[code] = replace(bench.dispatcher._routes[code], handler=lambda request: request.reply())
     bench.ask(code, body=bytes(body_bytes_max))
     assert (await bench.answer()).code == ResponseCode.SUCCESS
@@ -314,20 +314,20 @@ async def test_a_body_has_at_most_the_bytes_that_its_handler_declares(code: Requ
     assert not bench.endpoint.closed
 
 
-async def test_a_body_beyond_its_limit_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
+async def test_body_beyond_its_limit_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = DispatcherUnderTest()
     monkeypatch.setattr(dispatch, "decode_body", lambda *_: pytest.fail("decoded"))
     bench.ask(RequestCode.SYNC, body=bytes((64 << 10) + 1))
     assert (await bench.answer()).code == ResponseCode.MESSAGE_ILLEGAL
 
 
 class Body(bytearray):
-    """Bytes that can be watched."""
+    """Bytes to which weak references are possible."""
 
 
-async def test_an_answer_that_waits_for_the_log_keeps_nothing_of_its_request() -> None:
+async def test_pending_response_does_not_keep_its_request_body() -> None:
     """100,000 requests may wait for the disk, and their frames had up to 16 MiB each."""
-    bench = Bench()
+    bench = DispatcherUnderTest()
     bench.dispatcher._routes[RequestCode.SEND_RECORDS] = replace(
         bench.dispatcher._routes[RequestCode.SEND_RECORDS], handler=lambda request: Pending(request.reply())
     )
@@ -342,16 +342,16 @@ async def test_an_answer_that_waits_for_the_log_keeps_nothing_of_its_request() -
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.SEND_MESSAGE, RequestCode.LOCK_BATCH_MQ, 7777])
-async def test_a_oneway_request_is_answered_with_nothing(code: int) -> None:
-    bench = Bench()
+async def test_oneway_request_gets_no_response(code: int) -> None:
+    bench = DispatcherUnderTest()
     bench.processor.error = errors.SystemBusyError("x")
     bench.ask(code, {"topic": "t", "queueId": 0}, flag=ONEWAY_FLAG)
     bench.log.confirm()
     assert await bench.answers() == []
 
 
-async def test_a_lane_runs_so_many_at_once_keeps_so_many_waiting_and_refuses_the_rest() -> None:
-    bench = Bench()
+async def test_lane_limits_concurrency_and_queue_and_refuses_the_rest() -> None:
+    bench = DispatcherUnderTest()
     asked = [bench.ask(RequestCode.VIEW_MESSAGE_BY_ID) for _ in range(6)]
     await turns(3)
     refused = await bench.answer()
@@ -365,8 +365,8 @@ async def test_a_lane_runs_so_many_at_once_keeps_so_many_waiting_and_refuses_the
     assert bench.processor.running == 0
 
 
-async def test_a_lane_that_was_full_takes_requests_again() -> None:
-    bench = Bench()
+async def test_full_lane_accepts_requests_again() -> None:
+    bench = DispatcherUnderTest()
     for _ in range(5):
         bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
     bench.processor.gate.set()
@@ -375,9 +375,9 @@ async def test_a_lane_that_was_full_takes_requests_again() -> None:
     assert (await bench.answer()).opaque == opaque
 
 
-async def test_workers_of_a_lane_that_wait_for_the_budget_take_no_request_twice(caplog: pytest.LogCaptureFixture) -> None:
-    """Both found the last request waiting, waited for a turn, and one of them found it gone."""
-    bench = Bench(TurnBudget(1))
+async def test_lane_workers_waiting_for_the_budget_take_no_request_twice(caplog: pytest.LogCaptureFixture) -> None:
+    """Two workers saw the last request pending and waited for a turn. One of them then found it taken."""
+    bench = DispatcherUnderTest(TurnBudget(1))
     asked = [bench.ask(RequestCode.VIEW_MESSAGE_BY_ID) for _ in range(5)]
     bench.processor.gate.set()
     answers = [answer for _ in range(5) for answer in await bench.answers()]
@@ -385,8 +385,8 @@ async def test_workers_of_a_lane_that_wait_for_the_budget_take_no_request_twice(
     assert not [record.getMessage() for record in caplog.records if "task.failed" in record.getMessage()]
 
 
-async def test_a_full_lane_holds_up_no_plain_handler() -> None:
-    bench = Bench()
+async def test_full_lane_does_not_block_plain_handlers() -> None:
+    bench = DispatcherUnderTest()
     for _ in range(5):
         bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
     bench.ask(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 0})
@@ -394,8 +394,8 @@ async def test_a_full_lane_holds_up_no_plain_handler() -> None:
     await bench.dispatcher.close()
 
 
-async def test_what_waits_in_a_lane_for_a_connection_that_is_gone_is_not_run() -> None:
-    bench = Bench()
+async def test_pending_lane_requests_of_a_closed_connection_are_not_run() -> None:
+    bench = DispatcherUnderTest()
     for _ in range(5):
         bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
     await turns(2)
@@ -406,8 +406,8 @@ async def test_what_waits_in_a_lane_for_a_connection_that_is_gone_is_not_run() -
     assert bench.processor.running_most == 0
 
 
-async def test_the_rest_of_a_plain_handler_runs_in_its_lane_within_the_lanes_limit() -> None:
-    bench = Bench()
+async def test_run_in_lane_obeys_the_limits_of_the_lane() -> None:
+    bench = DispatcherUnderTest()
     asked = [bench.ask(RequestCode.UNREGISTER_CLIENT) for _ in range(6)]
     await turns(3)
     refused = await bench.answer()
@@ -420,8 +420,8 @@ async def test_the_rest_of_a_plain_handler_runs_in_its_lane_within_the_lanes_lim
     assert bench.processor.running_most == 2
 
 
-async def test_closing_stops_what_runs_in_lanes() -> None:
-    bench = Bench()
+async def test_close_stops_running_lane_requests() -> None:
+    bench = DispatcherUnderTest()
     for _ in range(4):
         bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
     await turns(2)
@@ -429,15 +429,15 @@ async def test_closing_stops_what_runs_in_lanes() -> None:
     assert bench.processor.running == 0
 
 
-async def test_a_handler_may_refuse_with_a_hint_of_its_own() -> None:
-    bench = Bench()
+async def test_handler_can_refuse_with_its_own_retry_hint() -> None:
+    bench = DispatcherUnderTest()
     bench.processor.error = RetryLaterError("the log is behind", 40)
     bench.ask(RequestCode.LOCK_BATCH_MQ)
     answer = await bench.answer()
     assert (answer.code, answer.fields) == (ResponseCode.SYSTEM_BUSY, {RETRY_AFTER_FIELD: 40})
 
 
-def test_two_handlers_for_one_code_are_refused_by_name() -> None:
+def test_error_for_two_handlers_of_one_code_names_them() -> None:
     class Other:
         @handles(RequestCode.GET_MAX_OFFSET)
         def again(self, request: Request) -> Outcome:
@@ -447,7 +447,7 @@ def test_two_handlers_for_one_code_are_refused_by_name() -> None:
         Dispatcher([Processor(), Other()], lanes=LANES)
 
 
-def test_a_lane_and_its_handler_must_fit() -> None:
+def test_mismatched_lane_and_handler_are_rejected() -> None:
     class PlainInLane:
         @handles(1, lane="cold")
         def f(self, request: Request) -> Outcome:
@@ -468,13 +468,13 @@ def test_a_lane_and_its_handler_must_fit() -> None:
             Dispatcher([wrong], lanes=LANES)
 
 
-def test_two_dispatchers_of_one_process_know_their_own_instances() -> None:
+def test_dispatchers_of_one_process_are_independent() -> None:
     assert Dispatcher([Processor()], lanes=LANES).codes == Dispatcher([Processor()], lanes=LANES).codes
     assert RequestCode.SEND_RECORDS in Dispatcher([Processor()], lanes=LANES).codes
 
 
 @pytest.mark.both_loops
-async def test_it_serves_a_real_connection() -> None:
+async def test_dispatcher_serves_a_real_connection() -> None:
     dispatcher = Dispatcher([Processor()], lanes=LANES)
     async with serving(dispatcher) as server, dialled(server) as endpoint:
         answer = await endpoint.request(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 1}, timeout_ms=5000)

@@ -25,7 +25,7 @@ SILENT = RequestCode.GET_MIN_OFFSET
 
 
 def echo(command: Command, endpoint: Endpoint) -> None:
-    """Respond with an echo; never to SILENT."""
+    """Respond with an echo, except to SILENT."""
     if command.code != SILENT and not command.is_oneway:
         endpoint.send(command.reply(fields=command.fields, body=command.body))
 
@@ -34,14 +34,14 @@ def recorded(**settings: Any) -> tuple[Endpoint, Recorder]:
     return record(echo, **settings)
 
 
-async def test_a_request_is_answered_with_its_own_fields_and_body() -> None:
+async def test_response_has_the_fields_and_body_of_its_request() -> None:
     async with serving(echo) as server, dialled(server) as endpoint:
         answer = await endpoint.request(ECHO, {"queueId": 3}, b"body", timeout_ms=5000)
         assert (answer.code, answer.fields, answer.body) == (ResponseCode.SUCCESS, {"queueId": 3}, b"body")
         assert answer.is_response
 
 
-async def test_both_ends_may_ask() -> None:
+async def test_both_ends_of_a_connection_can_send_requests() -> None:
     arrived: list[Endpoint] = []
     async with serving(echo, on_connect=arrived.append) as server, dialled(server, echo) as endpoint:
         await endpoint.request(ECHO, timeout_ms=5000)
@@ -51,7 +51,7 @@ async def test_both_ends_may_ask() -> None:
         assert (arrived[0].listener, endpoint.listener) == ("internal", "")
 
 
-async def test_answers_in_another_order_reach_their_requests() -> None:
+async def test_responses_in_another_order_complete_their_requests() -> None:
     kept: list[Command] = []
 
     def keep(command: Command, endpoint: Endpoint) -> None:
@@ -65,7 +65,7 @@ async def test_answers_in_another_order_reach_their_requests() -> None:
         assert [(await future).fields["n"] for future in futures] == [0, 1, 2]
 
 
-async def test_frames_cut_anywhere_are_the_same_requests() -> None:
+async def test_frames_split_anywhere_yield_the_same_requests() -> None:
     wire = b"".join(encode_frame(Command(ECHO, n, fields={"n": n}, body=b"x" * n)) for n in range(5))
     for cut in range(1, len(wire), 7):
         endpoint, transport = recorded()
@@ -78,14 +78,14 @@ async def test_frames_cut_anywhere_are_the_same_requests() -> None:
         whole.abort("")
 
 
-async def test_answers_to_one_burst_leave_in_one_write() -> None:
+async def test_responses_to_one_burst_are_sent_in_one_write() -> None:
     endpoint, transport = recorded()
     endpoint.data_received(b"".join(encode_frame(Command(ECHO, n)) for n in range(200)))
     assert len(transport.writes) == 1
     endpoint.abort("")
 
 
-async def test_requests_of_one_loop_turn_leave_in_one_write() -> None:
+async def test_requests_of_one_loop_turn_are_sent_in_one_write() -> None:
     endpoint, transport = recorded()
     futures = [endpoint.request(ECHO, {"n": n}, timeout_ms=5000) for n in range(200)]
     endpoint.oneway(ECHO)
@@ -98,7 +98,7 @@ async def test_requests_of_one_loop_turn_leave_in_one_write() -> None:
     endpoint.abort("")
 
 
-async def test_what_is_held_leaves_with_the_flush_and_no_turn_later() -> None:
+async def test_held_frames_are_sent_by_flush() -> None:
     endpoint, transport = recorded()
     endpoint.hold()
     endpoint.oneway(ECHO)
@@ -113,7 +113,7 @@ async def test_what_is_held_leaves_with_the_flush_and_no_turn_later() -> None:
     endpoint.abort("")
 
 
-async def test_a_flush_asked_for_in_advance_takes_what_callbacks_given_before_it_send() -> None:
+async def test_flush_soon_includes_frames_of_earlier_callbacks() -> None:
     endpoint, transport = recorded()
     loop = asyncio.get_running_loop()
     for _ in range(2):
@@ -124,7 +124,7 @@ async def test_a_flush_asked_for_in_advance_takes_what_callbacks_given_before_it
     endpoint.abort("")
 
 
-async def test_more_than_the_joined_bytes_do_not_wait_for_the_end_of_the_turn() -> None:
+async def test_more_than_join_bytes_are_written_immediately() -> None:
     endpoint, transport = recorded(join_bytes=1000)
     endpoint.send(Command(0, 1, RESPONSE_FLAG, body=b"x" * 400))
     assert transport.writes == []
@@ -133,7 +133,7 @@ async def test_more_than_the_joined_bytes_do_not_wait_for_the_end_of_the_turn() 
     endpoint.abort("")
 
 
-async def test_parts_are_sent_as_one_frame_behind_what_was_sent_before() -> None:
+async def test_parts_are_sent_as_one_frame_after_earlier_frames() -> None:
     endpoint, transport = recorded(join_bytes=64)
     first, second = Command(0, 1, RESPONSE_FLAG), Command(0, 2, RESPONSE_FLAG, body=b"abc" * 100)
     endpoint.send(first)
@@ -142,7 +142,7 @@ async def test_parts_are_sent_as_one_frame_behind_what_was_sent_before() -> None
     endpoint.abort("")
 
 
-async def test_a_oneway_request_carries_the_flag_and_the_codec_of_the_connection() -> None:
+async def test_oneway_request_has_the_flag_and_the_codec_of_the_connection() -> None:
     endpoint, transport = recorded()
     endpoint.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g"})
     await turns(1)
@@ -160,7 +160,7 @@ async def test_a_oneway_request_carries_the_flag_and_the_codec_of_the_connection
         pytest.param(b"\x00\x00\x00\x10M\x00\x00\x0b" + b"\xff" * 12, "", id="header"),
     ],
 )
-async def test_garbage_closes_its_connection_with_a_logged_reason_and_no_other(
+async def test_invalid_bytes_close_only_their_connection_and_the_reason_is_logged(
     data: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reasons: list[str] = []
@@ -177,7 +177,7 @@ async def test_garbage_closes_its_connection_with_a_logged_reason_and_no_other(
     assert "peer=127.0.0.1:" in refused[0].message
 
 
-async def test_requests_before_the_garbage_are_answered() -> None:
+async def test_requests_before_invalid_bytes_get_responses() -> None:
     async with serving(echo) as server, raw_peer(server) as peer:
         await peer.send(encode_frame(Command(ECHO, 5)) + b"garbage!garbage!")
         assert (await peer.next()).opaque == 5
@@ -185,7 +185,7 @@ async def test_requests_before_the_garbage_are_answered() -> None:
             await peer.next()
 
 
-async def test_a_frame_that_trickles_in_is_cut_off_at_the_limit_and_a_slow_whole_one_is_not() -> None:
+async def test_partial_frame_times_out_and_an_idle_connection_does_not() -> None:
     limits = replace(DEFAULT_LIMITS, partial_frame_ms=80)
     frame = encode_frame(Command(ECHO, 1))
     async with serving(echo, limits) as server, raw_peer(server) as slow, raw_peer(server) as idle, dialled(server) as good:
@@ -196,7 +196,7 @@ async def test_a_frame_that_trickles_in_is_cut_off_at_the_limit_and_a_slow_whole
         assert (await good.request(ECHO, timeout_ms=5000)).code == 0
 
 
-async def test_a_request_without_an_answer_times_out_by_name_and_its_late_answer_is_dropped() -> None:
+async def test_timeout_error_names_the_request_and_its_late_response_is_dropped() -> None:
     kept: list[Command] = []
     arrived: list[Endpoint] = []
     async with (
@@ -212,14 +212,14 @@ async def test_a_request_without_an_answer_times_out_by_name_and_its_late_answer
         assert (await future).fields == {"second": 1}
 
 
-async def test_answered_requests_do_not_pile_up_until_they_would_have_timed_out() -> None:
+async def test_completed_requests_are_not_kept_until_their_timeout() -> None:
     async with serving(echo) as server, dialled(server) as endpoint:
         for _ in range(50):
             await asyncio.gather(*(endpoint.request(ECHO, timeout_ms=3_600_000) for _ in range(20)))
         assert len(endpoint._pending._heap) <= 64 + 2 * 20
 
 
-async def test_closing_fails_what_is_outstanding_naming_the_peer_and_the_reason() -> None:
+async def test_close_fails_pending_requests_with_peer_and_reason() -> None:
     async with serving(echo) as server, dialled(server) as endpoint:
         future = endpoint.request(SILENT, timeout_ms=5000)
         endpoint.close("no longer needed")
@@ -231,7 +231,7 @@ async def test_closing_fails_what_is_outstanding_naming_the_peer_and_the_reason(
         endpoint.send(Command(0))
 
 
-async def test_a_peer_that_goes_away_fails_what_is_outstanding_and_is_told_once() -> None:
+async def test_lost_connection_fails_pending_requests_and_is_reported_once() -> None:
     async with serving(echo) as server, dialled(server) as endpoint:
         told: list[str] = []
         endpoint.on_close.append(lambda _, reason: told.append(reason))
@@ -245,7 +245,7 @@ async def test_a_peer_that_goes_away_fails_what_is_outstanding_and_is_told_once(
         assert len(told) == 1
 
 
-async def test_close_sends_what_was_accepted_before_it() -> None:
+async def test_close_sends_accepted_frames_first() -> None:
     seen: list[bytes] = []
     async with serving(lambda command, _: seen.append(bytes(command.body))) as server, dialled(server) as endpoint:
         endpoint.oneway(ECHO, body=b"a" * 300_000)
@@ -255,7 +255,7 @@ async def test_close_sends_what_was_accepted_before_it() -> None:
         assert seen == [b"a" * 300_000, b"b" * 300_000]
 
 
-async def test_close_does_not_wait_for_ever_for_a_peer_that_does_not_read() -> None:
+async def test_close_wait_for_a_peer_that_does_not_read_is_limited() -> None:
     async with serving(echo, replace(DEFAULT_LIMITS, linger_ms=50)) as server, raw_peer(server):
         await until(lambda: bool(server.endpoints), "accepted")
         endpoint = next(iter(server.endpoints.values()))
@@ -265,7 +265,7 @@ async def test_close_does_not_wait_for_ever_for_a_peer_that_does_not_read() -> N
         await endpoint.wait_closed()
 
 
-async def test_what_is_too_large_is_refused_before_anything_is_sent() -> None:
+async def test_too_large_request_is_rejected_before_anything_is_sent() -> None:
     async with serving(echo) as server, dialled(server) as endpoint:
         with pytest.raises(LocalProtocolError):
             endpoint.request(ECHO, body=bytes(17 * 1024 * 1024), timeout_ms=5000)
@@ -273,20 +273,20 @@ async def test_what_is_too_large_is_refused_before_anything_is_sent() -> None:
         assert (await endpoint.request(ECHO, timeout_ms=5000)).code == 0
 
 
-async def test_a_cancelled_request_drops_its_answer_and_harms_no_other(loop_watch: LoopWatch) -> None:
+async def test_response_to_a_cancelled_request_is_dropped(loop_watch: LoopWatch) -> None:
     async with serving(echo) as server, dialled(server) as endpoint:
         endpoint.request(ECHO, timeout_ms=5000).cancel()
         assert (await endpoint.request(ECHO, {"n": 1}, timeout_ms=5000)).fields == {"n": 1}
     assert loop_watch.errors == []
 
 
-async def test_addresses_are_written_with_brackets_for_ipv6() -> None:
+async def test_ipv6_addresses_are_formatted_with_brackets() -> None:
     assert format_address(("127.0.0.1", 80)) == "127.0.0.1:80"
     assert format_address(("::1", 80, 0, 0)) == "[::1]:80"
     assert format_address(None) == "unknown"
 
 
-async def test_a_close_callback_that_fails_keeps_none_of_the_others_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_close_callback_does_not_prevent_the_others(caplog: pytest.LogCaptureFixture) -> None:
     endpoint, _ = record(None)
     told: list[str] = []
     endpoint.on_close.append(lambda *_: {}["missing"])

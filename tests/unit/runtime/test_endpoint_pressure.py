@@ -1,4 +1,4 @@
-"""Back-pressure: a peer that does not read costs a bounded number of bytes and is not read from; a loud peer takes turns."""
+"""Back-pressure: a peer that does not read uses a bounded number of bytes and is not read from. A peer that floods gets a limited share."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -26,7 +26,7 @@ def amplify(command: Command, endpoint: Endpoint) -> None:
 
 
 @pytest.mark.both_loops
-async def test_a_peer_that_does_not_read_is_not_read_from_and_its_answers_stay_bounded() -> None:
+async def test_peer_that_does_not_read_is_not_read_from_and_its_unsent_bytes_are_bounded() -> None:
     handled: list[int] = []
     asked = 3000
 
@@ -49,7 +49,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from_and_its_answers_stay_b
 
 
 @pytest.mark.both_loops
-async def test_others_are_served_beside_a_peer_that_does_not_read() -> None:
+async def test_other_connections_are_served_despite_a_peer_that_does_not_read() -> None:
     async with serving(amplify, TIGHT) as server, raw_peer(server) as deaf, dialled(server) as good:
         deaf.writer.write(b"".join(encode_frame(Command(RequestCode.GET_MAX_OFFSET, n)) for n in range(2000)))
         for _ in range(20):
@@ -89,7 +89,7 @@ async def test_drain_fails_when_the_connection_ends() -> None:
         await waiting
 
 
-async def test_unsent_bytes_counts_what_is_joined_and_what_the_system_has_not_taken() -> None:
+async def test_unsent_bytes_includes_joined_frames_and_the_transport_buffer() -> None:
     endpoint, recorder = record(None)
     frame = encode_frame(Command(0, 1, RESPONSE_FLAG, body=bytes(100)))
     endpoint.send_frame(frame)
@@ -102,8 +102,8 @@ async def test_unsent_bytes_counts_what_is_joined_and_what_the_system_has_not_ta
     assert endpoint.unsent_bytes == 0
 
 
-async def test_the_end_that_dialled_reads_on_while_its_requests_are_not_taken() -> None:
-    """Else two ends that both wait for the other to read would wait for ever."""
+async def test_client_end_keeps_reading_while_its_requests_are_unsent() -> None:
+    """Otherwise two ends that both wait for the other to read would deadlock."""
     endpoint, recorder = record(None, listener="", unsent_bytes_high=10, unsent_bytes_low=5)
     recorder.stuck = True
     future = endpoint.request(RequestCode.GET_MAX_OFFSET, body=bytes(100), timeout_ms=1000)
@@ -115,14 +115,14 @@ async def test_the_end_that_dialled_reads_on_while_its_requests_are_not_taken() 
 
 
 @pytest.mark.both_loops
-async def test_two_ends_that_flood_each_other_do_not_lock_up() -> None:
+async def test_two_ends_that_flood_each_other_do_not_deadlock() -> None:
     async with serving(amplify, TIGHT) as server, dialled(server, limits=TIGHT) as endpoint:
         futures = [endpoint.request(RequestCode.GET_MAX_OFFSET, body=bytes(65_536), timeout_ms=60_000) for _ in range(300)]
         answers = await asyncio.gather(*futures)
         assert sum(len(answer.body) for answer in answers) == 300 * 65_536
 
 
-async def test_one_turn_handles_at_most_its_share_and_the_rest_comes_in_order() -> None:
+async def test_loop_turn_handles_a_limited_number_of_bytes_and_the_rest_in_order() -> None:
     seen: list[int] = []
     endpoint, recorder = record(lambda command, _: seen.append(command.opaque), turn_bytes_max=1000)
     frame_bytes = len(encode_frame(Command(1, 1, body=bytes(80))))
@@ -143,7 +143,7 @@ async def test_one_turn_handles_at_most_its_share_and_the_rest_comes_in_order() 
 
 
 @pytest.mark.parametrize("piece_bytes", [7, 100, 1_000, 100_000])
-async def test_one_turn_handles_at_most_its_share_of_small_frames_and_the_rest_comes_in_order(piece_bytes: int) -> None:
+async def test_loop_turn_handles_a_limited_number_of_frames_and_the_rest_in_order(piece_bytes: int) -> None:
     seen: list[int] = []
     endpoint, recorder = record(lambda command, _: seen.append(command.opaque), turn_frames_max=10)
     wire = b"".join(encode_frame(Command(1, n)) for n in range(300))
@@ -163,7 +163,7 @@ async def test_one_turn_handles_at_most_its_share_of_small_frames_and_the_rest_c
     endpoint.abort("")
 
 
-async def test_answers_that_are_not_taken_stop_a_turn_and_its_share_goes_on_behind_them() -> None:
+async def test_turn_stopped_by_unsent_responses_continues_in_order() -> None:
     seen: list[int] = []
 
     def answer(command: Command, endpoint: Endpoint) -> None:
@@ -184,7 +184,7 @@ async def test_answers_that_are_not_taken_stop_a_turn_and_its_share_goes_on_behi
 
 
 @pytest.mark.both_loops
-async def test_a_flood_on_one_connection_leaves_turns_for_another() -> None:
+async def test_flood_on_one_connection_does_not_starve_another() -> None:
     handled_before_good: list[int] = []
     flood = 40_000
 
@@ -203,8 +203,8 @@ async def test_a_flood_on_one_connection_leaves_turns_for_another() -> None:
 
 
 @pytest.mark.both_loops
-async def test_a_request_waits_for_three_shares_of_each_other_connection_at_most() -> None:
-    """The rest of the turn in which it is written, the turn in which it is read, and one in between. Counted in requests, not in time."""
+async def test_request_waits_for_at_most_three_shares_of_each_other_connection() -> None:
+    """The turn in which it is written, the turn in which it is read, and one in between. This counts requests, not time."""
     share, strangers, flood = 20, 3, 6_000
     served, waited = [0], []
 
@@ -230,7 +230,7 @@ async def test_a_request_waits_for_three_shares_of_each_other_connection_at_most
     assert len(waited) > flood // share // 6, "it was asked all the while"
 
 
-async def test_pause_in_the_middle_of_a_burst_keeps_order() -> None:
+async def test_pause_within_a_burst_keeps_the_order() -> None:
     seen: list[int] = []
 
     def answer(command: Command, endpoint: Endpoint) -> None:
@@ -256,7 +256,7 @@ async def test_pause_in_the_middle_of_a_burst_keeps_order() -> None:
     endpoint.abort("")
 
 
-async def test_abort_in_a_handler_ends_the_burst() -> None:
+async def test_abort_in_a_handler_discards_the_rest_of_the_burst() -> None:
     seen: list[int] = []
 
     def once(command: Command, endpoint: Endpoint) -> None:

@@ -1,4 +1,4 @@
-"""An endpoint as time passes: timeouts of requests, slow frames, silence, and a process that was suspended."""
+"""Timeouts of an endpoint: requests, slow frames, silence, and a suspended process."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ def answer_to(opaque: int) -> bytes:
     return encode_frame(Command(0, opaque, RESPONSE_FLAG))
 
 
-async def test_a_request_times_out_at_its_time_and_not_before(frozen: FrozenLoop) -> None:
+async def test_request_times_out_at_its_timeout_and_not_earlier(frozen: FrozenLoop) -> None:
     endpoint, _ = record(None)
     future = endpoint.request(RequestCode.GET_MIN_OFFSET, timeout_ms=3000)
     await frozen.advance(2.998)
@@ -36,7 +36,7 @@ async def test_a_request_times_out_at_its_time_and_not_before(frozen: FrozenLoop
     endpoint.abort("")
 
 
-async def test_each_request_keeps_its_own_time_whatever_order_they_were_sent_in(frozen: FrozenLoop) -> None:
+async def test_each_request_has_its_own_timeout(frozen: FrozenLoop) -> None:
     endpoint, _ = record(None)
     futures = {ms: endpoint.request(999, timeout_ms=ms) for ms in (900, 300, 600)}
     for at in (300, 600, 900):
@@ -54,7 +54,7 @@ async def test_all_requests_share_one_timer(frozen: FrozenLoop) -> None:
     assert all(isinstance(future.exception(), TransportError) for future in futures)
 
 
-async def test_an_answered_request_never_times_out(frozen: FrozenLoop) -> None:
+async def test_completed_request_never_times_out(frozen: FrozenLoop) -> None:
     endpoint, _ = record(None)
     first = endpoint.request(1, timeout_ms=1000)
     second = endpoint.request(1, timeout_ms=2000)
@@ -67,7 +67,7 @@ async def test_an_answered_request_never_times_out(frozen: FrozenLoop) -> None:
     endpoint.abort("")
 
 
-async def test_the_timer_does_not_ring_for_requests_that_are_answered(frozen: FrozenLoop) -> None:
+async def test_timer_is_not_set_for_completed_requests(frozen: FrozenLoop) -> None:
     endpoint, _ = record(None, listener="")
     silent = endpoint.request(1, timeout_ms=1000)
     endpoint.request(1, timeout_ms=2000)
@@ -78,7 +78,7 @@ async def test_the_timer_does_not_ring_for_requests_that_are_answered(frozen: Fr
     endpoint.abort("")
 
 
-async def test_outstanding_requests_are_bounded() -> None:
+async def test_pending_requests_are_bounded() -> None:
     endpoint, _ = record(None, requests_max=2)
     futures = [endpoint.request(1, timeout_ms=5000) for _ in range(2)]
     with pytest.raises(TransportError, match="2 requests are pending"):
@@ -87,7 +87,7 @@ async def test_outstanding_requests_are_bounded() -> None:
     assert all(isinstance(future.exception(), TransportError) for future in futures)
 
 
-async def test_after_this_process_was_suspended_answers_are_read_before_requests_time_out(frozen: FrozenLoop) -> None:
+async def test_responses_are_read_before_timeouts_expire_after_a_suspension(frozen: FrozenLoop) -> None:
     endpoint, _ = record(None, late_ms=100)
     answered = endpoint.request(1, timeout_ms=3000)
     silent = endpoint.request(1, timeout_ms=3000)
@@ -102,7 +102,7 @@ async def test_after_this_process_was_suspended_answers_are_read_before_requests
     endpoint.abort("")
 
 
-async def test_a_frame_that_is_not_complete_in_time_closes_the_connection(frozen: FrozenLoop) -> None:
+async def test_incomplete_frame_closes_the_connection_at_its_time_limit(frozen: FrozenLoop) -> None:
     endpoint, recorder = record(ignore)
     endpoint.data_received(FRAME[:-1])
     await frozen.advance(29.998)
@@ -112,7 +112,7 @@ async def test_a_frame_that_is_not_complete_in_time_closes_the_connection(frozen
     assert f"{len(FRAME) - 1} bytes of a frame arrived, the rest did not within 30000 ms" in endpoint.reason
 
 
-async def test_bytes_that_keep_coming_do_not_extend_the_time_of_a_frame(frozen: FrozenLoop) -> None:
+async def test_arriving_bytes_do_not_extend_the_time_limit_of_a_frame(frozen: FrozenLoop) -> None:
     endpoint, _ = record(ignore)
     for at in range(len(FRAME) - 1):
         endpoint.data_received(FRAME[at : at + 1])
@@ -120,7 +120,7 @@ async def test_bytes_that_keep_coming_do_not_extend_the_time_of_a_frame(frozen: 
         assert endpoint.closed == (at >= 29)
 
 
-async def test_the_next_frame_has_a_time_of_its_own(frozen: FrozenLoop) -> None:
+async def test_each_frame_has_its_own_time_limit(frozen: FrozenLoop) -> None:
     endpoint, _ = record(ignore)
     endpoint.data_received(FRAME[:50])
     for _ in range(10):
@@ -133,7 +133,7 @@ async def test_the_next_frame_has_a_time_of_its_own(frozen: FrozenLoop) -> None:
     assert endpoint.closed
 
 
-async def test_a_whole_frame_is_no_part_of_one(frozen: FrozenLoop) -> None:
+async def test_complete_frame_has_no_time_limit(frozen: FrozenLoop) -> None:
     endpoint, _ = record(ignore, idle_ms=0)
     endpoint.data_received(FRAME[:-1])
     endpoint.data_received(FRAME[-1:])
@@ -142,7 +142,7 @@ async def test_a_whole_frame_is_no_part_of_one(frozen: FrozenLoop) -> None:
     endpoint.abort("")
 
 
-async def test_the_time_of_a_frame_stops_while_this_end_does_not_read(frozen: FrozenLoop) -> None:
+async def test_time_limit_of_a_frame_is_suspended_while_reading_is_paused(frozen: FrozenLoop) -> None:
     def answer(command: Command, endpoint: Endpoint) -> None:
         endpoint.send(command.reply(body=bytes(1000)))
 
@@ -159,7 +159,7 @@ async def test_the_time_of_a_frame_stops_while_this_end_does_not_read(frozen: Fr
     assert endpoint.closed
 
 
-async def test_silence_closes_the_end_that_was_dialled(frozen: FrozenLoop) -> None:
+async def test_server_end_closes_a_silent_connection(frozen: FrozenLoop) -> None:
     endpoint, recorder = record(ignore, idle_ms=120_000)
     await frozen.advance(100)
     endpoint.data_received(FRAME)
@@ -169,7 +169,7 @@ async def test_silence_closes_the_end_that_was_dialled(frozen: FrozenLoop) -> No
     assert (recorder.ended, endpoint.reason) == ("closed", "nothing received for 120000 ms")
 
 
-async def test_a_peer_that_takes_no_answers_is_closed_as_a_silent_one(frozen: FrozenLoop) -> None:
+async def test_peer_that_reads_no_responses_is_closed_as_silent(frozen: FrozenLoop) -> None:
     def answer(command: Command, endpoint: Endpoint) -> None:
         endpoint.send(command.reply(body=bytes(1000)))
 
@@ -185,14 +185,14 @@ async def test_a_peer_that_takes_no_answers_is_closed_as_a_silent_one(frozen: Fr
     assert endpoint.closed
 
 
-async def test_silence_does_not_close_the_end_that_dialled(frozen: FrozenLoop) -> None:
+async def test_client_end_does_not_close_a_silent_connection(frozen: FrozenLoop) -> None:
     endpoint, _ = record(ignore, listener="")
     await frozen.advance(3600)
     assert not endpoint.closed
     endpoint.abort("")
 
 
-async def test_close_waits_for_unsent_bytes_only_so_long(frozen: FrozenLoop) -> None:
+async def test_close_waits_a_limited_time_for_unsent_bytes(frozen: FrozenLoop) -> None:
     endpoint, recorder = record(None, linger_ms=5000)
     endpoint.send(Command(0, 1, RESPONSE_FLAG))
     endpoint.close("done")
@@ -203,7 +203,7 @@ async def test_close_waits_for_unsent_bytes_only_so_long(frozen: FrozenLoop) -> 
     assert recorder.ended == "aborted"
 
 
-async def test_nothing_is_left_on_the_loop_after_the_end(frozen: FrozenLoop) -> None:
+async def test_closed_endpoint_leaves_no_timer_on_the_loop(frozen: FrozenLoop) -> None:
     endpoint, recorder = record(ignore)
     waiting = endpoint.request(1, timeout_ms=3000)
     endpoint.data_received(FRAME[:5])

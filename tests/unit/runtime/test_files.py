@@ -14,7 +14,7 @@ from lockstep.runtime import files as runtime_files
 from lockstep.runtime.files import SYNC_SINGLY_MAX, DiskSpace, File, Files, RealFile, RealFiles
 
 
-def test_real_files_are_files(tmp_path: Path) -> None:
+def test_real_file_reads_and_writes(tmp_path: Path) -> None:
     files: Files = RealFiles()
     file: File = files.open(f"{tmp_path}/a", create=True)
     assert file.pwritev([b"ab", bytearray(b"cd"), memoryview(b"ef")], 2) == 6
@@ -24,13 +24,13 @@ def test_real_files_are_files(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_missing_file_is_not_created_by_the_way(tmp_path: Path) -> None:
+def test_open_does_not_create_a_missing_file_by_default(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         RealFiles().open(f"{tmp_path}/a")
     assert RealFiles().listdir(str(tmp_path)) == []
 
 
-def test_truncate_grows_by_zeros_that_take_no_space_and_cuts(tmp_path: Path) -> None:
+def test_truncate_extends_sparsely_with_zeros_and_shortens(tmp_path: Path) -> None:
     file = RealFiles().open(f"{tmp_path}/a", create=True)
     file.truncate(1 << 30)
     assert file.size() == 1 << 30
@@ -43,7 +43,7 @@ def test_truncate_grows_by_zeros_that_take_no_space_and_cuts(tmp_path: Path) -> 
     file.close()
 
 
-def test_what_was_just_written_is_in_the_page_cache_or_unknown(tmp_path: Path) -> None:
+def test_pread_cached_returns_recently_written_data_or_none(tmp_path: Path) -> None:
     file = RealFiles().open(f"{tmp_path}/a", create=True)
     file.pwritev([b"x" * 10_000], 0)
     assert file.pread_cached(10_000, 0) in (b"x" * 10_000, None)
@@ -51,7 +51,7 @@ def test_what_was_just_written_is_in_the_page_cache_or_unknown(tmp_path: Path) -
     file.close()
 
 
-def test_a_file_system_without_nowait_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nowait_is_not_retried_on_a_file_system_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = RealFiles().open(f"{tmp_path}/a", create=True)
     calls: list[int] = []
 
@@ -67,7 +67,7 @@ def test_a_file_system_without_nowait_is_asked_once(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(("error", "raises"), [(errno.EAGAIN, False), (errno.EIO, True)])
-def test_not_in_the_cache_is_an_answer_and_a_broken_disk_an_error(
+def test_pread_cached_returns_none_on_a_cache_miss_and_raises_on_an_io_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, raises: bool
 ) -> None:
     file = RealFiles().open(f"{tmp_path}/a", create=True)
@@ -84,7 +84,7 @@ def test_not_in_the_cache_is_an_answer_and_a_broken_disk_an_error(
     file.close()
 
 
-def test_pread_goes_on_after_a_short_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pread_continues_after_a_short_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = RealFiles().open(f"{tmp_path}/a", create=True)
     file.pwritev([b"abcdefgh"], 0)
     pread = os.pread
@@ -94,7 +94,7 @@ def test_pread_goes_on_after_a_short_read(tmp_path: Path, monkeypatch: pytest.Mo
     file.close()
 
 
-def test_names(tmp_path: Path) -> None:
+def test_file_names_are_created_renamed_listed_and_removed(tmp_path: Path) -> None:
     files = RealFiles()
     files.makedirs(f"{tmp_path}/x/y")
     files.makedirs(f"{tmp_path}/x/y")
@@ -110,7 +110,7 @@ def test_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [3, SYNC_SINGLY_MAX + 1])
-def test_many_are_synced_each_or_all_at_once_and_what_is_missing_is_passed_over(
+def test_sync_many_syncs_each_path_or_the_file_system_and_ignores_missing_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     files = RealFiles()
@@ -125,7 +125,7 @@ def test_many_are_synced_each_or_all_at_once_and_what_is_missing_is_passed_over(
     assert synced == ([*paths[1:], str(tmp_path)] if count == 3 else [tmp_path.stat().st_dev])
 
 
-def test_a_sync_of_many_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_sync_many_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(fd: int) -> int:
         ctypes.set_errno(errno.EIO)
         return -1
@@ -137,7 +137,7 @@ def test_a_sync_of_many_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.M
     RealFiles().sync_many([str(tmp_path)] * (SYNC_SINGLY_MAX + 1), [])
 
 
-def test_the_lock_holds_within_the_process_and_is_given_back(tmp_path: Path) -> None:
+def test_file_lock_is_exclusive_within_the_process_until_released(tmp_path: Path) -> None:
     files, path = RealFiles(), f"{tmp_path}/lock"
     release = files.lock(path)
     with pytest.raises(BlockingIOError):
@@ -161,7 +161,7 @@ with open(sys.argv[1], "r+") as file:
 """
 
 
-def test_the_lock_holds_against_another_process(tmp_path: Path) -> None:
+def test_file_lock_is_exclusive_across_processes(tmp_path: Path) -> None:
     path = f"{tmp_path}/lock"
     release = RealFiles().lock(path)
     with pytest.raises(BlockingIOError):
@@ -172,19 +172,19 @@ def test_the_lock_holds_against_another_process(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", TRY_LOCK, path], check=False).returncode == 0
 
 
-def test_space_and_memory_are_positive(tmp_path: Path) -> None:
+def test_disk_space_and_memory_are_positive(tmp_path: Path) -> None:
     space = RealFiles().disk_space(str(tmp_path))
     assert 0 < space.free_bytes <= space.total_bytes
     assert RealFiles().memory_bytes() > 1 << 20
 
 
-def test_the_use_of_a_disk_is_counted_as_df_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth is reserved for root: half of the space for users is used, not 60 %."""
+def test_disk_space_is_computed_as_by_df(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth is reserved for root, so half of the space for users is used, not 60 %."""
     blocks = SimpleNamespace(f_frsize=4096, f_blocks=1000, f_bfree=600, f_bavail=400)
     monkeypatch.setattr(os, "statvfs", lambda path: blocks)
     assert RealFiles().disk_space("/store") == DiskSpace(800 * 4096, 400 * 4096)
 
 
-def test_a_closed_file_says_so() -> None:
+def test_closed_file_raises() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         RealFile(-1).size()

@@ -1,4 +1,4 @@
-"""The machine as product code sees it."""
+"""Host: clocks, random values, threads and the boot id."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import THREADS_MAX, Host, PoolThreads, SystemRandom, read_boot_id, running_host
 
 
-def test_monotonic_and_boot_time_never_fall_and_agree_in_unit() -> None:
+def test_monotonic_and_boot_time_never_decrease_and_have_consistent_units() -> None:
     clock = Clock()
     readings = [(clock.monotonic_ms(), clock.boot_ms(), clock.monotonic_us()) for _ in range(1000)]
     assert readings == sorted(readings)
@@ -41,7 +41,7 @@ def test_random_values_stay_in_their_bounds() -> None:
     assert {random.below(3) for _ in range(200)} == {0, 1, 2}
 
 
-async def test_a_function_runs_in_a_thread_of_the_pool_and_its_error_comes_back() -> None:
+async def test_function_runs_in_a_pool_thread_and_its_error_is_raised() -> None:
     threads = PoolThreads()
     try:
         assert await threads.run(lambda a, b: (threading.current_thread() is threading.main_thread(), a + b), 1, 2) == (False, 3)
@@ -52,7 +52,7 @@ async def test_a_function_runs_in_a_thread_of_the_pool_and_its_error_comes_back(
         threads.close()
 
 
-async def test_the_pool_is_small() -> None:
+async def test_thread_pool_size_is_limited() -> None:
     threads = PoolThreads()
     running, most, gate = 0, 0, threading.Event()
     lock = threading.Lock()
@@ -75,24 +75,24 @@ async def test_the_pool_is_small() -> None:
         threads.close()
 
 
-def test_a_daemon_thread_runs_beside_the_pool() -> None:
+def test_daemon_thread_runs_outside_the_pool() -> None:
     seen = threading.Event()
     PoolThreads().start_daemon(seen.set, "beside")
     assert seen.wait(10)
 
 
-def test_the_boot_id_is_the_kernels_and_stays() -> None:
+def test_boot_id_is_the_kernels_and_constant() -> None:
     boot_id = Host.real().boot_id
     assert boot_id() == boot_id()
     assert re.fullmatch(r"[0-9a-f-]{36}", boot_id())
 
 
-def test_without_a_boot_id_every_start_counts_as_after_a_power_cut(tmp_path: Path) -> None:
+def test_missing_boot_id_is_replaced_by_a_new_one_at_every_start(tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
     assert read_boot_id(missing) != read_boot_id(missing)
 
 
-def test_a_daemon_thread_is_used_again_when_idle_and_never_while_it_works() -> None:
+def test_daemon_thread_is_reused_only_when_idle() -> None:
     threads = PoolThreads()
     seen: queue.SimpleQueue[int] = queue.SimpleQueue()
     hold = threading.Event()
@@ -107,7 +107,7 @@ def test_a_daemon_thread_is_used_again_when_idle_and_never_while_it_works() -> N
     assert len(set(used)) < len(used)
 
 
-def test_the_current_host_is_the_running_loops_where_it_brings_one() -> None:
+def test_current_host_is_that_of_the_running_loop_if_it_has_one() -> None:
     brought = Host.real()
 
     class Loop(asyncio.SelectorEventLoop):

@@ -1,4 +1,4 @@
-"""Dialling out: calls, and links that come back."""
+"""Outgoing connections: calls, and links that reconnect."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,7 @@ def echo(command: Command, endpoint: Endpoint) -> None:
 
 
 async def closed_port() -> str:
-    """An address without a listener."""
+    """Return an address without a listener."""
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, echo)
     await server.start()
     await server.close()
@@ -35,7 +35,7 @@ async def closed_port() -> str:
 
 
 class Jitter:
-    """Randomness of a link under test: the back-offs asked for are kept and shortened to nothing."""
+    """Random values for a link under test: requested backoffs are recorded and shortened to nothing."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, float]] = []
@@ -94,7 +94,7 @@ async def links() -> AsyncIterator[Callable[[Callable[[], str | None]], Watched]
         (" h:0 ", ("h", 0)),
     ],
 )
-def test_an_address_is_host_and_port(text: str, parts: tuple[str, int]) -> None:
+def test_address_is_parsed_into_host_and_port(text: str, parts: tuple[str, int]) -> None:
     assert parse_address(text) == parts
 
 
@@ -116,13 +116,13 @@ def test_an_address_is_host_and_port(text: str, parts: tuple[str, int]) -> None:
         "host:" + "9" * 5_000,
     ],
 )
-def test_what_is_no_address_is_refused_by_name(text: str) -> None:
+def test_invalid_address_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         parse_address(text)
 
 
 @pytest.mark.both_loops
-async def test_a_call_asks_once_and_leaves_no_connection() -> None:
+async def test_call_sends_one_request_and_closes_its_connection() -> None:
     async with serving(echo) as server:
         answer = await call(Host.real(), server.addresses["internal"], ASK, {"n": 1}, timeout_ms=5000)
         assert answer.fields == {"n": 1}
@@ -130,7 +130,7 @@ async def test_a_call_asks_once_and_leaves_no_connection() -> None:
 
 
 @pytest.mark.both_loops
-async def test_a_refused_call_names_the_address() -> None:
+async def test_error_of_a_refused_call_names_the_address() -> None:
     address = await closed_port()
     with pytest.raises(TransportError, match=rf"{address}: .*refused"):
         await call(Host.real(), address, ASK, timeout_ms=5000)
@@ -138,12 +138,12 @@ async def test_a_refused_call_names_the_address() -> None:
 
 @pytest.mark.both_loops
 @pytest.mark.parametrize("name", ["a..b", "h" * 64])
-async def test_an_impossible_host_name_is_refused_like_an_unknown_one(name: str) -> None:
+async def test_invalid_host_name_raises_a_transport_error(name: str) -> None:
     with pytest.raises(TransportError, match=f"{name}:1: "):
         await call(Host.real(), f"{name}:1", ASK, timeout_ms=5000)
 
 
-async def test_a_call_without_an_answer_ends_in_time_and_leaves_no_connection() -> None:
+async def test_call_without_a_response_times_out_and_closes_its_connection() -> None:
     async with serving(echo) as server:
         with pytest.raises(RequestTimeoutError):
             await call(Host.real(), server.addresses["internal"], SILENT, timeout_ms=30)
@@ -151,7 +151,7 @@ async def test_a_call_without_an_answer_ends_in_time_and_leaves_no_connection() 
 
 
 @pytest.mark.both_loops
-async def test_a_link_is_up_when_its_handshake_has_returned(links: Callable[..., Watched]) -> None:
+async def test_link_is_up_once_its_handshake_has_returned(links: Callable[..., Watched]) -> None:
     async with serving(echo) as server:
         watched = links(lambda: server.addresses["internal"])
         gate = asyncio.Event()
@@ -173,7 +173,7 @@ async def test_a_link_is_up_when_its_handshake_has_returned(links: Callable[...,
 
 
 @pytest.mark.both_loops
-async def test_a_lost_link_that_was_stable_is_dialled_again_at_once(links: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stable_link_reconnects_immediately_after_a_loss(links: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "STABLE_MS", 0)
     async with serving(echo) as server:
         watched = links(lambda: server.addresses["internal"])
@@ -185,7 +185,7 @@ async def test_a_lost_link_that_was_stable_is_dialled_again_at_once(links: Calla
         assert watched.jitter.asked == []
 
 
-async def test_one_that_is_closed_right_after_each_connect_is_not_dialled_in_a_tight_loop(links: Callable[..., Watched]) -> None:
+async def test_link_closed_right_after_each_connect_backs_off(links: Callable[..., Watched]) -> None:
     assert STABLE_MS == 1000
     async with serving(echo, on_connect=lambda endpoint: endpoint.close("go away")) as server:
         watched = links(lambda: server.addresses["internal"])
@@ -195,7 +195,7 @@ async def test_one_that_is_closed_right_after_each_connect_is_not_dialled_in_a_t
 
 
 @pytest.mark.both_loops
-async def test_refusals_back_off_up_to_a_second_and_tell_each_time(links: Callable[..., Watched]) -> None:
+async def test_refused_connects_back_off_up_to_a_second_and_each_is_reported(links: Callable[..., Watched]) -> None:
     address = await closed_port()
     watched = links(lambda: address)
     watched.link.start()
@@ -208,7 +208,7 @@ async def test_refusals_back_off_up_to_a_second_and_tell_each_time(links: Callab
     assert BACKOFF_MAX_MS <= 1000
 
 
-async def test_the_back_off_begins_again_after_a_stable_connection(links: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_backoff_restarts_after_a_stable_connection(links: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "STABLE_MS", 0)
     dead = await closed_port()
     async with serving(echo) as server:
@@ -225,7 +225,7 @@ async def test_the_back_off_begins_again_after_a_stable_connection(links: Callab
         assert watched.jitter.asked[before][1] == BACKOFF_FIRST_MS
 
 
-async def test_the_address_is_asked_for_at_each_attempt_and_retry_ends_the_back_off(links: Callable[..., Watched]) -> None:
+async def test_address_is_resolved_at_each_attempt_and_retry_ends_the_backoff(links: Callable[..., Watched]) -> None:
     async with serving(echo) as server:
         address: str | None = None
         watched = links(lambda: address)
@@ -238,7 +238,7 @@ async def test_the_address_is_asked_for_at_each_attempt_and_retry_ends_the_back_
         assert (await watched.link.endpoint(5000)).peer == address
 
 
-async def test_a_wait_for_a_link_that_stays_down_ends_with_the_reason(links: Callable[..., Watched]) -> None:
+async def test_wait_for_a_link_that_stays_down_raises_with_the_reason(links: Callable[..., Watched]) -> None:
     address = await closed_port()
     watched = links(lambda: address)
     with pytest.raises(TransportError, match=rf"broker-a: not connected within 50 ms: {address}: .*refused"):
@@ -246,7 +246,7 @@ async def test_a_wait_for_a_link_that_stays_down_ends_with_the_reason(links: Cal
 
 
 @pytest.mark.parametrize("error", [DuplicateClientIdError("billing@1"), TransportError("closed"), RequestTimeoutError("no answer")])
-async def test_a_failed_handshake_closes_the_connection_and_is_tried_again(links: Callable[..., Watched], error: BrokerError) -> None:
+async def test_failed_handshake_closes_the_connection_and_is_retried(links: Callable[..., Watched], error: BrokerError) -> None:
     async with serving(echo) as server:
         watched = links(lambda: server.addresses["internal"])
         failing = [error, error]
@@ -263,7 +263,7 @@ async def test_a_failed_handshake_closes_the_connection_and_is_tried_again(links
         assert not endpoint.closed
 
 
-async def test_a_connection_that_is_gone_when_the_handshake_returns_is_lost_once(links: Callable[..., Watched]) -> None:
+async def test_connection_lost_during_the_handshake_is_reported_lost_once(links: Callable[..., Watched]) -> None:
     async with serving(echo) as server:
         watched = links(lambda: server.addresses["internal"])
         first: list[Endpoint] = []
@@ -279,7 +279,7 @@ async def test_a_connection_that_is_gone_when_the_handshake_returns_is_lost_once
 
 
 @pytest.mark.both_loops
-async def test_closing_a_link_ends_its_connection_its_waiters_and_its_dialling(links: Callable[..., Watched]) -> None:
+async def test_closing_a_link_ends_its_connection_and_its_waiters(links: Callable[..., Watched]) -> None:
     async with serving(echo) as server:
         watched = links(lambda: server.addresses["internal"])
         endpoint = await watched.link.endpoint(5000)
@@ -293,7 +293,7 @@ async def test_closing_a_link_ends_its_connection_its_waiters_and_its_dialling(l
         assert watched.events == ["connected", "lost"]
 
 
-async def test_closing_while_it_dials_fails_who_waits(links: Callable[..., Watched]) -> None:
+async def test_closing_a_connecting_link_fails_its_waiters(links: Callable[..., Watched]) -> None:
     address = await closed_port()
     watched = links(lambda: address)
     waiting = asyncio.get_running_loop().create_task(watched.link.endpoint(60_000))
@@ -330,7 +330,7 @@ async def test_inbound_requests_of_a_link_reach_its_handler() -> None:
 
 
 @pytest.mark.frozen_clock
-async def test_connect_gives_up_in_time(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connect_times_out(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nobody_answers(*args: object, **settings: object) -> None:
         await asyncio.Event().wait()
 

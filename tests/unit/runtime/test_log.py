@@ -20,7 +20,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_program_writes_one_json_object_a_line() -> None:
+def test_program_log_has_one_json_object_per_line() -> None:
     stream = io.StringIO()
     log.configure("info", stream=stream)
     log.get_logger("broker.store").info("segment.opened", path="/x", bytes=5)
@@ -30,7 +30,7 @@ def test_a_program_writes_one_json_object_a_line() -> None:
     assert line == {"event": "segment.opened", "level": "info", "logger": "lockstep.broker.store", "path": "/x", "bytes": 5}
 
 
-def test_on_a_terminal_it_writes_text_for_people() -> None:
+def test_log_on_a_terminal_is_human_readable_text() -> None:
     stream = Terminal()
     log.configure(stream=stream)
     log.get_logger("x").info("segment.opened", path="/x")
@@ -39,7 +39,7 @@ def test_on_a_terminal_it_writes_text_for_people() -> None:
     assert not stream.getvalue().startswith("{")
 
 
-def test_what_is_below_the_level_is_not_written_but_an_announcement_always_is() -> None:
+def test_log_level_filters_events_but_not_announcements() -> None:
     stream = io.StringIO()
     log.configure("error", stream=stream)
     log.get_logger("x").warning("thing.happened")
@@ -48,7 +48,7 @@ def test_what_is_below_the_level_is_not_written_but_an_announcement_always_is() 
     assert (line["event"], line["address"], line["name"]) == ("broker.started", "127.0.0.1:1", "broker-a")
 
 
-def test_where_nobody_waits_for_announcements_the_level_holds_for_them_too() -> None:
+def test_log_level_filters_announcements_if_announcing_is_off() -> None:
     stream = io.StringIO()
     log.configure("warning", stream=stream, announcing=False)
     log.announce("up.started")
@@ -59,7 +59,7 @@ def test_where_nobody_waits_for_announcements_the_level_holds_for_them_too() -> 
 
 
 @pytest.mark.parametrize("key", ["name", "args", "message", "module", "level", "created"])
-def test_a_fact_may_have_any_name(key: str) -> None:
+def test_log_field_may_have_any_name(key: str) -> None:
     stream = io.StringIO()
     log.configure(stream=stream)
     log.get_logger("x").info("thing.happened", **{key: 7})
@@ -68,7 +68,7 @@ def test_a_fact_may_have_any_name(key: str) -> None:
     assert line["event"] == "thing.happened"
 
 
-def test_an_error_carries_its_traceback() -> None:
+def test_logged_error_has_its_traceback() -> None:
     stream = io.StringIO()
     log.configure(stream=stream)
     try:
@@ -80,7 +80,7 @@ def test_an_error_carries_its_traceback() -> None:
     assert "ValueError: odd" in str(line["exception"])
 
 
-def test_values_that_json_does_not_know_and_percent_signs_are_written_as_text() -> None:
+def test_values_without_a_json_type_and_percent_signs_are_logged_as_text() -> None:
     stream = io.StringIO()
     log.configure(stream=stream)
     log.get_logger("x").info("thing.happened", share="100%s", error=ValueError("x"), raw=b"\x00")
@@ -88,7 +88,7 @@ def test_values_that_json_does_not_know_and_percent_signs_are_written_as_text() 
     assert (line["share"], line["error"]) == ("100%s", "x")
 
 
-def test_setting_it_up_again_replaces_the_first() -> None:
+def test_second_configure_replaces_the_first() -> None:
     first, second = io.StringIO(), io.StringIO()
     log.configure(stream=first)
     log.configure(stream=second)
@@ -97,7 +97,7 @@ def test_setting_it_up_again_replaces_the_first() -> None:
     assert len(lines(second)) == 1
 
 
-def test_a_library_leaves_it_to_the_application(caplog: pytest.LogCaptureFixture) -> None:
+def test_library_logs_through_the_applications_logging(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="lockstep")
     log.get_logger("client.producer").info("route.changed", topic="orders", queues=8)
     (record,) = caplog.records
@@ -105,7 +105,7 @@ def test_a_library_leaves_it_to_the_application(caplog: pytest.LogCaptureFixture
     assert record.getMessage() == "route.changed topic=orders queues=8"
 
 
-def test_an_unheard_event_costs_no_rendering() -> None:
+def test_filtered_event_is_not_rendered() -> None:
     class Loud:
         def __str__(self) -> str:
             raise AssertionError("rendered")
@@ -114,7 +114,7 @@ def test_an_unheard_event_costs_no_rendering() -> None:
     log.get_logger("x").debug("thing.happened", value=Loud())
 
 
-def test_a_programs_lines_are_not_written_a_second_time_by_the_root_logger() -> None:
+def test_program_log_is_not_propagated_to_the_root_logger() -> None:
     again = io.StringIO()
     handler = logging.StreamHandler(again)
     logging.getLogger().addHandler(handler)

@@ -1,4 +1,4 @@
-"""Every event of a server's log that a peer or a fault can repeat is limited (`log_limited`); the others are in a table with the reason."""
+"""Each log event of a server that a peer or a fault can repeat is limited (`log_limited`). The others are listed with the reason."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from lockstep.runtime.log_limit import EVENTS_MAX
 from support.server_sources import server_sources
 
 LEVELS = {"info", "warning", "error", "exception", "critical"}
-"""`debug` is left out: it is off unless an operator turns it on."""
+"""`debug` is omitted: it is off unless an operator enables it."""
 
 ONCE_A_START = "once a start or stop of the process"
 ON_A_TIMER = "at most once in a period of the broker's own, whatever peers do"
@@ -54,7 +54,7 @@ UNLIMITED = {
 
 
 def events(source: str) -> Iterator[str]:
-    """The events that a module logs without a limit; a name that is computed as its expression."""
+    """Yield the events that a module logs without a limit. A computed name is given as its expression."""
     for call in ast.walk(ast.parse(source)):
         if isinstance(call, ast.Call) and call.args and _is_unlimited(call.func):
             event = call.args[0]
@@ -68,12 +68,12 @@ def _is_unlimited(function: ast.expr) -> bool:
     return isinstance(function, ast.Name) and function.id == "announce"
 
 
-def test_an_event_without_a_limit_is_one_that_no_peer_and_no_fault_repeats() -> None:
+def test_unlimited_log_events_are_exactly_the_listed_ones() -> None:
     found = {event for path in server_sources() for event in events(path.read_text("utf-8"))}
     assert found == set(UNLIMITED)
 
 
-def test_the_events_of_a_module_are_found() -> None:
+def test_events_finds_the_unlimited_events_of_a_module() -> None:
     source = """
 log.info("a", x=1)
 log_limited(log, "error", "b")
@@ -86,7 +86,7 @@ log.error(name, y=2)
 
 
 @pytest.mark.parametrize("event", ["callback.failed", "effect.failed", "close.failed", "arrival.failed"])
-async def test_a_callback_that_fails_again_and_again_is_logged_ten_times(event: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_repeatedly_failing_callback_is_logged_ten_times(event: str, caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> None:
         raise KeyError("missing")
 

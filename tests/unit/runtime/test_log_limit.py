@@ -1,4 +1,4 @@
-"""A peer writes at most ten lines a second into the log, whatever it sends."""
+"""A peer can cause at most ten log lines per event and second."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from lockstep.runtime.log_limit import EVENTS_MAX, PERIOD_MS, EventLimit, log_li
 from support.until import until
 
 
-def test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted() -> None:
+def test_ten_events_of_a_name_pass_per_second_and_the_rest_is_counted() -> None:
     table = EventLimit()
     assert [table.allows("refused", 5) for _ in range(15)] == [True] * 10 + [False] * 5
     assert table.allows("failed", 5), "each name is counted by itself"
@@ -27,7 +27,7 @@ def test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400)), max_size=400))
-def test_every_event_is_passed_or_counted_and_no_second_has_more_than_two_periods_of_them(steps: list[tuple[str, int]]) -> None:
+def test_each_event_passes_or_is_counted_and_any_second_has_at_most_two_periods_of_events(steps: list[tuple[str, int]]) -> None:
     table, now_ms = EventLimit(), 0
     happened, told, passed = dict.fromkeys("abc", 0), dict.fromkeys("abc", 0), list[tuple[str, int]]()
     for event, later_ms in steps:
@@ -47,9 +47,7 @@ def test_every_event_is_passed_or_counted_and_no_second_has_more_than_two_period
 
 
 @pytest.mark.parametrize("make", [new_event_loop, asyncio.new_event_loop], ids=["usual", "asyncio"])
-def test_what_was_left_out_is_logged_when_the_second_is_over_though_nothing_more_happens(
-    make: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_count_of_suppressed_events_is_logged_when_the_second_ends(make: object, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         logger = get_logger("test")
         for number in range(13):
@@ -64,7 +62,7 @@ def test_what_was_left_out_is_logged_when_the_second_is_over_though_nothing_more
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_a_loop_that_is_gone_leaves_nothing() -> None:
+def test_closed_loop_leaves_no_event_limit() -> None:
     async def main() -> None:
         log_limited(get_logger("test"), "info", "peer.odd")
 

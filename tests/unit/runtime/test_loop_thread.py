@@ -1,4 +1,4 @@
-"""A service on its own loop: started once, closed in order, refused if it would block, started again after a fork."""
+"""A service on its own loop: started once, closed in order, refuses blocking calls on a loop, restarted after a fork."""
 
 import asyncio
 import os
@@ -61,7 +61,7 @@ def running(service: Service) -> Iterator[LoopThread[Service]]:
     thread.close(WAIT_S)
 
 
-def test_many_threads_start_it_once_and_each_gets_its_own_result() -> None:
+def test_concurrent_threads_start_the_service_once_and_each_gets_its_own_result() -> None:
     service = Service()
     service.may_start.clear()
     with running(service) as thread, ThreadPoolExecutor(8) as pool:
@@ -76,7 +76,7 @@ def test_many_threads_start_it_once_and_each_gets_its_own_result() -> None:
     assert thread.state == "closed"
 
 
-def test_a_start_that_fails_is_told_to_all_who_wait_for_it_and_tried_again() -> None:
+def test_failed_start_is_raised_to_all_waiting_threads_and_can_be_retried() -> None:
     service = Service()
     service.start_errors = [TransportError("no nameserver")]
     service.may_start.clear()
@@ -91,7 +91,7 @@ def test_a_start_that_fails_is_told_to_all_who_wait_for_it_and_tried_again() -> 
         assert thread.call(lambda service: service.double(2)) == 4
 
 
-def test_once_closed_every_call_is_refused_and_closing_again_is_nothing() -> None:
+def test_call_after_close_raises_and_close_is_idempotent() -> None:
     service = Service()
     with running(service) as thread:
         thread.start()
@@ -107,7 +107,7 @@ def test_once_closed_every_call_is_refused_and_closing_again_is_nothing() -> Non
         never.start()
 
 
-def test_a_call_that_the_end_of_the_service_leaves_unanswered_does_not_hang() -> None:
+def test_call_pending_at_close_raises() -> None:
     service = Service()
     with running(service) as thread, ThreadPoolExecutor(1) as pool:
         call = pool.submit(thread.call, lambda service: service.waits())
@@ -120,12 +120,12 @@ def test_a_call_that_the_end_of_the_service_leaves_unanswered_does_not_hang() ->
     assert service.said == ["starting", "ended", "cancelled"]
 
 
-async def test_on_an_event_loop_it_is_refused() -> None:
+async def test_blocking_call_on_an_event_loop_raises() -> None:
     with running(Service()) as thread, pytest.raises(StateError, match="this thread runs an event loop: use the asynchronous one"):
         thread.call(lambda service: service.double(1))
 
 
-def test_ctrl_c_cancels_the_call_and_is_raised_at_once() -> None:
+def test_keyboard_interrupt_cancels_the_call_and_is_raised_immediately() -> None:
     service = Service()
     with running(service) as thread:
 
@@ -145,7 +145,7 @@ def test_ctrl_c_cancels_the_call_and_is_raised_at_once() -> None:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_child_begins_again_and_leaves_the_parents_alone(closed: bool) -> None:
+def test_forked_child_starts_its_own_service(closed: bool) -> None:
     service = Service()
     with running(service) as thread:
         thread.call(lambda service: service.double(1))
@@ -193,6 +193,6 @@ print(thread.call(doubled), flush=True)
 """
 
 
-def test_the_end_of_the_program_ends_whatever_is_still_open() -> None:
+def test_open_services_are_closed_at_exit() -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", AT_EXIT], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("14\nended\n", "", 0)

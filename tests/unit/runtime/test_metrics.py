@@ -14,7 +14,7 @@ def lines(figures: MetricFamilies) -> list[str]:
     return asyncio.run(figures.render()).decode().splitlines()
 
 
-def test_every_value_carries_the_common_labels_and_its_own() -> None:
+def test_each_metric_value_has_the_common_labels_and_its_own() -> None:
     figures = MetricFamilies({"node_id": "broker-a"})
     figures.gauge("lag", "Text.", ("topic",), [(("orders",), 3), (('a"b',), 0)])
     figures.counter("messages_in", "Text.", ("topic",), [(("orders",), 7)])
@@ -30,7 +30,7 @@ def test_every_value_carries_the_common_labels_and_its_own() -> None:
     ("took_us", "bucket"),
     [(0, 0), (BUCKETS_US[0], 0), (BUCKETS_US[0] + 1, 1), (BUCKETS_US[-1], len(BUCKETS_US) - 1), (BUCKETS_US[-1] + 1, len(BUCKETS_US))],
 )
-def test_a_duration_counts_up_to_its_bound(took_us: int, bucket: int) -> None:
+def test_duration_is_counted_in_the_bucket_of_its_upper_bound(took_us: int, bucket: int) -> None:
     timing = DurationHistogram()
     timing.observe(took_us)
     assert timing.counts.index(1) == bucket
@@ -38,7 +38,7 @@ def test_a_duration_counts_up_to_its_bound(took_us: int, bucket: int) -> None:
 
 
 @given(st.lists(st.integers(0, 10**8), max_size=50))
-def test_buckets_are_cumulative_and_the_last_one_holds_all(durations: list[int]) -> None:
+def test_histogram_buckets_are_cumulative(durations: list[int]) -> None:
     timing = DurationHistogram()
     for took_us in durations:
         timing.observe(took_us)
@@ -51,7 +51,7 @@ def test_buckets_are_cumulative_and_the_last_one_holds_all(durations: list[int])
 
 
 @pytest.mark.parametrize("count", [0, 1, SLICE_ROWS, 3 * SLICE_ROWS + 1])
-def test_rows_that_are_told_in_slices_are_told_as_in_one_piece(count: int) -> None:
+def test_rendering_in_slices_equals_prometheus_client(count: int) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -74,7 +74,7 @@ def test_rows_that_are_told_in_slices_are_told_as_in_one_piece(count: int) -> No
     assert "\n".join(lines(figures)).startswith(text.rstrip("\n"))
 
 
-async def test_no_turn_puts_more_rows_into_text_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loop_turn_renders_at_most_one_slice_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     from prometheus_client.core import GaugeMetricFamily
 
     turns = [0]
@@ -95,7 +95,7 @@ async def test_no_turn_puts_more_rows_into_text_than_a_slice(monkeypatch: pytest
     assert sum(turns) >= 10 * SLICE_ROWS
 
 
-async def test_slices_let_others_run_after_so_many_items() -> None:
+async def test_slices_yield_to_the_loop_after_a_number_of_items() -> None:
     done = 0
 
     async def work() -> None:

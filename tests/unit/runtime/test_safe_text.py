@@ -29,13 +29,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def clean(text: str) -> bool:
-    """One line of printable characters."""
+def is_clean(text: str) -> bool:
+    """Return whether the text is one line of printable characters."""
     return text.removesuffix("\n").isprintable()
 
 
 @given(st.text() | st.just(EVIL))
-def test_what_is_printable_stays_and_all_else_is_escaped_once(text: str) -> None:
+def test_printable_text_is_unchanged_and_other_characters_are_escaped_once(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert printable(shown) == shown
@@ -44,8 +44,8 @@ def test_what_is_printable_stays_and_all_else_is_escaped_once(text: str) -> None
         assert shown == text
 
 
-async def heard(remark: str) -> Command:
-    """The response as the asker of an endpoint is given it."""
+async def response_with(remark: str) -> Command:
+    """Return the response that the caller of an endpoint gets."""
     endpoint, _ = record(None)
     asked = endpoint.request(11, timeout_ms=1_000)
     endpoint.data_received(encode_frame(Command(ResponseCode.SYSTEM_ERROR, 1, RESPONSE_FLAG, remark=remark)))
@@ -56,17 +56,17 @@ async def heard(remark: str) -> Command:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(remarks)
-async def test_no_remark_reaches_a_log_line_an_error_or_a_terminal_as_it_came(capsys: pytest.CaptureFixture[str], remark: str) -> None:
-    answer = await heard(remark)
+async def test_remark_of_a_peer_is_escaped_in_logs_errors_and_on_terminals(capsys: pytest.CaptureFixture[str], remark: str) -> None:
+    answer = await response_with(remark)
     error = broker_error(answer.code, answer.remark)
-    assert clean(str(error))
-    assert clean(error.remark)
+    assert is_clean(str(error))
+    assert is_clean(error.remark)
     print_error(error)
-    assert clean(capsys.readouterr().err)
+    assert is_clean(capsys.readouterr().err)
 
 
 @given(st.text() | st.just(EVIL))
-def test_no_text_in_a_fact_reaches_a_line_of_the_log_as_it_came(text: str) -> None:
+def test_text_of_a_log_field_is_escaped(text: str) -> None:
     terminal, plain, library = Terminal(), io.StringIO(), list[str]()
     log.configure(stream=terminal)
     log.get_logger("x").info("thing.happened", remark=text, several=[text])
@@ -74,11 +74,11 @@ def test_no_text_in_a_fact_reaches_a_line_of_the_log_as_it_came(text: str) -> No
     assert end == ""
     for colour in ("\x1b[0m", "\x1b[1m", "\x1b[2m", *(f"\x1b[{number}m" for number in range(30, 38))):
         line = line.replace(colour, "")
-    assert clean(line)
+    assert is_clean(line)
     log.configure(stream=plain)
     log.get_logger("x").info("thing.happened", remark=text)
     assert json.loads(plain.getvalue())["remark"] == text
-    assert clean(plain.getvalue())
+    assert is_clean(plain.getvalue())
 
     class Kept(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -91,7 +91,7 @@ def test_no_text_in_a_fact_reaches_a_line_of_the_log_as_it_came(text: str) -> No
     assert library == [f"thing.happened remark={printable(text)}"]
 
 
-def test_the_message_of_an_error_in_a_traceback_has_no_control_characters() -> None:
+def test_error_message_in_a_logged_traceback_has_no_control_characters() -> None:
     terminal = Terminal()
     log.configure(stream=terminal)
     try:
@@ -105,11 +105,11 @@ def test_the_message_of_an_error_in_a_traceback_has_no_control_characters() -> N
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text() | st.just(EVIL))
-def test_no_text_reaches_the_terminal_of_a_command_as_it_came(capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_text_printed_by_a_command_is_escaped(capsys: pytest.CaptureFixture[str], text: str) -> None:
     print_line(f"broker {text} refused")
-    assert clean(capsys.readouterr().out)
+    assert is_clean(capsys.readouterr().out)
     print_error(text)
-    assert clean(capsys.readouterr().err)
+    assert is_clean(capsys.readouterr().err)
     print_table(["what"], [(text,)])
     assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
     document = json_text({"remark": text}, indent=2)

@@ -1,4 +1,4 @@
-"""Named listeners, bound before they accept, and an end that waits for its connections."""
+"""The server: named listeners, binding before accepting, and a close that waits for its connections."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ def name_listener(command: Command, endpoint: Endpoint) -> None:
     endpoint.send(command.reply(remark=endpoint.listener))
 
 
-async def test_an_endpoint_knows_the_listener_on_which_it_was_dialled() -> None:
+async def test_endpoint_has_the_name_of_its_listener() -> None:
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0), "external": ("127.0.0.1", 0)}, name_listener)
     await server.start()
     assert server.addresses["internal"] != server.addresses["external"]
@@ -35,7 +35,7 @@ async def test_an_endpoint_knows_the_listener_on_which_it_was_dialled() -> None:
     await server.close()
 
 
-async def test_a_bound_port_is_known_and_refuses_until_the_start() -> None:
+async def test_bound_port_is_known_and_refuses_connections_until_start() -> None:
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, name_listener)
     await server.bind()
     address = server.addresses["internal"]
@@ -47,7 +47,7 @@ async def test_a_bound_port_is_known_and_refuses_until_the_start() -> None:
     await server.close()
 
 
-async def test_a_port_that_is_taken_is_named_with_its_listener_and_gives_back_the_others() -> None:
+async def test_error_for_a_port_in_use_names_the_listener_and_other_ports_are_released() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = Server(Host.real(), {"internal": ("127.0.0.1", 0), "external": ("127.0.0.1", port)}, name_listener)
@@ -61,7 +61,7 @@ async def test_a_port_that_is_taken_is_named_with_its_listener_and_gives_back_th
         await server.close()
 
 
-async def test_connections_are_told_of_and_kept_by_rising_number() -> None:
+async def test_connections_are_reported_and_have_increasing_numbers() -> None:
     came: list[int] = []
     went: list[int] = []
     async with serving(name_listener, on_connect=lambda e: came.append(e.id), on_close=lambda e, _: went.append(e.id)) as server:
@@ -76,7 +76,7 @@ async def test_connections_are_told_of_and_kept_by_rising_number() -> None:
             assert list(server.endpoints) == [3], "a number is never used again"
 
 
-async def test_more_connections_than_allowed_are_turned_away_and_the_others_stay() -> None:
+async def test_connection_beyond_the_limit_is_closed_and_the_others_remain() -> None:
     async with serving(name_listener, connections_max=2) as server, dialled(server) as first, dialled(server) as second:
         await first.request(ASK, timeout_ms=5000)
         await second.request(ASK, timeout_ms=5000)
@@ -89,7 +89,7 @@ async def test_more_connections_than_allowed_are_turned_away_and_the_others_stay
             assert (await fourth.request(ASK, timeout_ms=5000)).code == 0
 
 
-async def test_beyond_the_limit_of_unfinished_frames_the_largest_is_cut_off_and_no_other() -> None:
+async def test_connection_with_the_largest_partial_frame_is_closed_beyond_the_limit() -> None:
     frame = encode_frame(Command(ASK, 5, body=bytes(90_000)))
     async with serving(name_listener, partial_bytes_max=100_000) as server, AsyncExitStack() as stack:
         small, large, late = [await stack.enter_async_context(raw_peer(server)) for _ in range(3)]
@@ -110,7 +110,7 @@ async def test_beyond_the_limit_of_unfinished_frames_the_largest_is_cut_off_and_
         assert (await late.next()).opaque == 5
 
 
-async def test_what_a_connection_had_of_a_frame_is_free_when_it_is_gone() -> None:
+async def test_partial_bytes_of_a_closed_connection_are_released() -> None:
     frame = encode_frame(Command(ASK, 5, body=bytes(90_000)))
     async with serving(name_listener, partial_bytes_max=100_000) as server:
         for _ in range(3):
@@ -120,7 +120,7 @@ async def test_what_a_connection_had_of_a_frame_is_free_when_it_is_gone() -> Non
             await until(lambda: not server.endpoints, "gone")
 
 
-async def test_close_sends_the_last_answers_and_returns_when_all_connections_are_gone() -> None:
+async def test_close_sends_the_last_frames_and_waits_until_all_connections_are_closed() -> None:
     went: list[str] = []
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, name_listener, on_close=lambda _, reason: went.append(reason))
     await server.start()
@@ -135,7 +135,7 @@ async def test_close_sends_the_last_answers_and_returns_when_all_connections_are
     assert server.endpoints == {}
 
 
-async def test_what_is_connected_stays_when_the_ports_are_closed() -> None:
+async def test_stop_accepting_keeps_existing_connections() -> None:
     async with serving(name_listener) as server, dialled(server) as endpoint:
         await endpoint.request(ASK, timeout_ms=5000)
         server.stop_accepting()

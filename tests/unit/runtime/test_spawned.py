@@ -1,4 +1,4 @@
-"""The tasks that a server spawns are limited: each place in the code that starts one has a row in the table of docs/adr/0014."""
+"""The tasks that a server spawns are limited: each place that starts one has a row in the table of docs/adr/0014."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ OWN = {
 
 
 def spawned(source: str) -> Iterator[str]:
-    """The names of the tasks that a module starts, without what differs from task to task."""
+    """Yield the names of the tasks that a module starts, without their variable parts."""
     for call in ast.walk(ast.parse(source)):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             continue
@@ -32,20 +32,20 @@ def _name(node: ast.expr) -> str:
     return "".join(part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)).strip(" .")
 
 
-def test_each_task_that_is_spawned_has_a_row_with_its_limit() -> None:
+def test_each_spawned_task_has_a_row_with_its_limit_in_the_adr() -> None:
     found = {name for path in server_sources() for name in spawned(path.read_text("utf-8"))}
     rows = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text("utf-8").partition("## What is spawned")[2], re.MULTILINE)
     assert sorted(rows) == sorted(found - OWN)
 
 
-def test_only_the_pool_of_the_host_runs_jobs_in_threads() -> None:
-    """Its workers are as many as may wait at once: tests/unit/broker/test_app_restarts.py counts them."""
+def test_only_the_host_pool_runs_jobs_in_threads() -> None:
+    """Its number of workers is checked by tests/unit/broker/test_app_restarts.py."""
     calls = re.compile(r"\brun_in_executor\(|\bto_thread\(|ThreadPoolExecutor\(|\bThread\(")
     found = {path.name for path in server_sources() if calls.search(path.read_text("utf-8"))}
     assert found <= {"host.py", "loop_thread.py", "log.py"}
 
 
-def test_the_tasks_of_a_module_are_found() -> None:
+def test_spawned_finds_the_tasks_of_a_module() -> None:
     source = """
 self._tasks.spawn(run(), f"drain {endpoint.peer}")
 tasks.spawn(run(), "cold reads")

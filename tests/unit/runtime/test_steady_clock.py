@@ -1,4 +1,4 @@
-"""SteadyClock: the boot clock and recorded steps; a jump of the wall clock is followed when it has lasted, and not before."""
+"""SteadyClock: the boot clock plus recorded steps. A wall clock jump is followed only once it has lasted."""
 
 from typing import cast
 
@@ -13,8 +13,8 @@ HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000
 
 
-class Hands:
-    """A boot clock and a wall clock that are moved by hand."""
+class ManualClocks:
+    """A boot clock and a wall clock that the test sets."""
 
     def __init__(self) -> None:
         self.boot = 5_000
@@ -27,13 +27,13 @@ class Hands:
         return self.boot + self.ahead
 
 
-def steady(newest_ms: int = 0) -> tuple[Hands, SteadyClock]:
-    hands = Hands()
+def steady(newest_ms: int = 0) -> tuple[ManualClocks, SteadyClock]:
+    hands = ManualClocks()
     return hands, SteadyClock(cast(Clock, hands), newest_ms)
 
 
-def watch(hands: Hands, clock: SteadyClock, for_ms: int, step_ms: int = 1_000) -> int:
-    """Look every `step_ms`; return the time that it shows at the end."""
+def watch(hands: ManualClocks, clock: SteadyClock, for_ms: int, step_ms: int = 1_000) -> int:
+    """Follow the wall clock every `step_ms`. Return the time at the end."""
     end = hands.boot + for_ms
     while hands.boot < end:
         hands.boot = min(end, hands.boot + step_ms)
@@ -42,7 +42,7 @@ def watch(hands: Hands, clock: SteadyClock, for_ms: int, step_ms: int = 1_000) -
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS, NEAR_MS + 1, -NEAR_MS - 1])
-def test_a_jump_that_returns_leaves_no_trace(jump_ms: int) -> None:
+def test_temporary_wall_clock_jump_has_no_effect(jump_ms: int) -> None:
     hands, clock = steady()
     right_ms = hands.wall_ms()
     assert clock.now_ms() == right_ms
@@ -53,7 +53,7 @@ def test_a_jump_that_returns_leaves_no_trace(jump_ms: int) -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
-def test_a_jump_that_lasts_is_followed(jump_ms: int) -> None:
+def test_lasting_wall_clock_jump_is_followed(jump_ms: int) -> None:
     hands, clock = steady()
     clock.now_ms()
     hands.ahead += jump_ms
@@ -62,7 +62,7 @@ def test_a_jump_that_lasts_is_followed(jump_ms: int) -> None:
     assert watch(hands, clock, 1) == hands.wall_ms()
 
 
-def test_time_in_which_the_process_was_suspended_is_no_time_that_was_looked_at() -> None:
+def test_suspended_time_does_not_count_toward_a_lasting_jump() -> None:
     hands, clock = steady()
     hands.ahead += HOUR_MS
     clock.now_ms()
@@ -72,7 +72,7 @@ def test_time_in_which_the_process_was_suspended_is_no_time_that_was_looked_at()
     assert watch(hands, clock, 1) == hands.wall_ms()
 
 
-def test_another_jump_counts_from_its_own_begin() -> None:
+def test_second_jump_restarts_the_waiting_time() -> None:
     hands, clock = steady()
     hands.ahead += HOUR_MS
     watch(hands, clock, TRUST_MS - 1_000)
@@ -81,7 +81,7 @@ def test_another_jump_counts_from_its_own_begin() -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [STEP_MS + 1, NEAR_MS, -STEP_MS - 1, -NEAR_MS])
-def test_a_small_jump_is_followed_at_the_next_look_and_returned_either_way(jump_ms: int) -> None:
+def test_small_jump_is_followed_at_the_next_check_and_returned(jump_ms: int) -> None:
     hands, clock = steady()
     now_ms = clock.now_ms()
     hands.ahead += jump_ms
@@ -92,7 +92,7 @@ def test_a_small_jump_is_followed_at_the_next_look_and_returned_either_way(jump_
 
 
 @pytest.mark.parametrize("jump_ms", [STEP_MS, -STEP_MS])
-def test_a_jump_of_a_quarter_of_a_second_is_carried_until_more_is_added_to_it(jump_ms: int) -> None:
+def test_jump_of_at_most_a_quarter_second_is_not_followed_until_it_grows(jump_ms: int) -> None:
     hands, clock = steady()
     now_ms = clock.now_ms()
     hands.ahead += jump_ms
@@ -102,7 +102,7 @@ def test_a_jump_of_a_quarter_of_a_second_is_carried_until_more_is_added_to_it(ju
     assert clock.follow() == jump_ms + more_ms
 
 
-def test_a_start_behind_the_newest_record_goes_on_from_it_until_that_has_lasted() -> None:
+def test_start_with_a_wall_clock_before_the_newest_record_continues_from_the_record() -> None:
     hands, clock = steady(START_MS + HOUR_MS)
     assert clock.now_ms() == START_MS + HOUR_MS
     assert watch(hands, clock, TRUST_MS - 1) == START_MS + HOUR_MS + TRUST_MS - 1
@@ -110,9 +110,9 @@ def test_a_start_behind_the_newest_record_goes_on_from_it_until_that_has_lasted(
 
 
 @pytest.mark.parametrize("set_ms", [STEP_MS, -STEP_MS, NEAR_MS, -NEAR_MS, 140_000, -140_000])
-def test_a_start_goes_on_from_a_reading_of_the_same_boot_wherever_the_wall_clock_is(set_ms: int) -> None:
-    """Also if the boot clock may have drifted by as much since: then `follow` returns it."""
-    hands = Hands()
+def test_start_within_the_same_boot_continues_from_the_saved_reading(set_ms: int) -> None:
+    """This holds even if the boot clock may have drifted by as much since. `follow` then returns the difference."""
+    hands = ManualClocks()
     reading = hands.boot_ms(), hands.wall_ms()
     hands.boot += HOUR_MS
     hands.ahead += set_ms
@@ -121,13 +121,13 @@ def test_a_start_goes_on_from_a_reading_of_the_same_boot_wherever_the_wall_clock
     assert clock.follow() == (set_ms if STEP_MS < abs(set_ms) <= NEAR_MS else 0)
 
 
-def test_a_start_ahead_of_the_newest_record_believes_its_wall_clock() -> None:
+def test_start_with_a_wall_clock_after_the_newest_record_uses_it() -> None:
     hands, clock = steady(START_MS - HOUR_MS)
     assert clock.now_ms() == hands.wall_ms()
 
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(-HOUR_MS, HOUR_MS)), max_size=50))
-def test_whatever_the_wall_clock_does_within_the_time_of_trust_no_more_than_a_little_is_seen_of_it(steps: list[tuple[int, int]]) -> None:
+def test_wall_clock_jumps_within_the_waiting_time_change_the_time_only_slightly(steps: list[tuple[int, int]]) -> None:
     hands, clock = steady()
     began = hands.boot
     shown = [clock.now_ms()]
@@ -142,8 +142,8 @@ def test_whatever_the_wall_clock_does_within_the_time_of_trust_no_more_than_a_li
 
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(-HOUR_MS, HOUR_MS) | st.integers(-3_000, 3_000)), max_size=50))
-def test_the_time_is_the_boot_clock_and_what_was_returned(steps: list[tuple[int, int]]) -> None:
-    """Timers on it are never early or late, however many small jumps there were; and it follows the wall clock, or strays."""
+def test_time_equals_the_boot_clock_plus_the_returned_steps(steps: list[tuple[int, int]]) -> None:
+    """Timers on it are never early or late despite small jumps. It differs from the wall clock only slightly or by an unfollowed jump."""
     hands, clock = steady()
     began_ms, began_boot = clock.now_ms(), hands.boot
     told_ms = 0
@@ -157,7 +157,7 @@ def test_the_time_is_the_boot_clock_and_what_was_returned(steps: list[tuple[int,
         assert apart_ms <= STEP_MS or apart_ms > NEAR_MS
 
 
-def test_the_wall_clock_that_jumps_between_two_looks_of_one_call_is_not_followed() -> None:
+def test_jump_between_two_readings_of_one_call_is_not_followed() -> None:
     hands, clock = steady()
     looks = 0
     wall_ms = hands.wall_ms

@@ -1,4 +1,4 @@
-"""A late alarm gives unread data one more chance."""
+"""A late timer waits once more, so that unread data is handled first."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from support.loops import FrozenLoop, turns
 pytestmark = pytest.mark.frozen_clock
 
 
-async def test_it_rings_once_when_due(frozen: FrozenLoop) -> None:
+async def test_timer_fires_once_when_due(frozen: FrozenLoop) -> None:
     rung: list[float] = []
     alarm = Timer(frozen, lambda: rung.append(frozen.now), 100)
     alarm.set(frozen.now + 5)
@@ -20,7 +20,7 @@ async def test_it_rings_once_when_due(frozen: FrozenLoop) -> None:
     assert not alarm.armed
 
 
-async def test_setting_again_replaces_the_time(frozen: FrozenLoop) -> None:
+async def test_setting_a_timer_again_replaces_its_time(frozen: FrozenLoop) -> None:
     rung: list[float] = []
     alarm = Timer(frozen, lambda: rung.append(frozen.now), 100)
     alarm.set(frozen.now + 5)
@@ -29,7 +29,7 @@ async def test_setting_again_replaces_the_time(frozen: FrozenLoop) -> None:
     assert rung == [1009.0]
 
 
-async def test_a_cancelled_alarm_is_silent(frozen: FrozenLoop) -> None:
+async def test_cancelled_timer_does_not_fire(frozen: FrozenLoop) -> None:
     rung: list[float] = []
     alarm = Timer(frozen, lambda: rung.append(frozen.now), 100)
     alarm.set(frozen.now + 5)
@@ -40,7 +40,7 @@ async def test_a_cancelled_alarm_is_silent(frozen: FrozenLoop) -> None:
 
 
 @pytest.mark.parametrize(("late_s", "rings_at_once"), [(0.1, True), (0.101, False), (3600, False)])
-async def test_one_that_fires_late_waits_once_more(frozen: FrozenLoop, late_s: float, rings_at_once: bool) -> None:
+async def test_late_timer_waits_once_more(frozen: FrozenLoop, late_s: float, rings_at_once: bool) -> None:
     frozen.now = 0.0
     rung: list[float] = []
     alarm = Timer(frozen, lambda: rung.append(frozen.now), 100)
@@ -52,7 +52,7 @@ async def test_one_that_fires_late_waits_once_more(frozen: FrozenLoop, late_s: f
     assert len(rung) == 1, "it is believed the second time"
 
 
-async def test_cancelling_while_it_waits_once_more_is_silent_too(frozen: FrozenLoop) -> None:
+async def test_late_timer_can_be_cancelled_while_it_waits_again(frozen: FrozenLoop) -> None:
     rung: list[float] = []
     alarm = Timer(frozen, lambda: rung.append(frozen.now), 100)
     alarm.set(frozen.now + 1)

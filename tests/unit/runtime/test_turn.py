@@ -1,4 +1,4 @@
-"""A callback that is scheduled once at a time, and that no error leaves unscheduled."""
+"""A callback that is scheduled at most once at a time and can be scheduled again after an error."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ class Work:
             raise self.error
 
 
-async def test_it_runs_once_a_turn_however_often_it_is_asked_for() -> None:
+async def test_scheduled_callback_runs_once_per_turn() -> None:
     work = Work()
     for _ in range(3):
         work.turn.schedule()
@@ -32,7 +32,7 @@ async def test_it_runs_once_a_turn_however_often_it_is_asked_for() -> None:
     assert work.calls == 2
 
 
-async def test_an_error_is_passed_on_and_it_can_be_scheduled_afterwards(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_of_a_callback_is_reported_and_it_can_be_scheduled_again(caplog: pytest.LogCaptureFixture) -> None:
     work = Work()
     work.error = KeyError("missing")
     work.turn.schedule()
@@ -46,7 +46,7 @@ async def test_an_error_is_passed_on_and_it_can_be_scheduled_afterwards(caplog: 
 
 
 @pytest.mark.frozen_clock
-async def test_it_is_tried_again_after_a_pause_unless_it_is_asked_for_before(frozen: FrozenLoop) -> None:
+async def test_retry_runs_the_callback_after_a_pause_unless_it_is_scheduled_earlier(frozen: FrozenLoop) -> None:
     work = Work()
     work.turn.retry()
     await frozen.advance(RETRY_MS / 1_000 - 0.001)
@@ -64,7 +64,7 @@ async def test_it_is_tried_again_after_a_pause_unless_it_is_asked_for_before(fro
     assert work.calls == 2
 
 
-async def test_tasks_share_the_items_of_a_turn_and_none_is_left_out() -> None:
+async def test_tasks_share_the_budget_of_a_turn_without_starvation() -> None:
     budget, turns, done = TurnBudget(10), [list[int]()], [0, 0, 0]
 
     async def work(task: int) -> None:
