@@ -27,7 +27,7 @@ def the_store_host_follows_the_name(patch: Patches) -> None:
 
 @mutant(
     "swarm",
-    aimed="tests/unit/protocol/test_message.py::test_a_page_whose_large_compressed_bodies_have_all_been_looked_at_holds_none_of_them",
+    aimed="tests/unit/protocol/test_message.py::test_large_decompressed_bodies_are_not_kept_in_memory",
 )
 def large_decompressed_bodies_are_kept(patch: Patches) -> None:
     """A message does not keep a decompressed body of 64 KiB or more."""

@@ -65,20 +65,20 @@ def changes_are_applied_before_they_are_encoded(patch: Patches) -> None:
     patch.set(Journal, "record", late)
 
 
-@mutant("swarm", aimed="tests/unit/runtime/test_dispatch.py::test_a_body_beyond_its_limit_is_not_decoded")
+@mutant("swarm", aimed="tests/unit/runtime/test_dispatch.py::test_body_beyond_its_limit_is_not_decoded")
 def every_body_may_fill_a_frame(patch: Patches) -> None:
     """The body of a request has the limit that its handler declares, and is not decoded beyond it."""
     add: Any = Dispatcher._add
     patch.set(Dispatcher, "_add", lambda self, mark, handler, name: add(self, replace(mark, body_bytes_max=FRAME_BYTES_MAX), handler, name))
 
 
-@mutant("swarm", aimed="tests/unit/protocol/test_msgpack.py::test_elements_are_as_many_as_the_bytes_are_worth_and_half_a_million_at_most")
+@mutant("swarm", aimed="tests/unit/protocol/test_msgpack.py::test_element_count_is_limited_by_the_size_and_by_500000")
 def elements_are_not_counted(patch: Patches) -> None:
     """The lists and maps of one body have at most so many elements together."""
     patch.set(plain, "_counter", lambda elements_max: lambda container: container)
 
 
-@mutant("swarm", aimed=f"{DESCRIPTORS}::test_every_way_to_a_file_has_the_reserve")
+@mutant("swarm", aimed=f"{DESCRIPTORS}::test_every_file_operation_can_use_the_reserved_descriptors")
 def files_have_no_reserve(patch: Patches) -> None:
     """A file is opened with a reserved descriptor where connections hold all others."""
     patch.set(Descriptors, "open", lambda self, function, *args: function(*args))
@@ -99,25 +99,25 @@ def sends_fill_the_last_file(patch: Patches) -> None:
     patch.set(CommitLog, "reserve", lambda self, size, *, leave=0: reserve(self, size))
 
 
-@mutant("swarm", aimed=f"{DESCRIPTORS}::test_as_many_files_as_are_reserved_are_opened_while_connections_hold_the_rest")
+@mutant("swarm", aimed=f"{DESCRIPTORS}::test_reserved_descriptors_open_files_while_connections_use_the_rest")
 def connections_are_taken_while_the_reserve_is_short(patch: Patches) -> None:
     """While a reserved descriptor is in use no connection is added."""
     patch.set(Descriptors, "is_short", lambda self: False)
 
 
-@mutant("swarm", aimed="tests/unit/runtime/test_safe_text.py::test_no_remark_reaches_a_log_line_an_error_or_a_terminal_as_it_came")
+@mutant("swarm", aimed="tests/unit/runtime/test_safe_text.py::test_remark_of_a_peer_is_escaped_in_logs_errors_and_on_terminals")
 def remarks_are_taken_as_they_came(patch: Patches) -> None:
     """Control characters and line breaks of a peer's remark are escaped where it comes in."""
     patch.set(endpoint, "printable", lambda text: text)
 
 
-@mutant("swarm", aimed="tests/unit/runtime/test_log_limit.py::test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted")
+@mutant("swarm", aimed="tests/unit/runtime/test_log_limit.py::test_ten_events_of_a_name_pass_per_second_and_the_rest_is_counted")
 def every_event_is_logged(patch: Patches) -> None:
     """What a peer does wrong over and over is logged ten times a second, and counted."""
     patch.set(EventLimit, "allows", lambda self, event, now_ms: True)
 
 
-@mutant("swarm", aimed=f"{ADMIN_PORT}::test_the_oldest_connection_without_a_whole_request_makes_room_for_the_newest")
+@mutant("swarm", aimed=f"{ADMIN_PORT}::test_oldest_connection_with_an_incomplete_request_is_closed_for_a_new_one")
 def the_newest_connection_is_cut(patch: Patches) -> None:
     """Where the admin port is full the oldest connection without a whole request is closed, never the newest."""
     made: Any = admin_port._Connection.connection_made
@@ -128,7 +128,7 @@ def the_newest_connection_is_cut(patch: Patches) -> None:
     patch.set(admin_port._Connection, "connection_made", cut)
 
 
-@mutant("swarm", aimed=f"{ADMIN_PORT}::test_scrapes_at_the_same_time_share_one_rendering")
+@mutant("swarm", aimed=f"{ADMIN_PORT}::test_concurrent_scrapes_share_one_rendering")
 def each_scrape_renders_the_figures(patch: Patches) -> None:
     """Requests for /metrics that come at the same time share one rendering."""
     metrics: Any = AdminPort._metrics
@@ -140,7 +140,7 @@ def each_scrape_renders_the_figures(patch: Patches) -> None:
     patch.set(AdminPort, "_metrics", begin_again)
 
 
-@mutant("swarm", aimed=f"{PRESSURE}::test_one_turn_handles_at_most_its_share_of_small_frames_and_the_rest_comes_in_order")
+@mutant("swarm", aimed=f"{PRESSURE}::test_loop_turn_handles_a_limited_number_of_frames_and_the_rest_in_order")
 def a_turn_handles_any_number_of_frames(patch: Patches) -> None:
     """A turn of the loop handles a limited number of frames of one connection."""
     handle: Any = Endpoint._handle_frames
@@ -159,7 +159,7 @@ def free_queues_are_looked_at_in_one_turn(patch: Patches) -> None:
     patch.set(PendingEffects, "drain", lambda self, count_max=None, *, notices=True: drain(self, notices=notices))
 
 
-@mutant("swarm", aimed=f"{ADMIN_PORT}::test_a_host_is_an_address_or_a_name_of_this_machine")
+@mutant("swarm", aimed=f"{ADMIN_PORT}::test_host_header_must_be_an_address_or_a_name_of_this_machine")
 def the_admin_port_has_any_name(patch: Patches) -> None:
     """The admin port answers to addresses and to names of its machine, not to another name that resolves to it."""
     patch.set(AdminPort, "_is_ours", lambda self, host: True)

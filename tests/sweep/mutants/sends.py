@@ -136,7 +136,7 @@ def moved_sends_end_as_not_stored(patch: Patches) -> None:
     patch.set(PendingSend, "may_be_stored", property(lambda self: False, lambda self, value: None))
 
 
-@mutant("alter", "swarm", aimed="tests/unit/protocol/test_layouts.py::test_the_higher_version_wins_by_counter_then_writer")
+@mutant("alter", "swarm", aimed="tests/unit/protocol/test_layouts.py::test_higher_layout_version_wins_by_counter_then_writer")
 def two_writers_of_one_layout_both_win(patch: Patches) -> None:
     """Of two layouts of one counter the higher writer wins, everywhere."""
     adopt = LayoutTable.adopt

@@ -30,7 +30,7 @@ def stored(body: bytes, sys_flag: int) -> MessageExt:
     return message
 
 
-def test_a_compressed_body_is_zlib_level_5_flagged_as_java_does_and_its_crc_is_of_what_is_stored() -> None:
+def test_compressed_body_is_zlib_level_5_with_javas_flags_and_the_crc_of_the_stored_bytes() -> None:
     record = sent(JSON, 4_096)
     assert record.sys_flag == 0x301
     assert record.body == zlib.compress(JSON, 5)
@@ -39,30 +39,30 @@ def test_a_compressed_body_is_zlib_level_5_flagged_as_java_does_and_its_crc_is_o
 
 
 @pytest.mark.parametrize(("size", "flag"), [(4_095, 0), (4_096, 0x301), (4_097, 0x301)])
-def test_the_limit_is_the_first_size_that_is_compressed(size: int, flag: int) -> None:
+def test_bodies_are_compressed_from_the_limit_on(size: int, flag: int) -> None:
     record = sent(b"x" * size, 4_096)
     assert record.sys_flag == flag
     assert (record.body == b"x" * size) is (flag == 0)
 
 
-def test_without_a_limit_nothing_is_compressed() -> None:
+def test_body_is_not_compressed_without_a_limit() -> None:
     assert (sent(JSON, None).sys_flag, sent(JSON, None).body) == (0, JSON)
 
 
-def test_a_body_that_would_not_shrink_is_left_as_it_is() -> None:
+def test_body_that_would_not_shrink_is_not_compressed() -> None:
     assert compress_body(NOISE) == (NOISE, 0)
     assert (sent(NOISE, 4_096).sys_flag, sent(NOISE, 4_096).body) == (0, NOISE)
 
 
 @pytest.mark.parametrize("sys_flag", [0x1, 0x301, 0x303, 0x30D])
-def test_what_go_cpp_and_java_mark_as_zlib_is_read(sys_flag: int) -> None:
+def test_zlib_bodies_of_go_cpp_and_java_clients_are_decompressed(sys_flag: int) -> None:
     message = stored(zlib.compress(JSON, 9), sys_flag)
     assert message.body == JSON
     assert message.stored_body == zlib.compress(JSON, 9)
     assert message.body_bytes == len(message.stored_body)
 
 
-def test_the_type_bits_alone_say_nothing() -> None:
+def test_compression_type_bits_without_the_compressed_flag_are_ignored() -> None:
     assert stored(b"plain", 0x300).body == b"plain"
 
 
@@ -80,7 +80,7 @@ def test_the_type_bits_alone_say_nothing() -> None:
         (zlib.compress(bytes(BODY_BYTES_MAX + 1)), 0x301, "decompresses to more than 4194304"),
     ],
 )
-def test_what_can_not_be_decompressed_is_refused_by_its_name(body: bytes, sys_flag: int, why: str) -> None:
+def test_error_for_an_invalid_compressed_body_names_the_reason_and_the_message(body: bytes, sys_flag: int, why: str) -> None:
     message = stored(body, sys_flag)
     for _ in range(2):
         with pytest.raises(RemoteProtocolError, match=why) as failed:
@@ -90,7 +90,7 @@ def test_what_can_not_be_decompressed_is_refused_by_its_name(body: bytes, sys_fl
     assert repr(message)
 
 
-def test_the_largest_body_is_read_and_a_bomb_takes_no_memory() -> None:
+def test_largest_body_is_decompressed_and_a_zip_bomb_is_rejected_without_allocating() -> None:
     assert decompress_body(ZERO_STREAM, SYS_ZLIB) == bytes(BODY_BYTES_MAX)
     bomb = zlib.compress(bytes(256 << 20), 9)
     tracemalloc.start()
@@ -103,7 +103,7 @@ def test_the_largest_body_is_read_and_a_bomb_takes_no_memory() -> None:
 
 
 @given(st.binary(min_size=1, max_size=9_000), st.integers(1, 9_000))
-def test_every_body_is_read_as_it_was_sent(body: bytes, over: int) -> None:
+def test_body_round_trips_with_any_compression_limit(body: bytes, over: int) -> None:
     record = encode_message(Message("t", body), 0, UNIQUE, 5, compress_over=over)
     (message,) = decode_messages(record, "b")
     assert message.body == body
@@ -111,7 +111,7 @@ def test_every_body_is_read_as_it_was_sent(body: bytes, over: int) -> None:
 
 
 @given(st.binary(max_size=400), st.sampled_from([0x1, 0x301]))
-def test_whatever_is_stored_is_a_body_or_a_refusal(body: bytes, sys_flag: int) -> None:
+def test_any_stored_bytes_are_decompressed_or_rejected(body: bytes, sys_flag: int) -> None:
     try:
         found = decompress_body(body, sys_flag)
     except RemoteProtocolError:

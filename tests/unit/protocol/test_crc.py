@@ -1,4 +1,4 @@
-"""Checksums are zlib's, whoever computes them."""
+"""Checksums equal zlib's with either implementation."""
 
 import platform
 import subprocess
@@ -23,20 +23,20 @@ print(RecordView(encode_message(Message("t", b"123456789"), 0, "id", 0)).body_cr
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), st.integers(0, 2**32 - 1))
-def test_they_are_zlibs_of_any_bytes_in_any_parts(first: bytes, second: bytes, before: int) -> None:
+def test_crc32_equals_zlibs_for_any_bytes_in_any_parts(first: bytes, second: bytes, before: int) -> None:
     assert crc32(first, before) == zlib.crc32(first, before)
     assert crc32(memoryview(second), crc32(bytearray(first))) == zlib.crc32(first + second)
 
 
-def test_the_check_value_of_the_polynomial() -> None:
+def test_crc32_has_the_check_value_of_the_polynomial() -> None:
     assert crc32(b"123456789") == 0xCBF43926
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64", "aarch64", "arm64"), reason="there is no wheel for this machine")
-def test_here_it_is_the_fast_one() -> None:
+def test_crc32_uses_isal_on_this_machine() -> None:
     assert crc32.__module__ == "isal.isal_zlib"
 
 
-def test_without_it_the_standard_librarys_is_used() -> None:
+def test_crc32_uses_zlib_without_isal() -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
     assert (run.stderr, run.stdout.strip()) == ("", str(0xCBF43926 & 0x7FFFFFFF))

@@ -27,7 +27,7 @@ NOT_ERRORS = {
 
 
 @pytest.mark.parametrize("code", [code for code in ResponseCode if code not in NOT_ERRORS], ids=lambda code: code.name)
-def test_every_refusing_code_has_a_class_of_its_own(code: ResponseCode) -> None:
+def test_each_error_code_has_its_own_class(code: ResponseCode) -> None:
     error = broker_error(code, "because")
     assert type(error) is not BrokerError
     assert error.code is code
@@ -36,30 +36,30 @@ def test_every_refusing_code_has_a_class_of_its_own(code: ResponseCode) -> None:
     assert str(error) == f"{code.name}: because"
 
 
-def test_one_class_a_code() -> None:
+def test_each_error_class_has_its_own_code() -> None:
     leaves = BrokerError.__subclasses__()
     assert len({leaf.code for leaf in leaves}) == len(leaves)
     assert BY_CODE[ResponseCode.SYSTEM_ERROR] is BrokerSystemError
 
 
-def test_an_unknown_code_keeps_its_number() -> None:
+def test_unknown_error_code_keeps_its_number() -> None:
     error = broker_error(4711, "what")
     assert type(error) is BrokerError
     assert error.wire_code == 4711
     assert str(error) == "4711: what"
 
 
-def test_a_refusal_without_words_shows_its_code() -> None:
+def test_error_without_a_remark_shows_its_code() -> None:
     assert str(broker_error(ResponseCode.STALE_EPOCH, None)) == "STALE_EPOCH"
 
 
-def test_facts_are_on_the_class() -> None:
+def test_retriable_and_refresh_route_are_class_attributes() -> None:
     assert NotLeaderError.retriable
     assert NotLeaderError.refresh_route
     assert not StaleEpochError.retriable
 
 
-def test_callers_may_catch_by_family_or_by_pythons_own_class() -> None:
+def test_errors_can_be_caught_by_family_or_by_builtin_class() -> None:
     assert issubclass(RequestTimeoutError, TransportError)
     assert issubclass(RequestTimeoutError, TimeoutError)
     assert issubclass(TransportError, ConnectionError)
@@ -67,7 +67,7 @@ def test_callers_may_catch_by_family_or_by_pythons_own_class() -> None:
     assert all(issubclass(kind, LockstepError) for kind in (TransportError, LocalProtocolError, BrokerError))
 
 
-def test_own_codes_lie_beyond_rocketmqs() -> None:
+def test_own_codes_are_outside_rocketmqs_ranges() -> None:
     own = [code for code in RequestCode if code > 1000]
     assert own == list(range(30001, 30001 + len(own)))
     assert all(code < 2000 or code > 30100 for code in ResponseCode)

@@ -48,7 +48,7 @@ FULL = Outer("a", "c", Inner(1), (Inner(2), Inner(3)), {"z": Inner(5), "b": Inne
 PLAIN: dict[str, Any] = {"name": "a", "clientID": "c", "inner": {"queueId": 1}}
 
 
-def test_names_travel_in_camel_case_or_under_the_name_they_are_given() -> None:
+def test_field_names_are_camel_case_or_explicit_on_the_wire() -> None:
     assert camel("max_msg_nums") == "maxMsgNums"
     assert to_plain(FULL) == {
         "name": "a",
@@ -65,19 +65,19 @@ def test_names_travel_in_camel_case_or_under_the_name_they_are_given() -> None:
     }
 
 
-def test_what_is_none_stays_at_home() -> None:
+def test_none_is_not_encoded() -> None:
     assert "maybe" not in to_plain(Outer("a", "c", Inner(1)))
 
 
-def test_a_missing_field_takes_its_default() -> None:
+def test_missing_field_gets_its_default() -> None:
     assert from_plain(Outer, PLAIN) == Outer("a", "c", Inner(1))
 
 
-def test_unknown_names_are_ignored() -> None:
+def test_unknown_fields_are_ignored() -> None:
     assert from_plain(Inner, {"queueId": 1, "later": [[]]}) == Inner(1)
 
 
-def test_null_for_an_optional_field_is_none() -> None:
+def test_null_of_an_optional_field_is_none() -> None:
     assert from_plain(Outer, {**PLAIN, "maybe": None, "maybeInner": None}) == Outer("a", "c", Inner(1))
 
 
@@ -111,23 +111,23 @@ def test_null_for_an_optional_field_is_none() -> None:
         ("raw", "a"),
     ],
 )
-def test_a_value_of_another_type_is_refused_by_class_and_field(name: str, value: object) -> None:
+def test_error_for_a_value_of_a_wrong_type_names_class_and_field(name: str, value: object) -> None:
     with pytest.raises(RemoteProtocolError, match=r"^(Outer|Inner)"):
         from_plain(Outer, {**PLAIN, name: value})
 
 
-def test_a_missing_value_is_named() -> None:
+def test_error_for_a_missing_field_names_it() -> None:
     with pytest.raises(RemoteProtocolError, match=r"^Outer\.clientID: missing$"):
         from_plain(Outer, {"name": "a"})
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [], [{}], b""])
-def test_only_a_map_is_a_dataclass(value: object) -> None:
+def test_dataclass_is_decoded_only_from_a_map(value: object) -> None:
     with pytest.raises(RemoteProtocolError, match="Outer: expected map"):
         from_plain(Outer, value)
 
 
-def test_a_refusal_does_not_print_what_it_refuses() -> None:
+def test_error_text_does_not_contain_the_rejected_value() -> None:
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
@@ -137,21 +137,21 @@ def test_a_refusal_does_not_print_what_it_refuses() -> None:
         assert len(str(caught.value)) < 200
 
 
-def test_equal_values_give_equal_bytes_whatever_order_their_maps_were_filled_in() -> None:
+def test_equal_values_are_encoded_equally_regardless_of_map_order() -> None:
     one = dataclasses.replace(FULL, by_name={"a": Inner(1), "b": Inner(2)})
     other = dataclasses.replace(FULL, by_name={"b": Inner(2), "a": Inner(1)})
     assert one == other
     assert encode_body(one) == encode_body(other)
 
 
-def test_two_defaults_of_one_field_are_equal() -> None:
+def test_default_values_of_a_field_are_equal() -> None:
     assert from_plain(Outer, PLAIN) == from_plain(Outer, dict(PLAIN))
 
 
 @pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
 @examples(25)
 @given(data=st.data())
-def test_every_body_comes_back_as_it_went(kind: type, data: st.DataObject) -> None:
+def test_every_body_round_trips(kind: type, data: st.DataObject) -> None:
     value = data.draw(values_of(kind))
     encoded = encode_body(value)
     assert decode_body(kind, encoded) == value
@@ -161,7 +161,7 @@ def test_every_body_comes_back_as_it_went(kind: type, data: st.DataObject) -> No
 @pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
 @examples(25)
 @given(data=st.data())
-def test_every_header_comes_back_as_it_went(kind: type, data: st.DataObject) -> None:
+def test_every_header_round_trips(kind: type, data: st.DataObject) -> None:
     value = data.draw(values_of(kind))
     buffer = FrameBuffer()
     buffer.feed(encode_frame(Command(10, 1, fields=to_plain(value))))
@@ -185,8 +185,8 @@ JUNK = st.recursive(
 @pytest.mark.parametrize("kind", [*BODIES, *HEADERS], ids=lambda kind: kind.__name__)
 @examples(25)
 @given(data=st.data())
-def test_whatever_a_peer_sends_is_a_value_or_a_refusal(kind: type, data: st.DataObject) -> None:
-    """Any field of a right value replaced by junk: decoded to something that encodes again, or RemoteProtocolError. Nothing else."""
+def test_any_field_value_is_decoded_or_rejected(kind: type, data: st.DataObject) -> None:
+    """One field of a valid value is random data. It is decoded to a value that can be encoded, or raises RemoteProtocolError."""
     plain = to_plain(data.draw(values_of(kind)))
     if plain:
         plain[data.draw(st.sampled_from(sorted(plain)))] = data.draw(JUNK)

@@ -38,7 +38,7 @@ def drain(buffer: FrameBuffer) -> list[Command]:
 
 @given(st.lists(COMMANDS, max_size=4))
 @settings(max_examples=60)
-def test_commands_come_back_as_they_went(commands: list[Command]) -> None:
+def test_commands_round_trip(commands: list[Command]) -> None:
     buffer = FrameBuffer()
     buffer.feed(b"".join(map(encode_frame, commands)))
     assert drain(buffer) == commands
@@ -47,7 +47,7 @@ def test_commands_come_back_as_they_went(commands: list[Command]) -> None:
 
 @given(st.lists(COMMANDS, min_size=1, max_size=4), st.data())
 @settings(max_examples=60)
-def test_any_split_of_the_bytes_gives_the_same_commands(commands: list[Command], data: st.DataObject) -> None:
+def test_any_split_of_the_bytes_yields_the_same_commands(commands: list[Command], data: st.DataObject) -> None:
     stream = b"".join(map(encode_frame, commands))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     buffer = FrameBuffer()
@@ -59,7 +59,7 @@ def test_any_split_of_the_bytes_gives_the_same_commands(commands: list[Command],
     assert got + drain(buffer) == commands
 
 
-def test_every_cut_in_two_and_every_single_byte_give_the_same_commands() -> None:
+def test_split_at_any_byte_yields_the_same_commands() -> None:
     stream = b"".join(map(encode_frame, SOME))
     for cut in range(len(stream) + 1):
         buffer = FrameBuffer()
@@ -74,7 +74,7 @@ def test_every_cut_in_two_and_every_single_byte_give_the_same_commands() -> None
     assert got == SOME
 
 
-def test_what_was_fed_may_be_reused_at_once_and_bodies_are_bytes() -> None:
+def test_fed_buffer_may_be_reused_and_bodies_are_bytes() -> None:
     frame = encode_frame(SOME[0])
     reused = bytearray(frame[:20])
     buffer = FrameBuffer()
@@ -88,7 +88,7 @@ def test_what_was_fed_may_be_reused_at_once_and_bodies_are_bytes() -> None:
     assert type(command.body) is bytes
 
 
-def test_a_body_outlives_the_buffers_next_bytes() -> None:
+def test_body_remains_valid_after_more_bytes_are_fed() -> None:
     buffer = FrameBuffer()
     stream = b"".join(map(encode_frame, SOME))
     for byte in stream[:-1]:
@@ -99,7 +99,7 @@ def test_a_body_outlives_the_buffers_next_bytes() -> None:
     assert [first, *drain(buffer)] == SOME
 
 
-def test_pending_bytes_counts_what_is_not_yet_a_command() -> None:
+def test_pending_bytes_counts_undecoded_bytes() -> None:
     frame = encode_frame(SOME[0])
     buffer = FrameBuffer()
     buffer.feed(frame + frame[:5])
@@ -108,7 +108,7 @@ def test_pending_bytes_counts_what_is_not_yet_a_command() -> None:
     assert buffer.pending_bytes == 5
 
 
-def test_a_frame_of_the_greatest_size_passes_and_leaves_nothing_behind() -> None:
+def test_largest_frame_is_decoded_and_leaves_no_bytes() -> None:
     head = len(encode_frame(Command(10)))
     command = Command(10, body=bytes(FRAME_BYTES_MAX - head))
     frame = encode_frame(command)
@@ -121,7 +121,7 @@ def test_a_frame_of_the_greatest_size_passes_and_leaves_nothing_behind() -> None
     assert not buffer._data
 
 
-def test_one_byte_more_is_refused_at_both_ends() -> None:
+def test_frame_beyond_the_limit_is_rejected_by_encoder_and_decoder() -> None:
     head = len(encode_frame(Command(10)))
     with pytest.raises(LocalProtocolError, match="at most 16777216"):
         encode_frame(Command(10, body=bytes(FRAME_BYTES_MAX - head + 1)))
@@ -133,7 +133,7 @@ def test_one_byte_more_is_refused_at_both_ends() -> None:
         buffer.next()
 
 
-def test_a_message_body_of_the_greatest_size_and_beyond_fits_a_frame_so_that_its_refusal_can_be_told() -> None:
+def test_message_body_beyond_its_limit_fits_a_frame_so_that_the_broker_can_reject_it() -> None:
     assert BODY_BYTES_MAX + HEADER_BYTES_MAX < FRAME_BYTES_MAX
     buffer = FrameBuffer()
     buffer.feed(encode_frame(Command(10, body=bytes(BODY_BYTES_MAX + 1))))
@@ -141,14 +141,14 @@ def test_a_message_body_of_the_greatest_size_and_beyond_fits_a_frame_so_that_its
 
 
 @pytest.mark.parametrize("length", [-(1 << 31), -1, 0, 3, FRAME_BYTES_MAX - 3, (1 << 31) - 1])
-def test_a_length_that_cannot_be_is_refused_with_its_fourth_byte(length: int) -> None:
+def test_invalid_frame_length_is_rejected_after_four_bytes(length: int) -> None:
     buffer = FrameBuffer()
     buffer.feed(pack(">i", length))
     with pytest.raises(RemoteProtocolError, match=f"frame length {length} is refused"):
         buffer.next()
 
 
-def test_a_frame_claiming_2_gib_allocates_nothing() -> None:
+def test_frame_that_claims_2_gib_allocates_no_memory() -> None:
     buffer = FrameBuffer(frame_bytes_max=(1 << 31) - 1)
     tracemalloc.start()
     try:
@@ -160,7 +160,7 @@ def test_a_frame_claiming_2_gib_allocates_nothing() -> None:
 
 
 @pytest.mark.parametrize("serialize_type", [0, 1, 2, 0x47, 0x4C, 0xCD, 0xFF])
-def test_an_unknown_serialize_type_is_refused(serialize_type: int) -> None:
+def test_unknown_serialize_type_is_rejected(serialize_type: int) -> None:
     buffer = FrameBuffer()
     buffer.feed(pack(">iI", 10, serialize_type << 24 | 6))
     with pytest.raises(RemoteProtocolError, match=f"serialize type 0x{serialize_type:02X} is unknown"):
@@ -168,7 +168,7 @@ def test_an_unknown_serialize_type_is_refused(serialize_type: int) -> None:
 
 
 @pytest.mark.parametrize(("length", "header_bytes"), [(10, 7), (4, 1), (FRAME_BYTES_MAX - 4, HEADER_BYTES_MAX + 1), (10, 0xFFFFFF)])
-def test_a_header_longer_than_its_frame_or_the_limit_is_refused_before_it_has_come(length: int, header_bytes: int) -> None:
+def test_too_long_header_length_is_rejected_before_the_header_arrives(length: int, header_bytes: int) -> None:
     buffer = FrameBuffer()
     buffer.feed(pack(">iI", length, 0x4D << 24 | header_bytes))
     with pytest.raises(RemoteProtocolError, match=f"header length {header_bytes} is refused"):
@@ -176,14 +176,14 @@ def test_a_header_longer_than_its_frame_or_the_limit_is_refused_before_it_has_co
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"\xff" * 64, bytes(64)])
-def test_garbage_on_the_port_is_refused(garbage: bytes) -> None:
+def test_bytes_of_another_protocol_are_rejected(garbage: bytes) -> None:
     buffer = FrameBuffer()
     buffer.feed(garbage)
     with pytest.raises(RemoteProtocolError):
         buffer.next()
 
 
-def test_after_a_refusal_the_buffer_is_dead_and_keeps_nothing() -> None:
+def test_buffer_is_unusable_and_empty_after_an_error() -> None:
     buffer = FrameBuffer()
     buffer.feed(encode_frame(SOME[0]) + b"\xff" * 1000 + encode_frame(SOME[1]))
     assert buffer.next() == SOME[0]
@@ -196,7 +196,7 @@ def test_after_a_refusal_the_buffer_is_dead_and_keeps_nothing() -> None:
     assert str(first.value) == str(second.value)
 
 
-def test_smaller_limits_hold_too() -> None:
+def test_smaller_frame_limits_are_enforced() -> None:
     buffer = FrameBuffer(frame_bytes_max=64, header_bytes_max=16)
     buffer.feed(encode_frame(Command(10, body=bytes(64))))
     with pytest.raises(RemoteProtocolError, match="4 … 60"):
@@ -208,7 +208,7 @@ def test_smaller_limits_hold_too() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(SOME)))
-def test_a_flipped_bit_gives_a_command_a_refusal_or_a_wait_and_no_other_error(number: int) -> None:
+def test_flipped_bit_yields_another_command_a_protocol_error_or_a_wait(number: int) -> None:
     frame = encode_frame(SOME[number])
     for position in range(len(frame)):
         for bit in range(8):
@@ -225,7 +225,7 @@ def test_a_flipped_bit_gives_a_command_a_refusal_or_a_wait_and_no_other_error(nu
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200)
-def test_random_headers_are_commands_or_refusals(header: bytes) -> None:
+def test_random_header_bytes_are_decoded_or_rejected(header: bytes) -> None:
     buffer = FrameBuffer()
     buffer.feed(pack(">iI", 4 + len(header), 0x4D << 24 | len(header)) + header)
     try:
@@ -234,7 +234,7 @@ def test_random_headers_are_commands_or_refusals(header: bytes) -> None:
         pass
 
 
-def test_parts_are_the_frame_and_bodies_are_not_copied() -> None:
+def test_frame_parts_equal_the_frame_and_bodies_are_not_copied() -> None:
     command = Command(11, 5, RESPONSE_FLAG, fields={"nextBeginOffset": 9})
     bodies = [b"one", memoryview(b"two"), b""]
     parts = encode_frame_parts(command, bodies)
@@ -244,12 +244,12 @@ def test_parts_are_the_frame_and_bodies_are_not_copied() -> None:
     assert b"".join(parts) == encode_frame(command)
 
 
-def test_parts_hold_the_same_limit() -> None:
+def test_frame_parts_have_the_same_size_limit() -> None:
     with pytest.raises(LocalProtocolError, match="at most 16777216"):
         encode_frame_parts(Command(11), [bytes(FRAME_BYTES_MAX // 2)] * 2)
 
 
-def test_a_reply_has_its_requests_number_and_codec() -> None:
+def test_reply_has_the_opaque_and_codec_of_its_request() -> None:
     request = Command(11, 5, fields={"topic": "t"})
     reply = request.reply(19, "later", {"nextBeginOffset": 1}, b"x")
     assert (reply.opaque, reply.codec, reply.code, reply.body) == (5, request.codec, 19, b"x")

@@ -1,7 +1,7 @@
-"""The bytes on the wire, frozen: golden_frames.txt and golden_bodies.txt hold one line `name hex` for each kind.
+"""The bytes on the wire are frozen: golden_frames.txt and golden_bodies.txt have a line `name hex` for each kind.
 
-A line that changes means that older peers can no longer read or be read. A new field with a default may lengthen a line; a new kind adds
-one: the failing test prints it.
+A changed line means that older peers can no longer read or be read. A new field with a default may lengthen a line. A new kind adds a
+line, which the failing test prints.
 """
 
 from pathlib import Path
@@ -38,8 +38,8 @@ def only(data: bytes) -> Command:
     return command
 
 
-def test_the_smallest_frames_byte_for_byte() -> None:
-    """Read by eye against the byte maps of frame.py and msgpack_header.py."""
+def test_smallest_frames_have_the_documented_bytes() -> None:
+    """The bytes were checked by hand against the byte maps of frame.py and msgpack_header.py."""
     assert encode_frame(Command(105, 7, fields={"topic": "TopicTest"})) == bytes.fromhex(
         "0000001D 4D 000019"  # length 29 = 4 + 25, 'M', header length 25
         "96 69 00 07 CD0199 C0"  # array of 6: code 105, flag 0, opaque 7, version 409, remark nil
@@ -50,31 +50,31 @@ def test_the_smallest_frames_byte_for_byte() -> None:
     )
 
 
-def test_a_structured_body_byte_for_byte() -> None:
+def test_structured_body_has_the_documented_bytes() -> None:
     kind = next(kind for kind in BODIES if kind.__name__ == "FreeQueue")
     assert encode_body(kind("g", "t", 3)) == bytes.fromhex("83 A567726F7570 A167 A5746F706963 A174 A77175657565496403".replace(" ", ""))
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_every_kind_of_frame_keeps_its_bytes(name: str) -> None:
+def test_each_kind_of_frame_equals_its_golden_bytes(name: str) -> None:
     data = encode_frame(FRAMES[name])
     assert GOLDEN_FRAMES.get(name) == data, f"{name} {data.hex()}"
     assert only(GOLDEN_FRAMES[name]) == FRAMES[name]
 
 
 @pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
-def test_every_body_keeps_its_bytes(kind: type) -> None:
+def test_each_body_equals_its_golden_bytes(kind: type) -> None:
     data = encode_body(example_of(kind))
     assert GOLDEN_BODIES.get(kind.__name__) == data, f"{kind.__name__} {data.hex()}"
     assert decode_body(kind, data) == example_of(kind)
 
 
-def test_nothing_is_frozen_that_no_longer_exists() -> None:
+def test_golden_files_contain_only_existing_kinds() -> None:
     assert set(GOLDEN_FRAMES) == set(FRAMES)
     assert set(GOLDEN_BODIES) == {kind.__name__ for kind in BODIES}
 
 
-def test_every_request_and_every_header_has_its_frame() -> None:
+def test_each_request_and_header_has_a_golden_frame() -> None:
     assert set(REQUESTS) == set(RequestCode)
     used = {header for header, _ in [*REQUESTS.values(), *REPLIES.values()]}
     assert set(HEADERS) <= used
@@ -82,7 +82,9 @@ def test_every_request_and_every_header_has_its_frame() -> None:
 
 
 @pytest.mark.parametrize(("table", "kind"), [(REQUESTS, "request"), (REPLIES, "reply")], ids=["request", "reply"])
-def test_headers_and_bodies_are_read_from_the_frozen_frames(table: dict[RequestCode, tuple[type | None, type | None]], kind: str) -> None:
+def test_headers_and_bodies_are_decoded_from_the_golden_frames(
+    table: dict[RequestCode, tuple[type | None, type | None]], kind: str
+) -> None:
     for code, (header, body) in table.items():
         command = only(GOLDEN_FRAMES[f"{kind}.{code.name}"])
         if header:
@@ -92,7 +94,7 @@ def test_headers_and_bodies_are_read_from_the_frozen_frames(table: dict[RequestC
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_a_frozen_frame_cut_anywhere_is_waited_for(name: str) -> None:
+def test_incomplete_golden_frame_is_decoded_once_complete(name: str) -> None:
     data = GOLDEN_FRAMES[name]
     for cut in range(len(data)):
         buffer = FrameBuffer()
@@ -103,7 +105,7 @@ def test_a_frozen_frame_cut_anywhere_is_waited_for(name: str) -> None:
 
 
 @pytest.mark.parametrize(("table", "kind"), [(REQUESTS, "request"), (REPLIES, "reply")], ids=["request", "reply"])
-def test_a_flipped_byte_in_any_frame_ends_in_a_value_or_a_refusal(
+def test_flipped_byte_in_a_golden_frame_is_decoded_or_rejected(
     table: dict[RequestCode, tuple[type | None, type | None]], kind: str
 ) -> None:
     for code, (header, body) in table.items():

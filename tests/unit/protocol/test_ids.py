@@ -12,12 +12,12 @@ PREFIX = bytes.fromhex("7F0000010A1B18B4AAC2")
 NOVEMBER_2023_MS = 1698796800000
 
 
-def test_apaches_offset_message_id() -> None:
+def test_offset_message_id_equals_rocketmqs() -> None:
     assert offset_message_id("127.0.0.1:10911", 1234567) == "7F00000100002A9F000000000012D687"
 
 
 @given(st.tuples(*[st.integers(0, 255)] * 4), st.integers(0, 65535), st.integers(0, (1 << 63) - 1))
-def test_offset_ids_come_back_as_they_went(ip: tuple[int, ...], port: int, offset: int) -> None:
+def test_offset_message_ids_round_trip(ip: tuple[int, ...], port: int, offset: int) -> None:
     host = f"{'.'.join(map(str, ip))}:{port}"
     assert parse_offset_message_id(offset_message_id(host, offset)) == (host, offset)
     assert parse_offset_message_id(offset_message_id(host, offset).lower()) == (host, offset)
@@ -35,19 +35,19 @@ def test_offset_ids_come_back_as_they_went(ip: tuple[int, ...], port: int, offse
         "7F 0000010000 2A9F000000000012D6",
     ],
 )
-def test_other_texts_are_no_offset_id(text: str) -> None:
+def test_invalid_offset_message_id_is_rejected(text: str) -> None:
     with pytest.raises(LocalProtocolError, match="message id"):
         parse_offset_message_id(text)
 
 
 @pytest.mark.parametrize(("address", "host"), [("10.0.0.5:10911", "10.0.0.5:10911"), ("127.0.0.1:1", "127.0.0.1:1")])
-def test_a_broker_that_advertises_an_ipv4_address_stores_it(address: str, host: str) -> None:
+def test_ipv4_address_of_a_broker_is_its_store_host(address: str, host: str) -> None:
     assert host_address(store_host_of(address, "a" * 32)) == host
     assert not is_derived_store_host(host)
 
 
 @pytest.mark.parametrize("address", ["broker-a:10911", "[::1]:10911", "localhost:1"])
-def test_any_other_address_is_replaced_by_one_of_the_store_that_no_machine_has(address: str) -> None:
+def test_other_addresses_are_replaced_by_a_reserved_address_derived_from_the_store(address: str) -> None:
     host = host_address(store_host_of(address, "a" * 32))
     ip, _, port = host.partition(":")
     assert ip_address(ip) in ip_network("240.0.0.0/4")
@@ -58,16 +58,16 @@ def test_any_other_address_is_replaced_by_one_of_the_store_that_no_machine_has(a
     assert parse_offset_message_id(offset_message_id(host, 7)) == (host, 7)
 
 
-def test_the_store_host_of_a_store_is_pinned() -> None:
-    """Stored in every record of a log: it must not change with a version."""
+def test_derived_store_host_is_constant_across_versions() -> None:
+    """It is stored in every record of a log, so it must not change between versions."""
     assert host_address(store_host_of("broker-a:10911", "0123456789abcdef" * 2)) == "242.177.189.67:39239"
 
 
-def test_ten_thousand_stores_have_ten_thousand_store_hosts() -> None:
+def test_derived_store_hosts_of_10000_stores_are_distinct() -> None:
     assert len({store_host_of("broker:1", f"{number:032x}") for number in range(10_000)}) == 10_000
 
 
-def test_a_unique_key_holds_prefix_time_of_the_month_and_counter() -> None:
+def test_unique_key_contains_prefix_time_of_the_month_and_counter() -> None:
     keys = UniqueKeys(PREFIX)
     first, second = keys.next(NOVEMBER_2023_MS + 0x1234), keys.next(NOVEMBER_2023_MS + 0x1235)
     assert first[:12] == PREFIX[:6].hex().upper()
@@ -78,12 +78,12 @@ def test_a_unique_key_holds_prefix_time_of_the_month_and_counter() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 9, 11])
-def test_a_prefix_has_ten_bytes(length: int) -> None:
+def test_unique_key_prefix_must_have_ten_bytes(length: int) -> None:
     with pytest.raises(LocalProtocolError, match="10 bytes"):
         UniqueKeys(bytes(length))
 
 
-def test_no_key_repeats_while_the_clock_stops_or_falls() -> None:
+def test_unique_keys_do_not_repeat_if_the_clock_stops_or_goes_back() -> None:
     keys = UniqueKeys(PREFIX)
     made = [keys.next(NOVEMBER_2023_MS) for _ in range(70_000)]
     made += [keys.next(NOVEMBER_2023_MS - 5) for _ in range(70_000)]
@@ -92,14 +92,14 @@ def test_no_key_repeats_while_the_clock_stops_or_falls() -> None:
 
 
 @given(st.lists(st.integers(0, 1 << 43), max_size=50))
-def test_no_key_repeats_whatever_the_clock_says(clock: list[int]) -> None:
+def test_unique_keys_do_not_repeat_for_any_clock(clock: list[int]) -> None:
     keys = UniqueKeys(PREFIX)
     made = [keys.next(now_ms) for now_ms in clock]
     assert len(set(made)) == len(made)
     assert all(len(key) == 32 for key in made)
 
 
-def test_the_same_moment_of_two_months_gives_two_keys() -> None:
+def test_unique_keys_of_the_same_moment_in_two_months_differ() -> None:
     one, other = UniqueKeys(PREFIX), UniqueKeys(PREFIX)
     november = one.next(NOVEMBER_2023_MS + 5)
     december = other.next(NOVEMBER_2023_MS + 30 * 86_400_000 + 5)
@@ -107,7 +107,7 @@ def test_the_same_moment_of_two_months_gives_two_keys() -> None:
     assert november != december
 
 
-def test_the_last_ms_of_a_month_belongs_to_it() -> None:
+def test_last_millisecond_of_a_month_belongs_to_it() -> None:
     keys = UniqueKeys(PREFIX)
     last = keys.next(NOVEMBER_2023_MS + 30 * 86_400_000 - 1)
     first = keys.next(NOVEMBER_2023_MS + 30 * 86_400_000)

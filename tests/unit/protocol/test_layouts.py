@@ -15,7 +15,7 @@ LAYOUTS = st.builds(layout, st.sampled_from(["x", "y", "z", "TBW102"]), st.integ
 MANY = st.lists(LAYOUTS, max_size=8)
 
 
-def test_the_higher_version_wins_by_counter_then_writer() -> None:
+def test_higher_layout_version_wins_by_counter_then_writer() -> None:
     table = LayoutTable()
     assert table.adopt(layout("x", 2, 5))
     assert not table.adopt(layout("x", 2, 5))
@@ -27,7 +27,7 @@ def test_the_higher_version_wins_by_counter_then_writer() -> None:
     assert table.get("y") is None
 
 
-def test_a_deleted_topic_is_remembered_so_that_an_old_layout_cannot_bring_it_back() -> None:
+def test_deleted_topic_is_not_restored_by_an_older_layout() -> None:
     table = LayoutTable([layout("x", 1), layout("y", 1), layout("x", 2, queues=0)])
     assert table.user_topics() == ("y",)
     assert not table.adopt(layout("x", 1))
@@ -35,7 +35,7 @@ def test_a_deleted_topic_is_remembered_so_that_an_old_layout_cannot_bring_it_bac
     assert len(table) == 2
 
 
-def test_an_answer_carries_what_the_sender_lacks_or_has_lower() -> None:
+def test_newer_than_returns_layouts_that_the_sender_lacks_or_has_lower() -> None:
     table = LayoutTable([layout("x", 2), layout("y", 2), layout("z", 2)])
     assert table.newer_than([layout("x", 1), layout("y", 2), layout("w", 1)]) == (layout("x", 2), layout("z", 2))
     assert table.newer_than([layout("z", 3)]) == (layout("x", 2), layout("y", 2))
@@ -44,7 +44,7 @@ def test_an_answer_carries_what_the_sender_lacks_or_has_lower() -> None:
 
 
 @given(MANY, MANY)
-def test_adopting_is_a_join(one: list[TopicLayout], other: list[TopicLayout]) -> None:
+def test_adopt_is_commutative_associative_and_idempotent(one: list[TopicLayout], other: list[TopicLayout]) -> None:
     """Commutative, associative, idempotent: the result depends on the set of layouts, not on their order or repetition."""
     there, back = LayoutTable(one + other), LayoutTable(other + one)
     assert there.all() == back.all()
@@ -59,7 +59,7 @@ def test_adopting_is_a_join(one: list[TopicLayout], other: list[TopicLayout]) ->
 
 
 @given(MANY, MANY)
-def test_one_exchange_leaves_the_sender_with_everything(mine: list[TopicLayout], theirs: list[TopicLayout]) -> None:
+def test_sender_has_every_newest_layout_after_one_exchange(mine: list[TopicLayout], theirs: list[TopicLayout]) -> None:
     nameserver, broker = LayoutTable(theirs), LayoutTable(mine)
     for item in nameserver.newer_than(broker.all()):
         assert broker.adopt(item)
@@ -67,7 +67,7 @@ def test_one_exchange_leaves_the_sender_with_everything(mine: list[TopicLayout],
 
 
 @given(MANY)
-def test_adopt_tells_whether_something_changed(items: list[TopicLayout]) -> None:
+def test_adopt_returns_whether_the_table_changed(items: list[TopicLayout]) -> None:
     table = LayoutTable()
     for item in items:
         before = table.all()
@@ -92,7 +92,7 @@ MOST = QUEUES_PER_BROKER_MAX
         of(*((f"b{i}", 1, 1, 1) for i in range(ENTRY_COUNT_MAX))),
     ],
 )
-def test_a_layout_within_its_limits_passes(layout: TopicLayout) -> None:
+def test_layout_within_its_limits_is_accepted(layout: TopicLayout) -> None:
     check_layout(layout)
 
 
@@ -115,6 +115,6 @@ def test_a_layout_within_its_limits_passes(layout: TopicLayout) -> None:
         (of(*((f"b{i}", 1, 1, 1) for i in range(ENTRY_COUNT_MAX + 1))), f"{ENTRY_COUNT_MAX + 1} entries"),
     ],
 )
-def test_a_layout_beyond_its_limits_is_refused_by_name(layout: TopicLayout, words: str) -> None:
+def test_error_for_a_layout_beyond_its_limits_names_the_value(layout: TopicLayout, words: str) -> None:
     with pytest.raises(LocalProtocolError, match=words):
         check_layout(layout)

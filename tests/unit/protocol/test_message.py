@@ -33,7 +33,7 @@ def one(data: bytes) -> MessageExt:
 # ----------------------------------------------------------------------------------------------------------------------- Message
 
 
-def test_a_message_is_what_was_given() -> None:
+def test_message_has_the_given_values() -> None:
     message = Message("orders", b"created", tags="a", keys=["k1", "k2"], properties={"tenant": "x"}, flag=-5)
     assert (message.topic, message.body, message.tags, message.keys, message.flag) == ("orders", b"created", "a", ("k1", "k2"), -5)
     assert dict(message.properties) == {"tenant": "x"}
@@ -42,7 +42,7 @@ def test_a_message_is_what_was_given() -> None:
     assert message != Message("orders", b"created")
 
 
-def test_a_message_cannot_be_changed_and_keeps_nothing_of_the_callers() -> None:
+def test_message_is_immutable_and_copies_its_arguments() -> None:
     properties = {"tenant": "x"}
     body = bytearray(b"abc")
     message = Message("orders", body, properties=properties)
@@ -63,7 +63,7 @@ def test_a_message_cannot_be_changed_and_keeps_nothing_of_the_callers() -> None:
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda message: pickle.loads(pickle.dumps(message))])
-def test_a_copy_is_equal_and_as_frozen(again: Callable[[Message], Message]) -> None:
+def test_copy_of_a_message_is_equal_and_immutable(again: Callable[[Message], Message]) -> None:
     message = Message("orders", b"created", tags="a", keys="k1 k2", properties={"tenant": "x"}, flag=-5)
     other = again(message)
     assert (other, hash(other), repr(other), type(other)) == (message, hash(message), repr(message), Message)
@@ -72,7 +72,7 @@ def test_a_copy_is_equal_and_as_frozen(again: Callable[[Message], Message]) -> N
         other.topic = "other"  # type: ignore[misc]
 
 
-def test_a_message_equals_messages_only_and_has_no_subclasses() -> None:
+def test_message_equals_only_messages_and_can_not_be_subclassed() -> None:
     assert Message("t", b"x") != ("t", b"x", None, (), {}, None, 0)
     fields = "tags=None, keys=(), properties=mappingproxy({}), sharding_key='k', flag=0"
     assert repr(Message("t", b"x", sharding_key="k")) == f"Message(topic='t', body=b'x', {fields})"
@@ -80,7 +80,7 @@ def test_a_message_equals_messages_only_and_has_no_subclasses() -> None:
         type("Mine", (Message,), {})
 
 
-def test_a_message_with_more_properties_is_otherwise_the_same() -> None:
+def test_with_properties_adds_properties_only() -> None:
     message = Message("t", b"x", tags="a", keys="k", properties={"b": "1"}, sharding_key="s", flag=7)
     more = {"tags": "a", "keys": "k", "sharding_key": "s", "flag": 7}
     assert message.with_properties({"c": "2"}) == Message("t", b"x", properties={"b": "1", "c": "2"}, **more)  # type: ignore[arg-type]
@@ -88,13 +88,13 @@ def test_a_message_with_more_properties_is_otherwise_the_same() -> None:
         message.with_properties({"TAGS": "b"})
 
 
-def test_keys_may_be_one_text_with_blanks_between() -> None:
+def test_keys_may_be_a_space_separated_string() -> None:
     assert Message("t", b"x", keys="k1  k2 ").keys == ("k1", "k2")
     assert Message("t", b"x", keys="").keys == ()
 
 
 @pytest.mark.parametrize("body", [b"x", bytes(BODY_BYTES_MAX), memoryview(b"x")])
-def test_bodies_of_any_allowed_size(body: bytes) -> None:
+def test_bodies_of_allowed_sizes_are_accepted(body: bytes) -> None:
     assert len(Message("t", body).body) == len(body)
 
 
@@ -133,7 +133,7 @@ def test_bodies_of_any_allowed_size(body: bytes) -> None:
         ({"flag": "1"}, "int32"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_when_it_is_made(kwargs: dict[str, object], match: str) -> None:
+def test_invalid_message_is_rejected_by_its_constructor(kwargs: dict[str, object], match: str) -> None:
     arguments: dict[str, object] = {"topic": "orders", "body": b"x", **kwargs}
     with pytest.raises(LocalProtocolError, match=match):
         Message(**arguments)  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def test_what_cannot_be_sent_is_refused_when_it_is_made(kwargs: dict[str, object
 # ---------------------------------------------------------------------------------------------------------------- encode_message
 
 
-def test_a_message_becomes_apaches_record() -> None:
+def test_encoded_message_equals_rocketmqs_record() -> None:
     message = Message("TopicTest", b"hello", tags="TagA", keys=["k1", "k2"])
     fresh = bytearray(APACHE)
     fresh[20:36] = bytes(16)
@@ -150,7 +150,7 @@ def test_a_message_becomes_apaches_record() -> None:
     assert encode_message(message, 3, UNIQUE, 1700000000000) == fresh
 
 
-def test_properties_are_in_one_order() -> None:
+def test_properties_have_a_fixed_order() -> None:
     message = Message("t", b"x", tags="a", keys="k", properties={"b": "1", "a": "2"}, sharding_key="1001")
     data = encode_message(message, 0, UNIQUE, 0, {"__LS_X": "y"})
     assert RecordView(data).properties == (
@@ -170,16 +170,16 @@ def test_properties_are_in_one_order() -> None:
         ("s" * 30_720, "bytes: at most"),
     ],
 )
-def test_a_sharding_key_must_fit_a_property(key: str, match: str, tags: str | None) -> None:
+def test_invalid_sharding_key_is_rejected(key: str, match: str, tags: str | None) -> None:
     with pytest.raises(LocalProtocolError, match=match):
         Message("t", b"x", tags=tags, sharding_key=key)
 
 
-def test_blank_keys_store_nothing_beside_a_sharding_key() -> None:
+def test_blank_keys_are_not_stored() -> None:
     assert Message("t", b"x", keys="  ", sharding_key="k").stored_properties == Message("t", b"x", sharding_key="k").stored_properties
 
 
-def test_a_sharding_key_counts_with_the_properties_and_what_the_sdk_adds_does_not() -> None:
+def test_sharding_key_counts_toward_the_property_limit_and_properties_of_the_sdk_do_not() -> None:
     properties = {"a": "x" * 100}
     room = SENT_PROPERTIES_BYTES_MAX - len("a\x01") - 100 - len("\x02__SHARDINGKEY\x01")
     longest = encode_message(Message("t", b"x", properties=properties, sharding_key="s" * room), 0, UNIQUE, 0, {"DELAY": "18"})
@@ -193,7 +193,7 @@ def test_a_sharding_key_counts_with_the_properties_and_what_the_sdk_adds_does_no
 # -------------------------------------------------------------------------------------------------------------------- MessageExt
 
 
-def test_apaches_record_is_read() -> None:
+def test_rocketmqs_record_is_decoded() -> None:
     message = one(APACHE)
     assert (message.topic, message.broker_name, message.queue_id, message.queue_offset) == ("TopicTest", "broker-a", 3, 42)
     assert (message.body, message.body_bytes, message.record_bytes) == (b"hello", 5, 167)
@@ -207,7 +207,7 @@ def test_apaches_record_is_read() -> None:
     assert repr(message) == f"MessageExt(TopicTest@broker-a:3 offset 42, 5 bytes, {UNIQUE})"
 
 
-def test_without_a_unique_key_the_id_is_the_offsets() -> None:
+def test_message_id_without_a_unique_key_is_the_offset_message_id() -> None:
     data = bytearray(encode_record(b"t", 0, b"x", b"", born_ms=0))
     assert one(bytes(data)).message_id == "0" * 32
     assert one(bytes(data)).tags is None
@@ -215,7 +215,7 @@ def test_without_a_unique_key_the_id_is_the_offsets() -> None:
     assert one(bytes(data)).properties == {}
 
 
-def test_locksteps_own_properties_are_hidden() -> None:
+def test_internal_properties_are_hidden() -> None:
     message = one(
         add_sequence(encode_message(Message("t", b"x", properties={"a": "1"}), 0, UNIQUE, 0), FrameSequence("0" * 32, 0, 0, 0, 1, True, 0))
     )
@@ -223,13 +223,13 @@ def test_locksteps_own_properties_are_hidden() -> None:
     assert LS_SEQ in message.all_properties
 
 
-def test_properties_are_a_dict_of_the_callers_own() -> None:
+def test_properties_are_returned_as_a_copy() -> None:
     message = one(APACHE)
     message.properties.clear()
     assert message.tags == "TagA"
 
 
-def test_nothing_raises_when_it_is_read() -> None:
+def test_attributes_of_a_message_with_invalid_text_or_times_do_not_raise() -> None:
     data = bytearray(encode_record(b"\xff\xfe", 0, b"x", b"TAGS\x01\xff\x02KEYS\x01a\xff", born_ms=(1 << 63) - 1))
     pack_into(">q", data, 56, -(1 << 63))
     message = one(bytes(data))
@@ -260,7 +260,7 @@ MESSAGES = st.builds(
 
 @given(st.lists(st.tuples(MESSAGES, st.integers(0, 1 << 20)), max_size=5))
 @settings(max_examples=80)
-def test_what_was_sent_is_what_is_read(sent: list[tuple[Message, int]]) -> None:
+def test_messages_round_trip(sent: list[tuple[Message, int]]) -> None:
     data = b"".join(encode_message(message, queue_id, UNIQUE, 5) for message, queue_id in sent)
     read = decode_messages(data, "b")
     assert len(read) == len(sent)
@@ -271,13 +271,13 @@ def test_what_was_sent_is_what_is_read(sent: list[tuple[Message, int]]) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, len(APACHE)))
-def test_records_cut_anywhere_are_refused(cut: int) -> None:
+def test_truncated_records_are_rejected(cut: int) -> None:
     with pytest.raises(RemoteProtocolError, match="record at 167"):
         decode_messages(APACHE + APACHE[:cut], "b")
 
 
-def test_the_decoder_and_the_checked_view_refuse_the_same_records() -> None:
-    """But for a topic length above 127 and IPv6 bits, which decode_messages leaves to the broker's check."""
+def test_decode_messages_and_record_view_reject_the_same_records() -> None:
+    """Except for a topic length above 127 and IPv6 bits, which only the broker checks."""
     for position in range(len(APACHE)):
         for bit in range(8):
             flipped = bytearray(APACHE)
@@ -300,12 +300,12 @@ def test_the_decoder_and_the_checked_view_refuse_the_same_records() -> None:
 
 
 @pytest.mark.parametrize("broken", [b"\0" * 91, b"\xff" * 200, APACHE + b"x"])
-def test_other_bytes_are_no_messages(broken: bytes) -> None:
+def test_bytes_that_are_not_records_are_rejected(broken: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="record at"):
         decode_messages(broken, "b")
 
 
-def test_a_topic_length_byte_beyond_127_is_refused() -> None:
+def test_topic_length_above_127_is_rejected() -> None:
     data = bytearray(encode_record(b"t" * 100, 0, b"x", b"p" * 200, born_ms=0))
     at = 89
     data[at] = 200
@@ -313,12 +313,12 @@ def test_a_topic_length_byte_beyond_127_is_refused() -> None:
         decode_messages(bytes(data), "b")
 
 
-def test_no_bytes_are_no_messages() -> None:
+def test_empty_bytes_are_no_messages() -> None:
     assert decode_messages(b"", "b") == []
 
 
 def kept_bytes(look: Callable[[], object]) -> int:
-    """Memory that is still held after `look`."""
+    """Return the memory (bytes) that is still allocated after `look`."""
     tracemalloc.start()
     try:
         look()
@@ -332,19 +332,19 @@ def page_of_compressed(count: int, body_bytes: int) -> list[MessageExt]:
     return decode_messages(record * count, "broker-a")
 
 
-def test_a_page_whose_large_compressed_bodies_have_all_been_looked_at_holds_none_of_them() -> None:
+def test_large_decompressed_bodies_are_not_kept_in_memory() -> None:
     page = page_of_compressed(50, BODY_BYTES_MAX)
     assert kept_bytes(lambda: [len(message.body) for message in page]) < BODY_BYTES_MAX // 2
     assert page[0].body == bytes(BODY_BYTES_MAX), "and can be looked at again"
 
 
 @pytest.mark.parametrize(("body_bytes", "kept"), [(64 * 1024 - 1, True), (64 * 1024, False)])
-def test_a_decompressed_body_is_kept_below_64_kib(body_bytes: int, kept: bool) -> None:
+def test_decompressed_body_is_cached_below_64_kib(body_bytes: int, kept: bool) -> None:
     (message,) = page_of_compressed(1, body_bytes)
     assert len(message.body) == body_bytes
     assert (message.body is message.body) is kept
 
 
-def test_a_body_that_is_stored_as_it_is_is_kept() -> None:
+def test_uncompressed_body_is_cached() -> None:
     (message,) = decode_messages(encode_message(Message("t", bytes(100_000)), 0, "A" * 32, 1), "broker-a")
     assert message.body is message.body

@@ -1,4 +1,4 @@
-"""Header and body codecs against any data that a hostile peer may send."""
+"""Header and body codecs with any data that a hostile peer can send."""
 
 import tracemalloc
 
@@ -32,26 +32,26 @@ def header(*items: object) -> bytes:
     return encoded
 
 
-def test_a_header_is_an_array_of_six() -> None:
+def test_header_is_an_array_of_six() -> None:
     command = Command(105, 7, 2, 409, "r", {"topic": "T", "n": 1 << 60, "on": True, "raw": b"\x00"})
     encoded = HEADER.encode(command)
     assert msgpack.unpackb(encoded) == [105, 2, 7, 409, "r", {"topic": "T", "n": 1 << 60, "on": True, "raw": b"\x00"}]
     assert HEADER.decode(encoded, b"") == command
 
 
-def test_a_longer_array_is_a_later_version() -> None:
+def test_longer_header_array_is_accepted() -> None:
     assert HEADER.decode(header(1, 0, 2, 409, None, {}, "new", [1], {"x": 1}), b"b") == Command(1, 2, body=b"b")
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_a_shorter_array_is_refused(count: int) -> None:
+def test_shorter_header_array_is_rejected(count: int) -> None:
     with pytest.raises(RemoteProtocolError, match="array of 6"):
         HEADER.decode(header(*[1, 0, 2, 409, None, {}][:count]), b"")
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 @pytest.mark.parametrize("value", [None, True, 1.0, "1", b"1", [], {}, 1 << 31, -(1 << 31) - 1, 1 << 63])
-def test_the_four_numbers_are_int32(place: int, value: object) -> None:
+def test_header_numbers_must_be_int32(place: int, value: object) -> None:
     items: list[object] = [1, 0, 2, 409, None, {}]
     items[place] = value
     with pytest.raises(RemoteProtocolError, match="int32"):
@@ -59,19 +59,19 @@ def test_the_four_numbers_are_int32(place: int, value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [-(1 << 31), -1, 0, (1 << 31) - 1])
-def test_the_bounds_of_int32_pass(value: int) -> None:
+def test_int32_bounds_are_accepted(value: int) -> None:
     command = Command(value, value, value, value)
     assert HEADER.decode(HEADER.encode(command), b"") == command
 
 
 @pytest.mark.parametrize("remark", [1, b"x", [], {}, False])
-def test_a_remark_is_text_or_nothing(remark: object) -> None:
+def test_remark_must_be_a_string_or_none(remark: object) -> None:
     with pytest.raises(RemoteProtocolError, match="remark"):
         HEADER.decode(header(1, 0, 2, 409, remark, {}), b"")
 
 
 @pytest.mark.parametrize("fields", [None, [], 1, "x", {"a": []}, {"a": {}}, {b"a": 1}, {"a": [[1]]}])
-def test_fields_are_a_map_of_names_to_plain_values(fields: object) -> None:
+def test_header_fields_must_be_a_map_of_names_to_plain_values(fields: object) -> None:
     with pytest.raises(RemoteProtocolError, match="fields"):
         HEADER.decode(header(1, 0, 2, 409, None, fields), b"")
 
@@ -79,12 +79,12 @@ def test_fields_are_a_map_of_names_to_plain_values(fields: object) -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"\xc1", b"\xc0", b"\x80", b"x", header(1, 0, 2, 409, None, {}) + b"\xc0", header(1, 0, 2, 409, None, {})[:-1]]
 )
-def test_what_is_no_header_is_refused(raw: bytes) -> None:
+def test_invalid_header_is_rejected(raw: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="header"):
         HEADER.decode(raw, b"")
 
 
-def test_a_header_has_a_greatest_length() -> None:
+def test_header_array_and_map_lengths_are_limited() -> None:
     assert HEADER.decode(header(1, 0, 2, 409, None, {}, *[0] * (ARRAY_MAX - 6)), b"").code == 1
     with pytest.raises(RemoteProtocolError, match="max_array_len"):
         HEADER.decode(header(1, 0, 2, 409, None, {}, *[0] * (ARRAY_MAX - 5)), b"")
@@ -94,7 +94,7 @@ def test_a_header_has_a_greatest_length() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"a": object()}, {"a": 1 << 64}, {"a": "\ud800"}])
-def test_what_cannot_be_written_is_the_callers_error(fields: dict[str, object]) -> None:
+def test_unencodable_header_field_is_a_local_protocol_error(fields: dict[str, object]) -> None:
     with pytest.raises(LocalProtocolError):
         HEADER.encode(Command(1, fields=fields))
 
@@ -123,7 +123,7 @@ CLAIMS = {
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
 @pytest.mark.parametrize("prefix", [b"", b"\x91", b"\x81\xa1a", b"\x95\x01\x02\x03\x04"])
-def test_a_claim_that_the_bytes_do_not_keep_is_refused_without_allocating(prefix: bytes, claim: bytes) -> None:
+def test_length_beyond_the_data_is_rejected_without_allocating(prefix: bytes, claim: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(RemoteProtocolError, match="is not msgpack"):
@@ -135,19 +135,19 @@ def test_a_claim_that_the_bytes_do_not_keep_is_refused_without_allocating(prefix
 
 @pytest.mark.parametrize("opener", [b"\x91", b"\x81\xa1a", b"\xdc\x00\x01"])
 @pytest.mark.parametrize("depth", [1025, 100_000])
-def test_deep_nesting_is_refused(opener: bytes, depth: int) -> None:
+def test_deep_nesting_is_rejected(opener: bytes, depth: int) -> None:
     with pytest.raises(RemoteProtocolError, match="is not msgpack"):
         unpack_plain(opener * depth + b"\xc0")
 
 
 @pytest.mark.parametrize("depth", [10, 1000])
-def test_nesting_that_the_library_takes_is_still_no_body(depth: int) -> None:
+def test_nesting_accepted_by_msgpack_is_rejected_as_a_body(depth: int) -> None:
     with pytest.raises(RemoteProtocolError, match="SyncItem: expected map, got list"):
         decode_body(SyncBody, b"\x81\xa5items" + b"\x91" * depth + b"\xc0")
 
 
-def test_nested_claims_cost_no_more_than_their_bytes_allow() -> None:
-    """Each level claims as many elements as there are bytes: 1,024 levels of 8 bytes an element at most."""
+def test_memory_of_nested_lengths_is_limited_by_their_bytes() -> None:
+    """Each level claims as many elements as there are bytes: at most 1,024 levels of 8 bytes per element."""
     raw = (b"\xdd" + (5000).to_bytes(4, "big")) * 1000
     tracemalloc.start()
     try:
@@ -158,14 +158,14 @@ def test_nested_claims_cost_no_more_than_their_bytes_allow() -> None:
         tracemalloc.stop()
 
 
-def test_the_longest_list_passes_and_one_more_does_not() -> None:
+def test_list_length_is_limited() -> None:
     assert len(unpack_plain(pack_plain([0] * ITEMS_MAX))) == ITEMS_MAX
     with pytest.raises(RemoteProtocolError, match="max_array_len"):
         unpack_plain(pack_plain([0] * (ITEMS_MAX + 1)))
 
 
 def padded(elements: int, size: int, each: object) -> bytes:
-    """So many elements in so many bytes."""
+    """Return a value of `elements` elements in `size` bytes."""
     inner: bytes = msgpack.packb([each] * (ITEMS_MAX // 2))
     rest = elements - 1
     parts = []
@@ -185,7 +185,7 @@ SIZES = [ELEMENTS_ALWAYS * 3, ELEMENTS_ALWAYS * ELEMENT_BYTES_MIN * 2, 2 << 20, 
 
 
 @pytest.mark.parametrize(("size", "each"), [*((size, []) for size in SIZES), *((SIZES[0], each) for each in SMALL[1:])])
-def test_elements_are_as_many_as_the_bytes_are_worth_and_half_a_million_at_most(size: int, each: object) -> None:
+def test_element_count_is_limited_by_the_size_and_by_500000(size: int, each: object) -> None:
     most = min(ELEMENTS_MAX, max(ELEMENTS_ALWAYS, size // ELEMENT_BYTES_MIN))
     assert len(padded(most, size, each)) == size
     unpack_plain(padded(most, size, each))
@@ -193,7 +193,7 @@ def test_elements_are_as_many_as_the_bytes_are_worth_and_half_a_million_at_most(
         unpack_plain(padded(most + 1, size, each))
 
 
-def test_the_entries_of_maps_are_elements() -> None:
+def test_map_entries_count_as_elements() -> None:
     entries: bytes = msgpack.packb({f"{number:04}": 0 for number in range(10_000)})
     blocks = ELEMENTS_MAX // 10_001
     body = b"\xdd" + blocks.to_bytes(4, "big") + entries * blocks
@@ -203,7 +203,7 @@ def test_the_entries_of_maps_are_elements() -> None:
 
 
 @pytest.mark.parametrize("each", SMALL)
-def test_a_body_of_nothing_but_small_values_costs_a_fraction(each: object) -> None:
+def test_memory_of_a_body_of_small_values_is_limited(each: object) -> None:
     raw = padded(1_000_000, 2_200_000, each)
     tracemalloc.start()
     try:
@@ -214,25 +214,25 @@ def test_a_body_of_nothing_but_small_values_costs_a_fraction(each: object) -> No
         tracemalloc.stop()
 
 
-def test_the_densest_of_our_own_bodies_passes() -> None:
-    """As many items in the response to a SYNC as a list may have, ten bytes each."""
+def test_densest_own_body_is_accepted() -> None:
+    """The response to a SYNC with the maximum number of items, ten bytes each."""
     most = SyncReply((SyncResult(LockVerdict.OK),) * ITEMS_MAX, {})
     assert decode_body(SyncReply, encode_body(most)) == most
 
 
 @pytest.mark.parametrize("value", [[], {}, "", 0, [[]], {"a": {}}, [{}], b""])
-def test_limits_taken_from_the_size_never_refuse_what_is_whole(value: object) -> None:
+def test_size_based_limits_accept_complete_values(value: object) -> None:
     assert unpack_plain(pack_plain(value)) == value
 
 
-def test_a_body_is_named_in_its_refusal() -> None:
+def test_error_for_an_invalid_body_names_its_class() -> None:
     with pytest.raises(RemoteProtocolError, match=r"^HeartbeatBody is not msgpack"):
         decode_body(HeartbeatBody, b"\xc1")
     with pytest.raises(RemoteProtocolError, match=r"^RegisterBody\.listeners: missing"):
         decode_body(RegisterBody, b"\x80")
 
 
-def test_a_body_that_cannot_be_written_is_the_callers_error() -> None:
+def test_unencodable_body_is_a_local_protocol_error() -> None:
     with pytest.raises(LocalProtocolError):
         encode_body(LockItem("g", "t", 1 << 64))
 
@@ -240,7 +240,7 @@ def test_a_body_that_cannot_be_written_is_the_callers_error() -> None:
 BODY = encode_body(HeartbeatBody("10.0.0.1@7#ab", session="0" * 32, connection=3))
 
 
-def test_a_flipped_bit_or_a_cut_gives_a_body_or_a_refusal() -> None:
+def test_body_with_a_flipped_bit_is_decoded_or_rejected_and_a_truncated_one_rejected() -> None:
     for position in range(len(BODY)):
         with pytest.raises(RemoteProtocolError):
             decode_body(HeartbeatBody, BODY[:position])
@@ -255,7 +255,7 @@ def test_a_flipped_bit_or_a_cut_gives_a_body_or_a_refusal() -> None:
 
 @given(st.binary(max_size=300))
 @settings(max_examples=300)
-def test_random_bytes_are_plain_values_or_a_refusal(raw: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(raw: bytes) -> None:
     try:
         value = unpack_plain(raw)
     except RemoteProtocolError:
@@ -263,7 +263,7 @@ def test_random_bytes_are_plain_values_or_a_refusal(raw: bytes) -> None:
     assert unpack_plain(pack_plain(value)) == value or value != value or "nan" in repr(value)
 
 
-def test_a_list_or_map_is_held_to_the_bytes_that_are_there() -> None:
+def test_list_and_map_lengths_are_limited_by_the_available_bytes() -> None:
     with pytest.raises(RemoteProtocolError, match=r"100 exceeds max_array_len\(3\)"):
         unpack_plain(b"\xdc\x00\x64")
     with pytest.raises(RemoteProtocolError, match=r"100 exceeds max_map_len\(3\)"):
@@ -271,7 +271,7 @@ def test_a_list_or_map_is_held_to_the_bytes_that_are_there() -> None:
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=3), max_size=40))
-def test_a_list_that_is_packed_by_elements_is_packed_as_in_one_piece(rows: list[dict[str, int]]) -> None:
+def test_list_packed_by_elements_equals_the_list_packed_at_once(rows: list[dict[str, int]]) -> None:
     parts = PackedList([pack_plain(row) for row in rows])
     assert pack_around({"a": 1, "b": {"rows": parts, "c": None}, "d": [2]}) == pack_plain(
         {"a": 1, "b": {"rows": rows, "c": None}, "d": [2]}

@@ -26,7 +26,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("check", "what", "longest"), CASES)
-def test_a_name_has_a_length_and_is_not_blank(check: Check, what: str, longest: int) -> None:
+def test_name_has_a_maximum_length_and_must_not_be_blank(check: Check, what: str, longest: int) -> None:
     check("a")
     check("a" * longest)
     with pytest.raises(LocalProtocolError, match=f"longer than {what} max length {longest}"):
@@ -38,13 +38,13 @@ def test_a_name_has_a_length_and_is_not_blank(check: Check, what: str, longest: 
 
 @pytest.mark.parametrize(("check", "what", "longest"), CASES)
 @pytest.mark.parametrize("wrong", [None, 1, b"orders"])
-def test_only_a_str_is_a_name(check: Check, what: str, longest: int, wrong: object) -> None:
+def test_name_must_be_a_str(check: Check, what: str, longest: int, wrong: object) -> None:
     with pytest.raises(LocalProtocolError, match="expected str"):
         check(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("check", [check_topic, check_group])
-def test_topics_and_groups_are_written_as_rocketmq_writes_them(check: Check) -> None:
+def test_topic_and_group_names_have_rocketmqs_characters(check: Check) -> None:
     for name in ("orders", "%RETRY%billing", "a|b", "A-b_C9"):
         check(name)
     for name in ("a b", "a.b", "a/b", "ä", "orders\n", "a\x00", "../x", "日本"):
@@ -52,7 +52,7 @@ def test_topics_and_groups_are_written_as_rocketmq_writes_them(check: Check) -> 
             check(name)
 
 
-def test_client_ids_are_ascii_without_blanks() -> None:
+def test_client_ids_are_ascii_without_spaces() -> None:
     check_client_id("10.0.0.1@4711#0123456789abcdef")
     for name in ("a b", "é", "a\n", "a\x7f"):
         with pytest.raises(LocalProtocolError, match="illegal characters"):
@@ -60,32 +60,32 @@ def test_client_ids_are_ascii_without_blanks() -> None:
 
 
 @pytest.mark.parametrize("check", [check_broker_name, check_cluster_name])
-def test_brokers_and_clusters_may_have_host_names(check: Check) -> None:
+def test_broker_and_cluster_names_may_be_host_names(check: Check) -> None:
     check("broker-a.eu_1")
     for name in ("a b", "a@b@c", "@a", "a@", "a:1", "a/b", "%a"):
         with pytest.raises(LocalProtocolError, match="illegal characters"):
             check(name)
 
 
-def test_a_broker_may_be_named_with_its_room_and_a_cluster_not() -> None:
+def test_broker_name_may_contain_a_machine_room_and_a_cluster_name_may_not() -> None:
     check_broker_name("hz@broker-a")
     with pytest.raises(LocalProtocolError, match="illegal characters"):
         check_cluster_name("hz@cluster")
 
 
 @pytest.mark.parametrize("topic", [*sorted(SYSTEM_TOPICS), "rmq_sys_x", "LOCKSTEP_SYS_OTHER"])
-def test_system_topics_can_not_be_created(topic: str) -> None:
+def test_system_topics_are_recognized(topic: str) -> None:
     assert is_system_topic(topic)
     check_topic(topic)
 
 
 @pytest.mark.parametrize("topic", ["orders", "%RETRY%g", "LOCKSTEP", "rmq_sysx"])
-def test_other_topics_are_free(topic: str) -> None:
+def test_other_topics_are_not_system_topics(topic: str) -> None:
     assert not is_system_topic(topic)
     assert is_sendable_topic(topic)
 
 
-def test_no_client_may_send_to_the_brokers_own_topics() -> None:
+def test_internal_topics_are_not_sendable() -> None:
     assert not is_sendable_topic(STATE_TOPIC)
     assert not is_sendable_topic("SCHEDULE_TOPIC_XXXX")
     assert is_sendable_topic("BenchmarkTest")

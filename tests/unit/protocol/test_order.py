@@ -1,4 +1,4 @@
-"""The laws of order: what they find, and that they find all of it."""
+"""The laws of order find exactly the violations."""
 
 from itertools import combinations
 
@@ -23,14 +23,14 @@ from lockstep.protocol.order import fence_falls, overtakings, skips
         ([0], 1, False, [(None, 0, 1)]),
     ],
 )
-def test_after_a_position_follows_the_next_or_a_repeat(
+def test_skips_finds_positions_that_are_neither_next_nor_a_repetition(
     work: list[int], first: int | None, backward: bool, found: list[tuple[int | None, int, int]]
 ) -> None:
     assert [(skip.before, skip.after, skip.expected) for skip in skips(work, int, first=first, backward=backward)] == found
 
 
 @given(st.lists(st.integers(0, 6)))
-def test_a_fence_falls_exactly_below_the_highest_before_it(fences: list[int]) -> None:
+def test_fence_falls_finds_fences_below_an_earlier_one(fences: list[int]) -> None:
     work = list(enumerate(fences))
     fallen = [other for _, other in fence_falls(work, lambda one: one[1])]
     assert fallen == [one for at, one in enumerate(work) if any(before > one[1] for before in fences[:at])]
@@ -45,14 +45,14 @@ SPANS = st.lists(
 
 
 @given(SPANS)
-def test_a_message_overtakes_exactly_if_a_later_one_was_acknowledged_before_it_was_sent(spans: Spans) -> None:
+def test_overtakings_finds_messages_sent_after_a_later_one_was_acknowledged(spans: Spans) -> None:
     work = list(enumerate(spans))
     found = {one[0] for one, _ in overtakings(work, lambda one: one[1][0], lambda one: one[1][1])}
     assert found == {at for (at, one), (_, other) in combinations(work, 2) if other[1] is not None and other[1] < one[0]}
 
 
 @given(SPANS, st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7))))
-def test_an_excused_pair_hides_no_other_pair(spans: Spans, excused: set[tuple[int, int]]) -> None:
+def test_excused_pair_does_not_hide_other_pairs(spans: Spans, excused: set[tuple[int, int]]) -> None:
     work = list(enumerate(spans))
     yielded = list(overtakings(work, lambda one: one[1][0], lambda one: one[1][1], lambda one, other: (one[0], other[0]) in excused))
     pairs = [(one[0], other[0]) for one, other in yielded]

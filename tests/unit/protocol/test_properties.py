@@ -8,13 +8,13 @@ from lockstep.protocol.properties import RESERVED, check_user_properties, decode
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1, max_size=20)
 
 
-def test_the_stored_form_has_no_last_separator() -> None:
+def test_encoded_properties_have_no_trailing_separator() -> None:
     assert encode_properties({"TAGS": "TagA", "KEYS": "k1 k2"}) == b"TAGS\x01TagA\x02KEYS\x01k1 k2"
     assert encode_properties({}) == b""
 
 
 @given(st.dictionaries(TEXT, TEXT, max_size=5))
-def test_properties_come_back_as_they_went_with_and_without_the_last_separator(properties: dict[str, str]) -> None:
+def test_properties_round_trip_with_and_without_a_trailing_separator(properties: dict[str, str]) -> None:
     encoded = encode_properties(properties)
     assert decode_properties(encoded) == properties
     assert decode_properties(encoded + b"\x02") == properties
@@ -36,17 +36,17 @@ def test_properties_come_back_as_they_went_with_and_without_the_last_separator(p
         ("K\x01中文😀".encode(), {"K": "中文😀"}),
     ],
 )
-def test_pairs_are_read_as_java_reads_them(stored: bytes, properties: dict[str, str]) -> None:
+def test_property_pairs_are_decoded_as_by_java(stored: bytes, properties: dict[str, str]) -> None:
     assert decode_properties(stored) == properties
 
 
-def test_what_is_not_utf_8_is_refused() -> None:
+def test_properties_that_are_not_utf_8_are_rejected() -> None:
     with pytest.raises(RemoteProtocolError, match=r"UTF-8.* at byte 2"):
         decode_properties(b"A\x01\xff")
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_properties_or_a_refusal(stored: bytes) -> None:
+def test_any_bytes_are_decoded_as_properties_or_rejected(stored: bytes) -> None:
     try:
         properties = decode_properties(stored)
     except RemoteProtocolError:
@@ -55,7 +55,7 @@ def test_any_bytes_are_properties_or_a_refusal(stored: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", [*sorted(RESERVED), "__LS_", "__LS_SEQ", "__LS_anything", "__RMQ.TRANSIENT.x", "TIMER_ANY"])
-def test_reserved_names_are_refused_from_users(name: str) -> None:
+def test_reserved_property_names_are_rejected(name: str) -> None:
     with pytest.raises(LocalProtocolError, match="reserved"):
         check_user_properties({name: "x"})
 
@@ -76,12 +76,12 @@ def test_reserved_names_are_refused_from_users(name: str) -> None:
         ({"\udfff": "a"}, "surrogate"),
     ],
 )
-def test_what_the_layout_cannot_hold_is_refused(properties: dict[str, str], match: str) -> None:
+def test_property_that_can_not_be_encoded_is_rejected(properties: dict[str, str], match: str) -> None:
     with pytest.raises(LocalProtocolError, match=match):
         check_user_properties(properties)
 
 
 @pytest.mark.parametrize("properties", [{}, {"tenant": "a"}, {"tags": "lower case is free"}, {"é": "中文"}, {"a": "x" * 32765}])
-def test_other_properties_are_the_users_own(properties: dict[str, str]) -> None:
+def test_other_properties_are_accepted(properties: dict[str, str]) -> None:
     check_user_properties(properties)
     assert decode_properties(encode_properties(properties)) == properties

@@ -20,36 +20,36 @@ def q(broker: str, queue_id: int) -> MessageQueue:
     return MessageQueue("orders", broker, queue_id)
 
 
-def test_queues_are_in_the_layouts_order_and_ids_go_on_through_a_brokers_entries() -> None:
+def test_queues_have_the_layout_order_and_ids_continue_across_a_brokers_entries() -> None:
     assert GROWN.read_queues == (q("a", 0), q("a", 1), q("b", 0), q("b", 1), q("a", 2), q("b", 2))
     assert GROWN.write_queues == (q("a", 0), q("a", 1), q("b", 0), q("a", 2), q("b", 2))
 
 
-def test_a_queues_number_is_its_place_among_the_readable_ones() -> None:
+def test_queue_number_is_its_position_among_the_readable_queues() -> None:
     assert [GROWN.number_of[queue] for queue in GROWN.read_queues] == list(range(6))
 
 
-def test_a_queue_knows_the_counter_that_added_it() -> None:
+def test_added_in_returns_the_layout_counter_that_added_a_queue() -> None:
     assert [GROWN.added_in(queue) for queue in GROWN.read_queues] == [1, 1, 1, 1, 3, 3]
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_the_queues_of_one_broker_with_the_counters_that_added_them(name: str) -> None:
+def test_each_added_yields_the_queues_of_a_broker_with_their_counters(name: str) -> None:
     expected = [(queue.queue_id, GROWN.added_in(queue)) for queue in GROWN.queues_of(name)]
     assert list(GROWN.each_added(name)) == expected
 
 
 @pytest.mark.parametrize("queue", [q("a", 3), q("b", 3), q("a", -1), q("c", 0)])
-def test_a_queue_outside_the_layout_was_never_added(queue: MessageQueue) -> None:
+def test_added_in_raises_for_a_queue_outside_the_layout(queue: MessageQueue) -> None:
     with pytest.raises(KeyError):
         GROWN.added_in(queue)
 
 
-def test_counts_of_one_broker() -> None:
+def test_read_and_write_counts_are_per_broker() -> None:
     assert (GROWN.read_count("b"), GROWN.write_count("b"), GROWN.read_count("c")) == (3, 2, 0)
 
 
-def test_a_layout_without_entries_is_a_deleted_topic() -> None:
+def test_layout_without_entries_is_a_deleted_topic() -> None:
     gone = TopicLayout("orders", LayoutVersion(4, 1), ())
     assert gone.deleted
     assert gone.read_queues == ()
@@ -60,11 +60,11 @@ def test_a_layout_without_entries_is_a_deleted_topic() -> None:
     ("lower", "higher"),
     [(LayoutVersion(1, 9), LayoutVersion(2, 1)), (LayoutVersion(2, 1), LayoutVersion(2, 2))],
 )
-def test_versions_compare_by_counter_then_writer(lower: LayoutVersion, higher: LayoutVersion) -> None:
+def test_layout_versions_are_ordered_by_counter_then_writer(lower: LayoutVersion, higher: LayoutVersion) -> None:
     assert lower < higher
 
 
-def test_queues_sort_by_topic_broker_and_number() -> None:
+def test_queues_are_ordered_by_topic_broker_and_id() -> None:
     queues = [MessageQueue("t", "b", 0), MessageQueue("t", "a", 10), MessageQueue("t", "a", 2), MessageQueue("s", "z", 9)]
     assert sorted(queues) == [MessageQueue("s", "z", 9), MessageQueue("t", "a", 2), MessageQueue("t", "a", 10), MessageQueue("t", "b", 0)]
     assert str(queues[1]) == "t@a:10"
@@ -76,7 +76,7 @@ ENTRIES = st.lists(st.builds(LayoutEntry, st.sampled_from("abc"), st.integers(0,
 
 
 @given(ENTRIES)
-def test_no_queue_occurs_twice_and_counts_agree(entries: tuple[LayoutEntry, ...]) -> None:
+def test_queues_of_a_layout_are_unique_and_match_its_counts(entries: tuple[LayoutEntry, ...]) -> None:
     layout = TopicLayout("t", LayoutVersion(1, 1), entries)
     assert len(set(layout.read_queues)) == len(layout.read_queues) == sum(map(layout.read_count, "abc"))
     assert len(set(layout.write_queues)) == len(layout.write_queues) == sum(map(layout.write_count, "abc"))
@@ -93,8 +93,8 @@ MANY = TopicLayout(
 )
 
 
-def test_a_broker_and_a_member_pay_for_the_queues_of_their_own_broker() -> None:
-    """49,156 queues are some 5 MB."""
+def test_memory_of_a_brokers_queues_is_independent_of_other_brokers_queues() -> None:
+    """All 49,156 queues would take some 5 MB."""
     layout = TopicLayout(MANY.topic, MANY.version, MANY.entries)
     lists = MemberLists("me")
     lists.adopt("own", MemberList(("me", "other"), ListVersion(1, 1)))
@@ -113,7 +113,7 @@ def test_a_broker_and_a_member_pay_for_the_queues_of_their_own_broker() -> None:
 
 
 @given(ENTRIES)
-def test_numbers_by_arithmetic_are_places_in_the_layout(entries: tuple[LayoutEntry, ...]) -> None:
+def test_computed_queue_numbers_equal_positions_in_the_layout(entries: tuple[LayoutEntry, ...]) -> None:
     layout = TopicLayout("t", LayoutVersion(9, 1), entries)
     assert dict(layout.number_of) == {queue: number for number, queue in enumerate(layout.read_queues)}
     assert list(layout.each_read_queue()) == list(layout.read_queues)

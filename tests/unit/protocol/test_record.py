@@ -32,7 +32,7 @@ PROPERTIES = b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02UNIQ_KEY\x017F0000010A1B18B4AAC2
 FRESH = encode_record(b"TopicTest", 3, b"hello", PROPERTIES, born_ms=1700000000000)
 
 
-def test_apaches_record_is_read_field_by_field() -> None:
+def test_rocketmqs_record_is_decoded_field_by_field() -> None:
     view = RecordView(APACHE)
     assert (view.total_size, view.magic, view.body_crc, view.queue_id, view.flag) == (167, 0xDAA320A7, 907060870, 3, 0)
     assert (view.queue_offset, view.physical_offset, view.sys_flag, view.reconsume_times, view.prepared_offset) == (42, 1234567, 0, 0, 0)
@@ -42,7 +42,7 @@ def test_apaches_record_is_read_field_by_field() -> None:
     assert view.crc_matches()
 
 
-def test_our_record_is_apaches_once_the_broker_has_filled_in_its_fields() -> None:
+def test_encoded_record_equals_rocketmqs_once_the_broker_has_filled_in_its_fields() -> None:
     filled = bytearray(FRESH)
     OFFSETS.pack_into(filled, record.QUEUE_OFFSET_AT, 42, 1234567)
     HOSTS.pack_into(filled, record.BORN_HOST_AT, pack_host("127.0.0.1:54321"), 1700000000123, pack_host("127.0.0.1:10911"))
@@ -51,13 +51,13 @@ def test_our_record_is_apaches_once_the_broker_has_filled_in_its_fields() -> Non
     assert filled == FRESH
 
 
-def test_zeroing_touches_its_record_alone() -> None:
+def test_zero_broker_fields_changes_only_its_record() -> None:
     two = bytearray(APACHE + APACHE + APACHE)
     zero_broker_fields(two, len(APACHE))
     assert two == APACHE + FRESH + APACHE
 
 
-def test_the_byte_map_and_the_structs_agree() -> None:
+def test_record_offsets_agree_with_the_structs() -> None:
     assert HEAD.size == record.BODY_AT == 88
     forms = "IIIiiqqiq", "8s", "q", "8s", "iqi"
     places = [value for name, value in vars(record).items() if name.endswith("_AT")]
@@ -77,7 +77,7 @@ def test_the_byte_map_and_the_structs_agree() -> None:
     st.integers(0, (1 << 31) - 1),
 )
 @settings(max_examples=100)
-def test_a_record_comes_back_as_it_went(
+def test_record_round_trips(
     topic: bytes, queue_id: int, body: bytes, properties: bytes, flag: int, sys_flag: int, born_ms: int, reconsume_times: int
 ) -> None:
     data = encode_record(topic, queue_id, body, properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms, reconsume_times=reconsume_times)
@@ -91,18 +91,18 @@ def test_a_record_comes_back_as_it_went(
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_a_body_may_be_any_bytes(kind: type) -> None:
+def test_body_may_be_any_bytes_like_object(kind: type) -> None:
     assert encode_record(b"TopicTest", 3, kind(b"hello"), PROPERTIES, born_ms=1700000000000) == FRESH
 
 
-def test_the_body_crc_is_never_negative_and_0_without_a_body() -> None:
+def test_body_crc_is_never_negative_and_0_for_an_empty_body() -> None:
     assert zlib.crc32(b"a") >> 31, "the example must have its top bit set"
     assert RecordView(encode_record(b"t", 0, b"a", b"", born_ms=0)).body_crc == zlib.crc32(b"a") & 0x7FFFFFFF
     assert RecordView(encode_record(b"t", 0, b"", b"", born_ms=0)).body_crc == 0
 
 
 @pytest.mark.parametrize(("topic_bytes", "properties_bytes"), [(127, 0), (0, 32767), (127, 32767)])
-def test_the_longest_topic_and_properties_pass(topic_bytes: int, properties_bytes: int) -> None:
+def test_longest_topic_and_properties_are_accepted(topic_bytes: int, properties_bytes: int) -> None:
     view = RecordView(encode_record(b"t" * topic_bytes, 0, b"x", b"p" * properties_bytes, born_ms=0))
     assert (len(view.topic), len(view.properties)) == (topic_bytes, properties_bytes)
 
@@ -110,18 +110,18 @@ def test_the_longest_topic_and_properties_pass(topic_bytes: int, properties_byte
 @pytest.mark.parametrize(
     ("topic_bytes", "properties_bytes", "match"), [(128, 0, "topic has 128 bytes: at most 127"), (0, 32768, "32768 bytes: at most 32767")]
 )
-def test_a_byte_more_is_the_callers_error(topic_bytes: int, properties_bytes: int, match: str) -> None:
+def test_too_long_topic_or_properties_is_a_local_protocol_error(topic_bytes: int, properties_bytes: int, match: str) -> None:
     with pytest.raises(LocalProtocolError, match=match):
         encode_record(b"t" * topic_bytes, 0, b"x", b"p" * properties_bytes, born_ms=0)
 
 
 @pytest.mark.parametrize("wrong", [{"flag": 1 << 31}, {"born_ms": 1 << 63}, {"sys_flag": -(1 << 31) - 1}, {"reconsume_times": 1 << 31}])
-def test_numbers_that_do_not_fit_are_the_callers_error(wrong: dict[str, int]) -> None:
+def test_number_out_of_range_is_a_local_protocol_error(wrong: dict[str, int]) -> None:
     with pytest.raises(LocalProtocolError, match="do not fit"):
         encode_record(b"t", 0, b"x", b"", **{"born_ms": 0, **wrong})
 
 
-def test_records_follow_one_another_without_padding() -> None:
+def test_records_are_consecutive_without_padding() -> None:
     other = encode_record(b"t", 0, b"", b"", born_ms=0)
     assert split_records(APACHE + other + APACHE) == [(0, 167), (167, 259), (259, 426)]
     assert split_records(b"") == []
@@ -129,7 +129,7 @@ def test_records_follow_one_another_without_padding() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 167))
-def test_a_record_cut_anywhere_is_refused(cut: int) -> None:
+def test_truncated_record_is_rejected(cut: int) -> None:
     with pytest.raises(RemoteProtocolError, match="record at 167"):
         split_records(APACHE + APACHE[:cut])
     with pytest.raises(RemoteProtocolError):
@@ -164,15 +164,15 @@ def test_a_record_cut_anywhere_is_refused(cut: int) -> None:
         (103, ">H", 65535),
     ],
 )
-def test_lengths_that_do_not_agree_are_refused(at: int, form: str, value: int) -> None:
+def test_inconsistent_record_lengths_are_rejected(at: int, form: str, value: int) -> None:
     broken = bytearray(APACHE)
     pack_into(form, broken, at, value)
     with pytest.raises(RemoteProtocolError, match="record at 0"):
         RecordView(broken)
 
 
-def test_a_flipped_bit_is_refused_or_seen_or_is_in_a_plain_field() -> None:
-    """No flip gives another error, and none in body, CRC or a length goes unnoticed."""
+def test_flipped_bit_in_a_record_is_rejected_or_detected_by_the_crc_or_in_a_plain_field() -> None:
+    """No flip raises another error, and each flip in the body, the CRC or a length is detected."""
     plain = set(range(record.QUEUE_ID_AT, record.BODY_LENGTH_AT)) | set(range(94, 103)) | set(range(105, 167))
     for position in range(len(APACHE)):
         for bit in range(8):
@@ -187,7 +187,7 @@ def test_a_flipped_bit_is_refused_or_seen_or_is_in_a_plain_field() -> None:
 
 @given(st.binary(min_size=0, max_size=400))
 @settings(max_examples=100)
-def test_random_bytes_are_refused(data: bytes) -> None:
+def test_random_bytes_do_not_raise_another_error(data: bytes) -> None:
     for raw in (data, APACHE[:8] + data):
         try:
             RecordView(raw)
@@ -196,7 +196,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "127.0.0.1:10911", "255.255.255.255:65535", "10.1.2.3:1"])
-def test_hosts_come_back_as_they_went(address: str) -> None:
+def test_hosts_round_trip(address: str) -> None:
     assert host_address(pack_host(address)) == address
 
 
@@ -217,12 +217,12 @@ def test_hosts_come_back_as_they_went(address: str) -> None:
         "1.2.3.4:²",
     ],
 )
-def test_what_is_no_ipv4_address_is_refused(address: str) -> None:
+def test_invalid_ipv4_address_is_rejected(address: str) -> None:
     with pytest.raises(LocalProtocolError, match="address"):
         pack_host(address)
 
 
-def test_a_topic_beyond_the_signed_byte_is_refused_even_where_all_lengths_agree() -> None:
+def test_topic_length_beyond_a_signed_byte_is_rejected_even_if_all_lengths_agree() -> None:
     data = bytearray(encode_record(b"t" * 127, 0, b"x", b"\0" * 10, born_ms=0))
     data[89:90] = b"\x80"
     data[90:90] = b"t"
@@ -231,7 +231,7 @@ def test_a_topic_beyond_the_signed_byte_is_refused_even_where_all_lengths_agree(
         RecordView(data)
 
 
-def test_properties_beyond_the_signed_short_are_refused_even_where_all_lengths_agree() -> None:
+def test_properties_length_beyond_a_signed_short_is_rejected_even_if_all_lengths_agree() -> None:
     data = bytearray(encode_record(b"t", 0, b"x", b"p" * 32767, born_ms=0)) + b"p"
     data[91:93] = b"\x80\x00"
     pack_into(">I", data, 0, len(data))

@@ -40,7 +40,7 @@ def records(count: int, properties: bytes = b"TAGS\x01a") -> list[bytes]:
     return [encode_record(b"orders", 3, b"event %d" % i, properties, born_ms=1700000000000 + i) for i in range(count)]
 
 
-def test_the_digits_are_at_fixed_places() -> None:
+def test_sequence_digits_have_fixed_positions() -> None:
     assert ONE.encode() == DIGITS
     assert len(DIGITS) == SEQUENCE_DIGITS == 87
     assert FrameSequence.parse(DIGITS) == FrameSequence.parse(DIGITS.encode()) == FrameSequence.parse(memoryview(DIGITS.encode())) == ONE
@@ -48,7 +48,7 @@ def test_the_digits_are_at_fixed_places() -> None:
 
 
 @given(SEQUENCES)
-def test_sequences_come_back_as_they_went(sequence: FrameSequence) -> None:
+def test_sequences_round_trip(sequence: FrameSequence) -> None:
     assert len(sequence.encode()) == SEQUENCE_DIGITS
     assert FrameSequence.parse(sequence.encode()) == sequence
 
@@ -68,7 +68,7 @@ def test_sequences_come_back_as_they_went(sequence: FrameSequence) -> None:
         {"crc": 1 << 32},
     ],
 )
-def test_what_does_not_fit_its_width_is_the_callers_error(wrong: dict[str, object]) -> None:
+def test_sequence_value_beyond_its_width_is_a_local_protocol_error(wrong: dict[str, object]) -> None:
     values = {name: getattr(ONE, name) for name in FrameSequence.__slots__} | wrong
     with pytest.raises(LocalProtocolError, match="fixed width"):
         FrameSequence(**values).encode()
@@ -90,7 +90,7 @@ def test_what_does_not_fit_its_width_is_the_callers_error(wrong: dict[str, objec
         DIGITS[:56] + "7ffffffffffffffd" + DIGITS[72:],
     ],
 )
-def test_other_digits_are_refused(text: str) -> None:
+def test_invalid_sequence_digits_are_rejected(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="__LS_SEQ"):
         FrameSequence.parse(text)
 
@@ -98,7 +98,7 @@ def test_other_digits_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "first_known", "given"), [("0", False, False), ("1", True, False), ("2", False, True), ("3", True, True)]
 )
-def test_the_flags_are_two_bits(flags: str, first_known: bool, given: bool) -> None:
+def test_sequence_flags_are_two_bits(flags: str, first_known: bool, given: bool) -> None:
     text = DIGITS[:78] + flags + DIGITS[79:]
     sequence = FrameSequence.parse(text)
     assert (sequence.first_known, sequence.given, sequence.encode()) == (first_known, given, text)
@@ -106,7 +106,7 @@ def test_the_flags_are_two_bits(flags: str, first_known: bool, given: bool) -> N
 
 
 @pytest.mark.parametrize("properties", [b"", b"TAGS\x01a\x02UNIQ_KEY\x01x"])
-def test_a_stamp_comes_first_and_leaves_the_rest_as_it_was(properties: bytes) -> None:
+def test_add_sequence_prepends_a_property_and_changes_nothing_else(properties: bytes) -> None:
     (bare,) = records(1, properties)
     stamped = add_sequence(bare, ONE)
     view, before = RecordView(stamped), RecordView(bare)
@@ -121,7 +121,7 @@ def test_a_stamp_comes_first_and_leaves_the_rest_as_it_was(properties: bytes) ->
     assert stamped[at : at + 8] == b"deadbeef"
 
 
-def test_a_stamp_needs_its_room() -> None:
+def test_add_sequence_respects_the_properties_limit() -> None:
     (full,) = records(1, b"p" * (32767 - STAMP_BYTES))
     assert len(RecordView(add_sequence(full, ONE)).properties) == 32767
     (over,) = records(1, b"p" * (32768 - STAMP_BYTES))
@@ -137,12 +137,12 @@ def test_only_the_first_property_is_a_sequence(properties: bytes) -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"x", DIGITS.encode()[:-1], DIGITS.encode()[:-1] + b"\x02A\x01b", DIGITS.encode() + b"0", DIGITS.encode() + b"0\x02"]
 )
-def test_a_first_property_that_is_malformed_is_refused(value: bytes) -> None:
+def test_malformed_sequence_property_is_rejected(value: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="__LS_SEQ"):
         find_sequence(b"__LS_SEQ\x01" + value)
 
 
-def test_the_running_crc_goes_over_everything_sent_with_its_own_digits_as_0() -> None:
+def test_running_crc_covers_all_frames_with_its_own_digits_as_zeros() -> None:
     first, second = records(5)[:2], records(5)[2:]
     body, sealed = seal_frame(first, FrameSequence(PRODUCER, 0, 0, 0, 2, True, 1234), 0)
     zeroed = add_sequence(first[0], FrameSequence(PRODUCER, 0, 0, 0, 2, True, 0)) + first[1]
@@ -158,7 +158,7 @@ def test_the_running_crc_goes_over_everything_sent_with_its_own_digits_as_0() ->
     assert len(split_records(body2)) == 3
 
 
-def test_what_the_broker_stored_gives_the_same_crc_once_its_fields_are_zero() -> None:
+def test_stored_records_have_the_same_crc_once_broker_fields_are_zeroed() -> None:
     body, sealed = seal_frame(records(3), FrameSequence(PRODUCER, 0, 0, 0, 3, True, 0), 99)
     stored = bytearray(body)
     for number, (start, _) in enumerate(split_records(body)):
@@ -171,7 +171,7 @@ def test_what_the_broker_stored_gives_the_same_crc_once_its_fields_are_zero() ->
     assert stored == body
 
 
-def test_a_flipped_bit_anywhere_in_a_frame_is_seen() -> None:
+def test_flipped_bit_anywhere_in_a_frame_is_detected() -> None:
     body, sealed = seal_frame(records(2), FrameSequence(PRODUCER, 0, 0, 0, 2, True, 0), 0)
     for position in range(len(body)):
         flipped = bytearray(body)
@@ -187,7 +187,7 @@ def test_a_flipped_bit_anywhere_in_a_frame_is_seen() -> None:
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), SEQUENCES, st.integers(0, (1 << 32) - 1))
 @settings(max_examples=60)
-def test_a_sealed_frame_checks_out(bodies: list[bytes], sequence: FrameSequence, previous: int) -> None:
+def test_sealed_frame_is_valid(bodies: list[bytes], sequence: FrameSequence, previous: int) -> None:
     frame, sealed = seal_frame([encode_record(b"t", 0, body, b"", born_ms=0) for body in bodies], sequence, previous)
     assert find_sequence(RecordView(frame).properties) == sealed
     assert frame_crc(previous, frame, crc_digits_at(frame)) == sealed.crc

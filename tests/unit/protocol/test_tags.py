@@ -9,22 +9,22 @@ from lockstep.protocol.tags import TagFilter, java_string_hash, tags_code
 @pytest.mark.parametrize(
     ("text", "code"), [("", 0), ("a", 97), ("TagA", 2598919), ("中文", 646394), ("😀", 1772899), ("polygenelubricants", -(1 << 31))]
 )
-def test_hashes_are_javas(text: str, code: int) -> None:
+def test_tag_hashes_equal_javas(text: str, code: int) -> None:
     assert java_string_hash(text) == code
     assert tags_code(text) == code
 
 
 @given(st.text())
-def test_a_hash_is_an_int32(text: str) -> None:
+def test_tag_hash_is_an_int32(text: str) -> None:
     assert -(1 << 31) <= java_string_hash(text) < 1 << 31
 
 
-def test_no_tag_has_code_0() -> None:
+def test_missing_tag_has_code_0() -> None:
     assert tags_code(None) == tags_code("") == 0
 
 
 @pytest.mark.parametrize("expression", [None, "", " ", "*", " * "])
-def test_everything_passes_without_an_expression(expression: str | None) -> None:
+def test_empty_expression_matches_every_tag(expression: str | None) -> None:
     everything = TagFilter.parse(expression)
     assert everything.all
     assert everything.matches_tag(None)
@@ -32,7 +32,7 @@ def test_everything_passes_without_an_expression(expression: str | None) -> None
 
 
 @pytest.mark.parametrize("expression", ["a||b", " a || b ", "b || a || a", "||a||  ||b||"])
-def test_tags_are_between_bars(expression: str) -> None:
+def test_tags_are_separated_by_double_bars(expression: str) -> None:
     two = TagFilter.parse(expression)
     assert two == TagFilter(False, frozenset({"a", "b"}), frozenset({97, 98}))
     assert two.matches_tag("a")
@@ -40,14 +40,14 @@ def test_tags_are_between_bars(expression: str) -> None:
     assert not two.matches_tag("A")
 
 
-def test_a_message_without_a_tag_is_dropped_where_tags_are_asked_for() -> None:
+def test_message_without_a_tag_does_not_match_a_tag_expression() -> None:
     some = TagFilter.parse("a")
     assert not some.matches_tag(None)
     assert not some.matches_tag("")
     assert tags_code(None) not in some.hashes
 
 
-def test_the_broker_may_pass_what_the_client_then_drops() -> None:
+def test_client_rejects_a_hash_collision_that_the_broker_passed() -> None:
     assert java_string_hash("Aa") == java_string_hash("BB")
     some = TagFilter.parse("Aa")
     assert tags_code("BB") in some.hashes
@@ -55,13 +55,13 @@ def test_the_broker_may_pass_what_the_client_then_drops() -> None:
 
 
 @pytest.mark.parametrize("expression", ["||", " || || "])
-def test_bars_without_tags_are_refused(expression: str) -> None:
+def test_expression_of_bars_without_tags_is_rejected(expression: str) -> None:
     with pytest.raises(LocalProtocolError, match="names no tag"):
         TagFilter.parse(expression)
 
 
 @given(st.text(max_size=10), st.text(max_size=10))
-def test_whatever_the_client_takes_the_broker_has_passed(expression: str, tag: str) -> None:
+def test_broker_filter_passes_every_tag_that_the_client_matches(expression: str, tag: str) -> None:
     try:
         parsed = TagFilter.parse(expression)
     except LocalProtocolError:
@@ -70,17 +70,17 @@ def test_whatever_the_client_takes_the_broker_has_passed(expression: str, tag: s
         assert parsed.all or tags_code(tag) in parsed.hashes
 
 
-def test_half_a_surrogate_pair_is_one_utf_16_unit() -> None:
+def test_lone_surrogate_is_hashed_as_one_utf_16_unit() -> None:
     assert java_string_hash("\ud800") == 0xD800
 
 
 @pytest.mark.parametrize("tag", ["a, b", "a,b", "a &&", "a && b", "a b", "a;b", "a | b", "a\tb"])
-def test_a_tag_that_may_be_a_mistyped_list_is_still_one_tag_and_said_to_look_so(tag: str) -> None:
+def test_tag_that_looks_like_a_mistyped_list_is_one_tag_and_reported_as_suspicious(tag: str) -> None:
     some = TagFilter.parse(f"ok || {tag}")
     assert some.matches_tag(tag), "legal to send"
     assert some.suspicious_tags() == (tag,)
 
 
-def test_ordinary_tags_do_not_look_mistyped() -> None:
+def test_ordinary_tags_are_not_suspicious() -> None:
     assert TagFilter.parse("created || order-paid_2.x:y/z || 订单").suspicious_tags() == ()
     assert TagFilter.parse("*").suspicious_tags() == ()
