@@ -1,4 +1,4 @@
-"""A cluster per test, and lines for the end of the run."""
+"""Fixtures: a cluster per test, and lines for the end of the run."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +14,7 @@ from support.hostile_world import World, hostile_world, undisturbed_world
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer | None]:
-    """Forks the programs of the usual run. The slow run executes each program."""
+    """Fork the programs in the usual run. The slow run executes each program."""
     if SLOW or sys.platform != "linux":
         yield None
         return
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def world(folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
-    """A world for the module, with its SERVER_OPTIONS (of nameserver and broker) and BROKER_OPTIONS."""
+    """Return a world for the module, with its SERVER_OPTIONS (of nameserver and broker) and BROKER_OPTIONS."""
     options = (getattr(request.module, name, ()) for name in ("SERVER_OPTIONS", "BROKER_OPTIONS"))
     with hostile_world(folder, *next(options), of_broker=next(options)) as made:
         yield made
@@ -50,12 +50,12 @@ def world(folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 async def undisturbed(world: World) -> AsyncIterator[None]:
-    """The good pair of the module's `world` went on and saw nothing; the servers met nothing that no rule foresaw."""
+    """Check that the module's producer and consumer continued without an error and that the servers logged no unexpected one."""
     async with undisturbed_world(world):
         yield
 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
-    """Notes a line for the end of the run."""
+    """Print a line at the end of the run."""
     return lambda line: request.node.user_properties.append((MEASURED, line))

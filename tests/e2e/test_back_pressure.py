@@ -14,7 +14,7 @@ MIB = 1 << 20
 LIMIT_BYTES = 4 * MIB
 BODY_BYTES = 64 << 10
 COUNT = 1_600
-"""100 MiB: twenty-five times the limit."""
+"""100 MiB, twenty-five times the limit."""
 
 
 async def told(cluster: Cluster, process: str, event: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ async def told(cluster: Cluster, process: str, event: str) -> dict[str, Any]:
     return cluster.heard(process, event)[-1]
 
 
-async def test_sends_wait_for_a_stopped_broker_in_bounded_memory_and_end_well(cluster: Cluster, report: Report) -> None:
+async def test_sends_to_a_stopped_broker_wait_in_bounded_memory_and_then_complete(cluster: Cluster, report: Report) -> None:
     await cluster.servers(queues=4, brokers=["broker-a"])
     options = ["--count", str(COUNT), "--body-bytes", str(BODY_BYTES), "--in-flight-bytes", str(LIMIT_BYTES)]
     await cluster.start("flood", ["-m", "support.worker_flood", "--nameserver", cluster.nameservers, *options], "worker.ready")
@@ -51,8 +51,8 @@ async def test_sends_wait_for_a_stopped_broker_in_bounded_memory_and_end_well(cl
     assert sum(queue["max_offset"] for queue in shown["queues"]) == finished["acknowledged"], "each is stored once"
 
 
-async def test_a_listener_that_blocks_holds_no_more_than_each_threshold(cluster: Cluster) -> None:
-    """Three groups, each with the one threshold that it will meet. Nothing but every hundredth message matches the third's tags."""
+async def test_blocked_listener_buffers_up_to_each_threshold(cluster: Cluster) -> None:
+    """Three groups, each with the one threshold that it will reach. Only every hundredth message matches the tags of the third one."""
     await cluster.servers(queues=1, brokers=["broker-a"])
     await cluster.producer("producer", "--keys", "100", "--pause-ms", "5", "--padding", "1000", "--even-every", "100")
     stuck = ["--trouble", "wait:600", "--armed", "--stop-ms", "0"]

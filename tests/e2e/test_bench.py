@@ -1,4 +1,4 @@
-"""`lockstep bench` measures a cluster of its own, and one that runs."""
+"""`lockstep bench` measures a cluster of its own, and a running one."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
 
 
-def test_by_itself_it_starts_a_cluster_and_prints_every_phase() -> None:
+def test_bench_without_a_nameserver_option_starts_a_cluster_and_prints_every_phase() -> None:
     done = bench("--json", "--delayed", "200")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
@@ -39,7 +39,7 @@ def test_by_itself_it_starts_a_cluster_and_prints_every_phase() -> None:
     assert [figure["messages"] for figure in figures] == [300, 300, 300, 903, 903, 903, 903, 300, 300]
 
 
-async def test_it_measures_the_cluster_that_it_is_told(tmp_path: Path) -> None:
+async def test_bench_measures_the_given_cluster(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         await cluster.servers(brokers=["broker-a"])
         done = bench("--unordered", "--nameserver", cluster.nameservers)
@@ -47,7 +47,7 @@ async def test_it_measures_the_cluster_that_it_is_told(tmp_path: Path) -> None:
         assert all(phase in done.stdout for phase in PHASES)
 
 
-def test_without_a_nameserver_at_the_address_it_says_so_in_one_line() -> None:
+def test_bench_with_an_unreachable_nameserver_prints_one_line() -> None:
     done = bench("--nameserver", "127.0.0.1:9")
     assert done.returncode == 1
     assert len([line for line in done.stderr.splitlines() if line.startswith("lockstep: ")]) == 1

@@ -1,4 +1,4 @@
-"""Broadcasting with real processes: each has everything, and goes on from its own file whatever happens to it."""
+"""Broadcasting with real processes: each one gets every message, and continues from its own file after a kill."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ NAMES = ("one", "two", "three")
 
 
 class Member:
-    """A broadcasting process, and its notes: (pid, queue, offset, body)."""
+    """A broadcasting process, and the lines that it writes: (pid, queue, offset, body)."""
 
     def __init__(self, cluster: Cluster, name: str, *options: str) -> None:
         self.cluster, self.name = cluster, name
@@ -43,7 +43,7 @@ class Member:
         path.write_text(path.read_text().replace('"starts":1', '"starts":2'))
 
     def stored(self) -> dict[str, int]:
-        """Queue → next offset, from the file."""
+        """Return queue → next offset, from the file."""
         path = self.folder / "prices" / self.name / "offsets.json"
         plain: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"topics": {}}
         return {f"{topic}@{queue}": place[0] for topic, told in plain["topics"].items() for queue, place in told["queues"].items()}
@@ -56,7 +56,7 @@ async def send(cluster: Cluster, bodies: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--ordered",)], ids=["concurrent", "ordered"])
-async def test_a_killed_member_goes_on_from_its_own_file_and_the_others_notice_nothing(cluster: Cluster, options: tuple[str, ...]) -> None:
+async def test_killed_member_continues_from_its_own_file_and_others_are_unaffected(cluster: Cluster, options: tuple[str, ...]) -> None:
     await cluster.servers(*QUICK, queues=2)
     members = [await Member(cluster, name, *options, "--work-ms", "5").start() for name in NAMES]
     victim, sent = members[0], [f"m{number}" for number in range(600)]
@@ -92,7 +92,7 @@ async def test_a_killed_member_goes_on_from_its_own_file_and_the_others_notice_n
     assert sum(ends[0].values()) == 900, "a stop writes the end"
 
 
-async def test_members_outlive_the_kill_of_a_broker(cluster: Cluster) -> None:
+async def test_members_continue_after_the_kill_of_a_broker(cluster: Cluster) -> None:
     await cluster.servers(*QUICK, queues=2)
     members = [await Member(cluster, name).start() for name in NAMES[:2]]
     bodies = [f"m{number}" for number in range(200)]
@@ -106,7 +106,7 @@ async def test_members_outlive_the_kill_of_a_broker(cluster: Cluster) -> None:
     assert all(set(member.bodies().values()) == {1} for member in members)
 
 
-async def test_two_processes_never_share_a_file_and_what_is_wrong_is_told(cluster: Cluster) -> None:
+async def test_second_process_on_an_offset_file_and_a_damaged_file_are_rejected(cluster: Cluster) -> None:
     await cluster.servers(*QUICK, queues=1, brokers=("broker-a",))
     member = await Member(cluster, "one").start()
     await send(cluster, ["a", "b"])
@@ -122,7 +122,7 @@ async def test_two_processes_never_share_a_file_and_what_is_wrong_is_told(cluste
     assert "offsets.json is damaged" in damaged.stderr_tail()
 
 
-async def test_group_show_says_what_is_true_of_a_broadcasting_group(cluster: Cluster) -> None:
+async def test_group_show_describes_a_broadcast_group(cluster: Cluster) -> None:
     await cluster.servers(*QUICK, queues=1, brokers=("broker-a",))
     for name in NAMES[:2]:
         await Member(cluster, name, "--ordered").start()

@@ -1,4 +1,4 @@
-"""One broker is down while keyed sends go on; and several who create one topic at once."""
+"""One broker is down while keyed sends continue; and concurrent creators of one topic."""
 
 import asyncio
 import json
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.e2e
 AT_ONCE = 5
 
 
-async def test_keys_of_a_dead_broker_fail_by_name_or_wait_and_none_moves(cluster: Cluster, report: Report) -> None:
-    """The producer's deadline is shorter than the outage, so that keys do fail; each is sent again until its broker is back."""
+async def test_keyed_sends_to_a_dead_broker_fail_or_wait_and_no_key_moves(cluster: Cluster, report: Report) -> None:
+    """The producer's timeout is shorter than the outage, so that keys do fail; each is sent again until its broker is up."""
     await cluster.servers(queues=4)
     await cluster.consumer("consumer")
     await cluster.until_held(8, "consumer")
@@ -49,7 +49,7 @@ async def test_keys_of_a_dead_broker_fail_by_name_or_wait_and_none_moves(cluster
     await cluster.prove("consumer")
 
 
-async def test_keys_of_a_dead_broker_wait_for_it_within_their_deadline(cluster: Cluster) -> None:
+async def test_keyed_sends_wait_for_a_dead_broker_within_their_timeout(cluster: Cluster) -> None:
     await cluster.servers(queues=4)
     await cluster.consumer("consumer")
     await cluster.producer("producer", "--keys", "60", "--pause-ms", "50")
@@ -65,10 +65,8 @@ async def test_keys_of_a_dead_broker_wait_for_it_within_their_deadline(cluster: 
     assert (await cluster.prove("consumer")).repeats == 0
 
 
-async def test_with_the_only_broker_down_every_send_of_a_flood_ends_as_not_stored_and_the_next_ones_are_stored(
-    cluster: Cluster, report: Report
-) -> None:
-    """More sends than the in-flight limit lets in at once."""
+async def test_sends_without_any_broker_fail_as_not_stored_and_later_ones_are_stored(cluster: Cluster, report: Report) -> None:
+    """There are more sends than the in-flight limit allows at once."""
     await cluster.servers(brokers=["broker-a"])
     loop, limits = asyncio.get_running_loop(), {"in_flight_count_max": 500, "send_timeout_ms": 1_500}
     async with Producer("flood", nameserver=cluster.nameservers, **limits) as producer:  # type: ignore[arg-type]
@@ -99,8 +97,8 @@ async def test_with_the_only_broker_down_every_send_of_a_flood_ends_as_not_store
     assert sum(queue["max_offset"] for queue in shown["queues"]) == 101
 
 
-async def test_producers_and_commands_that_create_one_topic_at_once_agree_on_one_layout(cluster: Cluster) -> None:
-    """Two nameservers, which know nothing of one another; producers by their first send, commands by name."""
+async def test_concurrent_creators_of_a_topic_agree_on_one_layout(cluster: Cluster) -> None:
+    """Two nameservers, which share no state; producers create the topic by their first send, commands by name."""
     for name in ("nameserver-1", "nameserver-2"):
         await cluster.nameserver(name)
     await asyncio.gather(*(cluster.broker(name, *QUICK, "--auto-create-topics") for name in ("broker-a", "broker-b", "broker-c")))

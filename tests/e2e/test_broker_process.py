@@ -1,4 +1,4 @@
-"""The broker as a process: it starts, stops in order, survives kill -9, and reports by its exit code why it does not start."""
+"""The broker as a process: it starts, stops cleanly, survives kill -9, and its exit code is the reason why it does not start."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -35,7 +35,7 @@ def command(store: Path, *flags: str) -> tuple[str, ...]:
 
 
 def refused(store: Path, *flags: str) -> tuple[int, str]:
-    """(exit code, the line on stderr) of a broker that does not start."""
+    """Return (exit code, the line on stderr) of a broker that does not start."""
     ended = run_program(*command(store, *flags))
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
     return ended.returncode, ended.stderr
@@ -60,7 +60,7 @@ async def create(endpoint: Endpoint) -> None:
 
 
 class Stream:
-    """An idempotent producer of one queue."""
+    """An idempotent producer for one queue."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -89,7 +89,7 @@ async def everything(endpoint: Endpoint) -> list[int]:
         found += [int(RecordView(answer.body, start).body) for start, _ in split_records(answer.body)]
 
 
-def test_sigterm_ends_it_in_order_with_exit_0(tmp_path: Path) -> None:
+def test_sigterm_stops_the_broker_cleanly_with_exit_0(tmp_path: Path) -> None:
     with serving(tmp_path / "s") as broker:
         assert broker.started["name"] == "broker-a"
         assert broker.stop() == 0
@@ -98,8 +98,8 @@ def test_sigterm_ends_it_in_order_with_exit_0(tmp_path: Path) -> None:
         assert again.started["term"] > broker.started["term"]
 
 
-async def test_killed_under_load_and_restarted_it_has_every_acknowledged_message_once(tmp_path: Path) -> None:
-    """The producer sends one frame after the other and repeats the one without a response, as often as the broker dies."""
+async def test_broker_killed_under_load_has_every_acknowledged_message_once(tmp_path: Path) -> None:
+    """The producer sends one frame after the other and repeats the one without a response after each kill of the broker."""
     stream, frames = Stream(), 0
     unanswered: tuple[dict[str, object], bytes] | None = None
     for _ in range(4):
@@ -126,14 +126,14 @@ async def test_killed_under_load_and_restarted_it_has_every_acknowledged_message
             assert await everything(endpoint) == list(range((frames + 1) * 100))
 
 
-def test_a_broker_whose_nameserver_is_not_there_waits_and_stops_when_told(tmp_path: Path) -> None:
+def test_broker_without_its_nameserver_waits_and_can_be_stopped(tmp_path: Path) -> None:
     with program(*command(tmp_path / "s", "--nameserver", "127.0.0.1:1"), event="log.recovered") as waiting:
         assert waiting.stop() == 0
     with serving(tmp_path / "s") as broker:
         assert broker.started["clean"] is True
 
 
-def test_exit_2_names_the_setting(tmp_path: Path) -> None:
+def test_exit_2_names_the_invalid_setting(tmp_path: Path) -> None:
     exit_code, errors = refused(tmp_path / "s", "--advertise", "outside=host:1")
     assert exit_code == 2
     assert "outside" in errors
@@ -142,7 +142,7 @@ def test_exit_2_names_the_setting(tmp_path: Path) -> None:
     assert "--insecure" in errors
 
 
-def test_exit_3_when_the_disk_refuses(tmp_path: Path) -> None:
+def test_exit_3_on_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     exit_code, errors = refused(tmp_path / "file" / "s")
     assert exit_code == 3
@@ -157,7 +157,7 @@ def test_exit_4_for_another_name(tmp_path: Path) -> None:
     assert "broker-a" in errors
 
 
-async def test_exit_5_for_a_flipped_bit_below_what_was_synced(tmp_path: Path) -> None:
+async def test_exit_5_for_a_flipped_bit_below_the_synced_length(tmp_path: Path) -> None:
     with serving(tmp_path / "s") as broker:
         async with dialled(broker) as endpoint:
             await create(endpoint)
@@ -181,7 +181,7 @@ def test_exit_6_for_a_store_in_use(tmp_path: Path) -> None:
         assert refused(tmp_path / "s")[0] == 6
 
 
-def test_show_config_names_every_value_and_its_origin(tmp_path: Path) -> None:
+def test_show_config_prints_every_value_and_its_origin(tmp_path: Path) -> None:
     shown = run_program(*command(tmp_path, "--name", "b", "--show-config")).stdout
     rows = {line.split("=")[0].strip(): line for line in shown.splitlines()}
     assert 'name = "b"' in rows["name"]

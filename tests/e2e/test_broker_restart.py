@@ -12,7 +12,7 @@ KILLS = 10
 
 
 async def test_ten_kills_lose_nothing_store_nothing_twice_and_commit_nothing_twice(cluster: Cluster, report: Report) -> None:
-    """The proof shows: none lost, in order, no keyed message at two places. The accepted results show: none covered twice.
+    """None is lost, out of order or stored twice if keyed; no offset is accepted twice.
 
     One broker responds when its disk has synced: at most kills it has stored frames without a response, which are sent again.
     """
@@ -48,7 +48,7 @@ async def test_ten_kills_lose_nothing_store_nothing_twice_and_commit_nothing_twi
 
 
 async def check_unkeyed(cluster: Cluster, possible_duplicates: int) -> None:
-    """Every acknowledged message is at its acknowledged offset; each duplicate was counted."""
+    """Check that every acknowledged message is at its acknowledged offset; each duplicate was counted."""
     acks = cluster.acks("unkeyed")
     await cluster.consumer("auditor", "--group", "audit", "--topic", "free", "--work-ms", "0")
     stored = {(key, step): (queue, offset) for key, step, queue, offset in acks}

@@ -1,4 +1,4 @@
-"""Everything at random: consumers and brokers are killed, paused, stopped and started, a nameserver forgets. Then calm, and the proof."""
+"""Random faults: consumers and brokers are killed, paused, stopped and started, a nameserver loses its state. Then the faults stop."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ BROKERS = ("broker-a", "broker-b")
     ("seed", "seconds"),
     [pytest.param(1, 12, id="short"), *(pytest.param(seed, 60, id=f"seed {seed}", marks=pytest.mark.slow) for seed in range(2, 5))],
 )
-async def test_whatever_happens_order_holds_and_in_calm_every_queue_goes_on(
+async def test_order_holds_under_random_faults_and_every_queue_continues_afterwards(
     cluster: Cluster, report: Report, seed: int, seconds: float
 ) -> None:
     await cluster.servers(*QUICK, queues=QUEUES // 2)
@@ -43,13 +43,13 @@ async def test_whatever_happens_order_holds_and_in_calm_every_queue_goes_on(
 
 
 class Nemesis:
-    """Causes faults at random; its sleeps are part of the faults, and nothing is waited for in them."""
+    """Causes faults at random; its sleeps are part of the faults, and the test waits for nothing in them."""
 
     def __init__(self, cluster: Cluster, choose: random.Random) -> None:
         self.cluster = cluster
         self.choose = choose
         self.alive: dict[str, bool] = {}
-        """Consumer → whether it is paused."""
+        """Whether each consumer is paused."""
         self.joined = 0
         self.strikes = 0
 

@@ -1,4 +1,4 @@
-"""Consumers join and leave all the time, under load."""
+"""Consumers join and leave continuously under load."""
 
 import asyncio
 from itertools import cycle
@@ -13,17 +13,17 @@ pytestmark = pytest.mark.e2e
 QUEUES = 16
 
 
-async def test_order_holds_and_nothing_is_done_twice(cluster: Cluster, report: Report) -> None:
+async def test_order_holds_and_nothing_is_accepted_twice_while_consumers_join_and_leave(cluster: Cluster, report: Report) -> None:
     await churn(cluster, report, seconds=15)
 
 
 @pytest.mark.slow
-async def test_order_holds_and_nothing_is_done_twice_for_a_minute(cluster: Cluster, report: Report) -> None:
+async def test_order_holds_and_nothing_is_accepted_twice_in_a_minute_of_churn(cluster: Cluster, report: Report) -> None:
     await churn(cluster, report, seconds=60)
 
 
 async def churn(cluster: Cluster, report: Report, *, seconds: float) -> None:
-    """One consumer stays. Of four guests first one, then two at once join or leave, as soon as all queues have their owners."""
+    """One consumer stays. Of four others first one, then two at once join or leave, as soon as all queues have their owners."""
     await cluster.servers(*DEFAULTS, queues=QUEUES // 2)
     await cluster.consumer("host", "--work-ms", "2")
     await cluster.until_held(QUEUES, "host")

@@ -1,6 +1,6 @@
 """A client without a session, request by request in native frames against a broker process: RocketMQ's own rules (ordering.md 12).
 
-Leases of 60 s and members of 120 s end in unit/broker/test_classic.py, where time is passed in.
+The end of 60 s leases and 120 s memberships is tested in unit/broker/test_classic.py, where time is passed in.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Classic:
     topic: str
 
     async def beat(self, expression: str = "*", *, version: int = 1) -> HeartbeatReply:
-        """HEART_BEAT without a session."""
+        """Send HEART_BEAT without a session."""
         group = ConsumerGroup(self.group, (Subscription(self.topic, expression, sub_version=version),), ordered=True)
         body = HeartbeatBody(self.client_id, (group,), (ProducerGroup("shop"),))
         return decode_body(HeartbeatReply, (await self.client.done(RequestCode.HEART_BEAT, body=encode_body(body))).body)
@@ -89,7 +89,7 @@ class Classic:
         ).members
 
     async def lock(self, *queue_ids: int, broker: str = "broker-a") -> list[int]:
-        """The queue ids that are now this client's."""
+        """Return the queue ids that this client holds now."""
         answer = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=self._batch(queue_ids, broker))
         return [ref.queue_id for ref in decode_body(LockBatchReply, answer.body).lock_ok_mq_set]
 
@@ -119,7 +119,7 @@ class Classic:
 
 @asynccontextmanager
 async def clients(served: Served, *names: str, messages: int = 10) -> AsyncIterator[list[Classic]]:
-    """Classic clients of a new group and a new topic with so many messages in queue 0, each heard on a connection of its own."""
+    """Connect classic clients of a new group and a new topic with `messages` messages in queue 0, each on its own connection."""
     number = next(NAMES)
     topic, group = f"orders-{number}", f"billing-{number}"
     made: list[Classic] = []
@@ -141,7 +141,7 @@ async def clients(served: Served, *names: str, messages: int = 10) -> AsyncItera
 # ------------------------------------------------------------------------------------------------------------- membership
 
 
-async def test_a_heartbeat_without_a_session_is_a_member_until_its_connection_closes(served: Served) -> None:
+async def test_heartbeat_without_a_session_is_a_member_until_its_connection_closes(served: Served) -> None:
     async with clients(served, "b@1", "a@1") as (b, a):
         assert await a.members() == ("a@1", "b@1")
         reply = await a.beat()
@@ -168,7 +168,7 @@ async def test_members_are_notified_when_the_list_changes(served: Served) -> Non
 # ---------------------------------------------------------------------------------------------------- RebalanceLockManager
 
 
-async def test_lock_renew_refuse_unlock_and_take_over(served: Served) -> None:
+async def test_lock_is_granted_renewed_rejected_released_and_taken_over(served: Served) -> None:
     async with clients(served, "a@1", "b@1") as (a, b):
         assert await a.lock(0, 1) == [0, 1]
         assert await a.lock(0, 1, 2) == [0, 1, 2]
@@ -182,7 +182,7 @@ async def test_lock_renew_refuse_unlock_and_take_over(served: Served) -> None:
         assert await a.lock(QUEUES, -1) == []
 
 
-async def test_a_lock_outlives_its_connection_and_the_client_takes_it_up_on_the_next(served: Served) -> None:
+async def test_lock_survives_its_connection_and_is_renewed_on_the_next(served: Served) -> None:
     async with clients(served, "a@1", "b@1") as (a, b):
         assert await a.lock(0) == [0]
         a.client.endpoint.abort("gone")
@@ -195,13 +195,13 @@ async def test_a_lock_outlives_its_connection_and_the_client_takes_it_up_on_the_
         assert await b.lock(0) == [0]
 
 
-async def test_it_is_not_checked_that_a_client_that_locks_is_a_member(served: Served) -> None:
+async def test_lock_by_a_non_member_is_granted(served: Served) -> None:
     async with clients(served, "a@1") as (a,):
         stranger = Classic(a.client, "stranger", "unheard-of", a.topic)
         assert await stranger.lock(0) == [0]
 
 
-async def test_a_session_and_a_classic_client_never_hold_one_queue(served: Served) -> None:
+async def test_queue_is_never_held_by_a_session_and_a_classic_client(served: Served) -> None:
     async with clients(served, "a@1") as (a,), native(served.address) as connection:
         member = Member(connection, a.topic, a.group, client_id="n@1#0", session=f"{next(NAMES):032x}")
         await member.join()
@@ -235,29 +235,36 @@ async def test_locks_and_members_survive_kill_9(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- the table: requests without an epoch
 
 
-async def nobody(asker: Classic, other: Classic, session: Member) -> None:
+async def free_queue(asker: Classic, other: Classic, session: Member) -> None:
     """The queue is free."""
 
 
-async def itself(asker: Classic, other: Classic, session: Member) -> None:
+async def held_by_itself(asker: Classic, other: Classic, session: Member) -> None:
     assert await asker.lock(0) == [0]
 
 
-async def another(asker: Classic, other: Classic, session: Member) -> None:
+async def held_by_another(asker: Classic, other: Classic, session: Member) -> None:
     assert await other.lock(0) == [0]
 
 
-async def a_session(asker: Classic, other: Classic, session: Member) -> None:
+async def held_by_a_session(asker: Classic, other: Classic, session: Member) -> None:
     await session.join()
     assert (await session.lock(0)).verdict is LockVerdict.OK
 
 
 @pytest.mark.parametrize(
     ("hold", "applied", "frees", "holder"),
-    [(nobody, True, None, None), (itself, True, None, None), (another, False, "b@1", "b@1"), (a_session, False, "n@1#0", "n@1#0")],
+    [
+        (free_queue, True, None, None),
+        (held_by_itself, True, None, None),
+        (held_by_another, False, "b@1", "b@1"),
+        (held_by_a_session, False, "n@1#0", "n@1#0"),
+    ],
 )
-async def test_every_row_of_the_table(served: Served, hold: object, applied: bool, frees: str | None, holder: str | None) -> None:
-    """PULL is always served; its commit bit, an update and an unlock count unless another client holds the queue."""
+async def test_requests_without_an_epoch_follow_the_table(
+    served: Served, hold: object, applied: bool, frees: str | None, holder: str | None
+) -> None:
+    """PULL is always served; its commit, an update and an unlock count unless another client holds the queue."""
     async with clients(served, "a@1", "b@1") as (a, b), native(served.address) as connection:
         session = Member(connection, a.topic, a.group, client_id="n@1#0", session=f"{next(NAMES):032x}")
         assert (await a.update(5)).code == ResponseCode.SUCCESS
@@ -286,7 +293,7 @@ async def test_every_row_of_the_table(served: Served, hold: object, applied: boo
         assert (await session.status()).owner == frees
 
 
-async def test_an_offset_beyond_the_end_or_below_0_is_refused(served: Served) -> None:
+async def test_offset_beyond_the_end_or_below_0_is_rejected(served: Served) -> None:
     async with clients(served, "a@1") as (a,):
         assert (await a.update(10)).code == ResponseCode.SUCCESS
         for offset in (11, -1):
@@ -299,15 +306,15 @@ async def test_an_offset_beyond_the_end_or_below_0_is_refused(served: Served) ->
 # ----------------------------------------------------------------------------------------------------------------- offsets
 
 
-async def test_a_group_without_an_offset_begins_a_young_queue_at_0(served: Served) -> None:
-    """RocketMQ's rule: nothing was removed from the queue and its first message is recent. Queues without a message too."""
+async def test_young_queue_without_a_commit_has_offset_0(served: Served) -> None:
+    """RocketMQ's rule: nothing was removed from the queue and its first message is recent. It includes queues without a message."""
     async with clients(served, "a@1") as (a,):
         assert [await a.committed(queue_id) for queue_id in range(QUEUES)] == [0, 0, 0, 0]
         assert (await a.update(7)).code == ResponseCode.SUCCESS
         assert await a.committed() == 7
 
 
-async def test_bounds_and_times(served: Served) -> None:
+async def test_bounds_and_search_by_time(served: Served) -> None:
     async with clients(served, "a@1", messages=3) as (a,):
         ask = a.client.done
         assert (await ask(RequestCode.GET_MAX_OFFSET, QueueHeader(a.topic, 0))).fields == {"offset": 3}
@@ -325,13 +332,13 @@ async def test_bounds_and_times(served: Served) -> None:
 
 
 async def tagged(classic: Classic, *tags: str) -> None:
-    """A message for each tag ("-": none); its body is the tag."""
+    """Send a message for each tag ("-" is none); its body is the tag."""
     for tag in tags:
         answer = await classic.client.send(classic.topic, tag.encode(), properties="" if tag == "-" else f"TAGS\x01{tag}\x02")
         assert answer.code == ResponseCode.SUCCESS
 
 
-async def test_a_tag_expression_with_the_pull_filters_by_hash(served: Served) -> None:
+async def test_tag_expression_of_a_pull_filters_by_hash(served: Served) -> None:
     """ "Aa" and "BB" have one hash in Java: the broker lets both pass, the client compares the tags themselves."""
     assert java_string_hash("Aa") == java_string_hash("BB")
     async with clients(served, "a@1", messages=0) as (a,):
@@ -351,7 +358,7 @@ async def test_a_tag_expression_with_the_pull_filters_by_hash(served: Served) ->
         assert (await a.pull(expression_type="SQL92", subscription="a > 1")).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_a_pull_without_an_expression_takes_what_the_heartbeat_said(served: Served) -> None:
+async def test_pull_without_an_expression_uses_that_of_the_heartbeat(served: Served) -> None:
     async with clients(served, "a@1", messages=0) as (a,):
         await tagged(a, "paid", "created")
         await a.beat("created", version=7)
@@ -365,7 +372,7 @@ async def test_a_pull_without_an_expression_takes_what_the_heartbeat_said(served
         assert (await stranger.pull(sys_flag=0)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
 
-async def test_a_classic_pull_brings_32_messages_and_256_kib_at_most(served: Served) -> None:
+async def test_classic_pull_returns_at_most_32_messages_and_256_kib(served: Served) -> None:
     async with clients(served, "a@1", messages=40) as (a,):
         assert len(bodies(await a.pull(max_msg_nums=1_000))) == 32
         for _ in range(5):
@@ -383,7 +390,7 @@ async def test_a_classic_pull_brings_32_messages_and_256_kib_at_most(served: Ser
         (1, 5, ResponseCode.PULL_OFFSET_MOVED, 0),
     ],
 )
-async def test_an_offset_outside_the_queue_is_answered_as_rocketmq_answers_it(
+async def test_pull_outside_the_queue_gets_rocketmqs_code_and_next_offset(
     served: Served, queue_id: int, offset: int, code: ResponseCode, following: int
 ) -> None:
     async with clients(served, "a@1") as (a,):
@@ -391,11 +398,11 @@ async def test_an_offset_outside_the_queue_is_answered_as_rocketmq_answers_it(
         assert (answer.code, answer.fields["nextBeginOffset"]) == (code, following)
 
 
-async def test_a_long_poll_is_woken_by_what_matches_and_by_nothing_else(served: Served) -> None:
+async def test_long_poll_is_woken_only_by_a_matching_message(served: Served) -> None:
     async with clients(served, "a@1", "b@1", messages=0) as (a, b):
         held = a.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20_000, subscription="paid")
         for _ in range(2):
-            await a.members()  # a pull is served after the other frames of its loop turn: now it is held
+            await a.members()  # a pull is served after the other frames of its loop turn: it is held now
         await tagged(b, "created")
         await b.members()
         assert not held.done()
@@ -406,7 +413,7 @@ async def test_a_long_poll_is_woken_by_what_matches_and_by_nothing_else(served: 
 # ------------------------------------------------------------------------------------------------- messages and topics
 
 
-async def test_a_message_is_found_by_its_place_and_only_there(served: Served) -> None:
+async def test_message_is_found_only_by_its_exact_position(served: Served) -> None:
     async with clients(served, "a@1", messages=0) as (a,):
         sent = await a.client.send(a.topic, b"hello", 2, "TAGS\x01paid\x02KEYS\x01k\x02WAIT\x01true\x02")
         assert sent.code == ResponseCode.SUCCESS
@@ -420,14 +427,14 @@ async def test_a_message_is_found_by_its_place_and_only_there(served: Served) ->
             assert (code, str(elsewhere) in remark) == (ResponseCode.SYSTEM_ERROR, True)
 
 
-async def test_the_brokers_own_records_are_hidden(served: Served) -> None:
-    """The log's first record is the term's."""
+async def test_state_records_are_hidden(served: Served) -> None:
+    """The log's first record is the term."""
     async with native(served.address) as client:
         code, _ = await client.refused(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(0))
         assert code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_a_topic_without_a_layout_gets_queues_of_this_broker(served: Served) -> None:
+async def test_topic_created_without_a_layout_gets_queues_of_this_broker(served: Served) -> None:
     topic = f"made-{next(NAMES)}"
     async with native(served.address) as client:
 
@@ -450,7 +457,7 @@ async def test_a_topic_without_a_layout_gets_queues_of_this_broker(served: Serve
         assert decode_body(CreateTopicReply, usual.body).layout.write_count("broker-a") == 8
 
 
-async def test_a_first_send_makes_the_topic_where_that_is_allowed(served: Served) -> None:
+async def test_first_send_creates_its_topic_if_permitted(served: Served) -> None:
     topic = f"auto-{next(NAMES)}"
     async with native(served.address) as client:
         header = {"producerGroup": "shop", "topic": topic, "queueId": -1, "defaultTopicQueueNums": 3}

@@ -1,4 +1,4 @@
-"""Every command against a real cluster, as people and scripts meet it: stdout, at most one line on stderr, an exit code."""
+"""Every command against a real cluster, as users and scripts run it: stdout, at most one line on stderr, an exit code."""
 
 import json
 import signal
@@ -27,7 +27,7 @@ Ended = subprocess.CompletedProcess[str]
 
 @dataclass
 class Cluster:
-    """`lockstep up` with two brokers, a topic `good` with a group at work on it, a topic `orders` with one message."""
+    """`lockstep up` with two brokers, a topic `good` that a group consumes, a topic `orders` with one message."""
 
     address: str
     message: dict[str, Any]
@@ -44,19 +44,19 @@ class Cluster:
         return Ended(ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
     def done(self, *arguments: str, **more: Any) -> str:
-        """Its stdout; it must succeed and leave stderr alone."""
+        """Return its stdout; it must succeed and print nothing on stderr."""
         ended = self.run(*arguments, **more)
         assert (ended.returncode, ended.stderr) == (0, ""), ended
         return ended.stdout
 
     def json(self, *arguments: str, **more: Any) -> Any:
-        """The one JSON document that it prints."""
+        """Return the JSON document that it prints."""
         text = self.done(*arguments, "--json", **more)
         assert text.count("\n") == 1, text
         return json.loads(text)
 
     def misused(self, *arguments: str, **more: Any) -> str:
-        """The one line on stderr."""
+        """Return the one line on stderr."""
         ended = self.run(*arguments, **more)
         assert ended.returncode == 2, ended
         assert ended.stderr.startswith("lockstep: "), ended
@@ -65,7 +65,7 @@ class Cluster:
 
 
 def side_by_side(run: Callable[..., Ended], commands: Sequence[Sequence[str]]) -> list[Ended]:
-    """Several commands at once: what takes time is that Python starts."""
+    """Run several commands concurrently, because the start of Python takes most of the time."""
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(lambda arguments: run(*arguments), commands))
 
@@ -102,7 +102,7 @@ def test_topic_create_list_show(lockstep: Cluster) -> None:
 
 
 def test_topic_forget_deleted(lockstep: Cluster) -> None:
-    """All brokers and nameservers forget the first deletions of topics; a second one stays, unless --all is given."""
+    """All brokers and nameservers forget the first deletions of topics; second deletions stay, unless --all is given."""
     for name, times in (("forgotten", 1), ("remembered", 2)):
         for _ in range(times):
             lockstep.done("topic", "create", name)
@@ -139,7 +139,7 @@ def test_cluster(lockstep: Cluster) -> None:
     assert brokers[0]["address"] in lockstep.done("cluster")
 
 
-def test_send_from_an_argument_and_from_stdin_byte_for_byte(lockstep: Cluster) -> None:
+def test_send_stores_arguments_and_stdin_unchanged(lockstep: Cluster) -> None:
     keyed = [lockstep.json("send", "bytes", "-", "--sharding-key", "k", stdin=data) for data in (b"\x00\xff\n", b"\r\n second")]
     assert [(each["queue_id"], each["queue_offset"]) for each in keyed] == [(keyed[0]["queue_id"], 0), (keyed[0]["queue_id"], 1)]
     shown = lockstep.json("message", "show", keyed[0]["offset_message_id"])
@@ -156,7 +156,7 @@ def test_message_show(lockstep: Cluster) -> None:
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "SIGINT was ignored at first"])
-def test_tail_shows_what_is_there_what_comes_and_ends_with_ctrl_c(lockstep: Cluster, ignored: bool) -> None:
+def test_tail_prints_stored_and_new_messages_and_ends_with_ctrl_c(lockstep: Cluster, ignored: bool) -> None:
     ended = lockstep.run("tail", "orders", "--from-start", "--count", "1", "--tag", "paid", "--json")
     assert (ended.returncode, json.loads(ended.stdout)["body"]) == (0, "hello")
     background = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if ignored else []
@@ -211,10 +211,10 @@ MISUSES: list[tuple[Sequence[str], Sequence[str]]] = [
     (("message", "show", "F" * 32), ("F" * 32,)),
     (("cluster", "--nameserver", "nowhere"), ("nowhere", "HOST:PORT")),
 ]
-"""Requests that are never possible, whatever the state of the cluster."""
+"""Requests that are never possible, in any state of the cluster."""
 
 
-def test_a_command_that_is_refused_says_why_in_one_line(lockstep: Cluster) -> None:
+def test_rejected_command_prints_the_reason_in_one_line(lockstep: Cluster) -> None:
     rows = [(1, *row) for row in FAILURES] + [(2, *row) for row in MISUSES]
     for (code, arguments, words), ended in zip(rows, side_by_side(lockstep.run, [arguments for _, arguments, _ in rows]), strict=True):
         assert (ended.returncode, ended.stdout) == (code, ""), (arguments, ended)
@@ -224,7 +224,7 @@ def test_a_command_that_is_refused_says_why_in_one_line(lockstep: Cluster) -> No
             assert word in ended.stderr, arguments
 
 
-def test_a_body_that_is_too_large_is_refused_with_both_sizes(lockstep: Cluster) -> None:
+def test_too_large_body_is_rejected_with_both_sizes(lockstep: Cluster) -> None:
     said = lockstep.misused("send", "orders", "-", stdin=bytes(5 * MIB))
     assert str(5 * MIB) in said
     assert str(4 * MIB) in said
@@ -239,7 +239,7 @@ USAGE: list[tuple[Sequence[str], str]] = [
 ]
 
 
-def test_bad_usage_is_exit_2_and_names_what_was_meant(lockstep: Cluster) -> None:
+def test_usage_error_exits_with_2_and_suggests_a_correction(lockstep: Cluster) -> None:
     for (arguments, words), ended in zip(USAGE, side_by_side(lockstep.run, [arguments for arguments, _ in USAGE]), strict=True):
         assert ended.returncode == 2, (arguments, ended)
         assert words in ended.stderr, arguments
@@ -257,12 +257,12 @@ def test_help_is_on_stdout_with_exit_0(lockstep: Cluster) -> None:
 
 
 def config_rows(shown: str) -> dict[str, tuple[str, str]]:
-    """Key → (value, origin)."""
+    """Return key → (value, origin)."""
     rows = [line.partition("  # ") for line in shown.splitlines()]
     return {row.partition(" = ")[0].strip(): (row.partition(" = ")[2].strip(), origin.strip()) for row, _, origin in rows}
 
 
-def test_flags_outweigh_the_environment_which_outweighs_the_file_and_show_config_says_so(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     listen = '["127.0.0.1:0", "two=127.0.0.1:0"]'
     file.write_text(f'name = "from-file"\nflush = "sync"\nlisten = {listen}\nsegment_mib = 7\nretention_hours = 1.5\n')
@@ -284,7 +284,7 @@ def test_flags_outweigh_the_environment_which_outweighs_the_file_and_show_config
 
 
 @pytest.mark.parametrize("server", ["broker", "nameserver"])
-def test_what_no_server_knows_is_refused_with_a_suggestion(tmp_path: Path, server: str) -> None:
+def test_unknown_setting_is_rejected_with_a_suggestion(tmp_path: Path, server: str) -> None:
     file = tmp_path / "x.toml"
     file.write_text('lsten = "127.0.0.1:0"\n')
     asked = {
@@ -308,7 +308,7 @@ SETTINGS: list[tuple[Sequence[str], str]] = [
 ]
 
 
-def test_a_setting_that_can_not_be_is_one_line_and_exit_2(lockstep: Cluster) -> None:
+def test_invalid_setting_prints_one_line_and_exits_with_2(lockstep: Cluster) -> None:
     commands = [("broker", *arguments) for arguments, _ in SETTINGS]
     for (arguments, words), ended in zip(SETTINGS, side_by_side(lockstep.run, commands), strict=True):
         assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), (arguments, ended)
@@ -319,7 +319,7 @@ def test_a_setting_that_can_not_be_is_one_line_and_exit_2(lockstep: Cluster) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_drains_a_broker_and_ends_it_with_exit_0(tmp_path: Path, number: signal.Signals) -> None:
+async def test_signal_drains_a_broker_and_ends_it_with_exit_0(tmp_path: Path, number: signal.Signals) -> None:
     """Pending requests get a response, stored messages stay, the next start has nothing to cut."""
     command = ("-m", CLI, "broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s"))
     with background(tmp_path, "broker", *command, ready="broker.started") as broker:
@@ -343,13 +343,13 @@ async def test_a_signal_drains_a_broker_and_ends_it_with_exit_0(tmp_path: Path, 
 
 
 def group_queues(nameserver: str) -> list[dict[str, int]]:
-    """The queues of the good pair's group, of which at least one has progress."""
+    """Return the queues of the group of topic `good`, of which at least one has progress."""
     environment = clean_environment(LOCKSTEP_NAMESERVER=nameserver)
     shown = run_program(CLI, "group", "show", "good-consumers", "--json", environment=environment)
     return [queue for queue in json.loads(shown.stdout)["queues"] if queue["committed_offset"] >= 0]
 
 
-def test_ctrl_c_ends_up_while_it_is_used_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_ctrl_c_ends_up_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
     up = ("-m", CLI, "up", "--port", "0", "--store", str(tmp_path / "store"))
     with background(tmp_path, "up", *up, ready="up.started") as running:
         where = running.started("up.started")["nameserver"]
@@ -369,7 +369,7 @@ def test_ctrl_c_ends_up_while_it_is_used_and_nothing_is_lost(tmp_path: Path) -> 
         assert sum(queue["max_offset"] for queue in queues) >= handled
 
 
-def test_a_signal_ends_a_broker_that_still_waits_for_a_nameserver(tmp_path: Path) -> None:
+def test_signal_ends_a_broker_that_waits_for_a_nameserver(tmp_path: Path) -> None:
     command = ("-m", CLI, "broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s"), "--nameserver", "127.0.0.1:1")
     with background(tmp_path, "broker", *command, ready="registration.changed") as broker:
         assert broker.started("registration.changed")["standing"] == "unreachable"
@@ -378,7 +378,7 @@ def test_a_signal_ends_a_broker_that_still_waits_for_a_nameserver(tmp_path: Path
         assert broker.find("broker.started") == []
 
 
-def test_up_on_a_store_that_is_in_use_is_one_line_and_exit_6(tmp_path: Path) -> None:
+def test_up_on_a_store_in_use_prints_one_line_and_exits_with_6(tmp_path: Path) -> None:
     up = (CLI, "up", "--port", "0", "--store", str(tmp_path / "store"))
     with program(*up, event="up.started"):
         ended = run_program(*up)
@@ -386,8 +386,8 @@ def test_up_on_a_store_that_is_in_use_is_one_line_and_exit_6(tmp_path: Path) -> 
         assert f"{tmp_path / 'store' / 'broker-a'} is open in another broker" in ended.stderr
 
 
-def test_a_reader_that_leaves_ends_a_command_quietly(lockstep: Cluster) -> None:
-    """`lockstep tail … | head -1`."""
+def test_closed_pipe_ends_a_command_without_an_error(lockstep: Cluster) -> None:
+    """As in `lockstep tail … | head -1`."""
     tail = f"{sys.executable} -m {CLI} tail good --from-start --json | head -1 > /dev/null; exit ${{PIPESTATUS[0]}}"
     ended = subprocess.run(
         ["bash", "-c", tail],

@@ -51,14 +51,14 @@ for event in done:
 
 @asynccontextmanager
 async def composed(folder: Path, **variables: str) -> AsyncIterator[Compose]:
-    """The cluster of the file, up; gone afterwards, volumes and all."""
+    """Start the cluster of the file; remove it afterwards, including volumes."""
     tool = compose_tool()
     if tool is None:
         pytest.skip("no compose tool here: install Docker, or name one with LOCKSTEP_TEST_COMPOSE")
     made = Compose(tool, "lockstep-test", folder / "compose.log", **variables)
     async with alone():
         try:
-            await made.run("down", "-v", code=None)  # a run that was cut left its own, on the same ports
+            await made.run("down", "-v", code=None)  # an interrupted run leaves its own, on the same ports
             await made.run("build")
             await host_ports_free()
             await made.run("up", "-d")
@@ -74,7 +74,7 @@ async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
 
 
 def own_address() -> str:
-    """At which other machines see this one; asking for the way to a test network (RFC 5737) sends nothing."""
+    """Return the address of this machine for others; resolving the route to a test network (RFC 5737) sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("198.51.100.1", 9))
@@ -84,7 +84,7 @@ def own_address() -> str:
 
 
 async def host_ports_free() -> None:
-    """Another test may be using 9876; a compose tool whose ports are taken may wait for ever."""
+    """Wait until port 9876 is free: another test may use it, and a compose tool whose ports are taken may wait forever."""
     taken: list[int] = []
 
     async def free() -> bool:
@@ -115,7 +115,7 @@ async def readiness(service: str) -> int:
 
 
 def health_command() -> list[str]:
-    """The health checks that the file lets Docker run in every container."""
+    """Return the health checks that Docker runs in every container."""
     (found,) = re.findall(r"^ +test: (\[.+\])$", (ROOT / "docker-compose.yml").read_text(), re.MULTILINE)
     how, *command = json.loads(found)
     assert how == "CMD"
@@ -131,13 +131,13 @@ async def until(true: Callable[[], Awaitable[object]]) -> None:
 
 
 async def term(service: str) -> float:
-    """Rises with each start of a broker."""
+    """Return the term, which rises with each start of a broker."""
     _, text = await fetch(f"127.0.0.1:{ADMIN_PORTS[service]}", "/metrics")
     return float(next(line for line in text.splitlines() if line.startswith("lockstep_term")).split()[-1])
 
 
 async def load(cluster: Cluster) -> None:
-    """Ordered load from the host, over all queues."""
+    """Start an ordered load from the host, over all queues."""
     await cluster.command("topic", "create", "orders", "--queues", "2")
     for name in ("consumer-1", "consumer-2"):
         await cluster.consumer(name)
@@ -146,9 +146,7 @@ async def load(cluster: Cluster) -> None:
     await cluster.until_handled(200)
 
 
-async def test_the_compose_file_serves_host_and_containers_and_survives_restarts(
-    compose: Compose, cluster: Cluster, report: Report
-) -> None:
+async def test_compose_cluster_serves_host_and_containers_and_survives_restarts(compose: Compose, cluster: Cluster, report: Report) -> None:
     await until_ready()
     for number, address in enumerate(NAMESERVERS.split(";")):
         cluster.addresses[f"nameserver-{number}"] = address
@@ -191,9 +189,7 @@ async def test_the_compose_file_serves_host_and_containers_and_survives_restarts
         assert '"clean": true' in stops[-1]
 
 
-async def test_other_machines_reach_it_where_the_files_header_says_so_and_its_admin_ports_stay_here(
-    tmp_path: Path, cluster: Cluster
-) -> None:
+async def test_compose_cluster_is_reachable_from_other_machines_except_its_admin_ports(tmp_path: Path, cluster: Cluster) -> None:
     address = own_address()
     async with composed(tmp_path, LOCKSTEP_HOST=address, LOCKSTEP_BIND="0.0.0.0"):
         await until_ready()
@@ -205,7 +201,7 @@ async def test_other_machines_reach_it_where_the_files_header_says_so_and_its_ad
                 await fetch(f"{address}:{port}", "/readyz")
 
 
-async def test_containers_are_healthy_while_clients_can_use_them_and_start_again_when_their_process_ends(compose: Compose) -> None:
+async def test_containers_are_healthy_while_usable_and_restart_when_their_process_ends(compose: Compose) -> None:
     await until_ready()
     for service in ADMIN_PORTS:
         assert await compose.exit_code(service, *health_command()) == 0, service
@@ -223,7 +219,7 @@ async def test_containers_are_healthy_while_clients_can_use_them_and_start_again
     await until(started_again)
 
 
-async def test_the_profile_loads_by_spark_and_verifies_what_became_of_it(compose: Compose, report: Report) -> None:
+async def test_load_profile_loads_with_spark_and_verifies_the_result(compose: Compose, report: Report) -> None:
     await until_ready()
     load = ("--profile", "load", "run", "--rm", "load")
     await compose.run("--profile", "load", "build", "load")

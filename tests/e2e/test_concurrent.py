@@ -14,7 +14,7 @@ from support.concurrent_lines import consumer
 pytestmark = pytest.mark.e2e
 
 SHORT = (*QUICK, "--message-delay-level", "100ms 500ms " + " ".join(["300ms"] * 16))
-"""Level 1: 100 ms, level 2: 500 ms, every retry after 300 ms."""
+"""Level 1 is 100 ms, level 2 is 500 ms; every retry comes after 300 ms."""
 DELAYS = (*QUICK, "--message-delay-level", "1s 3s 8s")
 
 
@@ -24,7 +24,7 @@ async def send(cluster: Cluster, bodies: Sequence[str], topic: str = "orders") -
             await producer.send_batch([Message(topic, body.encode()) for body in bodies[first : first + 1_000]])
 
 
-async def test_what_is_sent_back_while_the_broker_restarts_is_handled_in_the_end(cluster: Cluster, report: Report) -> None:
+async def test_messages_sent_back_during_broker_restarts_are_all_handled(cluster: Cluster, report: Report) -> None:
     """Every message fails once, and the broker is killed three times while they are sent back."""
     await cluster.servers(*SHORT, brokers=("broker-a",))
     bodies = [f"m{number}" for number in range(600)]
@@ -41,7 +41,7 @@ async def test_what_is_sent_back_while_the_broker_restarts_is_handled_in_the_end
     await cluster.until_lag(0, "mailing")
 
 
-async def test_a_missing_dead_letter_topic_is_made_and_holds_every_message(cluster: Cluster) -> None:
+async def test_missing_dead_letter_topic_is_created_and_has_every_message(cluster: Cluster) -> None:
     await cluster.servers(*SHORT, queues=2, brokers=("broker-a",))
     bodies = [f"m{number}" for number in range(60)]
     assert "%DLQ%mailing" not in await cluster.command("topic", "list")
@@ -55,7 +55,7 @@ async def test_a_missing_dead_letter_topic_is_made_and_holds_every_message(clust
     assert {times for _, times, _, _ in dead.all()} == {2}
 
 
-async def test_one_failing_message_of_a_batch_comes_again_with_those_behind_it_and_no_other(cluster: Cluster) -> None:
+async def test_failing_message_of_a_batch_redelivers_it_and_the_later_ones_only(cluster: Cluster) -> None:
     await cluster.servers(*SHORT, queues=1, brokers=("broker-a",))
     bodies = ["a0", "a1", "bad", "a3", "a4"]
     await send(cluster, bodies)
@@ -68,7 +68,7 @@ async def test_one_failing_message_of_a_batch_comes_again_with_those_behind_it_a
     await cluster.stop("worker")
 
 
-async def test_a_consumer_killed_between_send_back_and_commit_repeats_and_loses_nothing(cluster: Cluster) -> None:
+async def test_consumer_killed_between_send_back_and_commit_loses_nothing(cluster: Cluster) -> None:
     await cluster.servers(*SHORT, queues=1, brokers=("broker-a",))
     bodies = ["bad", *(f"m{number}" for number in range(30))]
     await send(cluster, bodies)
@@ -85,7 +85,7 @@ async def test_a_consumer_killed_between_send_back_and_commit_repeats_and_loses_
 
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
-async def test_very_many_messages_that_fail_at_once_all_come_again(cluster: Cluster, report: Report, count: int) -> None:
+async def test_many_messages_that_fail_at_once_are_all_redelivered(cluster: Cluster, report: Report, count: int) -> None:
     await cluster.servers(*SHORT, queues=4, brokers=("broker-a",))
     bodies = [f"m{number}" for number in range(count)]
     await send(cluster, bodies)
@@ -105,7 +105,7 @@ def boot_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
-async def test_delayed_messages_over_three_restarts_none_lost_none_early(cluster: Cluster, report: Report) -> None:
+async def test_delayed_messages_over_three_restarts_are_neither_lost_nor_early(cluster: Cluster, report: Report) -> None:
     await cluster.servers(*DELAYS, queues=2, brokers=("broker-a",))
     lines = await consumer(cluster, "worker")
     waits_ms = (1_000, 3_000, 8_000)
@@ -113,7 +113,7 @@ async def test_delayed_messages_over_three_restarts_none_lost_none_early(cluster
     async with Producer("test", nameserver=cluster.nameservers) as producer:
         for number in range(300):
             level = 1 + number % 3
-            sent[f"m{number}"] = (boot_ms(), waits_ms[level - 1])  # the broker's stamp is no earlier
+            sent[f"m{number}"] = (boot_ms(), waits_ms[level - 1])  # the broker's timestamp is not earlier
             await producer.send(Message("orders", b"m%d" % number), delay_level=level)
     for goal, end in ((1, "kill"), (120, "stop"), (220, "kill")):
         await cluster.until(f"{goal} have arrived", lambda goal=goal: len(lines.done()) >= goal)  # type: ignore[misc]
@@ -129,8 +129,8 @@ async def test_delayed_messages_over_three_restarts_none_lost_none_early(cluster
     await cluster.stop("worker")
 
 
-async def test_messages_wait_as_long_as_they_were_told_whatever_table_a_restart_brings(cluster: Cluster) -> None:
-    """First a shorter table, which has none of their times, then one of other times for the same levels."""
+async def test_delay_of_a_stored_message_is_unaffected_by_a_new_delay_table(cluster: Cluster) -> None:
+    """The next start has a shorter table without their times, the one after it other times for the same levels."""
     await cluster.servers(*DELAYS, queues=2, brokers=("broker-a",))
     lines = await consumer(cluster, "worker")
     due_ms: dict[str, int] = {}
@@ -150,8 +150,8 @@ async def test_messages_wait_as_long_as_they_were_told_whatever_table_a_restart_
     await cluster.stop("worker")
 
 
-async def test_a_delay_that_is_no_level_of_the_brokers_table_is_refused_with_its_list(cluster: Cluster) -> None:
-    """RocketMQ's table has 5 s and 2 h; this broker's has not, and nothing may come early."""
+async def test_delay_that_is_not_a_level_is_rejected_with_the_brokers_levels(cluster: Cluster) -> None:
+    """RocketMQ's table has 5 s and 2 h; this broker's has not, and a message must not be early."""
     await cluster.servers(*DELAYS, queues=1, brokers=("broker-a",))
     async with Producer("test", nameserver=cluster.nameservers) as producer:
         await producer.send(Message("orders", b"m"), delay=timedelta(seconds=1))

@@ -1,4 +1,4 @@
-"""A group whose members do not subscribe to the same: refused, or, in the published experiment, allowed and losing messages."""
+"""A group whose members have different subscriptions: rejected, or, in the published experiment, accepted with lost messages."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ TOLD = [
 ]
 
 
-def test_the_published_experiment_of_the_inconsistent_subscription(tmp_path: Path) -> None:
+def test_published_experiment_of_the_inconsistent_subscription(tmp_path: Path) -> None:
     with program("lockstep.admin.cli", "up", "--port", "0", "--store", str(tmp_path / "store"), event="up.started") as laptop:
         path = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
         environment = clean_environment(LOCKSTEP_NAMESERVER=laptop.started["nameserver"], PATH=path)
@@ -43,7 +43,7 @@ async def refused(cluster: Cluster, name: str, *options: str) -> str:
     return (cluster.folder / f"{name}-1.log").read_text()
 
 
-async def test_another_subscription_is_refused_by_name_and_stop_change_start_just_works(cluster: Cluster, report: Report) -> None:
+async def test_differing_subscription_is_rejected_until_the_other_members_have_left(cluster: Cluster, report: Report) -> None:
     await cluster.servers(*DEFAULTS)
     await cluster.consumer("consumer-1", "--tags", "even")
     await cluster.until_held(8, "consumer-1")

@@ -1,4 +1,4 @@
-"""Consumers of every kind on a log that was damaged: each message but the damaged ones, and one gap that names those."""
+"""Consumers of every kind on a damaged log: each undamaged message, and one gap that names the damaged ones."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ DAMAGED = (7, 8)
 
 
 async def damaged(cluster: Cluster) -> None:
-    """A topic of one queue; offsets 7 and 8 are damaged while the broker does not run."""
+    """Create a topic of one queue whose offsets 7 and 8 are damaged while the broker does not run."""
     await cluster.servers(*QUICK, queues=1, brokers=("broker-a",))
     async with Producer("test", nameserver=cluster.nameservers) as producer:
         places = [(await producer.send(Message("orders", body))).queue_offset for body in BODIES]
@@ -46,7 +46,7 @@ def told(gaps: list[QueueGap]) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", ["orderly", "concurrently", "broadcasting"])
-async def test_a_push_consumer_has_every_other_message_and_is_told_of_the_gap(cluster: Cluster, tmp_path: Path, kind: str) -> None:
+async def test_push_consumer_gets_every_undamaged_message_and_a_gap_event(cluster: Cluster, tmp_path: Path, kind: str) -> None:
     await damaged(cluster)
     options: dict[str, Any] = {}
     if kind == "broadcasting":
@@ -75,7 +75,7 @@ async def test_a_push_consumer_has_every_other_message_and_is_told_of_the_gap(cl
     assert told(gaps) == set(DAMAGED)
 
 
-async def test_a_pull_consumer_has_every_other_message_and_is_told_of_the_gap(cluster: Cluster) -> None:
+async def test_pull_consumer_gets_every_undamaged_message_and_a_gap_event(cluster: Cluster) -> None:
     await damaged(cluster)
     consumer = PullConsumer("billing", nameserver=cluster.nameservers)
     consumer.subscribe("orders")

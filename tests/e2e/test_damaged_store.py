@@ -1,6 +1,6 @@
 """A broker process on a store that was damaged while it was stopped: it continues with the intact data, or it does not start (store.md).
 
-One of each kind; every position, torn write and lost sync is tried at the store itself, on files in memory (unit/broker/store).
+One damage of each kind; every position, torn write and lost sync is tested on files in memory (unit/broker/store).
 """
 
 import json
@@ -39,7 +39,7 @@ def serving(store: Path, *options: str) -> Iterator[Background]:
 
 @asynccontextmanager
 async def served(store: Path, *options: str) -> AsyncIterator[tuple[Background, Native]]:
-    """A running broker and a connection to it; kill −9 at the end unless the test has stopped it."""
+    """Start a broker and connect to it; kill it at the end unless the test has stopped it."""
     with serving(store, *options) as broker:
         async with native(broker.started("broker.started")["address"]) as client:
             yield broker, client
@@ -54,7 +54,7 @@ class Life:
     frames: list[int] = field(default_factory=list)
 
     async def send(self, client: Native, count: int) -> None:
-        """So many frames more."""
+        """Send `count` more frames."""
         for _ in range(count):
             bodies = [b"%06d" % (len(self.bodies) + i) + bytes(BODY_BYTES) for i in range(FRAME)]
             answer = await client.done(RequestCode.SEND_RECORDS, *self.stream.frame(*bodies))
@@ -70,7 +70,7 @@ class Life:
 
 
 async def lived(store: Path, frames: int, *, killed: bool = True) -> tuple[Life, Damage]:
-    """A broker that has taken so many frames, and is gone."""
+    """Run a broker that accepts `count` frames, and end it."""
     life = Life()
     async with served(store) as (broker, client):
         await client.create("orders")
@@ -94,7 +94,7 @@ async def goes_on(store: Path, life: Life, *options: str) -> dict[str, object]:
 
 
 def stops(store: Path, position: int) -> str:
-    """Exit 5 and one line that names the position and both ways on."""
+    """Check for exit 5 and one line that names the position and both next steps."""
     ended = run_program(*command(store))
     assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
     assert f"log position {position}: " in ended.stderr
@@ -105,7 +105,7 @@ def stops(store: Path, position: int) -> str:
 # ------------------------------------------------------------------------------------------------------------ the unsynced tail
 
 
-async def test_a_tail_that_tore_within_a_frame_is_cut_and_the_frame_can_be_sent_again(tmp_path: Path) -> None:
+async def test_torn_frame_is_cut_and_can_be_sent_again(tmp_path: Path) -> None:
     life, damage = await lived(tmp_path / "s", 10)
     damage.say_synced(life.frames[8])
     damage.zero(life.frames[9] + 5_000)
@@ -115,7 +115,7 @@ async def test_a_tail_that_tore_within_a_frame_is_cut_and_the_frame_can_be_sent_
     assert 0 < int(str(started["cut_bytes"])) <= 5_000
 
 
-async def test_a_hole_that_was_never_synced_takes_the_good_records_behind_it_along(tmp_path: Path) -> None:
+async def test_unsynced_hole_cuts_the_intact_records_after_it(tmp_path: Path) -> None:
     """Pages reach the disk in any order. The cut part is zeroed, or its records would be found again after new ones."""
     life, damage = await lived(tmp_path / "s", 40)
     damage.say_synced(life.frames[10])
@@ -128,7 +128,7 @@ async def test_a_hole_that_was_never_synced_takes_the_good_records_behind_it_alo
     assert damage.read(end, 10_000) == bytes(10_000)
 
 
-async def test_a_tail_of_noise_behind_the_last_record_is_cut(tmp_path: Path) -> None:
+async def test_garbage_after_the_last_record_is_cut(tmp_path: Path) -> None:
     life, damage = await lived(tmp_path / "s", 5)
     position = damage.record(life.frames[4]).physical_offset
     end = position + (life.frames[4] - life.frames[3])
@@ -136,7 +136,7 @@ async def test_a_tail_of_noise_behind_the_last_record_is_cut(tmp_path: Path) -> 
     await goes_on(tmp_path / "s", life)
 
 
-async def test_a_whole_unsynced_segment_that_never_reached_the_disk_is_cut(tmp_path: Path) -> None:
+async def test_unsynced_segment_that_was_never_written_is_cut(tmp_path: Path) -> None:
     life, damage = await lived(tmp_path / "s", 150)
     assert len(damage.segments) == 2
     second = int(damage.segments[1].name)
@@ -151,8 +151,8 @@ async def test_a_whole_unsynced_segment_that_never_reached_the_disk_is_cut(tmp_p
 
 
 @pytest.mark.parametrize("at", [21, 300, 1_090])
-async def test_a_flipped_bit_below_the_synced_length_stops_the_start_and_cut_corrupt_loses_that_message(tmp_path: Path, at: int) -> None:
-    """In the queue offset, the body, the properties of a record."""
+async def test_flipped_bit_below_the_synced_length_fails_the_start_unless_cut_corrupt(tmp_path: Path, at: int) -> None:
+    """The bit is in the queue offset, the body or the properties of a record."""
     life, damage = await lived(tmp_path / "s", 10)
     damage.say_synced(life.frames[9])
     damage.flip(life.frames[4] + at, 3)
@@ -170,7 +170,7 @@ async def test_a_flipped_bit_below_the_synced_length_stops_the_start_and_cut_cor
         assert broker.stop() == 0
 
 
-async def test_a_synced_tail_that_is_gone_stops_the_start(tmp_path: Path) -> None:
+async def test_missing_synced_tail_fails_the_start(tmp_path: Path) -> None:
     life, damage = await lived(tmp_path / "s", 10)
     damage.say_synced(life.frames[9])
     damage.zero(life.frames[6])
@@ -179,8 +179,8 @@ async def test_a_synced_tail_that_is_gone_stops_the_start(tmp_path: Path) -> Non
     await goes_on(tmp_path / "s", life, "--cut-corrupt")
 
 
-async def test_damage_below_the_snapshot_is_reported_as_a_gap_and_everything_else_is_served(tmp_path: Path) -> None:
-    """A flipped bit and 4 KiB of zeros in a part of the log that no start reads."""
+async def test_damage_below_the_snapshot_is_reported_as_a_gap_and_the_rest_is_served(tmp_path: Path) -> None:
+    """A flipped bit and 4 KiB of zeros in a part of the log that is not read at the start."""
     life, damage = await lived(tmp_path / "s", 150, killed=False)
     damage.flip(life.frames[4] + 300)
     damage.zero(life.frames[20] + 100, 4_096)
@@ -195,7 +195,7 @@ async def test_damage_below_the_snapshot_is_reported_as_a_gap_and_everything_els
         assert decode_body(BrokerStatus, status.body).damaged_messages == 5
 
 
-async def test_entries_that_point_elsewhere_lose_no_message(tmp_path: Path) -> None:
+async def test_wrong_queue_entries_lose_no_message(tmp_path: Path) -> None:
     life, damage = await lived(tmp_path / "s", 150, killed=False)
     entries = damage.store / "consumequeue/orders/0" / f"{0:020d}"
     with entries.open("r+b") as file:
@@ -213,7 +213,7 @@ async def test_entries_that_point_elsewhere_lose_no_message(tmp_path: Path) -> N
 
 
 async def two_lives(store: Path) -> tuple[Life, Damage]:
-    """Two ordered stops, so two snapshots: after frame 5, with billing's commit at 20, and after frame 10, with its commit at 70."""
+    """Run with two clean stops, so with two snapshots: after frame 5 with billing's commit at 20, after frame 10 with 70."""
     life, member = Life(), Member(None, "orders")  # type: ignore[arg-type]
     for committed in (20, 70):
         async with served(store) as (broker, client):
@@ -235,7 +235,7 @@ async def committed(store: Path) -> int:
         return (await member.status()).committed_offset
 
 
-async def test_a_snapshot_ahead_of_the_log_is_ignored_and_removed(tmp_path: Path) -> None:
+async def test_snapshot_ahead_of_an_unclean_log_is_ignored_and_removed(tmp_path: Path) -> None:
     life, damage = await two_lives(tmp_path / "s")
     older, newer = damage.snapshots
     damage.say_unclean()
@@ -247,7 +247,7 @@ async def test_a_snapshot_ahead_of_the_log_is_ignored_and_removed(tmp_path: Path
     await goes_on(tmp_path / "s", life)
 
 
-async def test_a_snapshot_ahead_of_a_log_that_was_synced_further_stops_the_start(tmp_path: Path) -> None:
+async def test_snapshot_ahead_of_a_log_synced_further_fails_the_start(tmp_path: Path) -> None:
     life, damage = await two_lives(tmp_path / "s")
     damage.zero(life.frames[7])
     before = damage.snapshots
@@ -256,7 +256,7 @@ async def test_a_snapshot_ahead_of_a_log_that_was_synced_further_stops_the_start
 
 
 @pytest.mark.parametrize("harm", ["torn", "flipped"])
-async def test_a_damaged_snapshot_is_passed_over_for_the_older_one_and_the_log_behind_it(tmp_path: Path, harm: str) -> None:
+async def test_damaged_snapshot_falls_back_to_the_older_one_and_the_log_after_it(tmp_path: Path, harm: str) -> None:
     _, damage = await two_lives(tmp_path / "s")
     newer = damage.snapshots[1]
     data = bytearray(newer.read_bytes())
@@ -265,7 +265,7 @@ async def test_a_damaged_snapshot_is_passed_over_for_the_older_one_and_the_log_b
     assert await committed(tmp_path / "s") == 70
 
 
-async def test_without_any_snapshot_the_state_is_built_from_the_whole_log(tmp_path: Path) -> None:
+async def test_without_snapshots_the_state_is_replayed_from_the_whole_log(tmp_path: Path) -> None:
     life, damage = await two_lives(tmp_path / "s")
     for snapshot in damage.snapshots:
         snapshot.unlink()
@@ -280,7 +280,7 @@ DERIVED = ("consumequeue", "index", "config", "checkpoint", "lockstep/boot")
 
 
 @pytest.mark.parametrize(("killed", "names"), [(True, DERIVED), (False, DERIVED), (True, ("lockstep/synced", "lock")), (True, ("abort",))])
-async def test_what_can_be_made_again_is(tmp_path: Path, killed: bool, names: tuple[str, ...]) -> None:
+async def test_derived_files_are_rebuilt(tmp_path: Path, killed: bool, names: tuple[str, ...]) -> None:
     life, damage = await lived(tmp_path / "s", 20, killed=killed)
     for path in [damage.store / name for name in names]:
         if path.is_dir():
@@ -291,8 +291,8 @@ async def test_what_can_be_made_again_is(tmp_path: Path, killed: bool, names: tu
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-async def test_a_log_that_lacks_a_file_stops_the_start_at_its_place_and_cut_corrupt_serves_the_others(tmp_path: Path, number: int) -> None:
-    """The first, one in the middle, and the last."""
+async def test_missing_log_file_fails_the_start_and_cut_corrupt_serves_the_others(tmp_path: Path, number: int) -> None:
+    """The missing file is the first, a middle or the last one."""
     life, damage = await lived(tmp_path / "s", 250, killed=False)
     assert len(damage.segments) == 3
     missing = damage.segments[number]
@@ -318,8 +318,8 @@ async def test_a_log_that_lacks_a_file_stops_the_start_at_its_place_and_cut_corr
 
 
 @pytest.mark.parametrize("killed", [True, False])
-async def test_the_log_of_another_broker_stops_the_start_and_is_left_as_it_is(tmp_path: Path, killed: bool) -> None:
-    """With a snapshot, which does not fit it, and without one."""
+async def test_log_of_another_broker_fails_the_start_and_is_left_unchanged(tmp_path: Path, killed: bool) -> None:
+    """With a snapshot that does not fit the log, and without one."""
     life, damage = await lived(tmp_path / "s", 10, killed=killed)
     _, other = await lived(tmp_path / "other", 12, killed=killed)
     own = tmp_path / "own"
@@ -335,8 +335,8 @@ async def test_the_log_of_another_broker_stops_the_start_and_is_left_as_it_is(tm
     await goes_on(tmp_path / "s", life)
 
 
-async def test_foreign_names_are_left_alone_or_refused_with_their_path(tmp_path: Path) -> None:
-    """Both ended the broker with exit 3, which means a failed disk."""
+async def test_foreign_names_are_ignored_or_rejected_with_their_path(tmp_path: Path) -> None:
+    """In an earlier version both ended the broker with exit 3, which means a failed disk."""
     life, damage = await lived(tmp_path / "s", 5)
     (damage.store / "consumequeue" / "README").write_text("not ours")
     await goes_on(tmp_path / "s", life)
@@ -351,7 +351,7 @@ async def test_foreign_names_are_left_alone_or_refused_with_their_path(tmp_path:
     await goes_on(tmp_path / "s", life)
 
 
-async def test_a_damaged_identity_is_not_guessed(tmp_path: Path) -> None:
+async def test_damaged_identity_fails_the_start(tmp_path: Path) -> None:
     life, _ = await lived(tmp_path / "s", 5)
     identity = tmp_path / "s" / "lockstep" / "identity"
     whole = identity.read_text()
@@ -374,7 +374,7 @@ def check(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return run_program("lockstep.admin.cli", "store", "check", str(store), *options)
 
 
-async def test_store_check_prints_places_and_numbers_and_changes_nothing(tmp_path: Path) -> None:
+async def test_store_check_prints_each_problem_and_changes_nothing(tmp_path: Path) -> None:
     life, damage = await lived(tmp_path / "s", 150, killed=False)
     assert check(tmp_path / "s").returncode == 0
     damage.flip(life.frames[4] + 300)
@@ -391,7 +391,7 @@ async def test_store_check_prints_places_and_numbers_and_changes_nothing(tmp_pat
     assert {path for path in (tmp_path / "s").rglob("*") if path.is_file()} == set(before)
 
 
-async def test_store_check_refuses_a_store_that_is_open(tmp_path: Path) -> None:
+async def test_store_check_rejects_an_open_store(tmp_path: Path) -> None:
     with serving(tmp_path / "s"):
         ended = check(tmp_path / "s")
     assert (ended.returncode, ended.stderr.count("\n")) == (6, 1), ended.stderr

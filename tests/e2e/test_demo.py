@@ -1,4 +1,4 @@
-"""The demo, small: its processes, its faults and its proof."""
+"""A small run of the demo: its processes, its faults and its proof."""
 
 import re
 
@@ -10,7 +10,7 @@ from support.processes import clean_environment, run_program
 pytestmark = pytest.mark.e2e
 
 
-def test_the_demo_proves_its_result(report: Report) -> None:
+def test_demo_proves_its_result(report: Report) -> None:
     demo = run_program(
         "lockstep.admin.demo", "--orders", "100", "--seconds", "4", environment=clean_environment(COLUMNS="140"), limit_s=120
     )

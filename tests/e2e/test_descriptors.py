@@ -1,4 +1,4 @@
-"""More connections than a server may have file descriptors: who was connected goes on, files are opened, and the broker lives."""
+"""More connections than a server may have file descriptors: connected clients continue, files are opened, and the broker continues."""
 
 import asyncio
 import errno
@@ -48,7 +48,7 @@ async def broker_of(folder: Path, limit: int, loop: str) -> AsyncIterator[tuple[
 
 
 def dialled(address: str, count: int) -> list[socket.socket]:
-    """So many connections, as far as the kernel takes them."""
+    """Open `count` connections, as far as the kernel accepts them."""
     host, _, port = address.rpartition(":")
     made = []
     for _ in range(count):
@@ -60,14 +60,14 @@ def dialled(address: str, count: int) -> list[socket.socket]:
 
 
 async def roll(client: Native, count: int) -> None:
-    """Messages that fill `count` files of the log."""
+    """Send messages that fill `count` files of the log."""
     for _ in range(count * 3):
         assert (await client.send("orders", os.urandom(400_000))).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 @pytest.mark.parametrize("limit", [256, 1_024])
-async def test_more_connections_than_descriptors_take_nothing_from_who_was_there(tmp_path: Path, limit: int, loop: str) -> None:
+async def test_connections_beyond_the_descriptor_limit_do_not_affect_connected_clients(tmp_path: Path, limit: int, loop: str) -> None:
     async with broker_of(tmp_path, limit, loop) as (broker, address):
         told = broker.find("broker.started")[0]
         assert told["descriptor_limit"] == limit
@@ -77,7 +77,7 @@ async def test_more_connections_than_descriptors_take_nothing_from_who_was_there
             await roll(client, 1)
             crowd: list[socket.socket] = []
             for _ in range(4):
-                # All at once, and a file is due in the same turn: the accepted connections have descriptors before they can be refused.
+                # All connections are opened while a file is due in the same turn: they have descriptors before they can be rejected.
                 broker.process.send_signal(signal.SIGSTOP)
                 crowd += dialled(address, limit // 2)
                 answers = [client.send("orders", os.urandom(400_000)) for _ in range(3)]
@@ -108,8 +108,8 @@ async def test_more_connections_than_descriptors_take_nothing_from_who_was_there
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_a_good_pair_goes_on_beside_more_connections_than_descriptors(tmp_path: Path, loop: str) -> None:
-    """And the broker, killed with all of them open, starts again and serves."""
+async def test_producer_and_consumer_continue_beside_more_connections_than_descriptors(tmp_path: Path, loop: str) -> None:
+    """The broker, killed with all of them open, starts again and serves."""
     with hostile_world(tmp_path, program=("-m", "support.worker_limited", "256", loop)) as world:
         async with undisturbed_world(world):
             crowd: list[socket.socket] = []
@@ -123,7 +123,7 @@ async def test_a_good_pair_goes_on_beside_more_connections_than_descriptors(tmp_
             connection.close()
 
 
-async def test_a_broker_that_gets_no_descriptor_at_all_refuses_sends_and_lives(tmp_path: Path) -> None:
+async def test_broker_without_a_free_descriptor_rejects_sends_and_continues(tmp_path: Path) -> None:
     """Its limit is lowered below the number of its open files, so that the reserve does not help either."""
     async with broker_of(tmp_path, 256, "uvloop") as (broker, address), native(address) as client:
         await client.create("orders")
@@ -147,7 +147,7 @@ async def test_a_broker_that_gets_no_descriptor_at_all_refuses_sends_and_lives(t
 
 
 async def until_served(server: Background, address: str) -> None:
-    """Returns when a new connection is served: the loop has yet to hear that the crowd has gone, and asyncio waits a second in between."""
+    """Wait until a new connection is served: asyncio pauses accepting for a second after the others have closed."""
     end = asyncio.get_running_loop().time() + LIMIT_S
     while True:
         try:
@@ -164,7 +164,7 @@ def snapshots(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_a_nameserver_lives_too_and_serves_when_they_have_gone(tmp_path: Path, loop: str) -> None:
+async def test_nameserver_serves_again_after_excess_connections_have_closed(tmp_path: Path, loop: str) -> None:
     nameserver = limited(tmp_path, 256, loop, "lockstep.nameserver", "--listen", "127.0.0.1:0")
     try:
         told = nameserver.started("nameserver.started")

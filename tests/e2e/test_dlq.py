@@ -1,4 +1,4 @@
-"""lockstep dlq: dead letters are listed with their reason, and handed out again, each once."""
+"""lockstep dlq: dead letters are listed with their reason, and replayed once each."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ BAD, GOOD = ("bad-1", "bad-2", "bad-3"), ("good-1", "good-2")
 
 
 async def mailing(cluster: Cluster) -> None:
-    """A concurrent group that gives up at the first failure of each message beginning with `bad`."""
+    """Start a concurrent group that gives up at the first failure of each message beginning with `bad`."""
     await cluster.servers(queues=1)
     file = str(cluster.folder / "mailing.calls")
     options = ["--fail", "bad", "--fail-times", "1", "--max-reconsume-times", "0"]
@@ -25,7 +25,7 @@ async def mailing(cluster: Cluster) -> None:
 
 
 def calls(cluster: Cluster) -> list[tuple[str, str, str]]:
-    """(body, retries, result) of each message of each call."""
+    """Return (body, retries, result) of each message of each call."""
     path = Path(cluster.folder / "mailing.calls")
     lines = path.read_text().splitlines() if path.exists() else []
     return [(body, retries, result) for body, retries, result, _ in map(str.split, lines)]
@@ -36,7 +36,7 @@ async def dlq(cluster: Cluster, *arguments: str) -> Any:
 
 
 async def dead(cluster: Cluster, count: int) -> list[dict[str, Any]]:
-    """The group's dead letters, when there are that many."""
+    """Return the group's dead letters when there are `count` of them."""
     await cluster.until("every message was called", lambda: {body for body, _, _ in calls(cluster)} == {*BAD, *GOOD})
     while True:
         shown = await dlq(cluster, "ls")
@@ -45,7 +45,7 @@ async def dead(cluster: Cluster, count: int) -> list[dict[str, Any]]:
             return found
 
 
-async def test_dead_letters_are_listed_with_where_they_came_from_and_why(cluster: Cluster) -> None:
+async def test_dead_letters_are_listed_with_their_origin_and_reason(cluster: Cluster) -> None:
     await mailing(cluster)
     found = await dead(cluster, 3)
     assert sorted(letter["body"] for letter in found) == sorted(BAD)
@@ -59,7 +59,7 @@ async def test_dead_letters_are_listed_with_where_they_came_from_and_why(cluster
     assert "group nobody has no dead letters" in await cluster.command("dlq", "ls", "nobody", code=1)
 
 
-async def test_a_replay_reaches_the_group_once_and_is_remembered(cluster: Cluster) -> None:
+async def test_replay_redelivers_to_the_group_once_and_is_remembered(cluster: Cluster) -> None:
     await mailing(cluster)
     await dead(cluster, 3)
     would = {"group": "mailing", "done": False, "to": "retry", "count": 3, "left": [], "failed": {}}
@@ -75,7 +75,7 @@ async def test_a_replay_reaches_the_group_once_and_is_remembered(cluster: Cluste
     assert len([1 for body, _, result in calls(cluster) if body in BAD and result == "done"]) == 3
 
 
-async def test_a_replay_to_the_topic_sends_the_message_as_it_was(cluster: Cluster) -> None:
+async def test_replay_to_the_topic_sends_the_original_message(cluster: Cluster) -> None:
     await mailing(cluster)
     await dead(cluster, 3)
     before = {(queue["broker"], queue["queue_id"]): queue["max_offset"] for queue in await topic(cluster)}
@@ -90,7 +90,7 @@ async def topic(cluster: Cluster) -> list[dict[str, Any]]:
     return queues
 
 
-async def test_without_a_member_the_way_must_be_said(cluster: Cluster) -> None:
+async def test_replay_to_a_group_without_members_requires_the_target_option(cluster: Cluster) -> None:
     await mailing(cluster)
     await dead(cluster, 3)
     await cluster.stop("mailing")

@@ -1,4 +1,4 @@
-"""`lockstep doctor` against real processes: well, and with each thing wrong that one machine can show."""
+"""`lockstep doctor` against real processes: healthy, and with each problem that can occur on one machine."""
 
 import json
 import shutil
@@ -31,14 +31,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def doctor(cluster: Cluster, *options: str, healthy: bool = True) -> list[dict[str, Any]]:
-    """The findings that are problems."""
+    """Return the findings that are problems."""
     text = await cluster.run_command("doctor", "--json", *options, code=0 if healthy else 1)
     told = json.loads(text)
     assert told["healthy"] is healthy, told
     return [finding for finding in told["findings"] if finding["problem"]]
 
 
-async def test_a_healthy_cluster_has_no_findings_and_exit_0(cluster: Cluster) -> None:
+async def test_healthy_cluster_has_no_findings_and_exit_0(cluster: Cluster) -> None:
     await cluster.servers()
     await cluster.consumer("consumer-1")
     await cluster.until_held(8, "consumer-1")
@@ -47,7 +47,7 @@ async def test_a_healthy_cluster_has_no_findings_and_exit_0(cluster: Cluster) ->
     assert shown.splitlines()[-1].endswith(", problems: 0")
 
 
-async def test_what_is_down_is_named_with_the_next_step(cluster: Cluster) -> None:
+async def test_servers_that_are_down_are_reported_with_the_next_step(cluster: Cluster) -> None:
     await cluster.nameserver("nameserver-1")
     await cluster.nameserver("nameserver-2")
     await cluster.broker("broker-a")
@@ -62,7 +62,7 @@ async def test_what_is_down_is_named_with_the_next_step(cluster: Cluster) -> Non
     assert all(each["step"] for each in found)
 
 
-async def test_an_advertised_address_that_can_not_be_dialled_is_named(cluster: Cluster) -> None:
+async def test_unreachable_advertised_address_is_reported(cluster: Cluster) -> None:
     await cluster.nameserver()
     await cluster.broker("broker-a", *QUICK, "--advertise", "127.0.0.1:1")
     (found,) = await doctor(cluster, healthy=False)
@@ -70,7 +70,7 @@ async def test_an_advertised_address_that_can_not_be_dialled_is_named(cluster: C
     assert "--advertise" in found["step"]
 
 
-async def test_a_disk_below_the_reserve_is_named(cluster: Cluster) -> None:
+async def test_disk_below_the_reserve_is_reported(cluster: Cluster) -> None:
     await cluster.nameserver()
     await cluster.broker("broker-a", *QUICK, "--disk-reserve-mib", str(1 << 30))
     (found,) = await doctor(cluster, healthy=False)
@@ -78,8 +78,8 @@ async def test_a_disk_below_the_reserve_is_named(cluster: Cluster) -> None:
     assert "sends are refused" in found["problem"]
 
 
-async def test_two_brokers_of_one_name_are_named_with_their_nameservers(cluster: Cluster) -> None:
-    """Each knows one nameserver only, so neither could be refused."""
+async def test_two_brokers_with_one_name_are_reported_with_their_nameservers(cluster: Cluster) -> None:
+    """Each knows one nameserver only, so neither could be rejected."""
     first = await cluster.nameserver("nameserver-1")
     await cluster.broker("broker-a")
     second = await cluster.nameserver("nameserver-2")
@@ -92,8 +92,8 @@ async def test_two_brokers_of_one_name_are_named_with_their_nameservers(cluster:
     assert second in found[0]["problem"]
 
 
-async def test_a_member_that_reaches_only_some_brokers_is_named_with_those_that_it_misses(cluster: Cluster) -> None:
-    """It asks at a listener whose address of broker-b leads nowhere; from here everything is reached."""
+async def test_member_missing_at_a_broker_is_reported_with_that_broker(cluster: Cluster) -> None:
+    """It uses a listener whose address of broker-b is unreachable; from here everything is reachable."""
     both = ["--listen", "internal=127.0.0.1:0", "--listen", "external=127.0.0.1:0"]
     process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *both], "nameserver.started")
     told = (await process.wait_for_event("nameserver.started"))["listeners"]
@@ -112,14 +112,14 @@ async def test_a_member_that_reaches_only_some_brokers_is_named_with_those_that_
     assert found["where"].startswith("billing ")
 
 
-async def test_a_nameserver_without_a_broker_is_named(cluster: Cluster) -> None:
+async def test_nameserver_without_a_broker_is_reported(cluster: Cluster) -> None:
     address = await cluster.nameserver()
     (found,) = await doctor(cluster, healthy=False)
     assert (found["check"], found["where"], found["problem"]) == ("nameserver", address, "knows no registered broker")
     assert f"--nameserver {address}" in found["step"]
 
 
-async def test_a_broker_whose_clock_is_off_is_named_with_by_how_much(cluster: Cluster) -> None:
+async def test_broker_with_a_wrong_clock_is_reported_with_the_difference(cluster: Cluster) -> None:
     await cluster.nameserver()
     await cluster.broker("broker-a")
     store = str(cluster.folder / "store-ahead")
@@ -133,7 +133,7 @@ async def test_a_broker_whose_clock_is_off_is_named_with_by_how_much(cluster: Cl
     assert "NTP" in found["step"]
 
 
-async def test_two_brokers_that_advertise_one_address_are_named(cluster: Cluster) -> None:
+async def test_two_brokers_that_advertise_one_address_are_reported(cluster: Cluster) -> None:
     await cluster.nameserver()
     address = await cluster.broker("broker-a")
     await cluster.broker("broker-b", *QUICK, "--advertise", address)
@@ -142,7 +142,7 @@ async def test_two_brokers_that_advertise_one_address_are_named(cluster: Cluster
     assert found["problem"] == "broker-a responds there: two brokers advertise one address"
 
 
-async def test_a_broker_that_a_nameserver_has_refused_is_named_with_its_words(cluster: Cluster) -> None:
+async def test_broker_rejected_by_a_nameserver_is_reported_with_the_reason(cluster: Cluster) -> None:
     """The broker was suspended while a copy of its store registered at one of the two nameservers."""
     first, second = await cluster.nameserver("nameserver-1"), await cluster.nameserver("nameserver-2")
     await cluster.broker("broker-a")
@@ -161,8 +161,8 @@ async def test_a_broker_that_a_nameserver_has_refused_is_named_with_its_words(cl
     assert first == cluster.nameservers
 
 
-async def test_brokers_that_disagree_about_a_group_are_named(cluster: Cluster) -> None:
-    """One of them came when its settings had been made."""
+async def test_brokers_with_different_group_settings_are_reported(cluster: Cluster) -> None:
+    """One of them joined after its settings had been made."""
     await cluster.servers(queues=1, brokers=("broker-a",))
     await cluster.command("group", "create", "billing", "--no-consume")
     await cluster.broker("broker-b")
@@ -178,8 +178,8 @@ async def test_brokers_that_disagree_about_a_group_are_named(cluster: Cluster) -
     assert await doctor(cluster) == [], "the step works as it is typed"
 
 
-async def test_members_with_different_subscriptions_at_different_brokers_are_named_with_both(cluster: Cluster) -> None:
-    """Each reaches one broker only, so that no broker could refuse it; from here both are reached."""
+async def test_members_with_different_subscriptions_at_different_brokers_are_reported(cluster: Cluster) -> None:
+    """Each reaches one broker only, so that no broker could reject it; from here both are reachable."""
     listeners = ["--listen", "internal=127.0.0.1:0", "--listen", "east=127.0.0.1:0", "--listen", "west=127.0.0.1:0"]
     process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *listeners], "nameserver.started")
     told = (await process.wait_for_event("nameserver.started"))["listeners"]
@@ -202,7 +202,7 @@ async def test_members_with_different_subscriptions_at_different_brokers_are_nam
     assert "stop the members with the older settings" in found[-1]["step"]
 
 
-async def test_a_disk_that_is_nearly_full_is_named_while_sends_are_still_taken(cluster: Cluster, small_disk: Path) -> None:
+async def test_nearly_full_disk_is_reported_before_sends_are_rejected(cluster: Cluster, small_disk: Path) -> None:
     await cluster.nameserver()
     command = ["-m", "lockstep.broker", "--name", "broker-a", "--listen", "127.0.0.1:0", "--nameserver", cluster.nameservers]
     options = ["--store", str(small_disk / "store"), "--disk-reserve-mib", "1", "--disk-used-percent-max", "100"]

@@ -1,4 +1,4 @@
-"""examples/: each runs against `lockstep up` and prints what its page promises."""
+"""examples/: each one runs against `lockstep up` and prints what its page promises."""
 
 import os
 import re
@@ -31,11 +31,11 @@ TOLD = {
     ],
 }
 ELSEWHERE = {"inconsistent_subscription.py", "test_shop.py"}
-"""tests/e2e/test_contract.py runs the one, scripts/wheel the other."""
+"""tests/e2e/test_contract.py runs the former, scripts/wheel the latter."""
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_an_example_does_what_it_says(name: str, tmp_path: Path) -> None:
+def test_example_prints_what_its_page_promises(name: str, tmp_path: Path) -> None:
     with program("lockstep.admin.cli", "up", "--port", "0", "--store", str(tmp_path / "store"), event="up.started") as laptop:
         path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
         environment = clean_environment(LOCKSTEP_NAMESERVER=laptop.started["nameserver"], PATH=path, TMPDIR=str(tmp_path))
@@ -46,5 +46,5 @@ def test_an_example_does_what_it_says(name: str, tmp_path: Path) -> None:
         assert re.fullmatch(pattern, line)
 
 
-def test_no_example_is_without_a_run() -> None:
+def test_every_example_is_run_by_a_test() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == TOLD.keys() | ELSEWHERE

@@ -1,4 +1,4 @@
-"""Two brokers that create topics are sent the first message of the same topics at once: every message is consumed."""
+"""Two brokers that create topics get the first message of the same topics concurrently: every message is consumed."""
 
 import asyncio
 import signal
@@ -26,7 +26,7 @@ def broker(name: str, store: Path, nameserver: str) -> tuple[str, ...]:
 
 
 async def send(address: str, topic: str) -> bytes:
-    """A classic send of a topic that is not there; the body."""
+    """Send to a topic that does not exist, as a classic client; return the body."""
     body = f"{topic} at {address}".encode()
     header = to_plain(SendMessageHeader("prod", topic, 0))
     answer = await call(Host.real(), address, RequestCode.SEND_MESSAGE, header, body, timeout_ms=10_000)
@@ -35,7 +35,7 @@ async def send(address: str, topic: str) -> bytes:
 
 
 async def consumed(nameserver: str, bodies: set[bytes]) -> None:
-    """Returns when a group has been given all of them."""
+    """Wait until a group has received all of them."""
     left, done = set(bodies), asyncio.Event()
     consumer = PushConsumer("readers", nameserver=nameserver, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     for topic in TOPICS:
@@ -52,7 +52,7 @@ async def consumed(nameserver: str, bodies: set[bytes]) -> None:
         await done.wait()
 
 
-async def test_every_message_of_a_topic_that_two_brokers_create_at_once_is_consumed(tmp_path: Path) -> None:
+async def test_all_messages_of_a_topic_created_concurrently_by_two_brokers_are_consumed(tmp_path: Path) -> None:
     with program("lockstep.nameserver", "--listen", "127.0.0.1:0", event="nameserver.started") as routes:
         where = str(routes.started["address"])
         with (
@@ -60,7 +60,7 @@ async def test_every_message_of_a_topic_that_two_brokers_create_at_once_is_consu
             program(*broker("broker-b", tmp_path, where), event="broker.started") as other,
         ):
             both: tuple[Program, ...] = (one, other)
-            # Neither broker learns of the other's layout before it has made its own.
+            # Neither broker gets the other's layout before it has made its own.
             routes.process.send_signal(signal.SIGSTOP)
             try:
                 bodies = await asyncio.gather(*[send(str(each.started["address"]), topic) for topic in TOPICS for each in both])

@@ -31,7 +31,7 @@ BODY = bytes(64 * 1024)
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system, a third of it taken by `ballast`."""
+    """Mount a small file system, a third of which is taken by `ballast`."""
     path = tmp_path / "disk"
     path.mkdir()
     mounted = subprocess.run(
@@ -47,19 +47,19 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def command(store: Path, *options: str) -> tuple[str, ...]:
-    """Retention is left out of it."""
+    """Retention is switched off."""
     return "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(store), "--disk-used-percent-max", "100", *options
 
 
 @contextmanager
 def serving(folder: Path, store: Path, *options: str) -> Iterator[tuple[Background, str]]:
-    """A broker, and its address."""
+    """Start a broker; return it and its address."""
     with background(folder, "broker", "-m", *command(store, *options), ready="broker.started") as broker:
         yield broker, broker.started("broker.started")["address"]
 
 
 def fill(disk: Path) -> None:
-    """Not a byte is left."""
+    """Fill the disk to the last byte."""
     with (disk / "filler").open("wb", buffering=0) as file:
         try:
             while file.write(bytes(64 * 1024)):
@@ -70,7 +70,7 @@ def fill(disk: Path) -> None:
 
 
 async def send_until_refused(client: Native, stream: Stream) -> tuple[int, str]:
-    """(frames stored, the refusal's words)"""
+    """Return (frames stored, the text of the rejection)."""
     count = 0
     while True:
         assert count * len(BODY) < DISK_MIB * MIB, "the disk never ran full"
@@ -82,7 +82,7 @@ async def send_until_refused(client: Native, stream: Stream) -> tuple[int, str]:
         count += 1
 
 
-async def test_sends_are_refused_by_bytes_and_watermark_reads_and_commits_go_on_and_sends_resume(tmp_path: Path, disk: Path) -> None:
+async def test_full_disk_rejects_sends_while_reads_and_commits_continue_until_space_is_free(tmp_path: Path, disk: Path) -> None:
     with serving(tmp_path, disk / "store", "--segment-mib", "4") as (broker, address):
         async with native(address) as client:
             await client.create("orders")
@@ -115,7 +115,7 @@ async def test_sends_are_refused_by_bytes_and_watermark_reads_and_commits_go_on_
         assert broker.stop() == 0
 
 
-async def test_a_producer_is_told_why_and_goes_on_when_there_is_room(tmp_path: Path, disk: Path) -> None:
+async def test_producer_gets_the_reason_and_continues_when_space_is_free(tmp_path: Path, disk: Path) -> None:
     routes = ("-m", "lockstep.nameserver", "--listen", "127.0.0.1:0")
     with background(tmp_path, "nameserver", *routes, ready="nameserver.started") as nameserver:
         where = nameserver.started("nameserver.started")["address"]
@@ -136,10 +136,8 @@ async def test_a_producer_is_told_why_and_goes_on_when_there_is_room(tmp_path: P
 
 
 @pytest.mark.parametrize("what", ["send", "commit"])
-async def test_a_write_that_finds_no_space_ends_the_broker_without_an_answer_and_loses_nothing(
-    tmp_path: Path, disk: Path, what: str
-) -> None:
-    """Another program fills the disk between two looks, or the reserve is used up: exit 3, one line, and the next start has everything."""
+async def test_failed_write_ends_the_broker_without_a_response_and_loses_nothing(tmp_path: Path, disk: Path, what: str) -> None:
+    """Another program fills the disk between two checks, or the reserve is used up: exit 3, one line, and the next start has everything."""
     stream = Stream("orders")
     with serving(tmp_path, disk / "store", "--disk-reserve-mib", "0") as (broker, address):
         async with native(address) as client:
@@ -171,7 +169,7 @@ async def test_a_write_that_finds_no_space_ends_the_broker_without_an_answer_and
 
 
 async def sends_until_it_ends(client: Native, stream: Stream) -> None:
-    """The rest of the log's last page takes some more."""
+    """The rest of the log's last page has space for a few more."""
     while True:
         await client.done(RequestCode.SEND_RECORDS, *stream.frame(BODY))
 
@@ -182,7 +180,7 @@ async def locks_until_it_ends(member: Member) -> None:
         await member.lock()
 
 
-async def test_a_reserve_above_the_free_space_refuses_sends_and_nothing_else(tmp_path: Path) -> None:
+async def test_reserve_above_the_free_space_rejects_only_sends(tmp_path: Path) -> None:
     """The same rule on the real disk, so that it is tested without root too. Half the reserve is free: new messages are accepted."""
     stream = Stream("orders")
     with serving(tmp_path, tmp_path / "store") as (_, address):

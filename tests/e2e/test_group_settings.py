@@ -9,7 +9,7 @@ from support.cluster import Cluster
 pytestmark = pytest.mark.e2e
 
 
-async def test_a_group_is_stopped_and_started_by_its_settings_while_its_members_run(cluster: Cluster) -> None:
+async def test_group_settings_stop_and_restart_consumption_of_running_members(cluster: Cluster) -> None:
     await cluster.servers(queues=2)
     await cluster.consumer("consumer-1")
     await cluster.producer("producer", "--keys", "20", "--pause-ms", "20")
@@ -30,7 +30,7 @@ async def test_a_group_is_stopped_and_started_by_its_settings_while_its_members_
     await cluster.prove("consumer-1")
 
 
-async def test_two_subscriptions_in_one_group_are_refused_or_the_last_decides(cluster: Cluster) -> None:
+async def test_two_subscriptions_in_a_group_are_rejected_or_the_last_one_decides(cluster: Cluster) -> None:
     await cluster.servers(queues=1, brokers=("broker-a",))
     made = json.loads(await cluster.command("group", "create", "billing", "--subscription-policy", "classic", "--json"))
     settings = {"subscription_policy": "classic", "consume": True}
@@ -51,7 +51,7 @@ async def test_two_subscriptions_in_one_group_are_refused_or_the_last_decides(cl
     assert (told["was"], told["now"]) == ("orders: even", "orders: odd")
 
 
-async def test_a_group_is_deleted_at_every_broker_when_its_members_have_left_and_stays_deleted(cluster: Cluster) -> None:
+async def test_group_without_members_is_deleted_durably_at_every_broker(cluster: Cluster) -> None:
     await cluster.servers(queues=1)
     await cluster.command("group", "create", "billing")
     await cluster.consumer("consumer-1")

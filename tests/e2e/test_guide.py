@@ -1,4 +1,4 @@
-"""docs/guide.md: every block is run as a reader runs it and prints what the page shows; its tables are compared with the code."""
+"""docs/guide.md: every block is run as by a reader and prints what the page shows; its tables are compared with the code."""
 
 import inspect
 import json
@@ -34,7 +34,7 @@ def lines(process: Process, count: int) -> list[str]:
 
 
 def rest(process: Process) -> list[str]:
-    """Of one that ends by itself."""
+    """Return the rest of the output of a program that ends."""
     assert process.stdout is not None
     found = process.stdout.read().splitlines()
     assert process.wait(LIMIT_S) == 0
@@ -141,7 +141,7 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
 
 
 @pytest.mark.e2e
-def test_every_block_runs_and_does_what_the_page_says(tmp_path: Path) -> None:
+def test_every_block_of_the_guide_runs_as_described(tmp_path: Path) -> None:
     reader = Newcomer(tmp_path)
     reader.use_this_environment()
     reader.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{reader.environment['PATH']}"
@@ -154,7 +154,7 @@ def test_every_block_runs_and_does_what_the_page_says(tmp_path: Path) -> None:
                 (tmp_path / name).write_text(reader.here(block.text).replace(str(HEALTH_PORT), str(health_port)))
                 continue
             if block.language == "sql":
-                continue  # test_the_sql_of_the_page_refuses_an_older_owner_and_a_repeat
+                continue  # test_sql_of_the_guide_rejects_an_older_owner_and_a_repeat
             assert block.language == "console"
             for command in block.commands:
                 program, what, *_ = command.split()
@@ -174,7 +174,7 @@ def test_every_block_runs_and_does_what_the_page_says(tmp_path: Path) -> None:
     assert ran == list(PROGRAMS)
 
 
-def test_the_sql_of_the_page_refuses_an_older_owner_and_a_repeat() -> None:
+def test_sql_of_the_guide_rejects_an_older_owner_and_a_repeat() -> None:
     """In SQLite, which understands the same statements."""
     (sql,) = (block.text for block in blocks(GUIDE) if block.language == "sql")
     begin, new_queue, fence, step, book, commit = (part.strip() for part in re.sub(r"--.*", "", sql).split(";") if part.strip())
@@ -184,7 +184,7 @@ def test_the_sql_of_the_page_refuses_an_older_owner_and_a_repeat() -> None:
         db.execute("CREATE TABLE orders (id TEXT PRIMARY KEY, state TEXT)")
 
         def booked(epoch: int, offset: int, state: str) -> list[int]:
-            """Rows that each statement changed, up to the first that ends the transaction."""
+            """Return the rows that each statement changed, up to the first that ends the transaction."""
             facts = {"queue": "orders@broker-a:0", "epoch": epoch, "offset": offset, "id": "1001", "state": state}
             db.execute(new_queue, facts)
             changed = []
@@ -202,14 +202,14 @@ def test_the_sql_of_the_page_refuses_an_older_owner_and_a_repeat() -> None:
 
 
 def rows(after: str) -> list[list[str]]:
-    """Return the cells of the first table after these words."""
+    """Return the cells of the first table after this text."""
     table = re.search(r"\|[-|]+\|\n((?:\|.*\n)+)", GUIDE.split(after, 1)[1])
     assert table is not None
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[1].splitlines()]
 
 
 @pytest.mark.parametrize("user", [PushConsumer, PullConsumer, Producer])
-def test_the_settings_have_the_defaults_that_the_page_says(user: type) -> None:
+def test_documented_settings_have_the_documented_defaults(user: type) -> None:
     known = inspect.signature(user).parameters
     for name, default, _ in rows(f"Keywords of `{user.__name__}`"):
         value = known[name.strip("` ")].default
@@ -217,12 +217,12 @@ def test_the_settings_have_the_defaults_that_the_page_says(user: type) -> None:
         assert default == f"`{told}`", name
 
 
-def test_the_brokers_options_have_the_defaults_that_the_page_says() -> None:
+def test_documented_broker_options_have_the_documented_defaults() -> None:
     for name, default, _ in rows("Options of `lockstep broker`"):
         assert default == f"`{BrokerConfig.model_fields[name.strip('`-').replace('-', '_')].default}`", name
 
 
-def test_the_errors_and_events_that_the_page_names_exist() -> None:
+def test_documented_errors_and_events_exist() -> None:
     for errors, *_ in rows("## Errors"):
         for name in re.findall(r"`(\w+)`", errors):
             assert name in lockstep.client.__all__

@@ -43,7 +43,7 @@ MIB = 1 << 20
 
 @pytest.fixture(params=["broker", "nameserver"])
 def target(request: pytest.FixtureRequest, world: World) -> tuple[Background, str]:
-    """The server under attack and its address."""
+    """Return the server under attack and its address."""
     if request.param == "broker":
         return world.broker, world.broker_address
     return world.nameserver, world.nameserver_address
@@ -55,7 +55,7 @@ async def dialled(address: str) -> RawPeer:
 
 
 async def alive(address: str) -> None:
-    """Another client is served."""
+    """Check that another client is served."""
     async with native(address) as other:
         answer = await other.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
         assert answer.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
@@ -92,7 +92,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_what_is_no_frame_ends_its_connection_with_a_logged_reason(target: tuple[Background, str], name: str) -> None:
+async def test_invalid_frame_closes_its_connection_with_a_logged_reason(target: tuple[Background, str], name: str) -> None:
     server, address = target
     data, reason = BROKEN[name]
     logged = None
@@ -108,7 +108,7 @@ async def test_what_is_no_frame_ends_its_connection_with_a_logged_reason(target:
 
 
 async def refusal(server: Background, before: int, peer: str) -> dict[str, Any] | None:
-    """Return the event of the peer's refusal; None if it was left out."""
+    """Return the log event of the rejected connection, or None if it was suppressed."""
     found: list[dict[str, Any]] = []
 
     def logged() -> bool:
@@ -119,7 +119,7 @@ async def refusal(server: Background, before: int, peer: str) -> dict[str, Any] 
     return found[0] if found else None
 
 
-async def test_a_good_request_before_the_garbage_is_answered(target: tuple[Background, str]) -> None:
+async def test_valid_request_before_garbage_gets_its_response(target: tuple[Background, str]) -> None:
     _, address = target
     peer = await dialled(address)
     await peer.send(encode_frame(Command(12_345, opaque=9)) + b"garbage, and more of it")
@@ -130,7 +130,7 @@ async def test_a_good_request_before_the_garbage_is_answered(target: tuple[Backg
     await peer.close()
 
 
-async def test_random_bytes_never_reach_anything(target: tuple[Background, str]) -> None:
+async def test_random_bytes_affect_no_other_client(target: tuple[Background, str]) -> None:
     _, address = target
     random = Random(1)
     for _ in range(60):
@@ -143,7 +143,7 @@ async def test_random_bytes_never_reach_anything(target: tuple[Background, str])
     await alive(address)
 
 
-async def test_claimed_lengths_take_no_memory(target: tuple[Background, str]) -> None:
+async def test_claimed_lengths_allocate_no_memory(target: tuple[Background, str]) -> None:
     server, address = target
     before = server.resident_bytes()
     async with AsyncExitStack() as peers:
@@ -155,8 +155,8 @@ async def test_claimed_lengths_take_no_memory(target: tuple[Background, str]) ->
         assert server.resident_bytes() - before < 16 * MIB
 
 
-async def test_a_byte_now_and_then_keeps_no_client_waiting(world: World, target: tuple[Background, str]) -> None:
-    """As long as a frame is complete within its 30 s."""
+async def test_slow_frames_delay_no_other_client(world: World, target: tuple[Background, str]) -> None:
+    """A frame is accepted if it is complete within 30 s."""
     _, address = target
     frame = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=5, fields=to_plain(QueueHeader("fuzz", 0))))
     peers = [await dialled(address) for _ in range(20)]
@@ -172,8 +172,8 @@ async def test_a_byte_now_and_then_keeps_no_client_waiting(world: World, target:
 
 
 @pytest.mark.slow
-async def test_a_byte_a_second_is_cut_off_with_a_logged_reason(target: tuple[Background, str]) -> None:
-    """Its second is part of the fault, and nothing is waited for in it. The boundary (30 s) is tested with time passed in."""
+async def test_frame_that_arrives_a_byte_per_second_is_cut_off_with_a_logged_reason(target: tuple[Background, str]) -> None:
+    """Its sleep is part of the fault, and the test waits for nothing in it. The boundary (30 s) is tested with time passed in."""
     server, address = target
     frame = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=5, fields=to_plain(QueueHeader("fuzz", 0)), body=bytes(100)))
     before = len(server.events)
@@ -195,7 +195,7 @@ async def test_a_byte_a_second_is_cut_off_with_a_logged_reason(target: tuple[Bac
 # --------------------------------------------------------------------------------------------------------- connections
 
 
-async def test_half_closed_connections_are_closed_and_what_they_asked_is_answered(target: tuple[Background, str]) -> None:
+async def test_half_closed_connection_gets_its_responses_and_is_closed(target: tuple[Background, str]) -> None:
     _, address = target
     request = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=3, fields=to_plain(QueueHeader("fuzz", 0))))
     for sent, answers in ((b"", 0), (request[:5], 0), (request, 1), (request * 3, 3)):
@@ -208,7 +208,7 @@ async def test_half_closed_connections_are_closed_and_what_they_asked_is_answere
         await peer.close()
 
 
-async def test_connections_that_are_reset_leave_nothing(target: tuple[Background, str]) -> None:
+async def test_reset_connections_leave_the_server_working(target: tuple[Background, str]) -> None:
     _, address = target
     host, _, port = address.rpartition(":")
     request = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=3, fields=to_plain(QueueHeader("fuzz", 0))))
@@ -219,7 +219,7 @@ async def test_connections_that_are_reset_leave_nothing(target: tuple[Background
     await alive(address)
 
 
-async def test_500_idle_connections_take_no_service_from_others(world: World, target: tuple[Background, str]) -> None:
+async def test_idle_connections_do_not_affect_other_clients(world: World, target: tuple[Background, str]) -> None:
     server, address = target
     before = server.resident_bytes()
     peers = await asyncio.gather(*(dialled(address) for _ in range(500)))
@@ -230,8 +230,8 @@ async def test_500_idle_connections_take_no_service_from_others(world: World, ta
         await peer.close()
 
 
-async def test_one_who_asks_and_never_reads_costs_what_is_allowed_and_no_more(world: World) -> None:
-    """24 MiB of messages, asked for over and over by a connection that takes nothing of it."""
+async def test_client_that_never_reads_its_messages_uses_bounded_memory(world: World) -> None:
+    """A connection requests 24 MiB of messages over and over and never reads."""
     async with native(world.broker_address) as sender:
         await sender.create("large")
         for _ in range(24):
@@ -255,8 +255,8 @@ async def test_one_who_asks_and_never_reads_costs_what_is_allowed_and_no_more(wo
     await alive(world.broker_address)
 
 
-async def test_one_who_asks_in_small_and_never_reads_is_no_longer_read(world: World) -> None:
-    """Responses that the client never reads: the broker stops reading, so that the client's own sends block."""
+async def test_client_that_never_reads_small_responses_is_no_longer_read(world: World) -> None:
+    """The client never reads its responses: the broker stops reading, so that the client's own sends block."""
     before = world.broker.resident_bytes()
     host, _, port = world.broker_address.rpartition(":")
     with socket.create_connection((host, int(port))) as deaf:
@@ -267,7 +267,7 @@ async def test_one_who_asks_in_small_and_never_reads_is_no_longer_read(world: Wo
 
 
 def poured(connection: socket.socket, data: bytes, limit: int) -> int:
-    """How many bytes the other end took before it took none for the connection's time-out."""
+    """Return how many bytes the other end accepted before it accepted none for the connection's timeout."""
     taken = at = 0
     while taken < limit:
         try:
@@ -281,7 +281,7 @@ def poured(connection: socket.socket, data: bytes, limit: int) -> int:
 # ------------------------------------------------------------------------------------------------- requests that can't be
 
 
-async def test_a_missing_topic_is_named_with_the_next_step(world: World) -> None:
+async def test_missing_topic_is_reported_with_the_next_step(world: World) -> None:
     async with native(world.broker_address) as client:
         record = encode_record(b"nowhere", 0, b"x", b"", born_ms=1)
         asked = {
@@ -303,7 +303,7 @@ async def test_a_missing_topic_is_named_with_the_next_step(world: World) -> None
             await producer.send(Message("nowhere", b"x"))
 
 
-async def test_a_queue_that_is_not_there_is_named_with_what_is(world: World) -> None:
+async def test_unknown_queue_is_rejected_with_the_number_of_queues(world: World) -> None:
     async with native(world.broker_address) as client:
         for queue_id in (4, 10_000, 2**31 - 1):
             for answer in (client.send("fuzz", b"x", queue_id), client.pull("fuzz", 0, queue_id), client.pull("fuzz", 0, -queue_id)):
@@ -316,8 +316,8 @@ async def test_a_queue_that_is_not_there_is_named_with_what_is(world: World) -> 
     ("name", "words"),
     [("t" * 128, "has 128 characters: longer than topic max length 127"), ("a b", "illegal characters"), ("", "blank"), ("ü", "illegal")],
 )
-async def test_a_name_that_is_none_is_refused_with_its_limit(world: World, name: str, words: str) -> None:
-    """By the broker, and before that by the SDK."""
+async def test_invalid_topic_name_is_rejected_with_the_limit(world: World, name: str, words: str) -> None:
+    """Both the broker and the SDK reject it."""
     async with native(world.broker_address) as client:
         for code, header in (
             (RequestCode.SEND_MESSAGE, {"producerGroup": "g", "topic": name, "queueId": 0}),
@@ -330,7 +330,7 @@ async def test_a_name_that_is_none_is_refused_with_its_limit(world: World, name:
         Message(name, b"x")
 
 
-async def test_a_group_that_is_none_is_refused_with_its_limit(world: World) -> None:
+async def test_invalid_group_name_is_rejected_with_the_limit(world: World) -> None:
     group, words = "g" * 256, "has 256 characters: longer than group max length 255"
     async with native(world.broker_address) as client:
         _, remark = await client.refused(RequestCode.PULL_MESSAGE, PullHeader(group, "fuzz", 0, 0, sys_flag=SUBSCRIPTION))
@@ -344,7 +344,7 @@ async def test_a_group_that_is_none_is_refused_with_its_limit(world: World) -> N
         Producer(group)
 
 
-async def test_keys_and_properties_beyond_the_signed_short_are_refused(world: World) -> None:
+async def test_keys_and_properties_above_the_limit_are_rejected(world: World) -> None:
     with pytest.raises(LocalProtocolError, match=r"40005 bytes.*at most 30720"):
         Message("fuzz", b"x", keys=["k" * 40_000])
     async with native(world.broker_address) as client:
@@ -355,7 +355,7 @@ async def test_keys_and_properties_beyond_the_signed_short_are_refused(world: Wo
         assert answer.code == ResponseCode.SUCCESS
 
 
-async def test_bodies_of_0_bytes_and_of_5_mib_are_refused_readably_on_a_connection_that_stays(world: World) -> None:
+async def test_empty_and_too_large_bodies_are_rejected_and_the_connection_stays_open(world: World) -> None:
     with pytest.raises(LocalProtocolError, match="1 byte"):
         Message("fuzz", b"")
     with pytest.raises(LocalProtocolError, match=f"{5 * MIB} bytes.*{4 * MIB}"):
@@ -377,7 +377,7 @@ async def test_bodies_of_0_bytes_and_of_5_mib_are_refused_readably_on_a_connecti
         assert (await client.send("fuzz", b"still there")).code == ResponseCode.SUCCESS
 
 
-async def test_the_brokers_own_topic_is_hidden(world: World) -> None:
+async def test_brokers_own_topic_is_hidden(world: World) -> None:
     async with native(world.broker_address) as client:
         name = "LOCKSTEP_SYS_STATE"
         record = encode_record(name.encode(), 0, b"x", b"", born_ms=1)
@@ -391,8 +391,8 @@ async def test_the_brokers_own_topic_is_hidden(world: World) -> None:
             assert name in ((await answer).remark or "")
 
 
-async def test_a_layout_of_a_billion_queues_is_left_out_of_a_registration(world: World) -> None:
-    """Else every broker would adopt it. The broker that registers it is accepted: one bad topic harms no other."""
+async def test_invalid_layout_in_a_registration_is_skipped(world: World) -> None:
+    """Otherwise every broker would adopt it. The broker that registers it is accepted: one invalid topic affects no other."""
     huge = TopicLayout("huge", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1 << 40, 1 << 40, 1),))
     async with native(world.nameserver_address) as client:
         header = RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
@@ -407,8 +407,8 @@ async def test_a_layout_of_a_billion_queues_is_left_out_of_a_registration(world:
 
 
 @pytest.mark.parametrize("empty", [b"\x80", b"\x90"], ids=["maps", "lists"])
-async def test_a_body_of_nothing_but_empty_ones_is_refused_and_holds_no_client_up(target: tuple[Background, str], empty: bytes) -> None:
-    """16 MiB that would be 1 GiB as objects, and seconds without service for others: the good pair would lose its connections."""
+async def test_body_of_many_empty_values_is_rejected_without_delaying_others(target: tuple[Background, str], empty: bytes) -> None:
+    """16 MiB that would be 1 GiB as objects, and seconds without service for others: the world's clients would lose their connections."""
     server, address = target
     code = RequestCode.SYNC if server.find("broker.started") else RequestCode.REGISTER_BROKER
     header = None if code is RequestCode.SYNC else RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
@@ -424,7 +424,7 @@ async def test_a_body_of_nothing_but_empty_ones_is_refused_and_holds_no_client_u
 
 
 async def fuzz(address: str, codes: dict[int, tuple[type | None, type | None]], seed: int, count: int) -> int:
-    """Send `count` requests of each code; return how many got a response. A refusal names its reason."""
+    """Send `count` requests of each code; return how many got a response. A rejection has a reason."""
     hostile = Hostile(seed)
     answered = 0
     for code, (header, body) in codes.items():
@@ -454,13 +454,13 @@ async def volley(client: Native, code: int, requests: list[tuple[dict[str, objec
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_every_request_code_takes_any_fields(world: World, seed: int) -> None:
+async def test_every_broker_request_handles_any_fields(world: World, seed: int) -> None:
     assert await fuzz(world.broker_address, BROKER_CODES, seed, 120) > 1_500
     await alive(world.broker_address)
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_nameserver_takes_any_fields(world: World, seed: int) -> None:
+async def test_every_nameserver_request_handles_any_fields(world: World, seed: int) -> None:
     assert await fuzz(world.nameserver_address, NAMESERVER_CODES, 100 + seed, 120) > 800
     await alive(world.nameserver_address)
     environment = clean_environment(LOCKSTEP_NAMESERVER=world.nameserver_address)
@@ -468,7 +468,7 @@ async def test_the_nameserver_takes_any_fields(world: World, seed: int) -> None:
     assert listed.returncode == 0, listed.stderr
 
 
-async def test_a_broker_that_was_told_anything_starts_again_on_its_store(tmp_path: Path) -> None:
+async def test_broker_that_got_random_requests_restarts_on_its_store(tmp_path: Path) -> None:
     options = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"))
     for number in range(2):
         with background(tmp_path, f"broker-{number}", *options, ready="broker.started") as broker:

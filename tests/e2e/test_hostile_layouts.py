@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 MIB = 1 << 20
 TOPICS_MAX = 4_500
-"""More than one part of a registration."""
+"""More layouts than one part of a registration has."""
 INVENTED = 3_000
 """Brokers that do not exist."""
 
@@ -38,7 +38,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
-    """The good pair went on and saw nothing; the broker, killed, starts again and registers."""
+    """Check that producer and consumer continued without an error, and that the broker, killed, starts again and registers."""
     async with undisturbed_world(world):
         yield
     with world.restarted_broker() as again:
@@ -56,8 +56,8 @@ def create(client: Native, wanted: TopicLayout) -> "asyncio.Future[object]":
     return client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(wanted.topic), encode_body(wanted))  # type: ignore[return-value]
 
 
-async def test_no_sequence_of_counters_keeps_a_topic_or_its_broker_from_going_on(world: World) -> None:
-    """The highest counter, its deletion, and the topic again: the broker could never register again."""
+async def test_no_sequence_of_counters_blocks_a_topic_or_its_broker(world: World) -> None:
+    """The highest counter, its deletion, and the topic again: in an earlier version the broker could never register again."""
     async with native(world.broker_address) as client:
         for wanted in (
             layout("t", COUNTER_MAX - 1, "broker-a"),
@@ -72,7 +72,7 @@ async def test_no_sequence_of_counters_keeps_a_topic_or_its_broker_from_going_on
         assert (await client.send("t", b"x")).code == ResponseCode.SUCCESS
 
 
-async def test_one_topic_too_many_is_refused_by_name(world: World) -> None:
+async def test_topic_above_the_limit_is_rejected_by_name(world: World) -> None:
     async with native(world.broker_address) as client:
         answers = await asyncio.gather(*(create(client, layout(f"t-{number}", 1, "broker-a")) for number in range(TOPICS_MAX - 1)))
         refused = [answer for answer in answers if answer.code != ResponseCode.SUCCESS]  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ async def test_one_topic_too_many_is_refused_by_name(world: World) -> None:
             await world.goes_on()
 
 
-async def test_a_layout_of_many_brokers_costs_a_member_and_its_broker_their_own_queues(world: World) -> None:
+async def test_layout_of_many_brokers_costs_a_broker_only_its_own_queues(world: World) -> None:
     foreign = tuple(f"broker-{number}" for number in range(3))
     huge = TopicLayout(
         "huge",
@@ -102,7 +102,7 @@ async def test_a_layout_of_many_brokers_costs_a_member_and_its_broker_their_own_
     assert world.broker.resident_bytes() - before < 16 * MIB
 
 
-async def test_invented_brokers_are_forgotten_and_cost_a_fixed_sum(world: World) -> None:
+async def test_invented_brokers_use_bounded_memory_and_are_forgotten(world: World) -> None:
     before = world.nameserver.resident_bytes()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(native(world.nameserver_address))
@@ -125,8 +125,8 @@ async def test_invented_brokers_are_forgotten_and_cost_a_fixed_sum(world: World)
     assert world.nameserver.resident_bytes() - before < 16 * MIB
 
 
-async def test_strangers_that_bring_topics_leave_room_for_the_others_and_theirs_are_adopted_beside_the_pair(world: World) -> None:
-    """16,384 topics under two names, and a registration of 3,000 layouts that are all impossible: it counts, and names 1,024 of them."""
+async def test_topics_of_strangers_leave_space_for_others(world: World) -> None:
+    """16,384 topics under two names, and a registration of 3,000 invalid layouts: it is accepted, and 1,024 of them are named."""
 
     def brings(name: str, layouts: tuple[TopicLayout, ...], part: int = 0, parts: int = 1) -> tuple[RegisterBrokerHeader, bytes]:
         header = RegisterBrokerHeader(name, "DefaultCluster", "127.0.0.1:1", f"{name:0>32}", 1)

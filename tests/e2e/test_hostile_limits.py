@@ -35,7 +35,7 @@ SERVER_OPTIONS = ("--admin-listen", "127.0.0.1:0")
 
 
 def small_values(size: int, each: bytes) -> bytes:
-    """A map of `size` bytes with an unknown member: lists of as many of `each` as fit."""
+    """Return a map of `size` bytes with an unknown member: lists with as many of `each` as possible."""
     head = b"\x81\xa7unknown"
     inner = b"\xdc\xff\xff" + each * 65_535
     lists, rest = divmod(size - len(head) - 5 - 5, len(inner))
@@ -59,7 +59,7 @@ LIMITED = [
     ("who", "code", "header", "limit"), LIMITED, ids=lambda value: value.name if isinstance(value, RequestCode) else ""
 )
 @pytest.mark.parametrize("each", [b"\x00", b"\x80", b"\xa1x", b"\xcd\x7f\xff"], ids=["numbers", "maps", "texts", "large numbers"])
-async def test_a_body_of_small_values_is_refused_by_its_limit_and_the_connection_stays(
+async def test_body_of_small_values_is_rejected_and_the_connection_stays_open(
     world: World, who: str, code: RequestCode, header: object, limit: int, each: bytes
 ) -> None:
     server, address = (world.broker, world.broker_address) if who == "broker" else (world.nameserver, world.nameserver_address)
@@ -78,7 +78,7 @@ async def test_a_body_of_small_values_is_refused_by_its_limit_and_the_connection
 
 
 @pytest.mark.parametrize("who", ["broker", "nameserver"])
-async def test_lists_that_nest_and_claim_all_that_is_there_are_refused(world: World, who: str) -> None:
+async def test_nested_lists_with_false_lengths_are_rejected(world: World, who: str) -> None:
     server, address = (world.broker, world.broker_address) if who == "broker" else (world.nameserver, world.nameserver_address)
     code, header = (RequestCode.SYNC, None) if who == "broker" else (RequestCode.REGISTER_BROKER, REGISTER)
     before = server.resident_bytes()
@@ -93,7 +93,7 @@ async def test_lists_that_nest_and_claim_all_that_is_there_are_refused(world: Wo
 
 
 @pytest.mark.parametrize("who", ["broker", "nameserver"])
-async def test_silent_connections_to_the_admin_port_keep_no_probe_out(world: World, who: str) -> None:
+async def test_silent_connections_to_the_admin_port_do_not_block_probes(world: World, who: str) -> None:
     server = world.broker if who == "broker" else world.nameserver
     address = server.started(f"{who}.started")["admin"]
     host, _, port = address.rpartition(":")
@@ -110,7 +110,7 @@ async def test_silent_connections_to_the_admin_port_keep_no_probe_out(world: Wor
 
 
 @pytest.mark.parametrize("who", ["broker", "nameserver"])
-async def test_a_page_in_a_browser_reads_nothing_and_changes_nothing(world: World, who: str) -> None:
+async def test_browser_page_can_neither_read_nor_change_the_admin_port(world: World, who: str) -> None:
     server = world.broker if who == "broker" else world.nameserver
     address = server.started(f"{who}.started")["admin"]
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
@@ -131,7 +131,7 @@ EVIL = "gone\r\n\x1b[2J\x1b[31m2026-01-01 [info] broker.started\x9b1m\x00\u202e\
 
 @asynccontextmanager
 async def evil_server(code: ResponseCode) -> AsyncIterator[str]:
-    """A server that responds to every request with that code and an invalid remark."""
+    """Run a server that responds to every request with that code and an invalid remark."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameBuffer()
@@ -149,7 +149,7 @@ async def evil_server(code: ResponseCode) -> AsyncIterator[str]:
 
 
 def shown(text: str) -> None:
-    """The remark is there in words, and nothing of it that a terminal or a reader of lines would obey."""
+    """Check that the remark is printed, without any character that a terminal or a line reader interprets."""
     assert "broker.started" in text
     assert all(line.isprintable() for line in text.split("\n"))
     assert not any(line.startswith(("2026-01-01", "\\x1b")) for line in text.split("\n"))
@@ -158,7 +158,7 @@ def shown(text: str) -> None:
 @pytest.mark.parametrize(
     "command", [("topic", "list"), ("topic", "create", "t"), ("group", "list"), ("cluster",), ("doctor",), ("send", "t", "x")]
 )
-async def test_a_servers_remark_reaches_no_terminal_as_it_came(world: World, command: tuple[str, ...]) -> None:
+async def test_remark_of_a_server_is_escaped_before_it_is_printed(world: World, command: tuple[str, ...]) -> None:
     async with evil_server(ResponseCode.SYSTEM_ERROR) as address:
         environment = clean_environment(LOCKSTEP_NAMESERVER=address)
         ended = await asyncio.to_thread(run_program, "lockstep.admin.cli", *command, environment=environment)
@@ -168,7 +168,7 @@ async def test_a_servers_remark_reaches_no_terminal_as_it_came(world: World, com
         assert ended.stderr.count("\n") == 1
 
 
-async def test_a_nameservers_remark_reaches_no_log_line_of_a_broker_as_it_came(world: World, tmp_path: Path) -> None:
+async def test_remark_of_a_nameserver_is_escaped_before_a_broker_logs_it(world: World, tmp_path: Path) -> None:
     async with evil_server(ResponseCode.BROKER_NAME_TAKEN) as address:
         options = ("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), "--nameserver", address)
         broker = Background(tmp_path, "refused", "-m", "lockstep.broker", *options)
@@ -183,7 +183,7 @@ async def test_a_nameservers_remark_reaches_no_log_line_of_a_broker_as_it_came(w
 
 
 @pytest.mark.parametrize("who", ["broker", "nameserver"])
-async def test_what_a_peer_does_wrong_over_and_over_is_counted_not_written(world: World, who: str) -> None:
+async def test_repeated_errors_of_a_peer_are_counted_and_not_all_logged(world: World, who: str) -> None:
     server, address = (world.broker, world.broker_address) if who == "broker" else (world.nameserver, world.nameserver_address)
     host, _, port = address.rpartition(":")
     before, count = len(server.events), 300
@@ -207,7 +207,7 @@ async def test_what_a_peer_does_wrong_over_and_over_is_counted_not_written(world
 # ------------------------------------------------------------------------------------------------------------- and afterwards
 
 
-async def test_a_broker_that_was_sent_all_this_starts_again_on_its_store_and_serves(folder: Path) -> None:
+async def test_attacked_broker_restarts_on_its_store_and_serves(folder: Path) -> None:
     options = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(folder / "again"))
     with background(folder, "attacked", *options, ready="broker.started") as attacked:
         async with native(attacked.started("broker.started")["address"]) as client:

@@ -1,6 +1,6 @@
-"""Pending requests and heartbeats of the largest size: how much one connection can make the broker keep, and that its loop continues.
+"""Pending requests and heartbeats of the largest size: the memory that one connection can use, and that the loop continues.
 
-The good pair lives through the whole file, and afterwards the broker starts again on its store.
+A producer and a consumer run through the whole file, and afterwards the broker starts again on its store.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ PULLS = 2_000
 
 
 def hold(client: Native, count: int, body: bytes = b"", unknown: str = "") -> dict[str, Any]:
-    """Asks for `count` pulls that wait; the header fields of the last one."""
+    """Send `count` pulls that are held; return the header fields of the last one."""
     fields: dict[str, Any] = {}
     for number in range(count):
         header = PullHeader(f"g{number}", "fuzz", 1, 0, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=30_000)
@@ -36,7 +36,7 @@ def hold(client: Native, count: int, body: bytes = b"", unknown: str = "") -> di
 
 
 @pytest.mark.parametrize("what", ["body", "unknown field"])
-async def test_held_pulls_keep_nothing_of_what_else_their_frames_carry(world: World, what: str) -> None:
+async def test_held_pull_keeps_no_unknown_fields_of_its_frame(world: World, what: str) -> None:
     before = world.broker.resident_bytes()
     body, unknown = (bytes(REQUEST_BYTES_MAX), "") if what == "body" else (b"", "x" * (REQUEST_HEADER_BYTES_MAX - 400))
     async with native(world.broker_address) as stranger:
@@ -44,7 +44,7 @@ async def test_held_pulls_keep_nothing_of_what_else_their_frames_carry(world: Wo
             fields = hold(stranger, 100, body, unknown)
             await stranger.ask(RequestCode.GET_MAX_OFFSET, {"topic": "fuzz", "queueId": 0})
         await world.goes_on()
-        # They carry 125 MiB (body) or 7 MiB.
+        # Their frames have 125 MiB (body) or 7 MiB.
         assert world.broker.resident_bytes() - before < 24 * MIB
         fields["unknown"] = "x" * 200_000
         code, remark = await stranger.refused(RequestCode.PULL_MESSAGE, fields)
@@ -53,7 +53,7 @@ async def test_held_pulls_keep_nothing_of_what_else_their_frames_carry(world: Wo
         await world.goes_on()
 
 
-async def test_one_connection_joins_so_many_members_under_invented_client_ids(world: World) -> None:
+async def test_members_with_invented_client_ids_on_one_connection_are_limited(world: World) -> None:
     before = world.broker.resident_bytes()
     async with native(world.broker_address) as stranger:
         asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented(number, 1)) for number in range(2_000)]
@@ -71,13 +71,13 @@ async def test_one_connection_joins_so_many_members_under_invented_client_ids(wo
 
 
 def invented(number: int, topics: int) -> bytes:
-    """A heartbeat of an absent client, in four groups if it names many topics."""
+    """Return a heartbeat of an absent client, in four groups if it names many topics."""
     named = tuple(Subscription(f"t{topic}-{number}", "a||b||c||d") for topic in range(topics))
     groups = tuple(ConsumerGroup(f"invented-{group}", named) for group in range(1 if topics == 1 else 4))
     return bytes(encode_body(HeartbeatBody(f"invented-{number}", groups)))
 
 
-async def test_the_broker_starts_again_on_its_store_and_serves(world: World) -> None:
+async def test_broker_restarts_on_its_store_after_large_requests(world: World) -> None:
     options = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(world.folder / "second"))
     with background(world.folder / "first-run", "broker", *options, ready="broker.started") as broker:
         async with native(broker.started("broker.started")["address"]) as client:

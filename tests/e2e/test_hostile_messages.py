@@ -1,4 +1,4 @@
-"""Messages that unpack to a thousand times their stored size: a consumer's memory is limited by the stored size."""
+"""Messages that decompress to a thousand times their stored size: a consumer's memory is limited by the stored size."""
 
 import asyncio
 import zlib
@@ -24,7 +24,7 @@ BODY_BYTES = 4 * MIB
 
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
-    """The good pair continued and saw no trouble; the broker, killed, starts again with the stored messages."""
+    """Check that producer and consumer continued without an error; the broker, killed, starts again with the stored messages."""
     async with undisturbed_world(world):
         yield
     with world.restarted_broker() as again:
@@ -33,8 +33,8 @@ async def undisturbed(world: World) -> AsyncIterator[None]:
             assert (await client.send("fuzz", b"x")).code == ResponseCode.SUCCESS
 
 
-async def test_a_page_of_bodies_that_decompress_to_a_gibibyte_costs_its_consumer_a_few_of_them(world: World, tmp_path: Path) -> None:
-    """250 zlib bodies of 4 MiB each, 1 MiB stored, kept and read, some of them twice."""
+async def test_consumer_memory_is_limited_by_stored_size_for_highly_compressed_bodies(world: World, tmp_path: Path) -> None:
+    """There are 250 zlib bodies of 4 MiB each, 1 MiB stored, kept and read, some of them twice."""
     body = zlib.compress(bytes(BODY_BYTES), 9)
     reader = ("-m", "support.worker_bodies", world.nameserver_address, "fuzz", str(COUNT))
     with background(tmp_path, "reader", *reader, ready="bodies.ready") as consumer:

@@ -28,14 +28,14 @@ LIMITS = ("--groups-max", str(GROUPS_MAX), "--topics-max", str(TOPICS_MAX))
 
 
 async def stored(client: Native, topic: str) -> int:
-    """Stores a message; its place in the log."""
+    """Store a message and return its log position."""
     answer = await client.send(topic, b"x")
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return int(answer.fields["msgId"][16:], 16)
 
 
 async def send_back(client: Native, offset: int, count: int, level: int) -> list[tuple[int, str]]:
-    """(code, remark) of a request for each of so many invented groups."""
+    """Return (code, remark) of a request for each of `count` invented groups."""
     found = []
     for first in range(0, count, 500):
         asked = [SendBackHeader(offset, f"invented-{number}", level) for number in range(first, min(count, first + 500))]
@@ -44,8 +44,8 @@ async def send_back(client: Native, offset: int, count: int, level: int) -> list
     return found
 
 
-async def test_messages_sent_back_for_invented_groups_create_topics_for_so_many_groups_and_the_broker_starts_again(tmp_path: Path) -> None:
-    """One connection and one stored message made 133,500 topics, and the nameserver refused the broker from then on."""
+async def test_send_backs_for_invented_groups_create_a_limited_number_of_topics(tmp_path: Path) -> None:
+    """One connection and one stored message made 133,500 topics in an earlier version, and the nameserver rejected the broker."""
     with hostile_world(tmp_path, "--admin-listen", "127.0.0.1:0", of_broker=LIMITS) as world:
         async with undisturbed_world(world):
             await invented(world)
@@ -75,7 +75,7 @@ async def invented(world: World) -> None:
     assert world.broker.resident_bytes() - before < 32 * MIB
 
 
-async def test_on_a_full_disk_messages_sent_back_create_and_write_nothing(tmp_path: Path) -> None:
+async def test_send_backs_on_a_full_disk_create_and_write_nothing(tmp_path: Path) -> None:
     """Set the reserve above twice the free space."""
     listen = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
     command = ("-m", "lockstep.broker", *listen, "--store", str(tmp_path / "store"), "--disk-used-percent-max", "100", "--segment-mib", "8")
@@ -95,8 +95,8 @@ async def test_on_a_full_disk_messages_sent_back_create_and_write_nothing(tmp_pa
             await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("here", "fuzz", 0, 1))
 
 
-async def test_groups_that_strangers_set_up_take_every_place_until_an_operator_deletes_them(tmp_path: Path) -> None:
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP for invented groups: groups with settings are never forgotten, also not by a restart."""
+async def test_groups_with_settings_use_the_group_limit_until_an_operator_deletes_them(tmp_path: Path) -> None:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP for invented groups: groups with settings are never forgotten, not even by a restart."""
     listen = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
     command = ("-m", "lockstep.broker", *listen, "--store", str(tmp_path / "store"), "--segment-mib", "8", *LIMITS)
     with background(tmp_path, "before", *command, ready="broker.started") as broker:

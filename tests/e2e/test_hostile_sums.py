@@ -1,6 +1,6 @@
-"""Held pulls, groups and progress of strangers: how much all of them can cost a broker, and that no other client notices.
+"""Held pulls, groups and progress of unknown clients: what all of them can use in a broker, and that no other client is affected.
 
-The limits are set low, so that a test reaches them in seconds. The good pair lives through the whole file.
+The limits are set low, so that a test reaches them in seconds. A producer and a consumer run through the whole file.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def held(group: str, queue_id: int = 1) -> PullHeader:
     return PullHeader(group, "fuzz", queue_id, 0, max_msg_nums=32, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=30_000)
 
 
-async def test_pulls_that_wait_have_a_sum_and_one_message_wakes_them_all(world: World) -> None:
+async def test_held_pulls_are_limited_and_one_message_wakes_them_all(world: World) -> None:
     """Connections hold as many pulls as each may, all of one queue."""
     before, asked = world.broker.resident_bytes(), 3 * HELD_MAX
     clients = [native(world.broker_address) for _ in range(4)]
@@ -66,8 +66,8 @@ async def answered(answers: list["asyncio.Future[object]"], count: int) -> None:
             return
 
 
-async def test_commits_for_invented_groups_have_a_sum(world: World) -> None:
-    """UPDATE_CONSUMER_OFFSET asks no membership."""
+async def test_commits_for_invented_groups_are_limited(world: World) -> None:
+    """UPDATE_CONSUMER_OFFSET requires no membership."""
     before = world.broker.resident_bytes()
     taken, refused = 0, ""
     async with native(world.broker_address) as stranger:
@@ -85,7 +85,7 @@ async def test_commits_for_invented_groups_have_a_sum(world: World) -> None:
     assert world.broker.resident_bytes() - before < 16 * MIB
 
 
-async def test_progress_of_one_group_in_thousands_of_queues_has_a_sum(world: World) -> None:
+async def test_progress_of_one_group_in_thousands_of_queues_is_limited(world: World) -> None:
     async with native(world.broker_address) as stranger:
         await stranger.create("wide", 2_000)
         asked = [stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("invented-0", "wide", number, 0)) for number in range(2_000)]
@@ -97,12 +97,12 @@ async def test_progress_of_one_group_in_thousands_of_queues_has_a_sum(world: Wor
         assert (code, "--progress-max" in remark) == (ResponseCode.NO_PERMISSION, True)
         member = Member(stranger, "wide", "invented-0")
         await member.join()
-        answer = await member.lock(0)  # a queue with progress: the start is that of the whole topic
+        answer = await member.lock(0)  # one queue has progress: the start is resolved for the whole topic
         assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (LockVerdict.REFUSED, True)
         assert (await metrics_of(world.broker, "lockstep_progress_entries"))[0] == PROGRESS_MAX
 
 
-async def test_a_killed_broker_starts_with_the_groups_that_it_had_and_serves(tmp_path: Path) -> None:
+async def test_killed_broker_restarts_with_its_groups_and_serves(tmp_path: Path) -> None:
     listen = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
     command = ("-m", "lockstep.broker", *listen, "--store", str(tmp_path / "store"), *BROKER_OPTIONS)
     with background(tmp_path, "before", *command, ready="broker.started") as broker:
@@ -118,7 +118,7 @@ async def test_a_killed_broker_starts_with_the_groups_that_it_had_and_serves(tmp
             assert (await client.send("fuzz", b"y", 0)).code == ResponseCode.SUCCESS
 
 
-async def test_on_a_disk_that_is_nearly_full_strangers_begin_nothing_and_commits_go_on(tmp_path: Path) -> None:
+async def test_nearly_full_disk_rejects_new_groups_and_continues_commits(tmp_path: Path) -> None:
     """Set the reserve above twice the free space."""
     store = str(tmp_path / "store")
     command = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", store, "--disk-used-percent-max", "100")

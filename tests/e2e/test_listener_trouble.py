@@ -12,11 +12,11 @@ BLOCKS = pytest.mark.parametrize(
     ("seconds", "options"),
     [pytest.param(4, QUICK, id="4 s"), pytest.param(60, DEFAULTS, id="60 s", marks=pytest.mark.slow)],
 )
-"""Longer than the session timeout of the brokers with these options."""
+"""Longer than the session timeout of brokers with these options."""
 
 
 async def start(cluster: Cluster, *consumers: tuple[str, ...], options: tuple[str, ...] = QUICK) -> None:
-    """One broker with eight queues, these consumers and a load."""
+    """Start one broker with eight queues, these consumers and a load."""
     await cluster.servers(*options, queues=8, brokers=["broker-a"])
     for name, *options in consumers:
         await cluster.consumer(name, *options)
@@ -25,7 +25,7 @@ async def start(cluster: Cluster, *consumers: tuple[str, ...], options: tuple[st
     await cluster.until_handled(200)
 
 
-async def test_a_failed_call_suspends_the_queue_and_comes_again_with_one_attempt_more(cluster: Cluster) -> None:
+async def test_failed_call_suspends_the_queue_and_is_repeated_with_one_more_attempt(cluster: Cluster) -> None:
     kinds = ("raise", "wrong")
     await start(cluster, *((kind, "--trouble", f"{kind}:2") for kind in kinds))
     cluster.signal(signal.SIGUSR1, *kinds)
@@ -61,10 +61,10 @@ async def test_attempts_move_with_the_queue(cluster: Cluster) -> None:
 
 
 @BLOCKS
-async def test_a_plain_listener_may_block_its_thread_for_longer_than_the_session_timeout(
+async def test_plain_listener_may_block_its_thread_beyond_the_session_timeout(
     cluster: Cluster, seconds: int, options: tuple[str, ...]
 ) -> None:
-    """The loop goes on beside it, so no lock is lost and the result counts."""
+    """The loop continues meanwhile, so no lock is lost and the result counts."""
     await start(cluster, ("blocking", "--plain", "--trouble", f"loop:{seconds}"), ("other",), options=options)
     held = cluster.held("blocking")
     cluster.signal(signal.SIGUSR1, "blocking")
@@ -79,7 +79,7 @@ async def test_a_plain_listener_may_block_its_thread_for_longer_than_the_session
 
 
 @BLOCKS
-async def test_blocking_the_event_loop_costs_the_queues_and_the_result(
+async def test_blocking_the_event_loop_loses_the_queues_and_the_result(
     cluster: Cluster, report: Report, seconds: int, options: tuple[str, ...]
 ) -> None:
     await start(cluster, ("blocking", "--trouble", f"loop:{seconds}"), ("heir",), options=options)
@@ -105,8 +105,8 @@ async def test_blocking_the_event_loop_costs_the_queues_and_the_result(
     assert not cluster.accepted_call(begun), "the result of the old epoch was accepted"
 
 
-async def test_a_listener_that_ignores_cancellation_is_released_at_the_drain_limit_and_its_result_is_stale(cluster: Cluster) -> None:
-    """Every queue of the first has such a listener when a second one joins: those that move are fenced, those that stay are not."""
+async def test_listener_that_ignores_cancellation_is_abandoned_and_its_result_is_stale(cluster: Cluster) -> None:
+    """Every queue of the first consumer has such a listener when a second one joins: queues that move are fenced, others are not."""
     await start(cluster, ("deaf", "--trouble", "deaf:4", "--everywhere", "--drain-ms", "1000"))
     cluster.signal(signal.SIGUSR1, "deaf")
     await cluster.until("each queue has one", lambda: len(cluster.heard("deaf", "trouble.begun")) == 8)

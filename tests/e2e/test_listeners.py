@@ -1,4 +1,4 @@
-"""Named listeners: a client of a nameserver's listener gets the brokers' addresses of that name, else of `internal`."""
+"""Named listeners: a client of a nameserver's listener gets the brokers' addresses of that name, otherwise of `internal`."""
 
 import json
 
@@ -10,13 +10,13 @@ pytestmark = pytest.mark.e2e
 
 
 async def addresses(cluster: Cluster, nameserver: str) -> dict[str, str]:
-    """Return broker → the address that this listener of the nameserver reports; a server responds at each."""
+    """Return broker → the address that this listener of the nameserver returns; a server responds at each."""
     brokers = json.loads(await cluster.command("cluster", "--json", "--nameserver", nameserver))["brokers"]
     assert all(broker["reached"] for broker in brokers), brokers
     return {broker["name"]: broker["address"] for broker in brokers}
 
 
-async def test_each_side_is_told_the_addresses_of_its_listener_and_works_there(cluster: Cluster) -> None:
+async def test_clients_of_each_listener_get_its_addresses_and_work(cluster: Cluster) -> None:
     both = ["--listen", "internal=127.0.0.1:0", "--listen", "external=127.0.0.1:0"]
     process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *both], "nameserver.started")
     told = (await process.wait_for_event("nameserver.started"))["listeners"]
@@ -44,7 +44,7 @@ async def test_each_side_is_told_the_addresses_of_its_listener_and_works_there(c
     await cluster.prove("consumer-1", "consumer-2")
 
 
-async def test_an_advertised_address_is_told_in_place_of_the_one_listened_on(cluster: Cluster) -> None:
+async def test_advertised_address_replaces_the_bound_one(cluster: Cluster) -> None:
     await cluster.nameserver()
     told = await cluster.broker("broker-a", *QUICK, "--advertise", "localhost:0")
     assert told.startswith("localhost:")

@@ -1,4 +1,4 @@
-"""A deployment of fifty consumers in ten processes, all joining at once.
+"""A deployment of fifty consumers in ten processes that join concurrently.
 
 tests/sim/test_many_join.py checks the same for a machine that is never busy.
 """
@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NAMES = tuple(f"crowd-{number}" for number in range(10))
 MEMBERS = 5
-"""Consumers of each process."""
+"""The number of consumers in each process."""
 
 
-async def test_fifty_consumers_that_join_within_a_second_cost_each_queue_one_move(cluster: Cluster, report: Report) -> None:
+async def test_fifty_consumers_joining_within_a_second_move_each_queue_once(cluster: Cluster, report: Report) -> None:
     await cluster.servers(queues=50)
     worker = [str(TESTS / "support" / "worker_crowd.py"), "--nameserver", cluster.nameservers, "--members", str(MEMBERS)]
     await asyncio.gather(*(cluster.start(name, worker, "worker.ready") for name in NAMES))
@@ -30,7 +30,7 @@ async def test_fifty_consumers_that_join_within_a_second_cost_each_queue_one_mov
         return [event for name in NAMES for event in cluster.heard(name, "consumer.QueueAssigned")]
 
     def shares() -> list[int]:
-        """Of each consumer, by who was granted each queue last."""
+        """Return the share of each consumer, by the last grant of each queue."""
         last = {event["queue"]: event["member"] for event in sorted(granted(), key=lambda event: event["epoch"])}
         return sorted(Counter(last.values()).values())
 

@@ -1,4 +1,4 @@
-"""Every message id leads to its own message or to an error, also where brokers advertise names."""
+"""Every message id leads to its own message or to an error, even if brokers advertise names."""
 
 import json
 
@@ -10,7 +10,7 @@ from support.cluster import QUICK, Cluster
 pytestmark = pytest.mark.e2e
 
 
-async def test_message_show_prints_each_of_two_messages_at_the_same_log_offset_of_brokers_with_names(cluster: Cluster) -> None:
+async def test_message_show_distinguishes_messages_at_equal_offsets_of_two_brokers(cluster: Cluster) -> None:
     await cluster.nameserver()
     for name in ("broker-a", "broker-b"):
         await cluster.broker(name, *QUICK, "--advertise", "localhost:0")

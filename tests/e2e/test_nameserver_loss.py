@@ -1,4 +1,4 @@
-"""Nameservers that are gone or know nothing change nothing for those who run; a broker that comes back elsewhere is found."""
+"""Lost or empty nameservers change nothing for running clients; a broker that returns at another address is found."""
 
 import pytest
 
@@ -22,12 +22,12 @@ async def running(cluster: Cluster, nameservers: int = 1) -> None:
 
 
 def revocations(cluster: Cluster) -> list[dict[str, object]]:
-    """Since the consumers share the queues: of the hand-over at the start there are none any more."""
+    """Return the revocations since the consumers share the queues: those of the initial rebalance are over."""
     return [event for name in CONSUMERS for event in cluster.heard(name, "consumer.QueueRevoked")]
 
 
-async def test_clients_go_on_without_any_nameserver_and_with_one_that_restarted_empty(cluster: Cluster) -> None:
-    """No release and no epoch change, by the consumers' events, the brokers' status and the fences of all deeds."""
+async def test_clients_continue_without_nameservers_and_with_an_empty_one(cluster: Cluster) -> None:
+    """No release and no epoch change, by the consumers' events, the brokers' status and the epochs of all records."""
     await running(cluster, nameservers=2)
     queues, epochs, revoked = cluster.told_queues(), await cluster.epochs(), revocations(cluster)
     await cluster.kill("nameserver", "nameserver-1")
@@ -35,7 +35,7 @@ async def test_clients_go_on_without_any_nameserver_and_with_one_that_restarted_
     await cluster.until_accepted(queues, after_us=gone_us)
     await cluster.until_handled(1_000)
 
-    # While a broker is gone the clients ask for routes each second: they see an empty nameserver, then one that lacks that broker.
+    # While a broker is gone the clients request routes each second: they see an empty nameserver, then one that lacks that broker.
     await cluster.kill("broker-b")
     await cluster.restart("nameserver", "nameserver-1")
     for name in ("nameserver", "nameserver-1"):
@@ -51,7 +51,7 @@ async def test_clients_go_on_without_any_nameserver_and_with_one_that_restarted_
     assert (await cluster.prove(*CONSUMERS)).repeats == 0
 
 
-async def test_a_new_consumer_finds_its_way_through_the_nameserver_that_is_left(cluster: Cluster) -> None:
+async def test_new_consumer_starts_with_the_remaining_nameserver(cluster: Cluster) -> None:
     await running(cluster, nameservers=2)
     await cluster.kill("nameserver")
     await cluster.consumer("consumer-3")
@@ -60,7 +60,7 @@ async def test_a_new_consumer_finds_its_way_through_the_nameserver_that_is_left(
     assert (await cluster.prove(*CONSUMERS, "consumer-3")).repeats == 0
 
 
-async def test_a_broker_that_restarts_on_another_port_is_found(cluster: Cluster, report: Report) -> None:
+async def test_broker_restarted_on_another_port_is_found(cluster: Cluster, report: Report) -> None:
     await running(cluster)
     queues = [queue for queue in cluster.told_queues() if "broker-b" in queue]
     held, old = {name: cluster.held(name) for name in CONSUMERS}, cluster.addresses["broker-b"]

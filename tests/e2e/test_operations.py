@@ -27,7 +27,7 @@ sys.stdout.write(urllib.request.urlopen(urllib.request.Request(words[-1], data, 
 
 
 class Operator(Newcomer):
-    """Has the page's ports, or free ones in their places."""
+    """Runs commands with the ports of the page, or free ones in their places."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -48,7 +48,7 @@ class Operator(Newcomer):
         return re.sub(r"127\.0\.0\.1:(\d+)", lambda match: f"127.0.0.1:{self.ports[match[1]]}", text)
 
 
-def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+def test_every_command_of_operations_md_works_as_described(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     operator.use_this_environment()
     nameserver, broker, *others = blocks(PAGE)
@@ -78,12 +78,12 @@ def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert "group billing is deleted at broker-a" in answers["group delete billing"]
 
 
-def test_the_page_says_of_each_track_what_the_command_says() -> None:
+def test_operations_md_has_the_meaning_of_each_track() -> None:
     told = dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", PAGE.split("## What became of a message")[1].split("\n## ")[0], re.MULTILINE))
     assert told == {track.value: meaning for track, meaning in MEANINGS.items()}
 
 
-def test_the_settings_that_the_page_names_have_the_defaults_that_it_says() -> None:
+def test_settings_in_operations_md_have_the_documented_defaults() -> None:
     fields = BrokerConfig.model_fields
     for option, default in re.findall(r"`--([a-z-]+)` \((\d+)\)", PAGE):
         assert fields[option.replace("-", "_")].default == int(default), option

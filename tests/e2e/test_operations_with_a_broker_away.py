@@ -1,4 +1,4 @@
-"""Commands of operators while one broker is down: unknown is not reported as healthy, and the known part is shown."""
+"""Operators' commands while one broker is down: unknown is not reported as healthy, and the known part is printed."""
 
 import json
 
@@ -9,8 +9,8 @@ from support.cluster import Cluster
 pytestmark = pytest.mark.e2e
 
 
-async def test_a_topic_is_not_altered_while_an_ordered_groups_place_at_a_broker_is_unknown(cluster: Cluster) -> None:
-    """The group is done at broker-a; its progress at broker-b, which is down, is unknown."""
+async def test_topic_is_not_altered_while_an_ordered_groups_progress_at_a_broker_is_unknown(cluster: Cluster) -> None:
+    """The group has no lag at broker-a; its progress at broker-b, which is down, is unknown."""
     await cluster.servers(queues=1)
     await cluster.consumer("consumer-1")
     await cluster.until_held(2, "consumer-1")
@@ -27,7 +27,7 @@ async def test_a_topic_is_not_altered_while_an_ordered_groups_place_at_a_broker_
     await cluster.command("topic", "alter", "orders", "--queues", "2", "--force")
 
 
-async def test_dead_letters_of_the_other_brokers_are_listed_and_the_missing_broker_is_named(cluster: Cluster) -> None:
+async def test_dead_letters_of_reachable_brokers_are_listed_and_the_missing_one_is_named(cluster: Cluster) -> None:
     await cluster.servers(queues=1)
     file = str(cluster.folder / "mailing.lines")
     options = ["--fail", "m", "--fail-times", "1", "--max-reconsume-times", "0", "--file", file]
@@ -45,7 +45,7 @@ async def test_dead_letters_of_the_other_brokers_are_listed_and_the_missing_brok
     assert "broker-b" in await cluster.command("dlq", "ls", "mailing", code=1)
 
 
-async def test_a_change_of_a_group_names_the_broker_that_it_did_not_reach(cluster: Cluster) -> None:
+async def test_group_change_names_the_broker_that_was_not_reached(cluster: Cluster) -> None:
     await cluster.servers(queues=1)
     await cluster.command("group", "create", "billing")
     await cluster.kill("broker-b")
@@ -54,7 +54,7 @@ async def test_a_change_of_a_group_names_the_broker_that_it_did_not_reach(cluste
     assert "lockstep group update" in error
 
 
-async def test_deleted_topics_are_not_forgotten_while_a_broker_is_away_that_would_bring_them_back(cluster: Cluster) -> None:
+async def test_deletions_are_not_forgotten_while_a_broker_is_down(cluster: Cluster) -> None:
     await cluster.servers(queues=1)
     await cluster.command("topic", "create", "once")
     await cluster.command("topic", "delete", "once")

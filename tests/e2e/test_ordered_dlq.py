@@ -26,7 +26,7 @@ async def dlq(cluster: Cluster, *arguments: str) -> Any:
 
 
 def steps(deeds: list[Deed]) -> dict[int, list[int]]:
-    """Order → its steps as they were handled, by the time at which each began."""
+    """Return the steps of each order in the sequence in which their calls began."""
     found: dict[int, list[int]] = defaultdict(list)
     for deed in sorted(deeds, key=lambda deed: deed.begun_us):
         found[deed.order].append(deed.step)
@@ -38,7 +38,7 @@ def given_up(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 async def given_up_orders(cluster: Cluster) -> Path:
-    """Every third order has been dead-lettered, each event after two calls; the others are handled. The file that breaks the listener."""
+    """Let every third order be dead-lettered, each event after two calls. Return the file that makes the listener fail."""
     broken = cluster.folder / "broken"
     broken.touch()
     await cluster.servers(*QUICK, queues=2)
@@ -53,7 +53,7 @@ async def given_up_orders(cluster: Cluster) -> Path:
     return broken
 
 
-async def test_a_replay_brings_each_order_again_once_and_in_its_order(cluster: Cluster) -> None:
+async def test_replay_redelivers_each_order_once_and_in_order(cluster: Cluster) -> None:
     broken = await given_up_orders(cluster)
     assert (await dlq(cluster, "ls"))["groups"] == [{"group": "billing", "stored": LETTERS, "not_replayed": LETTERS}]
     letters = (await dlq(cluster, "ls", "billing", "--limit", "100"))["dead_letters"]
@@ -75,7 +75,7 @@ async def test_a_replay_brings_each_order_again_once_and_in_its_order(cluster: C
     assert accepted_twice(cluster.accepted()) == []
 
 
-async def test_a_consumer_and_a_broker_killed_during_a_replay_lose_nothing_and_keep_the_order(cluster: Cluster, report: Report) -> None:
+async def test_kills_during_a_replay_lose_nothing_and_keep_the_order(cluster: Cluster, report: Report) -> None:
     broken = await given_up_orders(cluster)
     broken.unlink()
     before = len(cluster.deeds())
@@ -94,7 +94,7 @@ async def test_a_consumer_and_a_broker_killed_during_a_replay_lose_nothing_and_k
 
 
 async def test_attempts_survive_the_kill_of_the_consumer_and_of_the_broker(cluster: Cluster) -> None:
-    """The heir goes on with the count that was committed: 8 failed calls are the last ones, whoever made them."""
+    """The next owner continues with the committed count: call 8 is the last one, whichever consumer made it."""
     broken = cluster.folder / "broken"
     broken.touch()
     await cluster.servers(*QUICK, queues=1, brokers=("broker-a",))

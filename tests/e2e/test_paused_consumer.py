@@ -1,4 +1,4 @@
-"""A consumer that is stopped (SIGSTOP) in the middle of a listener, for longer than the session timeout, and resumed."""
+"""A consumer that is suspended (SIGSTOP) in a listener call for longer than the session timeout, and resumed."""
 
 import signal
 
@@ -12,7 +12,9 @@ QUEUES = 8
 
 
 @pytest.mark.parametrize("options", [pytest.param(QUICK, id="2 s"), pytest.param(DEFAULTS, id="20 s", marks=pytest.mark.slow)])
-async def test_its_queues_move_and_its_result_is_refused_when_it_wakes(cluster: Cluster, report: Report, options: tuple[str, ...]) -> None:
+async def test_queues_of_a_suspended_consumer_move_and_its_result_is_rejected(
+    cluster: Cluster, report: Report, options: tuple[str, ...]
+) -> None:
     await cluster.servers(*options, queues=4)
     await cluster.consumer("sleeper", "--trouble", "wait:0.5")
     await cluster.consumer("heir")

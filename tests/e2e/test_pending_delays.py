@@ -25,7 +25,7 @@ LEVELS = (*QUICK, "--message-delay-level", f"{NEAR_S}s 2h")
 
 
 def core_s(process: Process) -> float:
-    """Seconds of a core that it has used, by itself and in the kernel."""
+    """Return the CPU seconds that it has used, in user and kernel mode."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -42,7 +42,7 @@ async def fill(cluster: Cluster) -> None:
 
 
 class Watch:
-    """The broker's cost now."""
+    """Measures the broker's cost from now on."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -55,7 +55,7 @@ class Watch:
 
 
 async def idle_share(cluster: Cluster, lines: Lines, number: int) -> float:
-    """Of a core, while one message waits for its NEAR_S beside the others."""
+    """Return the share of a core while one message waits for its NEAR_S among the others."""
     async with Producer("near", nameserver=cluster.nameservers, send_timeout_ms=60_000) as producer:
         watch = Watch(cluster.processes["broker-a"])
         await producer.send(Message("orders", b"near-%d" % number), delay_level=NEAR_LEVEL)
@@ -63,7 +63,7 @@ async def idle_share(cluster: Cluster, lines: Lines, number: int) -> float:
     return watch.core_share
 
 
-async def test_a_million_pending_delays_cost_little_memory_and_no_time_also_after_a_kill(cluster: Cluster, report: Report) -> None:
+async def test_million_pending_delays_use_little_memory_and_cpu_even_after_a_kill(cluster: Cluster, report: Report) -> None:
     await cluster.servers(*LEVELS, queues=1, brokers=("broker-a",))
     lines = await consumer(cluster, "worker")
     empty = resident_bytes(cluster.processes["broker-a"].pid)

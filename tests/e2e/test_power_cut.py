@@ -1,4 +1,4 @@
-"""The power goes while a whole broker works (ordering.md 8.5, O6, O8). The disk is in memory, the sockets are real."""
+"""A power cut while a whole broker works (ordering.md 8.5, O6, O8). The disk is in memory, the sockets are real."""
 
 import asyncio
 from random import Random
@@ -16,7 +16,7 @@ BODIES = [b"%d" % number for number in range(50)]
 
 
 class Billing:
-    """A member of the group `billing` with queue 0 of `orders`, and its knowledge."""
+    """A member of the group `billing` with queue 0 of `orders`, and its state."""
 
     def __init__(self) -> None:
         self.member = Member(None, "orders")  # type: ignore[arg-type]
@@ -30,7 +30,7 @@ class Billing:
 
 
 async def first_life(machine: Machine, *, committed: int = 20) -> Billing:
-    """50 messages, some of them committed; everything is on the disk. The broker is then killed."""
+    """Store 50 messages, some of them committed, all synced; then kill the broker."""
     billing = Billing()
     async with machine.serving() as broker, native(broker.address) as client:
         await client.create("orders")
@@ -42,7 +42,7 @@ async def first_life(machine: Machine, *, committed: int = 20) -> Billing:
 
 
 async def freed(client: Native) -> None:
-    """Until QUEUE_FREE names the queue."""
+    """Wait until QUEUE_FREE names the queue."""
     async with asyncio.timeout(20):
         while True:
             command = await client.inbound.get()
@@ -51,7 +51,7 @@ async def freed(client: Native) -> None:
                 return
 
 
-async def test_after_a_power_cut_under_async_flush_grants_end_generations_rise_and_no_member_is_granted_for_the_grace() -> None:
+async def test_power_cut_under_async_flush_ends_grants_and_suspends_granting_for_the_grace() -> None:
     machine = Machine()
     billing = await first_life(machine)
     await machine.crash(None, power=True)
@@ -74,7 +74,7 @@ async def test_after_a_power_cut_under_async_flush_grants_end_generations_rise_a
         assert await client.everything("orders") == BODIES
 
 
-async def test_a_hold_that_has_not_ended_begins_again_with_the_next_start() -> None:
+async def test_unfinished_suspension_restarts_with_the_next_start() -> None:
     machine = Machine()
     billing = await first_life(machine)
     await machine.crash(None, power=True)
@@ -94,7 +94,7 @@ async def test_a_hold_that_has_not_ended_begins_again_with_the_next_start() -> N
 
 
 @pytest.mark.parametrize(("flush", "power"), [("async", False), ("sync", False), ("sync", True)])
-async def test_where_nothing_can_be_lost_the_owner_goes_on_with_its_epoch(flush: str, power: bool) -> None:
+async def test_owner_keeps_its_epoch_if_nothing_can_be_lost(flush: str, power: bool) -> None:
     machine = Machine(flush=flush)
     billing = await first_life(machine)
     await machine.crash(None, power=power)
@@ -108,8 +108,8 @@ async def test_where_nothing_can_be_lost_the_owner_goes_on_with_its_epoch(flush:
 
 
 @pytest.mark.parametrize("power", [True, False])
-async def test_a_second_crash_at_any_step_of_the_start_does_not_forget_the_first(power: bool) -> None:
-    """The boot id is stored last: until then every further start knows that a suffix may be gone."""
+async def test_second_crash_during_the_start_does_not_forget_the_first(power: bool) -> None:
+    """The boot id is stored last: until then every further start assumes that a suffix may be lost."""
     survived = 0
     for countdown in range(0, 200, 2):
         machine = Machine(countdown)
@@ -134,8 +134,8 @@ async def test_a_second_crash_at_any_step_of_the_start_does_not_forget_the_first
 
 
 @pytest.mark.parametrize(("flush", "seed"), [*(("sync", seed) for seed in range(10)), ("async", 20), ("async", 21)])
-async def test_what_was_acknowledged_under_sync_flush_survives_and_nothing_is_invented(flush: str, seed: int) -> None:
-    """Sends and commits until the power goes at some operation; three times on one disk."""
+async def test_records_acknowledged_under_sync_flush_survive_and_no_others_appear(flush: str, seed: int) -> None:
+    """Send and commit until the power cut at a random operation; three times on one disk."""
     machine, random, stream = Machine(seed, flush=flush), Random(seed), Stream("orders")
     billing, sent, acknowledged, committed = Billing(), list[bytes](), 0, 0
     for life in range(4):

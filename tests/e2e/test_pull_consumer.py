@@ -12,7 +12,7 @@ pytestmark = pytest.mark.e2e
 
 
 def seen(folder: Path) -> list[tuple[int, str, int, str]]:
-    """(pid, queue, offset, body) of every process."""
+    """Return (pid, queue, offset, body) of every process."""
     found = []
     for path in sorted(folder.glob("*.seen")):
         text = path.read_text()
@@ -27,7 +27,7 @@ async def member(cluster: Cluster, name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["poll", "loop"])
-async def test_nothing_is_lost_over_the_kill_of_a_broker_and_of_a_member(cluster: Cluster, report: Report, mode: str) -> None:
+async def test_kill_of_a_broker_and_a_member_loses_nothing(cluster: Cluster, report: Report, mode: str) -> None:
     await cluster.servers(*QUICK, queues=3)
     for name in ("one", "two"):
         await member(cluster, name, mode)

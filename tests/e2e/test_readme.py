@@ -1,4 +1,4 @@
-"""The README's section "By hand", one command after the other, as a newcomer types them."""
+"""The README's section "By hand", command by command, as a new user types them."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def section() -> str:
 @pytest.mark.parametrize(
     "install", [pytest.param(False, id="this environment"), pytest.param(True, id="a new environment", marks=pytest.mark.slow)]
 )
-def test_every_command_of_the_first_page_does_what_it_says(tmp_path: Path, install: bool) -> None:
+def test_every_command_of_the_readme_works_as_described(tmp_path: Path, install: bool) -> None:
     newcomer = Newcomer(tmp_path)
     (setup, create, consumer, run_consumer, producer) = blocks(section())
     assert [block.language for block in (setup, create, consumer, run_consumer, producer)] == [
@@ -65,7 +65,7 @@ def test_every_command_of_the_first_page_does_what_it_says(tmp_path: Path, insta
     assert billing.returncode == 0, "Ctrl-C ends it without a traceback"
 
 
-def test_programs_that_the_page_names_have_the_options_that_it_names(tmp_path: Path) -> None:
+def test_programs_in_the_readme_have_the_options_it_names(tmp_path: Path) -> None:
     newcomer = Newcomer(tmp_path)
     newcomer.use_this_environment()
     end = section().rsplit("```", 1)[1]

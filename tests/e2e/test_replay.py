@@ -1,4 +1,4 @@
-"""lockstep dlq replay with an obstacle: it replays the messages that it can, leaves the others, and reports both."""
+"""lockstep dlq replay with an obstacle: it replays the messages that it can, keeps the others, and reports both."""
 
 import asyncio
 import json
@@ -34,12 +34,12 @@ def second(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
 
 
 def keyed(topic: str, body: str) -> Message:
-    """A message of which the body is the sharding key."""
+    """Return a message whose body is the sharding key."""
     return Message(topic, body.encode(), sharding_key=body)
 
 
 async def given_up(cluster: Cluster, *messages: Message, selector: Selector | None = None) -> None:
-    """The ordered group `billing` gives up these messages, one after the other, and stops."""
+    """Let the ordered group `billing` give up these messages one after the other, and stop it."""
     dead: list[ConsumerEvent] = []
     told = asyncio.Event()
 
@@ -62,7 +62,7 @@ async def given_up(cluster: Cluster, *messages: Message, selector: Selector | No
 
 
 async def two_topics(cluster: Cluster, brokers: Sequence[str] = ("broker-a",)) -> None:
-    """Letters of `gone`, which is deleted, among those of `orders`."""
+    """Create dead letters of `gone`, which is deleted, among those of `orders`."""
     await cluster.servers(queues=1, brokers=brokers)
     await cluster.command("topic", "create", "gone", "--queues", "1")
     names = ("orders", "gone", "orders", "gone", "orders")
@@ -71,7 +71,7 @@ async def two_topics(cluster: Cluster, brokers: Sequence[str] = ("broker-a",)) -
 
 
 async def stored(cluster: Cluster, topic: str) -> list[str]:
-    """The bodies of every message at hand."""
+    """Return the bodies of all stored messages."""
     queues = json.loads(await cluster.command("topic", "show", topic, "--json"))["queues"]
     count = sum(queue["max_offset"] - queue["min_offset"] for queue in queues)
     lines = (await cluster.command("tail", topic, "--from-start", "--count", str(count), "--json")).splitlines()
@@ -83,7 +83,7 @@ async def waiting(cluster: Cluster) -> list[dict[str, Any]]:
     return [letter for letter in letters if not letter["replayed"]]
 
 
-async def test_letters_whose_topic_is_gone_hold_up_no_others_and_go_when_it_is_there_again(cluster: Cluster) -> None:
+async def test_dead_letters_of_a_deleted_topic_delay_no_others_and_wait_for_its_recreation(cluster: Cluster) -> None:
     await two_topics(cluster)
     gone = [letter["offset_message_id"] for letter in await waiting(cluster) if letter["origin_topic"] == "gone"]
     error = await cluster.command("dlq", "replay", "billing", "--to", "topic", code=1)
@@ -103,7 +103,7 @@ async def test_letters_whose_topic_is_gone_hold_up_no_others_and_go_when_it_is_t
     assert await waiting(cluster) == []
 
 
-async def test_a_replay_makes_no_deleted_topic_again(cluster: Cluster) -> None:
+async def test_replay_does_not_recreate_a_deleted_topic(cluster: Cluster) -> None:
     await cluster.nameserver()
     await cluster.broker("broker-a", "--auto-create-topics")
     await cluster.command("topic", "create", "gone", "--queues", "1")
@@ -113,7 +113,7 @@ async def test_a_replay_makes_no_deleted_topic_again(cluster: Cluster) -> None:
     assert "gone" not in (await cluster.command("topic", "list")).replace("%DLQ%", "").split()
 
 
-async def test_an_ordered_group_that_has_stopped_gets_nothing_by_a_retry_topic(cluster: Cluster) -> None:
+async def test_stopped_ordered_group_gets_no_replay_by_its_retry_topic(cluster: Cluster) -> None:
     await cluster.servers(queues=1, brokers=("broker-a",))
     await given_up(cluster, keyed("orders", "one"))
     error = await cluster.command("dlq", "replay", "billing", "--to", "retry", code=1)
@@ -122,7 +122,7 @@ async def test_an_ordered_group_that_has_stopped_gets_nothing_by_a_retry_topic(c
     assert len(await waiting(cluster)) == 1
 
 
-async def test_of_two_replays_at_once_one_finds_out_and_stops(cluster: Cluster) -> None:
+async def test_one_of_two_concurrent_replays_detects_the_other_and_stops(cluster: Cluster) -> None:
     await cluster.servers(queues=1, brokers=("broker-a",))
     await given_up(cluster, *(keyed("orders", str(number)) for number in range(60)))
     lines = [cluster.started_command("dlq", "replay", "billing", "--to", "topic", "--rate", "20") for _ in range(2)]
@@ -133,7 +133,7 @@ async def test_of_two_replays_at_once_one_finds_out_and_stops(cluster: Cluster) 
     assert await waiting(cluster) == []
 
 
-async def test_the_letters_of_a_broker_that_is_down_are_named_and_wait(cluster: Cluster) -> None:
+async def test_dead_letters_of_a_broker_that_is_down_are_named_and_stay_stored(cluster: Cluster) -> None:
     await cluster.servers(queues=1)
     await given_up(cluster, *(keyed("orders", str(number)) for number in range(12)))
     letters = await waiting(cluster)
@@ -150,8 +150,8 @@ async def test_the_letters_of_a_broker_that_is_down_are_named_and_wait(cluster: 
     assert (said["count"], said["left"], said["failed"]) == (len(at_b), [], {})
 
 
-async def test_what_a_selector_put_into_one_queue_is_there_again_in_its_order(cluster: Cluster) -> None:
-    """RocketMQ's way to order by key."""
+async def test_replay_keeps_the_queue_and_order_of_a_selector(cluster: Cluster) -> None:
+    """This is RocketMQ's way to order by key."""
     await cluster.servers(queues=2)
     await given_up(cluster, *(Message("orders", b"%d" % number) for number in range(4)), selector=second)
     assert "4 dead letters of billing were sent" in await cluster.command("dlq", "replay", "billing", "--to", "topic")

@@ -1,4 +1,4 @@
-"""A group's offsets are set while it works and while it does not."""
+"""A group's offsets are reset while it runs and while it is stopped."""
 
 import json
 from typing import Any
@@ -18,8 +18,8 @@ async def reset(cluster: Cluster, *options: str) -> dict[str, Any]:
     return plan
 
 
-async def test_running_consumers_go_back_to_the_beginning_under_load(cluster: Cluster, report: Report) -> None:
-    """Without a restart, under higher epochs, each queue in order from its first message on, and nothing is lost."""
+async def test_reset_under_load_redelivers_from_the_beginning(cluster: Cluster, report: Report) -> None:
+    """There is no restart; each queue is redelivered in order under a higher epoch, and nothing is lost."""
     await cluster.servers(queues=2)
     for name in CONSUMERS:
         await cluster.consumer(name)
@@ -54,7 +54,7 @@ async def test_running_consumers_go_back_to_the_beginning_under_load(cluster: Cl
     assert not any("exited" in event["event"] for name in CONSUMERS for event in cluster.processes[name].events)
 
 
-async def test_a_stopped_group_starts_where_it_was_put(cluster: Cluster) -> None:
+async def test_stopped_group_starts_at_the_reset_offset(cluster: Cluster) -> None:
     await cluster.servers(queues=1, brokers=("broker-a",))
     await cluster.consumer("consumer-1")
     await cluster.producer("producer", "--keys", "4", "--steps", "10")
@@ -76,7 +76,7 @@ async def test_a_stopped_group_starts_where_it_was_put(cluster: Cluster) -> None
     assert [deed.offset for deed in cluster.deeds() if deed.consumer == "consumer-3"] == [40, 41, 42]
 
 
-async def test_an_impossible_setting_is_reported_and_nothing_is_changed(cluster: Cluster) -> None:
+async def test_invalid_reset_is_rejected_and_changes_nothing(cluster: Cluster) -> None:
     await cluster.servers(queues=1, brokers=("broker-a", "broker-b"))
     await cluster.consumer("consumer-1")
     await cluster.until_held(2, "consumer-1")

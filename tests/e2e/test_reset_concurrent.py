@@ -1,4 +1,4 @@
-"""A concurrent group's offsets are set while it works under load: its members pick it up by themselves."""
+"""A concurrent group's offsets are reset while it runs under load: its members continue at the new offsets without a restart."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ async def member(cluster: Cluster, name: str, *options: str) -> None:
 
 
 def done(folder: Path) -> Counter[str]:
-    """Body → how often it was handled well, by whichever member."""
+    """Return body → how often it was handled successfully, by any member."""
     found: Counter[str] = Counter()
     for path in folder.glob("*.lines"):
         text = path.read_text()
@@ -56,7 +56,7 @@ async def progress(cluster: Cluster) -> tuple[dict[str, int], dict[str, int]]:
     return {queue: int(each["generation"]) for queue, each in own.items()}, {queue: each["committed_offset"] for queue, each in own.items()}
 
 
-async def test_running_members_go_back_to_the_beginning_under_load_without_a_restart(cluster: Cluster, report: Report) -> None:
+async def test_reset_of_a_concurrent_group_under_load_needs_no_restart(cluster: Cluster, report: Report) -> None:
     await cluster.servers(*QUICK, queues=2)
     for name in MEMBERS:
         await member(cluster, name, "--work-ms", "1")
@@ -86,8 +86,8 @@ async def test_running_members_go_back_to_the_beginning_under_load_without_a_res
     report(f"{len(again)} of {len(sent)} messages again")
 
 
-async def test_a_stopped_group_goes_on_at_the_first_message_of_a_time(cluster: Cluster) -> None:
-    """Messages are before it and after it: the former stay done, the latter are consumed again."""
+async def test_stopped_group_continues_at_the_first_message_of_a_time(cluster: Cluster) -> None:
+    """Messages before the time stay consumed, messages after it are consumed again."""
     await cluster.servers(queues=1, brokers=("broker-a",))
     await member(cluster, "one")
     for body in ("old-0", "old-1", "new-0", "new-1", "new-2"):

@@ -1,4 +1,4 @@
-"""`lockstep.client.run`: consumers as a process that ends in order on a signal, and with what killed it."""
+"""`lockstep.client.run`: consumers as a process that stops cleanly on a signal, and with the error that ended it."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def service(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def told(process: "subprocess.Popen[str]", event: str, times: int = 1) -> list[dict[str, Any]]:
-    """Return its events up to this one for that many times."""
+    """Return its events until this one has occurred `times` times."""
     lines: list[dict[str, Any]] = []
     assert process.stdout is not None
     for line in process.stdout:
@@ -66,7 +66,7 @@ def told(process: "subprocess.Popen[str]", event: str, times: int = 1) -> list[d
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_running_listeners_finish_and_leaves_the_groups(nameserver: str, number: signal.Signals) -> None:
+def test_signal_lets_running_listeners_finish_and_leaves_the_groups(nameserver: str, number: signal.Signals) -> None:
     lockstep(nameserver, "send", "jobs", "wait")
     with service(nameserver, "first", "second") as process:
         begun = told(process, "begun", times=2)
@@ -82,7 +82,7 @@ def test_a_signal_lets_running_listeners_finish_and_leaves_the_groups(nameserver
 
 
 @pytest.mark.parametrize("other", [[], ["first"]], ids=["alone", "with a push consumer"])
-def test_a_pull_consumer_runs_until_a_signal_too(nameserver: str, other: list[str]) -> None:
+def test_pull_consumer_runs_until_a_signal(nameserver: str, other: list[str]) -> None:
     lockstep(nameserver, "send", "jobs", "wait")
     with service(nameserver, "pull", *other) as process:
         begun = told(process, "polled")
@@ -95,7 +95,7 @@ def test_a_pull_consumer_runs_until_a_signal_too(nameserver: str, other: list[st
     assert (shown["members"], shown["lag"]) == ([], 0), "it left, and what it had polled before is committed"
 
 
-def test_a_listener_that_exits_ends_the_process_with_its_code_and_the_other_consumer_in_order(nameserver: str) -> None:
+def test_listener_that_exits_ends_the_process_with_its_code(nameserver: str) -> None:
     with service(nameserver, "leaver") as process:
         lockstep(nameserver, "send", "jobs", "exit")
         told(process, "database.closed")
@@ -105,7 +105,7 @@ def test_a_listener_that_exits_ends_the_process_with_its_code_and_the_other_cons
     assert max(queue["attempts"] for queue in shown["queues"]) == 1
 
 
-def test_a_second_signal_ends_even_a_blocked_loop_at_once(nameserver: str) -> None:
+def test_second_signal_ends_a_blocked_loop_at_once(nameserver: str) -> None:
     with service(nameserver, "blocked") as process:
         lockstep(nameserver, "send", "jobs", "block")
         told(process, "begun")
@@ -115,7 +115,7 @@ def test_a_second_signal_ends_even_a_blocked_loop_at_once(nameserver: str) -> No
         assert process.wait(LIMIT_S) == -signal.SIGTERM
 
 
-def test_what_keeps_a_service_from_starting_is_raised(tmp_path: Path) -> None:
+def test_error_during_the_start_of_a_service_is_raised(tmp_path: Path) -> None:
     with service("127.0.0.1:1", "nobody") as process:
         assert [line["event"] for line in told(process, "database.closed")] == ["database.opened", "database.closed"]
         assert process.wait(LIMIT_S) == 1

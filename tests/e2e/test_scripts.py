@@ -1,4 +1,4 @@
-"""scripts/ in a new checkout; and where something is missing: the package is named, the exit code is 1, the next run starts afresh."""
+"""scripts/ in a new checkout; if something is missing, it is named, the exit code is 1, and the next run starts afresh."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ VENV_FAILS = f"""
 case "$*" in "-m venv"*) mkdir -p "${{@: -1}}/bin"; touch "${{@: -1}}/bin/python"; exit 1;; esac
 exec {REAL} "$@"
 """
-"""As Debian's if ensurepip finds no wheels: it leaves a folder without pip."""
+"""Create a folder without pip, as Debian does if ensurepip finds no wheels."""
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def run(checkout: Path, script: str) -> "subprocess.CompletedProcess[str]":
         pytest.param(VENV_FAILS, "install the package python3-venv", id="venv fails"),
     ],
 )
-def test_what_is_missing_is_named_with_exit_code_1(checkout: Path, script: str, program: str | None, named: str) -> None:
+def test_missing_program_is_named_with_exit_code_1(checkout: Path, script: str, program: str | None, named: str) -> None:
     if program is not None:
         python3(checkout, program)
     for _ in range(2):
@@ -83,8 +83,8 @@ def test_what_is_missing_is_named_with_exit_code_1(checkout: Path, script: str, 
 
 
 @pytest.mark.slow
-def test_the_readmes_first_command_works_in_a_new_checkout(tmp_path: Path) -> None:
-    """Its own virtual environment, then the demo (a small one) with its proof; the second run installs nothing."""
+def test_first_command_of_the_readme_works_in_a_new_checkout(tmp_path: Path) -> None:
+    """It creates its own virtual environment and runs a small demo with its proof; the second run installs nothing."""
     checkout = tmp_path / "checkout"
     shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "dist"))
     (command,) = re.findall(r"## In one minute\n.*?\n\$ (.*?)\n", (ROOT / "README.md").read_text(), re.DOTALL)

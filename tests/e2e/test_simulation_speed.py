@@ -31,7 +31,7 @@ async def consume(cluster: TestCluster, heard: list[bytes]) -> None:
 
 
 async def steady(heard: list[bytes]) -> tuple[float, float, int]:
-    """1 nameserver, 2 brokers, 3 ordered consumers, 4 keyed messages a second: (simulated s, CPU s, messages)."""
+    """Run 1 nameserver, 2 brokers, 3 ordered consumers, 4 keyed messages a second; return (simulated s, CPU s, messages)."""
     async with TestCluster() as cluster:
         await cluster.create_topic("orders")
         for number in range(3):
@@ -48,13 +48,13 @@ async def steady(heard: list[bytes]) -> tuple[float, float, int]:
 
 
 async def start() -> float:
-    """CPU seconds until a cluster has started."""
+    """Return the CPU seconds until a cluster has started."""
     began = time.process_time()
     async with TestCluster():
         return time.process_time() - began
 
 
-def test_how_fast_a_cluster_lives_and_starts(report: Report) -> None:
+def test_simulated_cluster_speed_is_reported(report: Report) -> None:
     heard: list[bytes] = []
     simulated_s, cpu_s, sent = simulate(partial(steady, heard), seed=1)
     assert len(heard) == sent

@@ -1,4 +1,4 @@
-"""The identity of stores and names: a broker that would serve another one's store or name does not start, and reports it in one line."""
+"""The identity of stores and names: a broker that would use the store or name of another one does not start, and prints one line."""
 
 import asyncio
 import json
@@ -34,12 +34,12 @@ NAMESERVER = ("lockstep.nameserver", "--listen", "127.0.0.1:0")
 
 
 def broker(store: Path, *options: str) -> tuple[str, ...]:
-    """Small files, so that a store is quickly copied."""
+    """Start with small files, so that a store is quickly copied."""
     return "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(store), "--segment-mib", "1", *options
 
 
 def refused(exit_code: int, store: Path, *options: str) -> str:
-    """The one line on stderr."""
+    """Return the one line on stderr."""
     ended = run_program(*broker(store, *options))
     assert ended.returncode == exit_code, (ended.returncode, ended.stderr)
     assert ended.stderr.startswith("lockstep broker: ")
@@ -49,13 +49,13 @@ def refused(exit_code: int, store: Path, *options: str) -> str:
 
 
 def made(store: Path, *options: str) -> None:
-    """A store that has served once."""
+    """Create a store that has served once."""
     with program(*broker(store, *options), event="broker.started") as once:
         assert once.stop() == 0
 
 
 def serves(store: Path, *options: str) -> int:
-    """It starts, and stops in order; its term."""
+    """Check that it starts and stops cleanly; return its term."""
     with program(*broker(store, *options), event="broker.started") as once:
         assert once.stop() == 0
         return int(once.started["term"])
@@ -63,12 +63,12 @@ def serves(store: Path, *options: str) -> int:
 
 @pytest.fixture
 def routes() -> Iterator[str]:
-    """A nameserver's address."""
+    """Return a nameserver's address."""
     with program(*NAMESERVER, event="nameserver.started") as running:
         yield str(running.started["address"])
 
 
-def test_a_second_broker_on_one_store_is_exit_6_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_second_broker_on_a_store_exits_with_6_and_the_first_continues(tmp_path: Path) -> None:
     with program(*broker(tmp_path / "s"), event="broker.started") as first:
         for options in ((), ("--name", "broker-b"), ("--cluster", "other")):
             words = refused(6, tmp_path / "s", *options)
@@ -79,7 +79,7 @@ def test_a_second_broker_on_one_store_is_exit_6_and_the_first_goes_on(tmp_path: 
     assert serves(tmp_path / "s") > first.started["term"]
 
 
-def test_a_store_of_a_broker_that_was_killed_is_free(tmp_path: Path) -> None:
+def test_store_of_a_killed_broker_can_be_opened(tmp_path: Path) -> None:
     with program(*broker(tmp_path / "s"), event="broker.started") as first:
         first.process.kill()
         first.process.wait()
@@ -93,13 +93,13 @@ def test_a_store_of_a_broker_that_was_killed_is_free(tmp_path: Path) -> None:
         (("--cluster", "other"), "belongs to broker broker-a of cluster DefaultCluster, not to broker-a of other"),
     ],
 )
-def test_a_store_of_another_name_or_cluster_is_exit_4_and_stays_as_it_is(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+def test_store_of_another_name_or_cluster_exits_with_4_and_is_unchanged(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
     made(tmp_path / "s")
     assert words in refused(4, tmp_path / "s", *options)
     serves(tmp_path / "s")
 
 
-def test_the_name_of_a_live_broker_with_another_store_is_exit_4(tmp_path: Path, routes: str) -> None:
+def test_name_of_a_registered_broker_with_another_store_exits_with_4(tmp_path: Path, routes: str) -> None:
     options = ("--nameserver", routes)
     with program(*broker(tmp_path / "one", *options), event="broker.started") as first:
         words = refused(4, tmp_path / "two", *options)
@@ -110,13 +110,13 @@ def test_the_name_of_a_live_broker_with_another_store_is_exit_4(tmp_path: Path, 
 
 
 def routed(routes: str) -> dict[str, tuple[str, bool]]:
-    """Broker → address, registered."""
+    """Return broker → (address, registered)."""
     shown = run_program("lockstep.admin.cli", "cluster", "--json", "--nameserver", routes)
     assert shown.returncode == 0, shown.stderr
     return {each["name"]: (each["address"], each["registered"]) for each in json.loads(shown.stdout)["brokers"]}
 
 
-async def test_a_copy_with_a_lower_term_is_exit_4_and_takes_nothing_from_the_original(tmp_path: Path, routes: str) -> None:
+async def test_copy_with_a_lower_term_exits_with_4_and_the_original_is_unaffected(tmp_path: Path, routes: str) -> None:
     """The original has since served under a clock that was ahead; terms never fall."""
     made(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
@@ -136,8 +136,8 @@ async def test_a_copy_with_a_lower_term_is_exit_4_and_takes_nothing_from_the_ori
     assert f"is last registered from {first.started['address']}" in words
 
 
-def test_a_copy_that_is_started_again_and_again_does_not_become_the_original(tmp_path: Path, routes: str) -> None:
-    """A supervisor starts it again after each refusal; then the original's machine is away for a moment."""
+def test_repeatedly_started_copy_does_not_replace_the_original(tmp_path: Path, routes: str) -> None:
+    """A supervisor starts it again after each rejection; then the original's machine is gone for a moment."""
     made(tmp_path / "one", "--nameserver", routes)
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
@@ -151,12 +151,12 @@ def test_a_copy_that_is_started_again_and_again_does_not_become_the_original(tmp
 
 
 def broker_ahead(store: Path, routes: str) -> Broker:
-    """A broker whose clock, and so whose term, is an hour ahead."""
+    """Return a broker whose clock, and therefore whose term, is an hour ahead."""
     config = BrokerConfig(listen=("127.0.0.1:0",), store=str(store), nameserver=routes)
     return Broker(config, replace(Host.real(), clock=ClockAhead()))
 
 
-async def test_a_copy_with_a_higher_term_is_exit_4_while_the_original_lives(tmp_path: Path, routes: str) -> None:
+async def test_copy_with_a_higher_term_exits_with_4_while_the_original_is_registered(tmp_path: Path, routes: str) -> None:
     made(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
@@ -169,8 +169,8 @@ async def test_a_copy_with_a_higher_term_is_exit_4_while_the_original_lives(tmp_
     assert serves(tmp_path / "one", "--nameserver", routes) > first.started["term"]
 
 
-async def test_a_copy_of_the_last_state_is_refused_while_the_original_answers(tmp_path: Path, routes: str) -> None:
-    """Copied while it runs, as by a snapshot of the volume: the copy has seen the term that is registered."""
+async def test_copy_of_the_last_state_is_rejected_while_the_original_responds(tmp_path: Path, routes: str) -> None:
+    """It was copied while the original ran, as by a snapshot of the volume: the copy has seen the registered term."""
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         shutil.copytree(tmp_path / "one", tmp_path / "copy")
         copy = broker_ahead(tmp_path / "copy", routes)
@@ -181,7 +181,7 @@ async def test_a_copy_of_the_last_state_is_refused_while_the_original_answers(tm
         assert first.stop() == 0
 
 
-async def test_the_original_of_a_copy_that_ran_meanwhile_is_exit_4_and_stays_as_it_is(tmp_path: Path, routes: str) -> None:
+async def test_original_exits_with_4_after_its_copy_has_served_and_is_unchanged(tmp_path: Path, routes: str) -> None:
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         assert first.stop() == 0
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
@@ -197,8 +197,8 @@ async def test_the_original_of_a_copy_that_ran_meanwhile_is_exit_4_and_stays_as_
         serves(tmp_path / "one", "--nameserver", str(fresh.started["address"]))
 
 
-async def test_a_broker_that_was_killed_again_and_again_is_accepted_each_time(tmp_path: Path, routes: str) -> None:
-    """Also after starts that no nameserver has seen."""
+async def test_repeatedly_killed_broker_is_accepted_each_time(tmp_path: Path, routes: str) -> None:
+    """This includes starts that no nameserver has seen."""
     for round_ in range(3):
         with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as once:
             once.process.kill()
@@ -207,8 +207,8 @@ async def test_a_broker_that_was_killed_again_and_again_is_accepted_each_time(tm
             made(tmp_path / "one")
 
 
-async def test_a_strangers_registration_takes_no_name_from_a_broker_that_answers(tmp_path: Path, routes: str) -> None:
-    """The copy knows everything that the broker reports about itself."""
+async def test_registration_of_a_stranger_does_not_replace_a_broker_that_responds(tmp_path: Path, routes: str) -> None:
+    """The copy has everything that the broker reports about itself."""
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         async with native(str(first.started["address"])) as client:
             status = decode_body(BrokerStatus, (await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
@@ -226,8 +226,8 @@ async def test_a_strangers_registration_takes_no_name_from_a_broker_that_answers
         assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
 
 
-async def test_a_good_pair_goes_on_beside_strangers_that_register_the_name_of_its_broker(tmp_path: Path) -> None:
-    """Copies know everything the broker reports about itself, and that its nameserver challenges it each time. Then it starts again."""
+async def test_producer_and_consumer_continue_while_strangers_register_their_brokers_name(tmp_path: Path) -> None:
+    """Copies have everything the broker reports about itself, and its nameserver challenges it each time. Then it starts again."""
     with hostile_world(tmp_path) as world:
         name = world.broker.started("broker.started")["name"]
         async with undisturbed_world(world), AsyncExitStack() as stack:
@@ -248,7 +248,7 @@ async def test_a_good_pair_goes_on_beside_strangers_that_register_the_name_of_it
             assert await asyncio.to_thread(routed, world.nameserver_address) == {name: (back, True)}
 
 
-async def test_a_stranger_that_takes_the_name_of_a_killed_broker_loses_it_when_the_broker_is_back(tmp_path: Path, routes: str) -> None:
+async def test_stranger_with_the_name_of_a_killed_broker_is_replaced_when_it_returns(tmp_path: Path, routes: str) -> None:
     """The copy responds to each challenge of the nameserver, and has the highest possible term."""
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         first.process.kill()
@@ -267,7 +267,7 @@ async def test_a_stranger_that_takes_the_name_of_a_killed_broker_loses_it_when_t
 
 
 def serves_as_registered(store: Path, routes: str) -> bool:
-    """It starts at once, the nameserver names it, and it stops in order."""
+    """Check that it starts at once, that the nameserver names it, and that it stops cleanly."""
     with program(*broker(store, "--nameserver", routes), event="broker.started") as back:
         found = routed(routes) == {"broker-a": (back.started["address"], True)}
         assert back.stop() == 0
@@ -290,14 +290,14 @@ async def stranger(routes: str) -> AsyncIterator[Endpoint]:
 
 
 class ClockAhead(Clock):
-    """An hour fast."""
+    """A clock that is an hour ahead."""
 
     def wall_ms(self) -> int:
         return super().wall_ms() + 3_600_000
 
 
-def test_a_nameserver_that_is_back_accepts_the_broker_that_serves(tmp_path: Path) -> None:
-    """Both die, the broker first comes back: it waits for a nameserver and then serves under the name it has."""
+def test_restarted_nameserver_accepts_the_running_broker(tmp_path: Path) -> None:
+    """Both are killed, and the broker returns first: it waits for a nameserver and then serves under its name."""
     with program(*NAMESERVER, event="nameserver.started") as routes:
         where = routes.started["address"]
         with program(*broker(tmp_path / "one", "--nameserver", where), event="broker.started") as first:

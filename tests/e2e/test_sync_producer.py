@@ -34,7 +34,7 @@ def place(result: SendResult) -> tuple[int, int]:
 
 
 def check_dense(places: Iterable[tuple[int, int]]) -> None:
-    """Together they are the whole topic: nothing is missing, nothing was stored beside."""
+    """Check that the places are the whole topic: nothing is missing, nothing else was stored."""
     queues = defaultdict(list)
     for queue_id, offset in places:
         queues[queue_id].append(offset)
@@ -43,14 +43,14 @@ def check_dense(places: Iterable[tuple[int, int]]) -> None:
 
 
 def send_some(producer: Producer, count: int, threads: int = 4) -> list[tuple[int, int]]:
-    """From several threads at once."""
+    """Send from several threads concurrently."""
     with ThreadPoolExecutor(threads) as pool:
         results = list(pool.map(lambda n: producer.send(Message("orders", b"%d" % n, sharding_key=str(n % 5))), range(count)))
     assert all(result.status is SendStatus.SEND_OK for result in results)
     return [place(result) for result in results]
 
 
-def test_threads_share_one_and_get_their_own_results_and_errors(laptop: Program) -> None:
+def test_threads_share_a_producer_and_get_their_own_results_and_errors(laptop: Program) -> None:
     where = laptop.started["nameserver"]
     with Producer("shop", nameserver=where, auto_create_topics=False) as producer:
         places = send_some(producer, 400, threads=8)
@@ -66,7 +66,7 @@ def test_threads_share_one_and_get_their_own_results_and_errors(laptop: Program)
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_children_of_a_fork_send_beside_their_parent(laptop: Program, started: bool) -> None:
+def test_forked_children_send_with_their_own_producer(laptop: Program, started: bool) -> None:
     """As gunicorn's workers do when the application was loaded before they were made."""
     producer = Producer("shop", nameserver=laptop.started["nameserver"])
     places = send_some(producer, 20) if started else []
@@ -116,7 +116,7 @@ producer.send(Message("orders", b"x", sharding_key="k"), timeout_ms=3_600_000)
 """
 
 
-def test_ctrl_c_ends_a_program_whose_broker_does_not_answer(laptop: Program) -> None:
+def test_ctrl_c_ends_a_program_whose_broker_does_not_respond(laptop: Program) -> None:
     command = [sys.executable, "-c", WAITING, laptop.started["nameserver"]]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()

@@ -65,7 +65,7 @@ async def test_order_holds_while_programs_and_servers_are_killed_paused_and_stop
         assert [cluster.state(name) for name in cluster.workers] == ["stopped", "running"]
 
 
-async def test_chaos_is_over_at_its_end(tmp_path: Path) -> None:
+async def test_chaos_has_no_faults_after_its_end(tmp_path: Path) -> None:
     async with real(tmp_path) as cluster:
         await cluster.create_topic("orders")
         checker = OrderChecker(cluster)
@@ -82,7 +82,7 @@ async def test_chaos_is_over_at_its_end(tmp_path: Path) -> None:
         assert {cluster.state(name) for name in (*cluster.brokers, *cluster.workers)} == {"running"}
 
 
-async def test_a_killed_program_runs_no_finally_and_its_connections_close(tmp_path: Path) -> None:
+async def test_killed_program_runs_no_finally_and_its_connections_close(tmp_path: Path) -> None:
     async with real(tmp_path) as cluster:
         await cluster.create_topic("orders")
         story: list[str] = []
@@ -109,7 +109,7 @@ async def test_a_killed_program_runs_no_finally_and_its_connections_close(tmp_pa
         assert story == ["begin", "begin", "end"]
 
 
-async def test_what_only_the_simulator_can_do_says_so(tmp_path: Path) -> None:
+async def test_simulator_only_functions_raise_an_error(tmp_path: Path) -> None:
     async with real(tmp_path) as cluster:
         with pytest.raises(OnlySimulatedError, match="advance by 1800 s"):
             await cluster.advance(minutes=30)
@@ -129,7 +129,7 @@ async def test_what_only_the_simulator_can_do_says_so(tmp_path: Path) -> None:
         assert cluster.seed is None
 
 
-async def test_a_program_or_broker_that_fails_fails_the_test(tmp_path: Path) -> None:
+async def test_failing_program_or_broker_fails_the_test(tmp_path: Path) -> None:
     async def broken() -> None:
         raise ZeroDivisionError("in the program")
 
@@ -161,7 +161,7 @@ async def test_is_real(lockstep_cluster, lockstep_clock):
 
 
 def outcomes(folder: Path, *arguments: str) -> dict[str, str]:
-    """Test → "PASSED", "FAILED", "SKIPPED …"."""
+    """Return test → "PASSED", "FAILED", "SKIPPED …"."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-v", "-rs", *arguments]
     told = subprocess.run(command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=120, check=False).stdout
     found = {}
@@ -173,8 +173,8 @@ def outcomes(folder: Path, *arguments: str) -> dict[str, str]:
     return found
 
 
-def test_one_flag_plays_the_same_tests_with_real_processes(tmp_path: Path) -> None:
-    """The first example of docs/testing.md unchanged, and the functions that only one of the two backends has."""
+def test_one_option_runs_the_same_tests_with_real_processes(tmp_path: Path) -> None:
+    """The first example of docs/testing.md is unchanged, and some functions exist in only one of the two backends."""
     billing, test_billing = [block.text for block in blocks(PAGE.read_text()) if block.language == "python"][:2]
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     (tmp_path / "billing.py").write_text(billing)

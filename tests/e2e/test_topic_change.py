@@ -16,7 +16,7 @@ READERS = {
     "prices": ["-m", "support.worker_member", "loop"],
     "watchers": ["-m", "support.worker_member", "broadcast", "--group", "watchers"],
 }
-"""One member each of a concurrent, a pulling and a broadcasting group, which are named so."""
+"""One member each of a concurrent, a pull and a broadcast group, which have these names."""
 
 
 async def readers(cluster: Cluster) -> None:
@@ -27,7 +27,7 @@ async def readers(cluster: Cluster) -> None:
 
 
 def read(cluster: Cluster, name: str) -> list[tuple[int, int]]:
-    """(key, step) in the order in which a reader has handled them."""
+    """Return (key, step) in the order in which a reader has handled them."""
     text = (cluster.folder / f"{name}.read").read_text()
     return [(int(key), int(step)) for key, step in re.findall(r'"order": (\d+), "step": (\d+)}', text)]
 
@@ -37,7 +37,7 @@ async def layout(cluster: Cluster) -> int:
 
 
 async def generations(cluster: Cluster, group: str) -> dict[str, int]:
-    """The topic's queues as the brokers report them."""
+    """Return the topic's queues as the brokers report them."""
     lines = [line for line in (await cluster.group(group))["queues"] if line["topic"] == "orders"]
     return {f"{line['broker']}:{line['queue_id']}": int(line["generation"]) for line in lines}
 
@@ -51,8 +51,8 @@ async def busy(cluster: Cluster) -> None:
     await cluster.until_handled(200)
 
 
-async def test_a_topic_deleted_under_load_is_gone_for_all_clients_and_comes_back_empty(cluster: Cluster) -> None:
-    """Producers get TOPIC_NOT_EXIST, consumers drop its queues and live on; created again, it continues with new epochs."""
+async def test_topic_deleted_under_load_is_gone_for_all_clients_and_empty_when_recreated(cluster: Cluster) -> None:
+    """Producers get TOPIC_NOT_EXIST, consumers release its queues and continue; when it is created again, it starts with new epochs."""
     await busy(cluster)
     await readers(cluster)
     await cluster.until("every reader is at work", lambda: all(len(read(cluster, name)) >= 100 for name in READERS))
@@ -118,7 +118,7 @@ async def test_queues_added_under_load_are_filled_and_read_and_nothing_is_lost(c
     assert all(steps == sorted(steps) for steps in per_key.values()), "within one layout a key stays in order"
 
 
-async def test_while_an_ordered_group_is_behind_an_alteration_needs_force(cluster: Cluster) -> None:
+async def test_alter_topic_requires_force_while_an_ordered_group_has_lag(cluster: Cluster) -> None:
     await cluster.servers(queues=2, brokers=("broker-a",))
     await cluster.consumer("consumer-1")
     await cluster.producer("producer", "--keys", "4", "--steps", "5")
@@ -135,8 +135,8 @@ async def test_while_an_ordered_group_is_behind_an_alteration_needs_force(cluste
     assert "has that many queues already" in await cluster.command("topic", "alter", "orders", "--queues", "3")
 
 
-async def test_a_deletion_that_every_broker_took_complains_of_none(cluster: Cluster) -> None:
-    """The nameserver may notify a broker of it before the command does."""
+async def test_deletion_applied_at_every_broker_prints_no_warning(cluster: Cluster) -> None:
+    """The nameserver may notify a broker of the deletion before the command does."""
     await cluster.servers(queues=1)
     for number in range(5):
         topic = f"short-{number}"

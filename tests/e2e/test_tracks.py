@@ -1,4 +1,4 @@
-"""`lockstep message show MSGID --track` of one message, whatever the groups of its topic have made of it."""
+"""`lockstep message show MSGID --track` of one message, with groups in every state."""
 
 import json
 from pathlib import Path
@@ -18,14 +18,14 @@ async def concurrent(cluster: Cluster, group: str) -> None:
 
 
 async def member(cluster: Cluster, mode: str, *options: str) -> None:
-    """A group that has the name of its mode, when it has handled the message."""
+    """Start a group that has the name of its mode; return when it has handled the message."""
     path = Path(cluster.folder / f"{mode}.seen")
     command = ["-m", "support.worker_member", mode, "--nameserver", cluster.nameservers, "--group", mode, "--file", str(path), *options]
     await cluster.start(mode, command, "worker.ready")
     await cluster.until(f"{mode} has it", lambda: path.exists() and path.read_text())
 
 
-async def test_every_group_is_told_with_its_track_and_what_that_means(cluster: Cluster) -> None:
+async def test_every_group_is_listed_with_its_track_and_meaning(cluster: Cluster) -> None:
     await cluster.servers(queues=1, brokers=("broker-a",))
     body = '{"order":0,"step":0}'
     message_id = json.loads(await cluster.command("send", "orders", body, "--tag", "even", "--json"))["offset_message_id"]

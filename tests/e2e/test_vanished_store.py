@@ -1,4 +1,4 @@
-"""The store is deleted or moved away under a running broker: it ends with exit 3 and acknowledges nothing that can't be found again."""
+"""The store is deleted or moved while a broker runs: it exits with 3 and acknowledges nothing that is not in the store."""
 
 import shutil
 from collections.abc import Callable
@@ -22,7 +22,7 @@ HARMS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize("harm", HARMS)
-async def test_the_broker_ends_with_exit_3_and_one_line(tmp_path: Path, harm: str, flush: str) -> None:
+async def test_broker_with_a_removed_store_exits_with_3_and_one_line(tmp_path: Path, harm: str, flush: str) -> None:
     store = tmp_path / "s"
     arguments = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(store), "--segment-mib", "1", "--flush", flush)
     with background(tmp_path, "broker", *arguments, ready="broker.started") as broker:
@@ -48,7 +48,7 @@ async def test_the_broker_ends_with_exit_3_and_one_line(tmp_path: Path, harm: st
     assert harm == "rm -rf commitlog" or not store.exists(), "nothing is created in its place"
 
 
-async def test_an_idle_broker_ends_too(tmp_path: Path) -> None:
+async def test_idle_broker_with_a_removed_store_exits_with_3(tmp_path: Path) -> None:
     store = tmp_path / "s"
     arguments = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(store), "--segment-mib", "1")
     with background(tmp_path, "broker", *arguments, ready="broker.started") as broker:

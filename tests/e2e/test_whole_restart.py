@@ -1,4 +1,4 @@
-"""Everything killed at once, and started again at once."""
+"""All processes are killed and started again at once."""
 
 import pytest
 
@@ -20,8 +20,8 @@ async def everything(cluster: Cluster) -> None:
     assert len(cluster.told_queues()) == 8, "every queue has a key"
 
 
-async def test_all_processes_killed_and_started_at_once_consume_again(cluster: Cluster, report: Report) -> None:
-    """The consumers are new ones: those that were killed have their grace first."""
+async def test_consumption_resumes_after_all_processes_were_killed(cluster: Cluster, report: Report) -> None:
+    """The consumers are new ones: the killed ones keep their queues for the grace."""
     await everything(cluster)
     queues = cluster.told_queues()
     await cluster.kill(*SERVERS, *CONSUMERS, "producer")
@@ -35,8 +35,8 @@ async def test_all_processes_killed_and_started_at_once_consume_again(cluster: C
     report(f"{verdict.events} events, {verdict.repeats} repeated")
 
 
-async def test_all_servers_killed_and_started_at_once_lose_no_consumer_and_no_lock(cluster: Cluster, report: Report) -> None:
-    """Locks, members and progress are in the log: those who come back within the grace go on with the epochs they had."""
+async def test_kill_of_all_servers_loses_no_member_and_no_lock(cluster: Cluster, report: Report) -> None:
+    """Locks, members and progress are in the log: consumers that reconnect within the grace keep their epochs."""
     await everything(cluster)
     queues = cluster.told_queues()
     held = {name: cluster.held(name) for name in CONSUMERS}

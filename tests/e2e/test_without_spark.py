@@ -21,7 +21,7 @@ def run(program: str, *arguments: str, **environment: str) -> "subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=given)
 
 
-def test_sparks_tests_are_skipped_with_the_reason() -> None:
+def test_spark_tests_are_skipped_with_the_reason() -> None:
     ended = run(TESTS, "tests/spark", "-q", "-p", "no:cacheprovider")
     modules = len(list((ROOT / "tests" / "spark").glob("test_*.py")))
     assert ended.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, ended.stdout
@@ -30,14 +30,14 @@ def test_sparks_tests_are_skipped_with_the_reason() -> None:
     assert "install the extra [spark]" in ended.stdout
 
 
-def test_where_they_must_run_they_fail() -> None:
+def test_required_spark_tests_fail() -> None:
     ended = run(TESTS, "tests/spark", "-q", "-p", "no:cacheprovider", LOCKSTEP_TEST_SPARK="1")
     assert ended.returncode == pytest.ExitCode.INTERRUPTED, ended.stdout
     assert "LOCKSTEP_TEST_SPARK=1, and Spark's tests can't run here" in ended.stdout
 
 
 @pytest.mark.parametrize("script", ["load_generator.py", "verify_load.py"])
-def test_a_job_could_not_run_and_says_what_it_lacks(script: str) -> None:
+def test_script_without_spark_exits_with_the_reason(script: str) -> None:
     ended = run(SCRIPT, str(ROOT / "scripts" / script), "--help")
     assert ended.returncode == 3, "1 would say that rows are lost"
     assert ended.stderr.startswith("failed: ")
