@@ -101,7 +101,7 @@ def retention_believes_the_wall_clock(patch: Patches) -> None:
 def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
     """A search by time skips nothing of that time or later where the clock was set back."""
     search: Any = Query.offset_by_time
-    patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, stretches=(): search(self, queue, timestamp_ms))
+    patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, ranges=(): search(self, queue, timestamp_ms))
 
 
 @mutant(
@@ -125,5 +125,5 @@ def steps_of_the_clock_are_kept_without_a_limit(patch: Patches) -> None:
 @mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_search_by_time_skips_no_message_when_steps_were_omitted")
 def a_search_by_time_forgets_the_steps_that_were_left_out(patch: Patches) -> None:
     """Where steps back were left out, a search by time allows for stamps that fall."""
-    stretches = ClockSteps.rising_ranges
-    patch.set(ClockSteps, "rising_ranges", lambda self: [each._replace(fall_ms=0) for each in stretches(self)])
+    ranges = ClockSteps.rising_ranges
+    patch.set(ClockSteps, "rising_ranges", lambda self: [each._replace(fall_ms=0) for each in ranges(self)])

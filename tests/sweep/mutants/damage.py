@@ -152,7 +152,7 @@ def a_log_without_its_first_file_begins_later(patch: Patches) -> None:
 def losses_below_the_snapshot_are_not_looked_for(patch: Patches) -> None:
     """A start that goes on without something below its snapshot names the lost messages before it changes a file."""
 
-    async def unlooked(self: Any, snapshot: Any, wrong: Any, breathe: Any) -> Any:
+    async def unlooked(self: Any, snapshot: Any, wrong: Any, on_progress: Any) -> Any:
         return wrong, []
 
     patch.set(QueueRecovery, "compare_below", unlooked)

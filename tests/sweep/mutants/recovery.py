@@ -10,9 +10,9 @@ from lockstep.broker.store import scan
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.rebuild import EntryRebuild
-from lockstep.broker.store.scan import StoredRecord
 from lockstep.broker.store.snapshot import Snapshots, decode, encode
 from lockstep.broker.store.store import Store
+from lockstep.broker.store.stored_record import StoredRecord
 from lockstep.broker.tables.lock_table import LockTable
 from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.testing.simulation.disk import SimFile

@@ -13,7 +13,7 @@ from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError, misplaced
 from lockstep.broker.store.path_watch import PathWatch
-from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, DamagedRange
+from lockstep.broker.store.scan import NO_RECORD, WINDOW_BYTES, DamagedRange
 from lockstep.broker.store.scrub import QueueKey, Scrub
 from lockstep.broker.store.snapshot import Snapshot, Snapshots, recorded_start
 from lockstep.broker.store.snapshot_choice import SnapshotEvidence, snapshot_evidence
@@ -183,17 +183,17 @@ class _Check:
         report.log_start, report.synced = log.start, survey.synced
         for topic, queue_id, first, end in self._damage.lost():
             self._lost((topic, queue_id), first, end, "on record in lockstep/damage")
-        scrub = Scrub(log, self, self._entries, self._damage.stretches)
+        scrub = Scrub(log, self, self._entries, self._damage.ranges)
 
-        async def breathe(position: int) -> None:
+        async def on_progress(position: int) -> None:
             self._progress(position, max(survey.synced, log.files_end))
             await asyncio.sleep(0)
 
-        uncut = 0 if newest is None else newest.position
-        await scrub.run(breathe, limit=None, solid=survey.synced, read=_read, window_bytes=WINDOW_BYTES, uncut=uncut)
+        keep_until = 0 if newest is None else newest.position
+        await scrub.run(on_progress, limit=None, complete_until=survey.synced, read=_read, window_bytes=WINDOW_BYTES, keep_until=keep_until)
         report.log_end, report.record_count = scrub.end, scrub.record_count
         if scrub.end < survey.synced:
-            what = f"{scrub.reason or NOTHING}, and the log was synced up to {survey.synced}"
+            what = f"{scrub.reason or NO_RECORD}, and the log was synced up to {survey.synced}"
             if not any(problem.kind == "log" and problem.where.startswith(f"{scrub.end} ") for problem in report.problems):
                 report.add_problem("log", f"{scrub.end} to {survey.synced}", what)
         elif scrub.reason:
@@ -214,7 +214,7 @@ class _Check:
                 newest = newest or snapshot
             elif position <= log.synced and evidence in (SnapshotEvidence.DAMAGED, SnapshotEvidence.CHANGED):
                 self._report.add_problem("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
-                self._damage.add_stretch(snapshot.last_record, position, "the record before a snapshot can't be read")
+                self._damage.add_range(snapshot.last_record, position, "the record before a snapshot can't be read")
                 newest = newest or snapshot  # as a start with --cut-corrupt uses it
             elif position <= log.synced and not (evidence is SnapshotEvidence.PASSED and newest is not None):  # a start removes that
                 self._report.add_problem("snapshot", where, f"does not fit the log: at {snapshot.last_record} {evidence.value}")
@@ -233,14 +233,14 @@ class _Check:
     # -- the report of the scrub -----------------------------------------------------------------
 
     def _is_damaged(self, position: int) -> bool:
-        number = bisect_right(self._damaged, position, key=lambda stretch: stretch.begin)
+        number = bisect_right(self._damaged, position, key=lambda damaged_range: damaged_range.begin)
         return number > 0 and position < self._damaged[number - 1].end
 
-    def damaged(self, stretch: DamagedRange) -> None:
-        insort(self._damaged, stretch, key=lambda each: each.begin)
-        self._report.damaged_bytes += stretch.end - stretch.begin
-        after = "a good record follows" if stretch.followed else "no good record was found after it"
-        self._report.add_problem("log", f"{stretch.begin} to {stretch.end}", f"{stretch.reason}; {after}")
+    def damaged(self, damaged_range: DamagedRange) -> None:
+        insort(self._damaged, damaged_range, key=lambda each: each.begin)
+        self._report.damaged_bytes += damaged_range.end - damaged_range.begin
+        after = "a good record follows" if damaged_range.followed else "no good record was found after it"
+        self._report.add_problem("log", f"{damaged_range.begin} to {damaged_range.end}", f"{damaged_range.reason}; {after}")
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
         minimum, _ = self._bounds.get(key, (0, 0))  # messages of a deleted topic are below it

@@ -26,23 +26,23 @@ def lost_entry(position: int) -> bytes:
 class KnownDamage:
     """The damage of the log that was recorded at one time."""
 
-    stretches: dict[int, int]
+    ranges: dict[int, int]
     state_from: int
 
     @classmethod
     def of(cls, table: "DamageTable") -> "KnownDamage":
-        return cls(dict(table.stretches), table.state_from)
+        return cls(dict(table.ranges), table.state_from)
 
     def new_in(self, table: "DamageTable") -> list[int]:
         """Return where the damaged ranges begin that the table has in addition, in log order."""
-        return [begin for begin, end in sorted(table.stretches.items()) if self.stretches.get(begin) != end]
+        return [begin for begin, end in sorted(table.ranges.items()) if self.ranges.get(begin) != end]
 
 
 class DamageTable:
     """A table of damaged ranges by position and of lost offsets by queue. Pure."""
 
     def __init__(self) -> None:
-        self.stretches: dict[int, int] = {}
+        self.ranges: dict[int, int] = {}
         """Begin → end."""
         self.reasons: dict[int, str] = {}
         self._lost: dict[tuple[str, int], list[tuple[int, int]]] = {}
@@ -53,11 +53,11 @@ class DamageTable:
 
     @property
     def byte_count(self) -> int:
-        return self.byte_count_of(self.stretches)
+        return self.byte_count_of(self.ranges)
 
     def byte_count_of(self, begins: Iterable[int]) -> int:
         """Return the number of bytes of the ranges with these begins, each counted once."""
-        return sum(end - begin for begin, end in _joined(sorted((begin, self.stretches[begin]) for begin in begins)))
+        return sum(end - begin for begin, end in _joined(sorted((begin, self.ranges[begin]) for begin in begins)))
 
     @property
     def message_count(self) -> int:
@@ -68,11 +68,11 @@ class DamageTable:
         """Return (topic, queue id, first offset, end) of each range of lost offsets."""
         return [(topic, queue_id, first, end) for (topic, queue_id), ranges in self._lost.items() for first, end in ranges]
 
-    def add_stretch(self, begin: int, end: int, reason: str) -> None:
+    def add_range(self, begin: int, end: int, reason: str) -> None:
         """Record that [begin, end) of the log contains no good record."""
-        if end <= begin or self.stretches.get(begin, begin) >= end:
+        if end <= begin or self.ranges.get(begin, begin) >= end:
             return
-        self.stretches[begin] = end
+        self.ranges[begin] = end
         self.reasons[begin] = reason
         self.changed = True
 
@@ -122,8 +122,8 @@ class DamageTable:
 
     def trim_log(self, log_start: int) -> None:
         """Remove the damage below `log_start`. A range that extends above begins there from now on."""
-        for begin in [begin for begin in self.stretches if begin < log_start]:
-            self.add_stretch(log_start, self.stretches.pop(begin), self.reasons.pop(begin, ""))
+        for begin in [begin for begin in self.ranges if begin < log_start]:
+            self.add_range(log_start, self.ranges.pop(begin), self.reasons.pop(begin, ""))
             self.changed = True
 
     def trim(self, log_start: int, minimum: Callable[[str, int], int]) -> None:
@@ -141,7 +141,7 @@ class DamageTable:
     def encode(self) -> bytes:
         """Return the file's bytes."""
         self.changed = False
-        log = [[begin, end, self.reasons.get(begin, "")] for begin, end in sorted(self.stretches.items())]
+        log = [[begin, end, self.reasons.get(begin, "")] for begin, end in sorted(self.ranges.items())]
         queues = [list(row) for row in self.lost()]
         return json.dumps({"format": FORMAT, "state_from": self.state_from, "log": log, "queues": queues}, indent=1).encode()
 
@@ -153,7 +153,7 @@ class DamageTable:
                 raise ValueError(f"format {found['format']}")
             self.state_from = int(found["state_from"])
             for begin, end, reason in found["log"]:
-                self.add_stretch(int(begin), int(end), str(reason))
+                self.add_range(int(begin), int(end), str(reason))
             for topic, queue_id, first, end in found["queues"]:
                 self.add_lost(str(topic), int(queue_id), int(first), int(end))
         except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -4,7 +4,8 @@ import asyncio
 
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.scan import DamagedRange, LogScan, StoredRecord
+from lockstep.broker.store.scan import DamagedRange, LogScan
+from lockstep.broker.store.stored_record import StoredRecord
 from lockstep.broker.store.survey import LogSurvey
 from lockstep.protocol.sequence import FrameSequence
 
@@ -64,7 +65,7 @@ class _ForeignSink:
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass
 
-    def damaged(self, stretch: DamagedRange) -> bool:
+    def damaged(self, damaged_range: DamagedRange) -> bool:
         return False
 
 

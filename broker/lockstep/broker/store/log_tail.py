@@ -66,7 +66,7 @@ class LogTail:
             self._log.copy(end, end + cut_bytes, f"{aside}/{end:020d}")
         damage = self._damage
         new = self._known.new_in(damage)
-        skipped = [[begin, damage.stretches[begin], damage.reasons.get(begin, "")] for begin in new]
+        skipped = [[begin, damage.ranges[begin], damage.reasons.get(begin, "")] for begin in new]
         state_from = None if damage.state_from == self._known.state_from else damage.state_from
         facts: dict[str, object] = {"skipped": skipped, "cut_from": end if cut_bytes else None, "cut_bytes": cut_bytes}
         facts |= {"state_lost_before": state_from, "lost_messages": message_count(lost)}
@@ -75,7 +75,7 @@ class LogTail:
             "store.set_aside",
             directory=aside,
             skipped_bytes=damage.byte_count_of(new),
-            skipped_stretches=len(new),
+            skipped_ranges=len(new),
             cut_bytes=cut_bytes,
             state_lost_before=state_from,
             lost_messages=message_count(lost),

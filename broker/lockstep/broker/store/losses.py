@@ -53,10 +53,10 @@ class Losses:
         """The queues whose entries below the snapshot have to be written again."""
         return [self._queues.get_or_create(*key) for key in self._rewrite]
 
-    def damaged(self, stretch: DamagedRange) -> None:
-        if self._known.get(stretch.begin) != stretch.end:
+    def damaged(self, damaged_range: DamagedRange) -> None:
+        if self._known.get(damaged_range.begin) != damaged_range.end:
             self._unsure.clear()  # the missing messages may have been there
-        self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
+        self._damage.add_range(damaged_range.begin, damaged_range.end, damaged_range.reason)
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
         if key not in self._following:

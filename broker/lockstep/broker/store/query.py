@@ -10,7 +10,7 @@ from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
-from lockstep.broker.store.scan import BadRecordError, read_record
+from lockstep.broker.store.stored_record import BadRecordError, read_record
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT
 from lockstep.runtime.host import Host
@@ -30,7 +30,7 @@ class Query:
         self._host = host
         self._record_bytes_max = record_bytes_max
 
-    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, stretches: Sequence[StampRange] = RISING) -> int:
+    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, ranges: Sequence[StampRange] = RISING) -> int:
         """Return the offset of the first message that is not older than the time.
 
         RocketMQ (getOffsetInQueueByTime) returns the nearest message instead. The result is in the first range of stamps that ends with the
@@ -56,10 +56,10 @@ class Query:
             entry = await self._entry(queue, index)
             return entry is not None and entry[0] >= position
 
-        for stretch in stretches:
-            end = high if stretch is stretches[-1] else await _first(low, high, partial(behind, position=stretch.end))
-            if end > low and await at_or_after(end - 1, stretch.fall_ms, end):
-                return max(await _first(low, end, partial(at_or_after, fall_ms=stretch.fall_ms, end=end)), queue.min)
+        for stamp_range in ranges:
+            end = high if stamp_range is ranges[-1] else await _first(low, high, partial(behind, position=stamp_range.end))
+            if end > low and await at_or_after(end - 1, stamp_range.fall_ms, end):
+                return max(await _first(low, end, partial(at_or_after, fall_ms=stamp_range.fall_ms, end=end)), queue.min)
             low = end
         return max(high, queue.min)
 

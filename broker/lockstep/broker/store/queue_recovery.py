@@ -15,7 +15,7 @@ from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.losses import Losses, LostRow
 from lockstep.broker.store.queue_table import QueueKey, QueueTable
 from lockstep.broker.store.rebuild import EntryRebuild
-from lockstep.broker.store.scan import WINDOW_BYTES, Breathe, DamagedRange, LogScan, read_here
+from lockstep.broker.store.scan import WINDOW_BYTES, DamagedRange, LogScan, OnProgress, read_here
 from lockstep.broker.store.scrub import Scrub
 from lockstep.broker.store.snapshot import Snapshot
 from lockstep.protocol.record import MAGIC
@@ -143,7 +143,7 @@ class QueueRecovery:
                 self._add_lost(queue, lost_end - queue.next, end)
             elif queue.next < first:  # the log was cut before
                 self._damage.remove_lost(topic, queue_id, first, lost_end)
-        places = [stretch for stretch in damaged if stretch.followed and stretch.end <= end]
+        places = [damaged_range for damaged_range in damaged if damaged_range.followed and damaged_range.end <= end]
         keys = [*((queue.topic, queue.queue_id) for queue in self._queues), *self._directory.queue_directories()] if places else []
         rows: list[LostRow] = []
         for key in dict.fromkeys(keys):
@@ -163,7 +163,9 @@ class QueueRecovery:
         queue.add_entries(lost_entry(position) * count, count)
         self._queues.entries_added(queue, count)
 
-    async def compare_below(self, snapshot: Snapshot, wrong: list[WrongQueue], breathe: Breathe) -> tuple[list[WrongQueue], list[LostRow]]:
+    async def compare_below(
+        self, snapshot: Snapshot, wrong: list[WrongQueue], on_progress: OnProgress
+    ) -> tuple[list[WrongQueue], list[LostRow]]:
         """Compare everything below the snapshot with the queues. Change the table of damage in memory, and no file.
 
         Return the queues whose entries have to be written again, and the messages that are lost.
@@ -174,17 +176,17 @@ class QueueRecovery:
         for key in following.keys() - set(keys):
             self._queues.get_or_create(*key).find_min(files, log.start)
         following = {key: next_ for key, next_ in following.items() if self._queues.get_or_create(*key).min < next_}
-        report = Losses(self._queues, following, keys, self._damage, known=self._known.stretches, sure=log.start <= self._log_began)
+        report = Losses(self._queues, following, keys, self._damage, known=self._known.ranges, sure=log.start <= self._log_began)
 
         async def entries(key: QueueKey, first: int, count: int) -> bytes:
             return files.entries(self._queues.get_or_create(*key).directory, first, count)
 
-        scrub = Scrub(log, report, entries, self._damage.stretches)
+        scrub = Scrub(log, report, entries, self._damage.ranges)
         limit = snapshot.position
-        await scrub.run(breathe, limit=limit, solid=limit, read=read_here, window_bytes=WINDOW_BYTES)
+        await scrub.run(on_progress, limit=limit, complete_until=limit, read=read_here, window_bytes=WINDOW_BYTES)
         return [(queue, following[queue.topic, queue.queue_id]) for queue in report.rewrite], report.rows
 
-    async def rebuild(self, wrong: list[WrongQueue], limit: int, breathe: Breathe) -> None:
+    async def rebuild(self, wrong: list[WrongQueue], limit: int, on_progress: OnProgress) -> None:
         """Write the entries of these queues below `limit`, the snapshot's position, again from the log."""
         if not wrong:
             return
@@ -194,12 +196,12 @@ class QueueRecovery:
             # The entries of records after the snapshot are in memory.
             begins_lost = self._damage.is_lost(queue.topic, queue.queue_id, queue.min, queue.min + 1)
             sink.add_range(queue, queue.min, following, keeps_first=begins_lost)
-        scan = LogScan(self._log, self._log.start, sink, limit, known=self._damage.stretches)
-        await scan.run(breathe)
+        scan = LogScan(self._log, self._log.start, sink, limit, known=self._damage.ranges)
+        await scan.run(on_progress)
         sink.finish(scan.end)
 
 
 def _range_at(ranges: list[DamagedRange], position: int) -> DamagedRange | None:
     """Return the range that holds the position; None if there is none. The ranges are in log order."""
-    number = bisect_right(ranges, position, key=lambda stretch: stretch.begin)
+    number = bisect_right(ranges, position, key=lambda damaged_range: damaged_range.begin)
     return ranges[number - 1] if number and position < ranges[number - 1].end else None

@@ -21,7 +21,7 @@ from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.broker.store.damage import LOST_SIZE
 from lockstep.broker.store.delay_checksum import SCHEDULE, seal_holds
 from lockstep.broker.store.results import ReadResult, ReadStatus
-from lockstep.broker.store.scan import BadRecordError, good_properties, read_record
+from lockstep.broker.store.stored_record import BadRecordError, read_record, valid_properties
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK
 from lockstep.runtime.host import Host
@@ -264,7 +264,7 @@ class Check:
                 or crc32(view[at + BODY_AT : behind]) & CRC_MASK != crc
             ):
                 break
-            if data[behind : behind + name_bytes] != name or not good_properties(data, behind + name_bytes + 2, stop):
+            if data[behind : behind + name_bytes] != name or not valid_properties(data, behind + name_bytes + 2, stop):
                 break
             if sealed and not seal_holds(data, at, stop, SCHEDULE):
                 break

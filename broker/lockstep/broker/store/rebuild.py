@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from lockstep.broker.store.append import ENTRY, ENTRY_BYTES, due_of
 from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.broker.store.damage import lost_entry
-from lockstep.broker.store.scan import DamagedRange, StoredRecord
+from lockstep.broker.store.scan import DamagedRange
+from lockstep.broker.store.stored_record import StoredRecord
 from lockstep.protocol.sequence import FrameSequence
 
 WRITE_BYTES = 64_000
@@ -51,7 +52,7 @@ class EntryRebuild:
         """Bytes of all ranges."""
         self._lost_at: int | None = None
         """Where the last damaged range began."""
-        self.stretches: list[DamagedRange] = []
+        self.ranges: list[DamagedRange] = []
         self.lost: list[tuple[str, int, int, int]] = []
         """(topic, queue id, first, end) of entries that the log no longer has."""
         self.count = 0
@@ -88,10 +89,10 @@ class EntryRebuild:
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass
 
-    def damaged(self, stretch: DamagedRange) -> bool:
-        self._lost_at = stretch.begin
-        if not stretch.known:
-            self.stretches.append(stretch)
+    def damaged(self, damaged_range: DamagedRange) -> bool:
+        self._lost_at = damaged_range.begin
+        if not damaged_range.known:
+            self.ranges.append(damaged_range)
         return True
 
     def finish(self, position: int) -> None:

@@ -24,7 +24,7 @@ from lockstep.broker.store.queue_recovery import QueueRecovery
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.replay import LogState, Replay, ReplaySink
 from lockstep.broker.store.results import Recovery
-from lockstep.broker.store.scan import NOTHING, LogScan
+from lockstep.broker.store.scan import NO_RECORD, LogScan
 from lockstep.broker.store.snapshot import Snapshots
 from lockstep.broker.store.snapshot_choice import SnapshotChoice, SnapshotEvidence, choose_snapshot
 from lockstep.runtime.clock import Clock
@@ -104,7 +104,7 @@ class Recoverer:
             replay.snapshot(snapshot.plain)
         dense = snapshot is not None or log.start == 0
         sink = ReplaySink(self._queues, replay, self.state, damage, dense=dense, skips=self._config.cut_corrupt)
-        scan = LogScan(log, start, sink, solid=log.synced, known=damage.stretches)
+        scan = LogScan(log, start, sink, complete_until=log.synced, known=damage.ranges)
         await scan.run(self._reading.at)
         if scan.last_record >= 0:
             self.state.last_record = scan.last_record
@@ -116,11 +116,11 @@ class Recoverer:
             needed, rows = await queues.compare_below(snapshot, needed, self._reading.at)
             self._judge_below(rows)
             lost = rows + lost
-        for stretch in sink.stretches:
-            if stretch.followed:
-                damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
-        lost = self._not_deleted([*lost, *queues.add_lost_ends(sink.stretches, scan.end)])
-        lost_synced = bool(scan.end < log.synced or sink.stretches or lost or self._known != KnownDamage.of(damage))
+        for damaged_range in sink.ranges:
+            if damaged_range.followed:
+                damage.add_range(damaged_range.begin, damaged_range.end, damaged_range.reason)
+        lost = self._not_deleted([*lost, *queues.add_lost_ends(sink.ranges, scan.end)])
+        lost_synced = bool(scan.end < log.synced or sink.ranges or lost or self._known != KnownDamage.of(damage))
         self.changed = bool(wrong or scan.reason or lost_synced or scan.end != start or choice.unwanted or log.lacking)
         tail = LogTail(log, self._directory, self._snapshots, damage, self._known, clean=self._clean)
         cut_bytes = tail.cut(scan, lost if lost_synced else None, choice.unwanted)
@@ -170,8 +170,8 @@ class Recoverer:
     def _judge(self, scan: LogScan, sink: ReplaySink, choice: SnapshotChoice) -> None:
         """Raise StoreCorruptError if the log is damaged or another one, unless damage may be passed over. Nothing has been changed then."""
         if scan.end < self._log.synced and not self._config.cut_corrupt:
-            raise self._corrupt(scan.end, scan.reason or NOTHING)
-        if choice.suspect is None or sink.stretches:
+            raise self._corrupt(scan.end, scan.reason or NO_RECORD)
+        if choice.suspect is None or sink.ranges:
             return
         snapshot, evidence = choice.suspect
         if evidence is SnapshotEvidence.OTHER or not self._config.cut_corrupt:

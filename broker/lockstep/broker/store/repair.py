@@ -15,7 +15,8 @@ from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import MismatchError
 from lockstep.broker.store.rebuild import EntryRebuild, entry_of
-from lockstep.broker.store.scan import BadRecordError, LogScan, ReadAt, read_record
+from lockstep.broker.store.scan import LogScan, ReadAt
+from lockstep.broker.store.stored_record import BadRecordError, read_record
 from lockstep.protocol.record import RECORD_BYTES_MIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -123,7 +124,7 @@ class QueueRepairs:
         end, limit = (offset + 1, self._log.start) if given_up else await self._above(queue, offset)
         sink = EntryRebuild(self._queues.files, whole=False)
         sink.add_range(queue, first, end, keeps_first=True)
-        known = self._damage.stretches
+        known = self._damage.ranges
         scan = LogScan(self._log, position, sink, limit, known=known, read=self._read, window_bytes=WINDOW_BYTES, frames=False)
         await scan.run(next_turn)
         sink.finish(position)
@@ -134,7 +135,7 @@ class QueueRepairs:
         self.repaired_count += sink.count
         facts = {"topic": queue.topic, "queue_id": queue.queue_id, "first": first, "end": end, "lost_messages": lost}
         if sink.lost:
-            places = [f"{stretch.begin}: {stretch.reason}" for stretch in sink.stretches[:4]]
+            places = [f"{damaged_range.begin}: {damaged_range.reason}" for damaged_range in sink.ranges[:4]]
             log.error("store.damaged", **facts, positions=places, then="consumers receive QueueGap")
         else:
             log_limited(log, "warning", "queue.repaired", **facts)

@@ -7,8 +7,9 @@ from lockstep.broker.store.damage import DamageTable, lost_entry
 from lockstep.broker.store.losses import LostRow
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.rebuild import entry_of
-from lockstep.broker.store.scan import DamagedRange, StoredRecord
+from lockstep.broker.store.scan import DamagedRange
 from lockstep.broker.store.store_clock import StoreClock
+from lockstep.broker.store.stored_record import StoredRecord
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.sequence import FrameSequence
 
@@ -66,7 +67,7 @@ class ReplaySink:
         self._skips = skips
         """Damage is passed over instead of ending the scan."""
         self._lost_at = 0
-        self.stretches: list[DamagedRange] = []
+        self.ranges: list[DamagedRange] = []
         """Damage that was not known before."""
         self.lost: list[LostRow] = []
         """Messages that were not known to be lost."""
@@ -114,8 +115,8 @@ class ReplaySink:
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         self._replay.frame(first, sequence)
 
-    def damaged(self, stretch: DamagedRange) -> bool:
-        self._lost_at = stretch.begin
-        if not stretch.known:
-            self.stretches.append(stretch)
+    def damaged(self, damaged_range: DamagedRange) -> bool:
+        self._lost_at = damaged_range.begin
+        if not damaged_range.known:
+            self.ranges.append(damaged_range)
         return self._skips

@@ -1,7 +1,7 @@
 """Read the log record by record, and check everything. The start, the repair of a consume queue, the background scrub and
 `lockstep store check` all use this scan. It changes no file.
 
-If the bytes are not a good record, the scan looks for the next position at which one certainly begins (`LogScan._next_good`):
+If the bytes are not a good record, the scan looks for the next position at which one certainly begins (`LogScan._next_valid`):
 
 1. after the bad record, if its own head still has its position and length and the lengths of its fields agree with that;
 2. at the next bytes that are a whole good record of this position with a possible queue offset, and that are followed by another record, a
@@ -15,40 +15,31 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lockstep.broker.store.append import TAGS, tag_code
 from lockstep.broker.store.commit_log import BLANK_BYTES, CommitLog, Segment
-from lockstep.broker.store.delay_checksum import seal_holds
-from lockstep.protocol.crc import crc32
-from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.names import STATE_TOPIC, check_topic
+from lockstep.broker.store.stored_record import BadRecordError, StoredRecord, read_record
+from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.record import (
     BLANK_MAGIC,
     BODY_AT,
     BODY_LENGTH_AT,
-    CRC_MASK,
-    HEAD,
     INT32,
     INT64,
     MAGIC,
     PHYSICAL_OFFSET_AT,
     RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
-    SYS_IPV6_MASK,
-    SYS_TRANSACTION_MASK,
     record_bounds,
     zero_broker_fields,
 )
-from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, crc_digits_at, find_sequence, frame_crc
+from lockstep.protocol.sequence import FrameSequence, crc_digits_at, frame_crc
 
 WINDOW_BYTES = 1 << 20
 """Number of bytes of one read. A longer record is read whole."""
-Breathe = Callable[[int], Awaitable[None]]
+OnProgress = Callable[[int], Awaitable[None]]
 """Called with the log offset that a long read has reached, so that other tasks can run."""
 ReadAt = Callable[[Segment, int, int], Awaitable[bytes]]
 """(segment, count, byte in the file) → bytes."""
-PREPARED = 0x4
-ROLLED_BACK = 0xC
-NOTHING = "nothing is there"
+NO_RECORD = "nothing is there"
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 BLANK_MAGIC_BYTES = BLANK_MAGIC.to_bytes(4, "big")
 
@@ -76,24 +67,6 @@ class DamagedRange:
         return (self.end - self.begin) // RECORD_BYTES_MIN
 
 
-@dataclass(slots=True)
-class StoredRecord:
-    """One good record of the log."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    position: int
-    size: int
-    tag: int
-    store_ms: int
-    queued: bool
-    """Whether it has a position in its queue. Prepared and rolled-back transaction messages of Apache's brokers have none."""
-    sequence: FrameSequence | None
-    body: bytes | None
-    """The body of a state record, else None."""
-
-
 class ScanSink(Protocol):
     """Receives the good records in log order. The records of an idempotent frame come only when the whole frame is good."""
 
@@ -111,7 +84,7 @@ class ScanSink(Protocol):
         """Receive a whole idempotent frame, after its records."""
         ...
 
-    def damaged(self, stretch: DamagedRange) -> bool:
+    def damaged(self, damaged_range: DamagedRange) -> bool:
         """Return whether the scan continues after the range. The result is ignored for a known range."""
         ...
 
@@ -128,10 +101,6 @@ class _OpenFrame:
         self.data = bytearray()
 
 
-class BadRecordError(Exception):
-    """The bytes at a position are not a good record. The text says why."""
-
-
 class BadFrameError(BadRecordError):
     """The records are good but their idempotent frame is not: all of it is damaged."""
 
@@ -139,8 +108,8 @@ class BadFrameError(BadRecordError):
 class LogScan:
     """Reads from a position to `limit`, to the end of the log, or to the first bytes that are not a good record.
 
-    Below `solid` everything must be records: zeros there are damage, and the sink decides whether the scan continues after it. From `solid`
-    on, the first bytes that are not a good record end the log. With a `limit`, `solid` is the limit.
+    Below `complete_until` everything must be records: zeros there are damage, and the sink decides whether the scan continues after it.
+    From `complete_until` on, the first bytes that are not a good record end the log. With a `limit`, `complete_until` is the limit.
     After `run`, `end` is the end of the good log, and `reason` says why it ends ("" for zeros, the end of the files or the limit).
     """
 
@@ -151,23 +120,23 @@ class LogScan:
         sink: ScanSink,
         limit: int | None = None,
         *,
-        solid: int = 0,
+        complete_until: int = 0,
         known: Mapping[int, int] | None = None,
         read: ReadAt = read_here,
         window_bytes: int = WINDOW_BYTES,
         frames: bool = True,
-        uncut: int = 0,
+        keep_until: int = 0,
         on_overtaken: Callable[[], None] = lambda: None,
     ) -> None:
-        """`uncut`: nothing below is cut, because a snapshot of this position is valid. With a `limit` it is the limit.
+        """`keep_until`: nothing below is cut, because a snapshot of this position is valid. With a `limit` it is the limit.
 
         `on_overtaken` is called when retention has removed the records that were to be read next. The scan continues after them.
         """
         self._log = log
         self._sink = sink
         self._limit = limit
-        self._solid = solid if limit is None else limit
-        self._uncut = uncut if limit is None else limit
+        self._complete_until = complete_until if limit is None else limit
+        self._keep_until = keep_until if limit is None else limit
         self._known = known or {}
         """Begin → end of the recorded ranges."""
         self._read = read
@@ -187,9 +156,9 @@ class LogScan:
         self.reason = ""
         self.last_record = -1
 
-    async def run(self, breathe: Breathe) -> None:
-        """Run the scan. Await `breathe(position)` after each window."""
-        position, breath_at = self.end, self.end + self._window_bytes
+    async def run(self, on_progress: OnProgress) -> None:
+        """Run the scan. Await `on_progress(position)` after each window."""
+        position, progress_at = self.end, self.end + self._window_bytes
         while self._limit is None or position < self._limit:
             segment = self._log.segment_of(position)
             if segment is None:
@@ -208,21 +177,21 @@ class LogScan:
                     self._refuse_open_frame("the log ends")
                     return
             except BadRecordError as bad:
-                behind = await self._damage(bad, position, breathe)
-                if behind is None:
+                after = await self._damage(bad, position, on_progress)
+                if after is None:
                     return
-                position = behind
+                position = after
                 continue
             position += size
             if self._frame is None:
                 self.end = position
-            if position >= breath_at:
-                breath_at = position + self._window_bytes
-                await breathe(position)
+            if position >= progress_at:
+                progress_at = position + self._window_bytes
+                await on_progress(position)
         try:
             self._refuse_open_frame("the log ends")
         except BadRecordError as bad:
-            await self._damage(bad, position, breathe)
+            await self._damage(bad, position, on_progress)
 
     async def _next(self, segment: Segment, position: int) -> int:
         """Handle the record or blank at `position`. Return its length, 0 at the end of the log."""
@@ -230,8 +199,8 @@ class LogScan:
         head = await self._bytes(segment, position, min(BLANK_BYTES, left))
         size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == BLANK_BYTES else (0, 0)
         if size == 0 and magic == 0:
-            if position < self._solid:
-                raise BadRecordError(NOTHING)
+            if position < self._complete_until:
+                raise BadRecordError(NO_RECORD)
             return 0
         if magic == BLANK_MAGIC and size == left:
             self._refuse_open_frame("the segment ends")
@@ -324,41 +293,41 @@ class LogScan:
 
     # -- after damage ----------------------------------------------------------------------------
 
-    async def _damage(self, bad: BadRecordError, position: int, breathe: Breathe) -> int | None:
+    async def _damage(self, bad: BadRecordError, position: int, on_progress: OnProgress) -> int | None:
         """Return where the scan continues after the bad bytes at `position`, or None if it ends here."""
-        frame, begin, behind = self._frame, position, None
+        frame, begin, after = self._frame, position, None
         if frame is not None and isinstance(bad, BadFrameError):
             begin = frame.first.position
-            behind = frame.records[-1].position + frame.records[-1].size
-        if (begin if frame is None else frame.first.position) >= self._solid:
+            after = frame.records[-1].position + frame.records[-1].size
+        if (begin if frame is None else frame.first.position) >= self._complete_until:
             self.reason = str(bad)
             return None
-        if behind is None:
-            behind = await self._next_good(position, breathe)
-        uncut = begin < self._uncut
-        end = behind if behind is not None else self._uncut if uncut else self._log.files_end
-        stretch = DamagedRange(begin, end, str(bad), followed=behind is not None)
-        if not self._sink.damaged(stretch):
+        if after is None:
+            after = await self._next_valid(position, on_progress)
+        kept = begin < self._keep_until
+        end = after if after is not None else self._keep_until if kept else self._log.files_end
+        damaged_range = DamagedRange(begin, end, str(bad), followed=after is not None)
+        if not self._sink.damaged(damaged_range):
             self.reason = str(bad)
             return None
         if isinstance(bad, BadFrameError):
             self._frame = None
-        if behind is not None or uncut:
-            return self._skip(stretch)
+        if after is not None or kept:
+            return self._skip(damaged_range)
         # The log will be cut here: an idempotent frame is kept whole or not at all.
         self._frame = None
         self.end = begin if frame is None else frame.first.position
         self.reason = str(bad)
         return None
 
-    def _skip(self, stretch: DamagedRange) -> int:
+    def _skip(self, damaged_range: DamagedRange) -> int:
         """Continue after the range. The records of an open frame that were read are good."""
         self._keep_open_frame()
-        if stretch.known:
-            self._sink.damaged(stretch)
-        self._missing_max += stretch.records_max
-        self.end = stretch.end
-        return stretch.end
+        if damaged_range.known:
+            self._sink.damaged(damaged_range)
+        self._missing_max += damaged_range.records_max
+        self.end = damaged_range.end
+        return damaged_range.end
 
     def _keep_open_frame(self) -> None:
         frame, self._frame = self._frame, None
@@ -369,7 +338,7 @@ class LogScan:
         self._sink.frame(frame.first, frame.sequence)
         self.last_record = frame.records[-1].position
 
-    async def _next_good(self, position: int, breathe: Breathe) -> int | None:
+    async def _next_valid(self, position: int, on_progress: OnProgress) -> int | None:
         """Return the next position after `position` at which a good record, a blank or the end of the log certainly begins."""
         named, certain = await self._named_end(position)
         if certain:
@@ -380,7 +349,7 @@ class LogScan:
                 break
             if at == segment.start and await self._resumes(at):
                 return at
-            found = await self._find(segment, at, breathe)
+            found = await self._find(segment, at, on_progress)
             if found is not None:
                 return found if named is None else min(found, named)
             at = segment.end
@@ -410,7 +379,7 @@ class LogScan:
             return position + size, False
         return position + size, len(data) == size
 
-    async def _find(self, segment: Segment, at: int, breathe: Breathe) -> int | None:
+    async def _find(self, segment: Segment, at: int, on_progress: OnProgress) -> int | None:
         """Return the first position in this segment, from `at` on, at which a record or blank certainly begins."""
         end = segment.end if self._limit is None else min(segment.end, self._limit)
         while at + BLANK_BYTES <= end:
@@ -423,7 +392,7 @@ class LogScan:
             if len(data) < wanted:
                 return None  # the file is absent, or ends there
             at += len(data) - BLANK_BYTES + 1
-            await breathe(at)
+            await on_progress(at)
         return None
 
     async def _starts(self, segment: Segment, position: int) -> bool:
@@ -458,7 +427,7 @@ class LogScan:
         if magic == BLANK_MAGIC:
             return bool(size == left)
         if size == 0 and magic == 0:
-            return bool(position >= self._solid)
+            return bool(position >= self._complete_until)
         return bool(magic == MAGIC and len(head) == PHYSICAL_OFFSET_AT + 8 and INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0] == position)
 
 
@@ -476,91 +445,6 @@ def _check_size(head: bytes, position: int, size: int) -> None:
     if len(head) < BODY_AT:
         raise BadRecordError(f"{len(head)} of its {size} bytes are there")
     physical, body_bytes = INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0], INT32.unpack_from(head, BODY_LENGTH_AT)[0]
-    behind = size - BODY_AT - body_bytes
-    if physical != position or not 3 <= behind <= 3 + 0xFF + 0xFFFF:
+    after = size - BODY_AT - body_bytes
+    if physical != position or not 3 <= after <= 3 + 0xFF + 0xFFFF:
         raise BadRecordError(f"size {size}, physical offset {physical} and a body of {body_bytes} bytes do not agree")
-
-
-def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredRecord:
-    """Check and return the whole record `data` at `position`. Raise BadRecordError, which says what is wrong.
-
-    `topics` caches topic names that are valid.
-    """
-    if len(data) < RECORD_BYTES_MIN:
-        raise BadRecordError(f"{len(data)} bytes, a record has at least {RECORD_BYTES_MIN}")
-    size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_ms, _, _, prepared, body_bytes = HEAD.unpack_from(data)
-    if magic != MAGIC or size != len(data):
-        raise BadRecordError(f"size {size} and magic {magic:#010x}, expected {len(data)} and {MAGIC:#010x}")
-    if physical != position or queue_id < 0 or queue_offset < 0:
-        raise BadRecordError(f"physical offset {physical}, queue id {queue_id}, queue offset {queue_offset}")
-    if sys_flag & SYS_IPV6_MASK:
-        raise BadRecordError(f"system flag {sys_flag:#x} says IPv6 hosts, which are not supported")
-    behind = BODY_AT + body_bytes
-    if body_bytes < 0 or behind + 3 > size:
-        raise BadRecordError(f"body of {body_bytes} bytes in a record of {size}")
-    properties_at = behind + 3 + data[behind]
-    if properties_at > size or properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1]) != size:
-        raise BadRecordError(f"its fields do not make its size {size}")
-    if not good_properties(data, properties_at, size):
-        raise BadRecordError("its properties have a byte 0 or are not UTF-8")
-    body = data[BODY_AT:behind]
-    if crc32(body) & CRC_MASK != crc:
-        raise BadRecordError("body CRC")
-    name = data[behind + 1 : properties_at - 2]
-    if prepared and not seal_holds(data, 0, size, name):
-        raise BadRecordError("CRC of a delayed message")
-    topic = topics.get(name)
-    if topic is None:
-        topic = topics[name] = _topic(name)
-    transaction = sys_flag & SYS_TRANSACTION_MASK
-    properties = data[properties_at:]
-    tag = properties.find(TAGS)
-    return StoredRecord(
-        topic,
-        queue_id,
-        queue_offset,
-        position,
-        size,
-        tag_code(properties, tag) if tag >= 0 else 0,
-        store_ms,
-        transaction not in (PREPARED, ROLLED_BACK),
-        _sequence(properties) if properties.startswith(STAMP_HEAD) else None,
-        body if topic == STATE_TOPIC else None,
-    )
-
-
-def good_properties(data: bytes, begin: int, end: int) -> bool:
-    """Whether [begin, end) can be the properties of a record, whose length is stored before `begin`.
-
-    No CRC covers them. A byte 0 means a sector that never reached the disk; properties that are not UTF-8 are never accepted from a client.
-    """
-    if begin + (data[begin - 2] << 8 | data[begin - 1]) != end:
-        return False
-    if begin == end:
-        return True
-    properties = data[begin:end]
-    if properties.isascii():
-        return 0 not in properties
-    try:
-        return "\0" not in properties.decode()
-    except UnicodeDecodeError:
-        return False
-
-
-def _topic(name: bytes) -> str:
-    try:
-        topic = name.decode("ascii")
-        check_topic(topic)
-    except (UnicodeDecodeError, LocalProtocolError) as error:
-        raise BadRecordError(f"topic {name[:40]!r}") from error
-    return topic
-
-
-def _sequence(properties: bytes) -> FrameSequence:
-    try:
-        sequence = find_sequence(properties)
-    except RemoteProtocolError as error:
-        raise BadRecordError(str(error)) from error
-    if sequence is None or sequence.count < 1:
-        raise BadRecordError("an idempotent frame without records")
-    return sequence

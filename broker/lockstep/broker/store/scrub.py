@@ -11,7 +11,8 @@ from typing import Protocol
 from lockstep.broker.store.append import ENTRY_BYTES
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.rebuild import entry_of
-from lockstep.broker.store.scan import DamagedRange, LogScan, ReadAt, StoredRecord
+from lockstep.broker.store.scan import DamagedRange, LogScan, ReadAt
+from lockstep.broker.store.stored_record import StoredRecord
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.runtime.metrics import Slices
@@ -24,7 +25,7 @@ ReadEntries = Callable[[QueueKey, int, int], Awaitable[bytes]]
 class ScrubReport(Protocol):
     """Receives the findings of a scrub."""
 
-    def damaged(self, stretch: DamagedRange) -> None:
+    def damaged(self, damaged_range: DamagedRange) -> None:
         """Receive bytes without a good record, also known ones."""
         ...
 
@@ -93,32 +94,32 @@ class Scrub:
 
     async def run(
         self,
-        breathe: Callable[[int], Awaitable[None]],
+        on_progress: Callable[[int], Awaitable[None]],
         *,
         limit: int | None,
-        solid: int,
+        complete_until: int,
         read: ReadAt,
         window_bytes: int,
-        uncut: int = 0,
+        keep_until: int = 0,
     ) -> None:
-        """Run the scan. Await `breathe(position)` after each window. LogScan describes the other arguments."""
+        """Run the scan. Await `on_progress(position)` after each window. LogScan describes the other arguments."""
         known = self._known
         scan = LogScan(
             self._log,
             self._log.start,
             self,
             limit,
-            solid=solid,
+            complete_until=complete_until,
             known=known,
             read=read,
             window_bytes=window_bytes,
-            uncut=uncut,
+            keep_until=keep_until,
             on_overtaken=self._overtaken,
         )
 
         async def compare(position: int) -> None:
             await self._compare()
-            await breathe(position)
+            await on_progress(position)
 
         await scan.run(compare)
         await self._compare()
@@ -225,8 +226,8 @@ class Scrub:
         reason = f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, and {why}"
         self.damaged(DamagedRange(record.position, record.position + record.size, reason))
 
-    def damaged(self, stretch: DamagedRange) -> bool:
-        self._lost_at = stretch.begin
-        self._missing_max += stretch.records_max
-        self._report.damaged(stretch)
+    def damaged(self, damaged_range: DamagedRange) -> bool:
+        self._lost_at = damaged_range.begin
+        self._missing_max += damaged_range.records_max
+        self._report.damaged(damaged_range)
         return True

@@ -65,7 +65,7 @@ class Scrubber:
         end = self._end = self._log.synced
         self._found, self._pending = {}, []
 
-        async def breathe(position: int) -> None:
+        async def on_progress(position: int) -> None:
             self.position = position
             pending, self._pending = self._pending, []
             for mismatch in pending:
@@ -75,10 +75,10 @@ class Scrubber:
             if stopping():
                 raise _StoppedError
 
-        scrub = Scrub(self._log, self, self._entries, self._damage.stretches)
+        scrub = Scrub(self._log, self, self._entries, self._damage.ranges)
         try:
-            await scrub.run(breathe, limit=end, solid=end, read=self._paced(stopping), window_bytes=WINDOW_BYTES)
-            await breathe(end)
+            await scrub.run(on_progress, limit=end, complete_until=end, read=self._paced(stopping), window_bytes=WINDOW_BYTES)
+            await on_progress(end)
         except _StoppedError:
             return
         except OSError as error:
@@ -86,7 +86,7 @@ class Scrubber:
             return
         self.found = self._found
         self.pass_count += 1
-        log.info("scrub.passed", read_to=end, records=scrub.record_count, damaged_stretches=len(self.found))
+        log.info("scrub.passed", read_to=end, records=scrub.record_count, damaged_ranges=len(self.found))
 
     def _paced(self, stopping: Callable[[], bool]) -> ReadAt:
         async def read(segment: Segment, count: int, at: int) -> bytes:
@@ -103,15 +103,15 @@ class Scrubber:
 
     # -- the report ------------------------------------------------------------------------------
 
-    def damaged(self, stretch: DamagedRange) -> None:
-        if stretch.known:
+    def damaged(self, damaged_range: DamagedRange) -> None:
+        if damaged_range.known:
             return
-        self._found[stretch.begin] = stretch
-        if stretch.begin not in self.found:
-            self.found[stretch.begin] = stretch
-            where = self._log.segment_of(stretch.begin)
+        self._found[damaged_range.begin] = damaged_range
+        if damaged_range.begin not in self.found:
+            self.found[damaged_range.begin] = damaged_range
+            where = self._log.segment_of(damaged_range.begin)
             path = None if where is None else where.path
-            log.error("store.rotten", begin=stretch.begin, end=stretch.end, file=path, error=stretch.reason)
+            log.error("store.rotten", begin=damaged_range.begin, end=damaged_range.end, file=path, error=damaged_range.reason)
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
         queue = self._queues.get(key)

@@ -9,8 +9,8 @@ from operator import ne
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.damage import DamageTable
-from lockstep.broker.store.scan import BadRecordError, read_record
 from lockstep.broker.store.snapshot import Snapshot, Snapshots
+from lockstep.broker.store.stored_record import BadRecordError, read_record
 from lockstep.protocol.record import BLANK_MAGIC, BODY_AT, SIZE_AND_MAGIC
 from lockstep.runtime.log import get_logger
 
@@ -64,7 +64,7 @@ def choose_snapshot(
             # It was written when the log was durable up to it, and nothing below that has been cut since.
             choice.suspect = choice.suspect or (snapshot, evidence)
             if evidence in (SnapshotEvidence.DAMAGED, SnapshotEvidence.CHANGED) and cut_corrupt:
-                damage.add_stretch(snapshot.last_record, position, "the record before a snapshot can't be read")
+                damage.add_range(snapshot.last_record, position, "the record before a snapshot can't be read")
                 evidence = SnapshotEvidence.FITS
         if evidence is not SnapshotEvidence.FITS:
             choice.unwanted.append(position)
@@ -82,7 +82,7 @@ def snapshot_evidence(log: CommitLog, damage: DamageTable, snapshot: Snapshot) -
         return SnapshotEvidence.PASSED
     if snapshot.last_record < 0:
         return SnapshotEvidence.OTHER
-    if damage.stretches.get(snapshot.last_record, -1) >= snapshot.position:
+    if damage.ranges.get(snapshot.last_record, -1) >= snapshot.position:
         return SnapshotEvidence.FITS
     segment = log.segment_of(snapshot.last_record)
     if segment is None:

@@ -123,7 +123,7 @@ async def test_search_by_time_binary_searches_between_backward_steps(monkeypatch
 
     monkeypatch.setattr(Query, "_entry", counted)
     assert await store.offset_by_time("orders", 0, 1 << 60) == 64
-    assert reads <= 2 * 8, "a stretch takes log n for its end, and one more"
+    assert reads <= 2 * 8, "a range takes log n for its end, and one more"
     await store.close(clean=False)
 
 
@@ -151,7 +151,7 @@ def test_search_by_time_skips_no_message_when_steps_were_omitted(found: list[int
         first = next((index for index, stamp in enumerate(found) if stamp >= asked), len(found))
         answered = await store.offset_by_time("orders", 0, base + asked)
         assert answered <= first
-        depth = max((stretch.fall_ms for stretch in kept.rising_ranges()), default=0)
+        depth = max((stamp_range.fall_ms for stamp_range in kept.rising_ranges()), default=0)
         assert answered == first or found[answered] >= asked - depth
         await store.close(clean=False)
 

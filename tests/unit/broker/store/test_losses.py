@@ -329,7 +329,7 @@ async def test_known_damage_stays_recorded_when_retention_removes_its_beginning(
         await store.write_snapshot([])
     before = bytes(files.names[f"{PATH}/lockstep/damage"].cache)
     await store.retention(0)
-    assert (store._log.start, store.damage.stretches, store.scrubber.damaged_bytes) == (4096, {4096: 8192}, 4096)
+    assert (store._log.start, store.damage.ranges, store.scrubber.damaged_bytes) == (4096, {4096: 8192}, 4096)
     await store.close()
     if not saved:
         StoreDirectory(files, PATH).save_damage(before)
@@ -337,7 +337,7 @@ async def test_known_damage_stays_recorded_when_retention_removes_its_beginning(
     assert (report.damaged_bytes, report.lost_messages) == (4096, 0)
     files.remove_tree(f"{PATH}/consumequeue/orders")
     store, found = await recovered(files, **SETTINGS)
-    assert (found.lost_synced, store.damage.stretches) == (False, {4096: 8192})
+    assert (found.lost_synced, store.damage.ranges) == (False, {4096: 8192})
     # Without the queues' files it is unknown which of the lost messages retention has removed.
     assert [(await read_told(store, *key)).lost for key in KEYS] == 2 * [[] if saved else list(range(20))]
     await store.close()

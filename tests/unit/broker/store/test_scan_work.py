@@ -4,7 +4,8 @@ import pytest
 
 from lockstep.broker.store.commit_log import AbsentFile, CommitLog, Segment
 from lockstep.broker.store.path_watch import PathWatch
-from lockstep.broker.store.scan import WINDOW_BYTES, DamagedRange, LogScan, StoredRecord
+from lockstep.broker.store.scan import WINDOW_BYTES, DamagedRange, LogScan
+from lockstep.broker.store.stored_record import StoredRecord
 from lockstep.protocol.record import OFFSETS
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.testing.simulation.disk import SimFiles
@@ -32,7 +33,7 @@ class Sink:
     """Collects the results of a scan, which continues after damage."""
 
     def __init__(self) -> None:
-        self.stretches: list[DamagedRange] = []
+        self.ranges: list[DamagedRange] = []
         self.offsets: list[int] = []
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
@@ -47,8 +48,8 @@ class Sink:
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass
 
-    def damaged(self, stretch: DamagedRange) -> bool:
-        self.stretches.append(stretch)
+    def damaged(self, damaged_range: DamagedRange) -> bool:
+        self.ranges.append(damaged_range)
         return True
 
 
@@ -71,10 +72,10 @@ async def scanned(sink: Sink, *log_files: AbsentFile, limit: int) -> int:
         assert len(reads) <= READS_MAX
         return segment.file.pread(count, at)
 
-    async def breathe(position: int) -> None:
+    async def on_progress(position: int) -> None:
         pass
 
-    await LogScan(log, 0, sink, limit, read=read).run(breathe)
+    await LogScan(log, 0, sink, limit, read=read).run(on_progress)
     return max(reads)
 
 
@@ -87,7 +88,7 @@ async def test_short_log_file_is_not_searched_past_its_end(size: int) -> None:
     limit = SEGMENT_BYTES + len(RECORD) * COUNT
     assert await scanned(sink, first, second, limit=limit) <= WINDOW_BYTES
     begin = 0 if missing else len(RECORD) * COUNT
-    assert [(stretch.begin, stretch.end) for stretch in sink.stretches] == [(begin, SEGMENT_BYTES)]
+    assert [(damaged_range.begin, damaged_range.end) for damaged_range in sink.ranges] == [(begin, SEGMENT_BYTES)]
     assert sink.offsets == list(range(2 * COUNT - missing))
 
 
@@ -98,5 +99,5 @@ async def test_damaged_size_field_does_not_determine_the_read_size(bit: int) -> 
     sink = Sink()
     sink.expected_offset = lambda topic, queue_id: None  # type: ignore[method-assign]
     assert await scanned(sink, LongFile(bytes(data), SEGMENT_BYTES), limit=len(data)) <= WINDOW_BYTES
-    assert [(stretch.begin, stretch.end) for stretch in sink.stretches] == [(0, len(RECORD))]
+    assert [(damaged_range.begin, damaged_range.end) for damaged_range in sink.ranges] == [(0, len(RECORD))]
     assert sink.offsets == list(range(1, COUNT))

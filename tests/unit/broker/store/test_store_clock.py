@@ -215,7 +215,7 @@ async def test_delay_entry_has_the_due_time_by_its_timestamp_also_after_a_rebuil
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(0, 1_000))
 def test_search_finds_the_first_message_at_or_after_the_time_for_any_timestamps(found: list[int], asked: int) -> None:
-    """As `Query.offset_by_time` goes over the stretches between steps."""
+    """As `Query.offset_by_time` goes over the ranges between steps."""
 
     async def main() -> None:
         files = SimFiles()

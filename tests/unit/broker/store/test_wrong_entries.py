@@ -7,7 +7,7 @@ import pytest
 from lockstep.broker.store import rebuild
 from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.rebuild import EntryRebuild
-from lockstep.broker.store.scan import StoredRecord
+from lockstep.broker.store.stored_record import StoredRecord
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import SYNC, append, confirmed, kill, open_store, read_told
 
