@@ -60,14 +60,14 @@ def test_rules_are_switched_off_by_name(capsys: pytest.CaptureFixture[str]) -> N
     told = capsys.readouterr().out
     assert "broker 1: O1 at" in told
     assert f"{aimed:44} aimed  tests/" in told
-    assert "\n1 of 1 noticed\n1 more have a test that aims at them" in told
+    assert "\n1 of 1 detected\n1 more are detected by a unit test" in told
 
 
 def test_a_rule_whose_absence_is_not_noticed_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mutants", "boot_id_is_ignored", "--seeds-max", "0", "--workers", "1"]) == 1
     told = capsys.readouterr().out
-    assert "NOBODY" in told
-    assert "0 of 1 noticed" in told
+    assert "NOT DETECTED" in told
+    assert "0 of 1 detected" in told
 
 
 def test_what_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,12 @@
 """Many universes, one after the other, on several cores: scripts/sweep, or `python -m sweep` with tests/ on the path.
 
     --seeds 1-1000            these seeds, over all worlds
-    --hours 8                 so many hours of this machine's time, from --first on
+    --hours 8                 as many hours of this machine's time, from --first on
     --world power             one world only
-    --seed 17 --world net -v  one universe again, with its story: every event and log line in order
-    --mutants                 every rule of ours switched off, one after the other: how many seeds until it is caught
+    --seed 17 --world net -v  run one universe again, with every event and log line in order
+    --mutants                 every rule switched off, one after the other, and the seeds until a checker detects it
     --json FILE               the figures as JSON
-Exit code 1: a violation, a mutant that lives, or over ≥ 1,000 seeds of all worlds a place that was never reached.
+Exit code 1: a violation, a mutant that is not detected, or a place that ≥ 1,000 seeds of all worlds never reached.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from multiprocessing import active_children
 from pathlib import Path
 
 from sweep.mutants import MUTANTS
-from sweep.seeds import WORKERS, mutants, now_s, replay, sweep
+from sweep.seeds import WORKERS, now_s, replay, run_mutants, run_sweep
 from sweep.worlds import WORLDS
 
 
@@ -30,43 +30,45 @@ def _seeds(text: str) -> tuple[int, int]:
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/sweep", description="Simulated clusters under seeded faults, checked.")
     parser.add_argument("--seeds", type=_seeds, metavar="A-B", help="seeds to run, default 1-100")
-    parser.add_argument("--hours", type=float, metavar="N", help="run as many seeds as begin within N hours")
-    parser.add_argument("--first", type=int, default=1, metavar="SEED", help="with --hours: where to begin")
-    parser.add_argument("--world", choices=list(WORLDS), help="one world only; default: each seed has its own")
-    parser.add_argument("--seed", type=int, metavar="S", help="one universe again")
-    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: the whole story")
-    parser.add_argument("--storm", type=float, metavar="SECONDS", help="with --seed: how long faults come, if not as drawn")
+    parser.add_argument("--hours", type=float, metavar="N", help="run the seeds that begin within N hours")
+    parser.add_argument("--first", type=int, default=1, metavar="SEED", help="with --hours: the first seed")
+    parser.add_argument("--world", choices=list(WORLDS), help="one world only; default: drawn for each seed")
+    parser.add_argument("--seed", type=int, metavar="S", help="run one universe again")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every event and log line")
+    parser.add_argument("--storm", type=float, metavar="SECONDS", help="with --seed: the duration of the faults; default: drawn")
     parser.add_argument("--workers", type=int, default=WORKERS, metavar="N", help="processes, default 2")
-    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="switch each rule off (or these) and see that it is noticed")
-    parser.add_argument("--seeds-max", type=int, default=40, metavar="N", help="with --mutants: seeds to try for each, default 40")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument(
+        "--mutants", nargs="*", metavar="NAME", help="switch each rule off (or only these), and report whether it is detected"
+    )
+    parser.add_argument("--seeds-max", type=int, default=40, metavar="N", help="with --mutants: the limit of seeds for each, default 40")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code."""
-    asked = _arguments(arguments)
+    """Run the command. Return its exit code."""
+    options = _arguments(arguments)
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         print(line, flush=True)
 
-    if asked.seed is not None:
-        return 0 if replay(asked.seed, asked.world, storm_s=asked.storm, verbose=asked.verbose, tell=tell) else 1
-    if asked.mutants is not None:
-        return 1 if mutants(asked.mutants or list(MUTANTS), asked.seeds_max, workers=asked.workers, tell=tell) else 0
-    first, last = asked.seeds or ((1, 100) if asked.hours is None else (asked.first, sys.maxsize))
+    if options.seed is not None:
+        return 0 if replay(options.seed, options.world, storm_s=options.storm, verbose=options.verbose, print_line=print_line) else 1
+    if options.mutants is not None:
+        return 1 if run_mutants(options.mutants or list(MUTANTS), options.seeds_max, workers=options.workers, print_line=print_line) else 0
+    first, last = options.seeds or ((1, 100) if options.hours is None else (options.first, sys.maxsize))
     seeds = iter(range(first, last + 1)) if last < sys.maxsize else count(first)
-    until = None if asked.hours is None else now_s() + asked.hours * 3600
-    total = sweep(seeds, asked.world, workers=asked.workers, until=until, tell=tell)
+    until = None if options.hours is None else now_s() + options.hours * 3600
+    total = run_sweep(seeds, options.world, workers=options.workers, until=until, print_line=print_line)
     for line in total.lines():
-        tell(line)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(total.plain(), indent=1))  # world: the user's file
+        print_line(line)
+    if options.json:
+        Path(options.json).write_text(json.dumps(total.plain(), indent=1))  # world: the user's file
     return 1 if total.failed else 0
 
 
 def _terminated(number: int, _: object) -> None:
-    """SIGTERM reaches this process only: its workers would wait for ever for the next seed."""
+    """End the workers on SIGTERM, which reaches this process only: they would wait for the next seed forever."""
     for worker in active_children():
         worker.kill()
     sys.exit(128 + number)

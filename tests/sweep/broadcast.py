@@ -66,9 +66,9 @@ class BroadcastRunner(GroupRunner):
         consumer.subscribe(TOPIC)
         consumer.on_event(self._event)
         if setting.news_ordered:
-            consumer.orderly(self._in_order_plain if setting.news_threaded else self._in_order)
+            consumer.orderly(self._handle_ordered_plain if setting.news_threaded else self._handle_ordered)
         else:
-            consumer.concurrently(self._at_once_plain if setting.news_threaded else self._at_once)
+            consumer.concurrently(self._handle_concurrently_plain if setting.news_threaded else self._handle_concurrently)
         self._grants: dict[QueueKey, int] = {}
         stop_soon = consumer._stop_soon
 
@@ -120,7 +120,7 @@ class BroadcastRunner(GroupRunner):
             return MemberPlan(takes_s, random.randrange(count), CallResult.SUCCESS)
         return MemberPlan(takes_s, 0, CallResult.SUSPEND if how < 0.6 else CallResult.ERROR)
 
-    def _called(self, messages: Sequence[MessageExt], context: Context) -> MemberCallBegan:
+    def _record_member_call(self, messages: Sequence[MessageExt], context: Context) -> MemberCallBegan:
         universe = self._universe
         queue = self._key(context.queue)
         given = tuple((message.queue_offset, message.body) for message in messages)
@@ -131,13 +131,13 @@ class BroadcastRunner(GroupRunner):
         universe.history.append(called)
         return called
 
-    def _returned(self, called: MemberCallBegan, result: CallResult) -> None:
+    def _record_member_return(self, called: MemberCallBegan, result: CallResult) -> None:
         if not self._universe.is_over:
             self._universe.history.append(MemberCallEnded(*self._universe.origin(self._process), called.queue, called.call, result))
 
-    async def _take(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
+    async def _handle_call(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
         """Handle a call of either kind of listener. Raise ListenerError if that is planned."""
-        plan, called = self._plan_of(messages), self._called(messages, context)
+        plan, called = self._plan_of(messages), self._record_member_call(messages, context)
         result = CallResult.CANCELLED
         try:
             await asyncio.sleep(max(plan.takes_s, self._universe.apply_call_fault(self._process)))
@@ -146,37 +146,37 @@ class BroadcastRunner(GroupRunner):
                 raise ListenerError("as planned")
             return plan
         finally:
-            self._returned(called, result)
+            self._record_member_return(called, result)
 
-    def _take_plain(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
+    def _handle_call_plain(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
         """Handle a call in a thread, whose time the machine determines."""
-        plan, called = self._plan_of(messages), self._called(messages, context)
+        plan, called = self._plan_of(messages), self._record_member_call(messages, context)
         self._universe.apply_call_fault(self._process)
-        self._returned(called, plan.result)
+        self._record_member_return(called, plan.result)
         if plan.result is CallResult.ERROR:
             raise ListenerError("as planned")
         return plan
 
-    async def _at_once(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-        return _answer(await self._take(messages, context), context)
+    async def _handle_concurrently(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        return _concurrent_status(await self._handle_call(messages, context), context)
 
-    def _at_once_plain(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-        return _answer(self._take_plain(messages, context), context)
+    def _handle_concurrently_plain(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        return _concurrent_status(self._handle_call_plain(messages, context), context)
 
-    async def _in_order(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
-        return _answer_in_order(await self._take(messages, context))
+    async def _handle_ordered(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        return _ordered_status(await self._handle_call(messages, context))
 
-    def _in_order_plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
-        return _answer_in_order(self._take_plain(messages, context))
+    def _handle_ordered_plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        return _ordered_status(self._handle_call_plain(messages, context))
 
 
-def _answer(plan: MemberPlan, context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+def _concurrent_status(plan: MemberPlan, context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
     if plan.result is not CallResult.SUCCESS:
         return ConsumeConcurrentlyStatus.RECONSUME_LATER
     context.ack_index = plan.done - 1
     return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
 
-def _answer_in_order(plan: MemberPlan) -> ConsumeOrderlyStatus:
+def _ordered_status(plan: MemberPlan) -> ConsumeOrderlyStatus:
     done = plan.result is CallResult.SUCCESS
     return ConsumeOrderlyStatus.SUCCESS if done else ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT

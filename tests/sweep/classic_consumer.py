@@ -37,16 +37,16 @@ PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_R
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """One queue that the list gives to this client."""
+class _AssignedQueue:
+    """One queue that the member list assigns to this client."""
 
     queue: MessageQueue
     locked_at: float | None = None
-    """Loop time of the last LOCK that it was granted by; None: not locked."""
+    """The loop time of the last LOCK that granted it; None if it is not locked."""
     dropped: bool = False
     offset: int | None = None
     stored: int | None = None
-    """What the broker was told last."""
+    """The offset that was stored at the broker last."""
 
 
 class ClassicConsumer:
@@ -60,7 +60,7 @@ class ClassicConsumer:
         self._client_id = f"{self._process.machine.name}@{self._process.number}"
         self._random = Random(f"{universe.setting.seed}/{self._process.machine.name}/{self._process.machine.starts}/classic")
         self._links: dict[str, Endpoint] = {}
-        self._held: dict[MessageQueue, _Held] = {}
+        self._held: dict[MessageQueue, _AssignedQueue] = {}
         self._tasks = Tasks(universe.task_failed)
         self._stopping = False
 
@@ -88,7 +88,7 @@ class ClassicConsumer:
             await self._unlock(held)
         header = UnregisterClientHeader(self._client_id, consumer_group=self._group)
         for name in universe.brokers:
-            await self._ask(name, RequestCode.UNREGISTER_CLIENT, to_plain(header))
+            await self._request(name, RequestCode.UNREGISTER_CLIENT, to_plain(header))
 
     async def _regularly(self, every_s: float, first_s: float, action: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(first_s)
@@ -98,14 +98,14 @@ class ClassicConsumer:
 
     # ------------------------------------------------------------------------------------------------------------- requests
 
-    async def _ask(self, broker: str, code: RequestCode, fields: dict[str, object] | None = None, body: bytes = b"") -> Command | None:
-        """None: nobody answered."""
+    async def _request(self, broker: str, code: RequestCode, fields: dict[str, object] | None = None, body: bytes = b"") -> Command | None:
+        """Return the response; None if there was none."""
         try:
             link = self._links.get(broker)
             if link is None or link.closed:
                 address = f"{self._universe.brokers[broker]}:{BROKER_PORT}"
-                link = self._links[broker] = await connect(self._host, address, handler=self._told, timeout_ms=TIMEOUT_MS)
-                await self._beat(broker, link)
+                link = self._links[broker] = await connect(self._host, address, handler=self._handle_push, timeout_ms=TIMEOUT_MS)
+                await self._send_heartbeat(broker, link)
             return await link.request(code, fields, body, timeout_ms=TIMEOUT_MS + HOLD_MS)
         except LockstepError as error:
             if isinstance(error, TransportError) and broker in self._links:
@@ -115,13 +115,13 @@ class ClassicConsumer:
     def _forget(self, broker: str) -> None:
         link = self._links.pop(broker, None)
         if link is not None:
-            link.abort("no answer")
+            link.abort("no response")
 
-    def _told(self, command: Command, endpoint: Endpoint) -> None:
+    def _handle_push(self, command: Command, endpoint: Endpoint) -> None:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and not self._stopping:
             self._tasks.spawn(self._rebalance(), "rebalance")
 
-    async def _beat(self, broker: str, link: Endpoint) -> None:
+    async def _send_heartbeat(self, broker: str, link: Endpoint) -> None:
         group = ConsumerGroup(self._group, (Subscription(self._topic, "*", sub_version=1),), ordered=True)
         await link.request(RequestCode.HEART_BEAT, None, encode_body(HeartbeatBody(self._client_id, (group,))), timeout_ms=TIMEOUT_MS)
 
@@ -129,23 +129,23 @@ class ClassicConsumer:
         for name in self._universe.brokers:
             link = self._links.get(name)
             if link is None or link.closed:
-                await self._ask(name, RequestCode.GET_CONSUMER_LIST_BY_GROUP, to_plain(GroupHeader(self._group)))
+                await self._request(name, RequestCode.GET_CONSUMER_LIST_BY_GROUP, to_plain(GroupHeader(self._group)))
             else:
                 try:
-                    await self._beat(name, link)
+                    await self._send_heartbeat(name, link)
                 except LockstepError:
                     self._forget(name)
 
     # ----------------------------------------------------------------------------------------------------------------- queues
 
     async def _rebalance(self) -> None:
-        """By the list of the first broker that answers, which natives of such a group go by too."""
+        """Rebalance by the member list of the first broker that responds, which native members of such a group use too."""
         try:
             layout = (await AdminClient(self._host, self._universe.nameserver).route(self._topic)).layout
         except LockstepError:
             return
         for name in self._universe.brokers:
-            response = await self._ask(name, RequestCode.GET_CONSUMER_LIST_BY_GROUP, to_plain(GroupHeader(self._group)))
+            response = await self._request(name, RequestCode.GET_CONSUMER_LIST_BY_GROUP, to_plain(GroupHeader(self._group)))
             if response is not None and response.code == ResponseCode.SUCCESS:
                 break
         else:
@@ -160,7 +160,7 @@ class ClassicConsumer:
             await self._unlock(held)
         for queue in mine:
             if queue not in self._held and not self._stopping:
-                held = self._held[queue] = _Held(queue)
+                held = self._held[queue] = _AssignedQueue(queue)
                 await self._lock([held])
                 self._tasks.spawn(self._work(held), f"work {queue}")
 
@@ -168,12 +168,12 @@ class ClassicConsumer:
         for name in self._universe.brokers:
             await self._lock([held for queue, held in self._held.items() if queue.broker_name == name])
 
-    async def _lock(self, wanted: list[_Held]) -> None:
-        """One broker's. What is missing in the answer is not locked any more; without an answer nothing is known."""
+    async def _lock(self, wanted: list[_AssignedQueue]) -> None:
+        """Lock queues of one broker. A queue that the response does not name is not locked any more; without a response nothing changes."""
         if not wanted:
             return
-        asked_at = self._now()
-        response = await self._ask(wanted[0].queue.broker_name, RequestCode.LOCK_BATCH_MQ, None, self._batch(wanted))
+        sent_at = self._now()
+        response = await self._request(wanted[0].queue.broker_name, RequestCode.LOCK_BATCH_MQ, None, self._batch(wanted))
         if response is None or response.code != ResponseCode.SUCCESS:
             return
         given = [(ref.topic, ref.queue_id) for ref in decode_body(LockBatchReply, response.body).lock_ok_mq_set]
@@ -181,14 +181,14 @@ class ClassicConsumer:
             locked = (held.queue.topic, held.queue.queue_id) in given
             if locked and held.locked_at is None:
                 held.offset = None  # others may have worked on it
-            held.locked_at = asked_at if locked else None
+            held.locked_at = sent_at if locked else None
 
-    async def _unlock(self, held: _Held) -> None:
+    async def _unlock(self, held: _AssignedQueue) -> None:
         if held.locked_at is not None:
             held.locked_at = None
-            await self._ask(held.queue.broker_name, RequestCode.UNLOCK_BATCH_MQ, None, self._batch([held]))
+            await self._request(held.queue.broker_name, RequestCode.UNLOCK_BATCH_MQ, None, self._batch([held]))
 
-    def _batch(self, some: list[_Held]) -> bytes:
+    def _batch(self, some: list[_AssignedQueue]) -> bytes:
         refs = tuple(QueueRef(held.queue.topic, held.queue.broker_name, held.queue.queue_id) for held in some)
         return encode_body(LockBatchBody(self._client_id, self._group, refs))
 
@@ -196,20 +196,20 @@ class ClassicConsumer:
         for held in list(self._held.values()):
             await self._persist(held)
 
-    async def _persist(self, held: _Held) -> None:
+    async def _persist(self, held: _AssignedQueue) -> None:
         if held.offset is not None and held.offset != held.stored:
             offset, queue = held.offset, held.queue
             header = UpdateConsumerOffsetHeader(self._group, queue.topic, queue.queue_id, offset)
-            response = await self._ask(queue.broker_name, RequestCode.UPDATE_CONSUMER_OFFSET, to_plain(header))
+            response = await self._request(queue.broker_name, RequestCode.UPDATE_CONSUMER_OFFSET, to_plain(header))
             if response is not None and response.code == ResponseCode.SUCCESS:
                 held.stored = offset
 
     # ------------------------------------------------------------------------------------------------------------------ work
 
-    def _trusted(self, held: _Held) -> bool:
+    def _trusted(self, held: _AssignedQueue) -> bool:
         return not held.dropped and held.locked_at is not None and self._now() - held.locked_at < TRUST_S
 
-    async def _work(self, held: _Held) -> None:
+    async def _work(self, held: _AssignedQueue) -> None:
         queue = held.queue
         while not held.dropped:
             if not self._trusted(held):
@@ -231,16 +231,16 @@ class ClassicConsumer:
                 subscription="*",
                 expression_type="TAG",
             )
-            response = await self._ask(queue.broker_name, RequestCode.PULL_MESSAGE, to_plain(header))
+            response = await self._request(queue.broker_name, RequestCode.PULL_MESSAGE, to_plain(header))
             if response is None or response.code not in PULLED:
                 await asyncio.sleep(0.5)
             elif self._trusted(held):
                 await self._consume(held, response)
 
-    async def _find_offset(self, held: _Held) -> None:
+    async def _find_offset(self, held: _AssignedQueue) -> None:
         queue = held.queue
         header = QueryConsumerOffsetHeader(self._group, queue.topic, queue.queue_id)
-        response = await self._ask(queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, to_plain(header))
+        response = await self._request(queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, to_plain(header))
         if response is not None and response.code == ResponseCode.SUCCESS:
             held.offset = held.stored = from_plain(ProgressReply, response.fields).offset
         elif response is not None and response.code == ResponseCode.QUERY_NOT_FOUND:
@@ -248,7 +248,7 @@ class ClassicConsumer:
         else:
             await asyncio.sleep(0.5)
 
-    async def _consume(self, held: _Held, response: Command) -> None:
+    async def _consume(self, held: _AssignedQueue, response: Command) -> None:
         next_offset = from_plain(PullReply, response.fields).next_begin_offset
         messages = decode_messages(bytes(response.body), held.queue.broker_name) if response.code == ResponseCode.SUCCESS else []
         universe, process, queue = self._universe, self._process, held.queue

@@ -1,4 +1,4 @@
-"""Large bodies, which clients store compressed: checkers know a message by the body that its sender gave, on the wire too."""
+"""Large bodies, which clients store compressed: checkers identify a message by the body that its sender passed, on the wire too."""
 
 import zlib
 from random import Random
@@ -11,14 +11,14 @@ LARGEST_BYTES = 9_000
 FILLER = b" all of lockstep's messages"
 
 
-def large(name: bytes, random: Random) -> bytes:
+def make_large_body(name: bytes, random: Random) -> bytes:
     """Return a body that begins with `name` and is stored in some 70 bytes more."""
     size = random.randint(LARGE_BYTES, LARGEST_BYTES)
     return (name + FILLER * (size // len(FILLER) + 1))[:size]
 
 
-def plain(stored: bytes, sys_flag: int) -> bytes:
-    """Return the body as it was sent; unchanged if its flag says compressed and it is not. Independent of the product's code."""
+def decompress_body(stored: bytes, sys_flag: int) -> bytes:
+    """Return the body as it was sent; unchanged if it is flagged as compressed and is not. Independent of the product's code."""
     if not sys_flag & SYS_COMPRESSED:
         return stored
     try:
@@ -27,11 +27,11 @@ def plain(stored: bytes, sys_flag: int) -> bytes:
         return stored
 
 
-def bodies_of(frame: bytes | bytearray | memoryview) -> tuple[tuple[bytes, ...], int]:
-    """Return the bodies of a frame's records, and how many are compressed. RemoteProtocolError if it is not a frame."""
+def record_bodies(frame: bytes | bytearray | memoryview) -> tuple[tuple[bytes, ...], int]:
+    """Return the bodies of a frame's records, and how many are compressed. Raise RemoteProtocolError if it is not a frame."""
     found, compressed = [], 0
     for start, _ in iter_records(frame):
         body_at, (sys_flag,) = start + BODY_AT, INT32.unpack_from(frame, start + SYS_FLAG_AT)
-        found.append(plain(bytes(frame[body_at : body_at + INT32.unpack_from(frame, start + BODY_LENGTH_AT)[0]]), sys_flag))
+        found.append(decompress_body(bytes(frame[body_at : body_at + INT32.unpack_from(frame, start + BODY_LENGTH_AT)[0]]), sys_flag))
         compressed += bool(sys_flag & SYS_COMPRESSED)
     return tuple(found), compressed

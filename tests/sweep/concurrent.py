@@ -18,7 +18,7 @@ LEVELS_IN_THE_CALM = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPlan:
+class ConcurrentPlan:
     """The plan of one call: `done` messages from the first one on are handled."""
 
     takes_s: float
@@ -48,7 +48,7 @@ class ConcurrentRunner(GroupRunner):
         for topic in self._topics():
             consumer.subscribe(topic)
         consumer.on_event(self._event)
-        consumer.concurrently(self._handle_plain if setting.shared_threaded else self._handle)
+        consumer.concurrently(self._listen_concurrently_plain if setting.shared_threaded else self._listen_concurrently)
         return consumer
 
     def _topics(self) -> tuple[str, ...]:
@@ -59,21 +59,21 @@ class ConcurrentRunner(GroupRunner):
 
     # --------------------------------------------------------------------------------------------------------------- calls
 
-    def _plan_shared(self, messages: Sequence[MessageExt]) -> SharedPlan:
+    def _plan_call(self, messages: Sequence[MessageExt]) -> ConcurrentPlan:
         setting, random, calm = self._universe.setting, self._random, self._universe.calm
         count = len(messages)
         takes_s = call_takes_s(setting, random, calm=calm)
         first_bad = next((number for number, message in enumerate(messages) if message.body in self._universe.poison), None)
         fails = first_bad is not None or (not calm and random.random() < setting.shared_fail_share)
         if not fails:
-            return SharedPlan(takes_s, count, CallResult.SUCCESS, 0)
+            return ConcurrentPlan(takes_s, count, CallResult.SUCCESS, 0)
         level = random.choice(LEVELS_IN_THE_CALM if calm else DELAY_LEVELS)
         how = random.random()
         if how < 0.4:
-            return SharedPlan(takes_s, random.randrange(count) if first_bad is None else first_bad, CallResult.SUCCESS, level)
-        return SharedPlan(takes_s, 0, CallResult.SUSPEND if how < 0.7 else CallResult.ERROR, level)
+            return ConcurrentPlan(takes_s, random.randrange(count) if first_bad is None else first_bad, CallResult.SUCCESS, level)
+        return ConcurrentPlan(takes_s, 0, CallResult.SUSPEND if how < 0.7 else CallResult.ERROR, level)
 
-    def _shared_began(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConcurrentCallBegan:
+    def _record_concurrent_call(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConcurrentCallBegan:
         universe = self._universe
         queue = self._key(context.queue)
         given = tuple(ReceivedMessage(each.queue_offset, each.body, each.physical_offset, each.reconsume_times) for each in messages)
@@ -81,34 +81,34 @@ class ConcurrentRunner(GroupRunner):
         universe.history.append(began)
         return began
 
-    def _shared_ended(self, began: ConcurrentCallBegan, done: int, result: CallResult) -> None:
+    def _record_concurrent_end(self, began: ConcurrentCallBegan, done: int, result: CallResult) -> None:
         universe, process = self._universe, self._process
         if not universe.is_over:
             universe.history.append(ConcurrentCallEnded(*universe.origin(process), began.queue, began.call, done, result))
 
-    def _answer(self, plan: SharedPlan, context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+    def _status(self, plan: ConcurrentPlan, context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
         context.delay_level_when_next_consume = plan.level
         if plan.result is CallResult.SUCCESS:
             context.ack_index = plan.done - 1
             return S.CONSUME_SUCCESS
         return S.RECONSUME_LATER
 
-    async def _handle(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-        plan, began = self._plan_shared(messages), self._shared_began(messages, context)
+    async def _listen_concurrently(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        plan, began = self._plan_call(messages), self._record_concurrent_call(messages, context)
         done, result = 0, CallResult.CANCELLED
         try:
             await asyncio.sleep(plan.takes_s)
             done, result = plan.done, plan.result
             if result is CallResult.ERROR:
                 raise ListenerError("as planned")
-            return self._answer(plan, context)
+            return self._status(plan, context)
         finally:
-            self._shared_ended(began, done, result)
+            self._record_concurrent_end(began, done, result)
 
-    def _handle_plain(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+    def _listen_concurrently_plain(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
         """Handle a call in a thread, whose time the machine determines."""
-        plan, began = self._plan_shared(messages), self._shared_began(messages, context)
-        self._shared_ended(began, plan.done, plan.result)
+        plan, began = self._plan_call(messages), self._record_concurrent_call(messages, context)
+        self._record_concurrent_end(began, plan.done, plan.result)
         if plan.result is CallResult.ERROR:
             raise ListenerError("as planned")
-        return self._answer(plan, context)
+        return self._status(plan, context)

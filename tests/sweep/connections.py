@@ -35,13 +35,13 @@ class Peer(Protocol):
 
 @dataclass(slots=True)
 class Item:
-    """One queue of a request, and what the request commits there."""
+    """One queue of a request, and the offset that the request commits there."""
 
     key: QueueKey
     epoch: int | None = None
     generation: int | None = None
     offset: int | None = None
-    """None: it commits nothing."""
+    """None if it commits nothing."""
     attempts: int = 0
     released: bool = False
 
@@ -58,13 +58,13 @@ class Pending:
     items: list[Item] = field(default_factory=list)
     client_id: str = ""
     number: int = 0
-    """Of a send: how many messages. Of a HEART_BEAT: the number that its session gives to the connection."""
+    """The number of messages of a send, or the number that a HEART_BEAT's session gives to the connection."""
     lost: str = ""
-    """The name by which a response is counted that does not reach its client; empty: it is not."""
+    """The name by which the loss of the response is counted; empty if it is not counted."""
 
 
 class Direction:
-    """What was written in one direction, cut into frames, and which of them have reached the other end."""
+    """The bytes written in one direction of a connection, cut into frames, and the frames that have reached the other end."""
 
     __slots__ = ("arrived", "buffer", "unreadable", "waiting", "written")
 
@@ -73,7 +73,7 @@ class Direction:
         self.written = 0
         self.arrived = 0
         self.waiting: deque[tuple[int, str, list[Event]]] = deque()
-        """(where the frame ends in the stream, the name by which its loss is counted, the events of its arrival)."""
+        """(end of the frame in the stream, the name by which its loss is counted, the events of its arrival)."""
         self.unreadable = False
 
 

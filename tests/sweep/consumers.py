@@ -41,7 +41,7 @@ RESULTS = {
 
 
 class ListenerError(Exception):
-    """What a failing listener raises."""
+    """Raised by a listener that fails as planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class GroupRunner(Runner[PushConsumer]):
         for topic in self._topics():
             consumer.subscribe(topic, self._expression)
         consumer.on_event(self._event)
-        consumer.orderly(self._plain if setting.threaded else self._listen)
+        consumer.orderly(self._listen_ordered_plain if setting.threaded else self._listen_ordered)
         return consumer
 
     async def _start(self, consumer: PushConsumer) -> bool:
@@ -150,7 +150,7 @@ class GroupRunner(Runner[PushConsumer]):
         except (SubscriptionConflictError, DuplicateClientIdError) as error:
             self._universe.consumer_died(error)
         except LockstepError as error:
-            self._universe.record_violation("a consumer lives", f"{self._process}: {error!r}")
+            self._universe.record_violation("a consumer does not fail", f"{self._process}: {error!r}")
 
     def _event(self, event: ConsumerEvent) -> None:
         if isinstance(event, QueueGap):
@@ -190,12 +190,12 @@ class GroupRunner(Runner[PushConsumer]):
         return Plan(takes_s, setting.fail_share / 2 <= ends < setting.fail_share, status, stubborn)
 
     def _poisoned(self, messages: Sequence[MessageExt]) -> bool:
-        """Return whether a message makes every call fail: until the calm only, if attempts have no end or block the queue."""
+        """Return whether a message makes every call fail: only until the calm, if attempts have no limit or block the queue."""
         setting, poison = self._universe.setting, self._universe.poison
         dead_lettered = setting.attempts_max is not None and setting.exhausted == "dlq"
         return bool(poison) and (dead_lettered or not self._universe.calm) and any(message.body in poison for message in messages)
 
-    def _began(self, messages: Sequence[MessageExt], context: OrderlyContext) -> CallBegan:
+    def _record_ordered_call(self, messages: Sequence[MessageExt], context: OrderlyContext) -> CallBegan:
         universe = self._universe
         queue = self._key(context.queue)
         given = tuple((message.queue_offset, message.body) for message in messages)
@@ -211,22 +211,22 @@ class GroupRunner(Runner[PushConsumer]):
         universe.history.append(began)
         return began
 
-    def _ended(self, began: CallBegan, result: CallResult) -> None:
+    def _record_ordered_end(self, began: CallBegan, result: CallResult) -> None:
         universe, process = self._universe, self._process
         if not universe.is_over:
             boot_ms = process.host.clock.boot_ms()
             universe.history.append(CallEnded(*universe.origin(process), began.queue, began.epoch, began.call, result, boot_ms))
 
-    async def _listen(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
-        plan, began = self._plan(messages, context), self._began(messages, context)
+    async def _listen_ordered(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        plan, began = self._plan(messages, context), self._record_ordered_call(messages, context)
         result = CallResult.CANCELLED
         try:
             takes_s = max(plan.takes_s, self._universe.apply_call_fault(self._process))
             try:
                 await asyncio.sleep(takes_s)
             except asyncio.CancelledError:
-                await self._defy(plan, began, context)
-                result = CallResult.DEFIED
+                await self._ignore_cancellation(plan, began, context)
+                result = CallResult.CANCEL_IGNORED
                 return S.SUCCESS
             if plan.fails:
                 result = CallResult.ERROR
@@ -234,9 +234,9 @@ class GroupRunner(Runner[PushConsumer]):
             result = RESULTS[context.auto_commit, plan.status]
             return plan.status
         finally:
-            self._ended(began, result)
+            self._record_ordered_end(began, result)
 
-    async def _defy(self, plan: Plan, began: CallBegan, context: OrderlyContext) -> None:
+    async def _ignore_cancellation(self, plan: Plan, began: CallBegan, context: OrderlyContext) -> None:
         """Continue in spite of cancellation, if the plan is stubborn."""
         if not plan.stubborn:
             raise asyncio.CancelledError
@@ -246,14 +246,14 @@ class GroupRunner(Runner[PushConsumer]):
             )
         await asyncio.sleep(plan.takes_s)
 
-    def _plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+    def _listen_ordered_plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
         """Handle a call in a thread, whose time the machine determines."""
-        plan, began = self._plan(messages, context), self._began(messages, context)
+        plan, began = self._plan(messages, context), self._record_ordered_call(messages, context)
         self._universe.apply_call_fault(self._process)
         if plan.fails:
-            self._ended(began, CallResult.ERROR)
+            self._record_ordered_end(began, CallResult.ERROR)
             raise ListenerError("as planned")
-        self._ended(began, RESULTS[context.auto_commit, plan.status])
+        self._record_ordered_end(began, RESULTS[context.auto_commit, plan.status])
         return plan.status
 
 

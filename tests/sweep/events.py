@@ -1,7 +1,7 @@
 """The events of a history, by who writes them: the universe, the recorder of the connections, and the workload's consumers and producers.
 
-A *copy* is what a broker itself stores of a message: for a further try in `%RETRY%group`, permanently in `%DLQ%group`.
-A *reader* is one PullConsumer from its start to its end. What a poll returned is *at hand* until the reader marks it as done: with the next
+A *copy* of a message is stored by a broker itself: in `%RETRY%group` for another try, or in `%DLQ%group` permanently.
+A *reader* is one PullConsumer from its start to its end. Polled messages are *at hand* until the reader marks them as done: with the next
 poll (auto-commit), or with commit().
 A *member* of a broadcasting group is a consumer machine: its progress is on its disk.
 """
@@ -20,7 +20,7 @@ class ProcessStarted(Event):
     role: str = ""
     """"broker", "nameserver", "consumer", "producer", "admin"."""
     flush: str = ""
-    """Of a broker: "sync" or "async"."""
+    """"sync" or "async" for a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Fault(Event):
 
 @dataclass(frozen=True, slots=True)
 class CalmBegan(Event):
-    """From now on there are no faults, and everything runs."""
+    """The faults have ended, and all programs run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,12 +333,12 @@ class FrameWritten(Event):
 
 @dataclass(frozen=True, slots=True)
 class FrameResponded(Event):
-    """The broker answered SEND_RECORDS."""
+    """The broker responded to SEND_RECORDS."""
 
     queue: QueueKey
     code: int
     offset: int
-    """Of the first record; −1 if it was not stored now or its place is not known."""
+    """The offset of the first record; −1 if it was not stored now or its place is not known."""
     position: int
     """The log offset of the first record; −1 in the same cases."""
     count: int
@@ -388,7 +388,7 @@ class SendBackSent(Event):
     broker: str
     position: int
     level: int
-    """0: by the number of its retries; below 0: dead-letter it now."""
+    """0: the delay depends on the number of retries; below 0: dead-letter it now."""
     retries_max: int | None
     request: int
 
@@ -435,7 +435,7 @@ class ResetSent(Event):
     queue: QueueKey
     offset: int
     request: int
-    """Of the whole frame: it resets all its queues, or none."""
+    """The request of the whole frame, which resets all its queues, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +451,7 @@ class LayoutSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClassicLocked(Event):
-    """The broker answered one queue of a classic client's LOCK_BATCH_MQ."""
+    """The broker responded to one queue of a classic client's LOCK_BATCH_MQ."""
 
     queue: QueueKey
     client_id: str
@@ -469,7 +469,7 @@ class ClassicUnlockSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClassicUnlocked(Event):
-    """The broker answered UNLOCK_BATCH_MQ."""
+    """The broker responded to UNLOCK_BATCH_MQ."""
 
     queue: QueueKey
     client_id: str
@@ -618,7 +618,7 @@ class FirstSendAcked(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """One message as a concurrent listener gets it."""
+    """One message as a concurrent listener received it."""
 
     offset: int
     body: bytes
@@ -717,7 +717,7 @@ class ReaderQueueRevoked(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReaderQueueUnassigned(Event):
-    """The queue is not in assignment() any more: its seeks and pauses are forgotten."""
+    """The queue is not in assignment() any more, so its seeks and pauses are dropped."""
 
     reader: int
     queue: QueueKey
@@ -729,7 +729,7 @@ class PollReturned(Event):
 
     reader: int
     queue: QueueKey
-    """Of the first message."""
+    """The queue of the first message."""
     messages: tuple[tuple[int, bytes], ...]
     """(queue offset, body), as given."""
     assigned: bool

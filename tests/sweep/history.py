@@ -1,13 +1,13 @@
 """The history of one run of a cluster: typed events in the order in which they happened. Pure: checkers read nothing else.
 
     wire_recorder.py   writes the requests, responses and arrivals on the connections: grants, commits, STALE, proofs, sends
-    universe, run      write processes, faults, pauses, brokers that opened, the calm, the final reading of every log
+    universe, run      write processes, faults, pauses, brokers that opened, the calm, and the final reading of every log
     workload           writes sends and their results, calls of listeners, consumers' starts and stops, reported gaps
 
 `t` is global virtual time in seconds. `boot_ms` is the boot clock of the event's own machine, drift and all: rules about a deadline are
 checked on the clock by which the process has to keep them. Two events of equal `t` are in the order in which they happened.
-`machine` and `process` name the process where the event was seen: a …Sent or …Received event is the client's, an …Answered one the
-broker's.
+`machine` and `process` name the process of the event: a …Sent or …Received event belongs to the client, a …Responded event
+to the broker.
 """
 
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ class CallResult(Enum):
     ERROR = "error"
     CANCELLED = "cancelled"
     """The consumer cancelled the call: it ran past its drain limit."""
-    DEFIED = "defied"
+    CANCEL_IGNORED = "cancel ignored"
     """The same, but the listener swallowed the cancellation and succeeded: it counts only if the release had not been sent yet."""
 
 
@@ -95,7 +95,7 @@ def _plain(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlaceReached(Event):
-    """A rare place was reached; `name` is counted over a sweep."""
+    """A rare place was reached; places are counted by `name` over a sweep."""
 
     name: str
     facts: str = ""

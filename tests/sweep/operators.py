@@ -32,7 +32,7 @@ TAKE_TRY_S = 0.2
 
 
 def reset_main(universe: Universe, group: str, topic: str, target: Target) -> Main:
-    """`lockstep group reset-offset`. Resets broker by broker, until one fails.
+    """`lockstep group reset-offset`. Reset broker by broker, until one fails.
 
     `target`'s value: for "offset" the position in each queue's messages, in thousandths; for "time" how many milliseconds ago.
     """
@@ -183,7 +183,7 @@ def strange_layouts_main(universe: Universe, name: str, topic: str) -> Main:
 
 
 def take_name_main(name: str, nameserver: str, seconds: float) -> Main:
-    """Register another store under a broker's name, repeatedly, and respond when the nameserver checks that it lives."""
+    """Register another store under a broker's name, repeatedly, and respond when the nameserver checks whether it is alive."""
 
     def response(command: Command, endpoint: Endpoint) -> None:
         if not command.is_oneway:

@@ -8,7 +8,7 @@ from lockstep.client import BatchSendError, LockstepError, Message, Outcome, Pro
 from lockstep.client.producer.config import Require
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
-from sweep.compressed import large
+from sweep.compressed import make_large_body
 from sweep.events import DelayedSendAcked, SendAcked, SendBegan, SendFailed
 from sweep.history import QueueKey, SendOutcome
 from sweep.settings import TOPIC
@@ -17,7 +17,7 @@ from sweep.universe import Main, Universe
 LEVELS = (1, 1, 2, 2, 3, 4)
 """Delay levels of delayed sends: 1 s to 30 s."""
 AWAITED_SHARE = 0.3
-"""The share of sends for which their producer waits before the next one."""
+"""The share of sends whose result their producer awaits before the next one."""
 
 
 class Sender:
@@ -64,7 +64,7 @@ class Sender:
         self._sent[name] += 1
         body = f"{name}/{self._sent[name]}".encode()
         if self._sizes.random() < self._universe.setting.large_share:
-            body = large(body, self._sizes)
+            body = make_large_body(body, self._sizes)
         tags = "B" if self._random.random() < self._universe.setting.tag_b_share else "A"
         self._universe.history.append(SendBegan(*self._universe.origin(), body, key, topic, tags, delay_level))
         if not self._universe.calm and self._extra.random() < self._universe.setting.poison_share:
@@ -79,7 +79,7 @@ class Sender:
             self._failed(message, error)
 
     async def _delayed(self, key: str | None) -> None:
-        """Send a delayed message. A keyed one has a queue by its key, and no place in its key's order."""
+        """Send a delayed message. A keyed one has a queue by its key, but no place in its key's order."""
         level = self._extra.choice(LEVELS)
         message = self._message(key, TOPIC, level)
         try:

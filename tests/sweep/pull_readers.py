@@ -42,11 +42,11 @@ from sweep.universe import Universe
 
 POLLS_MS = (1, 50, 300, 1_500)
 LIVES = (20, 100, 1_000, 1_000)
-"""Turns after which a reader closes and another one is made."""
+"""Turns after which a reader closes and is replaced."""
 ITERATES_S = (0.05, 1.0, 5.0)
-"""How long one turn of `async for` lasts at most."""
+"""The limit of one turn of `async for`."""
 ITERATED = (1, 10, 50)
-"""How many messages it takes at most."""
+"""The limit of its messages."""
 SEEK_SHARE = 0.02
 PAUSE_SHARE = 0.02
 RESUME_SHARE = 0.1
@@ -54,7 +54,7 @@ COMMIT_SHARE = 0.4
 """The share of turns of a reader without auto-commit that end with commit(); with auto-commit a tenth of that."""
 SEEKS = ("back", "back", "back", "begin", "time", "forward", "end")
 LAST_TURN_S = 1.0
-"""How long the turn of a reader that is to stop may last; then the reader is stopped in the middle of it."""
+"""The time that the last turn of a reader may take before the reader is stopped in the middle of it."""
 
 
 class PullRunner(Runner[PullConsumer]):
@@ -71,9 +71,9 @@ class PullRunner(Runner[PullConsumer]):
         self._over = False
         self._paused: dict[MessageQueue, None] = {}
         self._mine: tuple[MessageQueue, ...] = ()
-        """With assign(): its last assignment, also of the reader before."""
+        """With assign(): its last assignment, also that of the previous reader."""
         self._choose_s = 0.0
-        """When it looks again which queues there are."""
+        """The time of its next choice of queues."""
 
     def _consumer(self) -> PullConsumer:
         setting, random, begin = self._universe.setting, self._random, self._universe.start_policies[READERS]
@@ -100,7 +100,7 @@ class PullRunner(Runner[PullConsumer]):
         def unassigned(queue: MessageQueue) -> None:
             universe = self._universe
             if queue in consumer.assignment():
-                universe.record_violation("what was asked of a queue counts while it is assigned", f"{self._process}: {queue}")
+                universe.record_violation("seeks and pauses count while their queue is assigned", f"{self._process}: {queue}")
             universe.history.append(ReaderQueueUnassigned(*universe.origin(self._process), reader, self._key(queue)))
             forget(queue)
 
@@ -126,9 +126,9 @@ class PullRunner(Runner[PullConsumer]):
         universe = self._universe
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(self._read(consumer))
-            told = [group.create_task(self._stop.wait()), group.create_task(self._toggle.wait())]
-            await asyncio.wait([reading, *told], return_when=asyncio.FIRST_COMPLETED)
-            for each in told:
+            stops = [group.create_task(self._stop.wait()), group.create_task(self._toggle.wait())]
+            await asyncio.wait([reading, *stops], return_when=asyncio.FIRST_COMPLETED)
+            for each in stops:
                 each.cancel()
             self._over = self._random.random() < 0.5
             if self._over:
@@ -137,7 +137,7 @@ class PullRunner(Runner[PullConsumer]):
         if isinstance(consumer.failure, SubscriptionConflictError | DuplicateClientIdError):
             universe.consumer_died(consumer.failure)
         elif consumer.failure is not None:
-            universe.record_violation("a consumer lives", f"{self._process}: {consumer.failure!r}")
+            universe.record_violation("a consumer does not fail", f"{self._process}: {consumer.failure!r}")
         universe.history.append(ReaderStopped(*universe.origin(), self._reader))
 
     def _event(self, event: ConsumerEvent) -> None:
@@ -160,7 +160,7 @@ class PullRunner(Runner[PullConsumer]):
             left -= 1
             try:
                 await self._choose(consumer)
-                await self._fidget(consumer)
+                await self._pause_or_seek(consumer)
             except LockstepError as error:
                 self._universe.record_reached(f"reader refused: {type(error).__name__}", str(error))
                 await asyncio.sleep(0.05)
@@ -170,9 +170,11 @@ class PullRunner(Runner[PullConsumer]):
                 elif await self._poll(consumer):
                     await asyncio.sleep(self._takes_s())
             except LockstepError as error:
-                told = error is consumer.failure or (isinstance(error, StateError) and not self._each)
-                if consumer.state is ConsumerState.RUNNING or not told:
-                    self._universe.record_violation("a poll raises only what has ended its consumer", f"{self._process}: {error!r}")
+                expected = error is consumer.failure or (isinstance(error, StateError) and not self._each)
+                if consumer.state is ConsumerState.RUNNING or not expected:
+                    self._universe.record_violation(
+                        "a poll raises only the error that has ended its consumer", f"{self._process}: {error!r}"
+                    )
                 return
             share = COMMIT_SHARE / 10 if self._auto else 1.0 if self._universe.calm else COMMIT_SHARE
             if consumer.state is ConsumerState.RUNNING and self._random.random() < share:
@@ -187,39 +189,39 @@ class PullRunner(Runner[PullConsumer]):
 
     async def _poll(self, consumer: PullConsumer) -> bool:
         """Poll once. Return whether there were messages."""
-        self._goes_on()
+        self._record_done()
         batch = await consumer.poll(self._random.choice(POLLS_MS))
-        self._given(consumer, batch)
+        self._record_poll(consumer, batch)
         return bool(batch)
 
     async def _iterate(self, consumer: PullConsumer) -> None:
-        """Iterate over some messages, or for some time. Only a stop ends the loop itself."""
+        """Iterate over some messages, or for some time. Only a stop of the consumer ends the loop itself."""
         universe, left = self._universe, self._manner.choice(ITERATED)
-        self._goes_on()
+        self._record_done()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._manner.choice(ITERATES_S)):
                 async for message in consumer:
-                    self._given(consumer, [message])
+                    self._record_poll(consumer, [message])
                     await asyncio.sleep(self._takes_s())
                     left -= 1
                     if not left or self._over:
                         return
-                    self._goes_on()
+                    self._record_done()
                 if consumer.state is ConsumerState.RUNNING:
-                    universe.record_violation("an `async for` goes on until its consumer is stopped", f"{self._process}")
+                    universe.record_violation("an `async for` continues until its consumer is stopped", f"{self._process}")
                 universe.record_reached("async for ended by a stop")
 
-    def _goes_on(self) -> None:
+    def _record_done(self) -> None:
         """Record that with auto-commit the messages before the next poll are done."""
         if self._auto:
             self._universe.history.append(PolledMessagesDone(*self._universe.origin(), self._reader, "poll"))
 
-    def _given(self, consumer: PullConsumer, batch: list[MessageExt]) -> None:
+    def _record_poll(self, consumer: PullConsumer, batch: list[MessageExt]) -> None:
         universe = self._universe
         if batch:
             queues = list(dict.fromkeys(MessageQueue(each.topic, each.broker_name, each.queue_id) for each in batch))
             if len(queues) > 1:
-                universe.record_violation("a poll gives messages of one queue", f"{self._process}: {queues}")
+                universe.record_violation("a poll returns messages of one queue", f"{self._process}: {queues}")
             assigned = consumer.state is not ConsumerState.RUNNING or queues[0] in consumer.assignment()
             given = tuple((each.queue_offset, each.body) for each in batch)
             universe.history.append(PollReturned(*universe.origin(), self._reader, self._key(queues[0]), given, assigned))
@@ -256,7 +258,7 @@ class PullRunner(Runner[PullConsumer]):
             del self._paused[queue]
             self._universe.history.append(ReaderQueueResumed(*self._universe.origin(), self._reader, self._key(queue)))
 
-    async def _fidget(self, consumer: PullConsumer) -> None:
+    async def _pause_or_seek(self, consumer: PullConsumer) -> None:
         universe, random = self._universe, self._random
         if universe.calm or random.random() < RESUME_SHARE:
             self._forget(list(self._paused))

@@ -62,7 +62,7 @@ from sweep.journal import LogRecorder
 Count = Callable[[History, LogRecorder], int]
 
 COUNTED_SEEDS_MIN = 1_000
-"""A sweep of so many seeds reaches everything, or fails."""
+"""A sweep of at least this many seeds fails unless it reaches every place."""
 SILENT = "nothing was received from its session for the session timeout"
 """Why a broker closes the connection of a client that has vanished or does not run."""
 
@@ -78,12 +78,12 @@ def _events(kind: type[E], counts: Callable[[E], bool] = lambda _: True) -> Coun
 
 
 def _named(*names: str) -> Count:
-    """Places that the tap or the workload names itself."""
+    """Count places that the recorder or the workload names itself."""
     return _events(PlaceReached, lambda event: event.name in names)
 
 
 def _lost(name: str) -> Count:
-    return _named(f"answer of {name} lost")
+    return _named(f"response to {name} lost")
 
 
 def _logged(event: str, fact: str | None = None) -> Count:
@@ -108,7 +108,7 @@ def _grace_used(history: History) -> int:
 
 
 def _late_offers(history: History) -> int:
-    """LOCKs that brought an unconfirmed result of a call that had ended when its connection was gone, and that was accepted."""
+    """Accepted LOCKs with an unconfirmed result of a call, which had ended when its connection was gone."""
     taken: dict[QueueKey, int] = {}
     found = 0
     for event in history.of(CommitResponded):
@@ -161,7 +161,7 @@ def _overlaps(history: History) -> int:
     return found
 
 
-def _lapsed(history: History) -> int:
+def _expired_classic_locks(history: History) -> int:
     """Grants to a classic client of a queue that another one had locked last and not unlocked."""
     last: dict[QueueKey, str] = {}
     found = 0
@@ -174,16 +174,16 @@ def _lapsed(history: History) -> int:
     return found
 
 
-def _asserted(history: History) -> int:
-    """Hand-overs during which nothing else happened, of another cause than a release."""
-    return sum(one.alone and one.cause != "release" for one in handover.handovers(history))
+def _asserted_handovers(history: History) -> int:
+    """Hand-overs during which nothing else happened, for another cause than a release."""
+    return sum(one.undisturbed and one.cause != "release" for one in handover.handovers(history))
 
 
 # --------------------------------------------------------------------------------------------------------------- sends, stores
 
 
 def _repeats(history: History) -> int:
-    """Frames that were answered with the place that they had got before, or as known while their place is not."""
+    """Repeated frames whose response names their first place, or DUPLICATE without a place."""
     seen: dict[tuple[str, int, int], int] = {}
     found = 0
     for event in history.of(FrameResponded):
@@ -195,7 +195,7 @@ def _repeats(history: History) -> int:
 
 
 def _written_lost(history: History) -> int:
-    """Messages that were acknowledged when they were written, under sync flush, and removed by a power cut."""
+    """Messages that were acknowledged when they were written, under sync flush, and lost in a power cut."""
     messages, deletions = Messages(history), Deletions(history)
     lossy = {event.broker for event in history.of(BrokerOpened) if event.flush != "sync"}
     found = 0
@@ -243,7 +243,7 @@ def _delivered(history: History) -> int:
     return sum(stored.body in delayed for stored in history.of(MessageStored))
 
 
-def _passed_on(history: History, *, renewed: bool) -> int:
+def _moved_to_another_client(history: History, *, renewed: bool) -> int:
     """Queues in which another client continues after the one before: in the same generation, or in a new one."""
     last: dict[QueueKey, ProgressResponded] = {}
     found = 0
@@ -259,7 +259,7 @@ def _passed_on(history: History, *, renewed: bool) -> int:
 
 
 def _moved(history: History) -> int:
-    """Queues that were given to a reader of another process than had them last."""
+    """Queues that were assigned to a reader of another process than before."""
     last: dict[QueueKey, int] = {}
     found = 0
     for event in history.of(ReaderQueueAssigned):
@@ -269,7 +269,7 @@ def _moved(history: History) -> int:
 
 
 def _polled_again(history: History, *, after_a_crash: bool) -> int:
-    """Messages that were polled again: after the end of the process that had them first, or while it lived."""
+    """Messages that were polled again: after the end of the process that polled them first, or while it ran."""
     first: dict[tuple[QueueKey, int, bytes], int] = {}
     dead: set[int] = set()
     found = 0
@@ -304,8 +304,8 @@ def _sought(history: History, *, held: bool) -> int:
     return found
 
 
-def _left_out(history: History) -> int:
-    """Polls that went over messages which the group's tags leave out."""
+def _filtered(history: History) -> int:
+    """Polls that passed over messages which the group's tags filter."""
     filtered = {event.reader for event in history.of(ReaderStarted) if event.expression != "*"}
     due: dict[tuple[int, QueueKey], int] = {}
     found = 0
@@ -319,8 +319,8 @@ def _left_out(history: History) -> int:
     return found
 
 
-def _of_readers(kind: type[PollReturned] | type[ReaderQueueAssigned], which: Callable[[ReaderStarted], bool]) -> Count:
-    """Events of those readers."""
+def _by_readers(kind: type[PollReturned] | type[ReaderQueueAssigned], which: Callable[[ReaderStarted], bool]) -> Count:
+    """Count the events of the readers that `which` selects."""
 
     def count(history: History) -> int:
         readers = {started.reader for started in history.of(ReaderStarted) if which(started)}
@@ -361,7 +361,7 @@ def _member_continues(history: History, how: str) -> int:
 
 
 def _member_repeats(history: History) -> int:
-    """Calls that are given messages which another process of that machine has handled."""
+    """Calls with messages that another process of that machine has handled."""
     calls: dict[int, MemberCallBegan] = {}
     handled: dict[tuple[str, QueueKey, int, bytes], int] = {}
     found = 0
@@ -390,47 +390,47 @@ def _member_went_back(history: History) -> int:
 REACH: dict[str, Count] = {
     "grace used: renewed on a new connection": _computed(_grace_used),
     "result offered late and accepted": _computed(_late_offers),
-    "late result accepted, queue another's": _events(
+    "late result accepted, queue owned by another client": _events(
         CommitResponded, lambda one: one.by == "LOCK" and one.verdict is ItemVerdict.NOT_YOURS
     ),
     "QUEUE_FREE pushed": _events(QueueFreeSent),
-    "NOT_YOURS answered": _named("LOCK answered not yours"),
-    "STALE answered to LOCK or SYNC": _named("LOCK answered stale", "SYNC answered stale"),
-    "PULL answered STALE_EPOCH": _named("STALE_EPOCH answered"),
-    "LOCK answered WAIT": _named("LOCK answered wait"),
-    "LOCK answered HELD": _named("LOCK answered held"),
-    "answer of a LOCK with a grant lost": _lost("LOCK with a grant"),
-    "answer of a SYNC lost": _lost("SYNC"),
-    "answer of a send lost": _lost("a send"),
+    "NOT_YOURS returned": _named("LOCK returned not yours"),
+    "STALE returned to LOCK or SYNC": _named("LOCK returned stale", "SYNC returned stale"),
+    "PULL returned STALE_EPOCH": _named("STALE_EPOCH returned"),
+    "LOCK returned WAIT": _named("LOCK returned wait"),
+    "LOCK returned HELD": _named("LOCK returned held"),
+    "response to a LOCK with a grant lost": _lost("LOCK with a grant"),
+    "response to a SYNC lost": _lost("SYNC"),
+    "response to a send lost": _lost("a send"),
     "epoch raised by a restart": _computed(_epoch_raised_by_restart),
     "two creators of one topic": _named("two creators of one topic"),
-    "layout refused": _named("LAYOUT_STALE answered"),
+    "layout refused": _named("LAYOUT_STALE returned"),
     "duplicate dropped": _computed(_repeats),
-    "frame out of sequence": _named("OUT_OF_SEQUENCE answered"),
-    "contract refused": _named("SUBSCRIPTION_CONFLICT answered"),
-    "second session of a client id refused": _named("DUPLICATE_CLIENT_ID answered"),
+    "frame out of sequence": _named("OUT_OF_SEQUENCE returned"),
+    "contract refused": _named("SUBSCRIPTION_CONFLICT returned"),
+    "second session of a client id refused": _named("DUPLICATE_CLIENT_ID returned"),
     "unsynced tail cut": _logged("log.recovered", "cut_bytes=True"),
-    "unsynced hole in a log, good records behind it": _logged("log.holed"),
+    "unsynced hole in a log, valid records after it": _logged("log.holed"),
     "loss assumed after a power cut": _logged("log.recovered", "assumed_loss=True"),
-    "nobody granted while the loss is held": _named("nobody is granted a queue after an assumed loss"),
+    "no queue granted during the hold after a loss": _named("grants suspended after an assumed loss"),
     "broker ended by a disk error": _events(ServerFailed, lambda failed: failed.exit_code == 3),
-    "crash, silence or restart asserted by O7": _computed(_asserted),
+    "crash, silence or restart asserted by O7": _computed(_asserted_handovers),
     "corrupt log refused": _events(ServerFailed, lambda failed: failed.exit_code == 5),
-    "progress reset by hand": _events(ProgressReset),
-    "reset that nobody heard the answer of": _lost("a reset"),
+    "progress reset by an operator": _events(ProgressReset),
+    "response to a reset lost": _lost("a reset"),
     "group began within the storm": _named("group began"),
     "topic deleted under load": _named("topic deleted"),
     "classic lock refused": _events(ClassicLocked, lambda lock: not lock.granted),
-    "classic lock taken over when it had lapsed": _computed(_lapsed),
-    "written only, and taken by a power cut": _computed(_written_lost),
+    "classic lock taken over after it had expired": _computed(_expired_classic_locks),
+    "written only, and lost in a power cut": _computed(_written_lost),
     "offset without an epoch refused": _events(CommitResponded, lambda one: one.by == "UPDATE" and one.verdict is ItemVerdict.REFUSED),
-    "cancellation defied": _events(CallEnded, lambda end: end.result is CallResult.DEFIED),
+    "cancellation ignored by a listener": _events(CallEnded, lambda end: end.result is CallResult.CANCEL_IGNORED),
     "leave before drain": _computed(_leave_before_drain),
     "call given up at its drain limit": _logged("call.given_up"),
     "call cancelled": _events(CallEnded, lambda end: end.result is CallResult.CANCELLED),
     "result of a lost epoch": _logged("result.was_stale"),
     "overlapping calls": _computed(_overlaps),
-    "gap told": _events(QueueGapSeen),
+    "gap reported": _events(QueueGapSeen),
     "send moved to another broker": _logged("frame.moved"),
     "sequence restarted": _logged("sequence.restarted"),
     "list without me": _logged("list.without_me"),
@@ -442,26 +442,26 @@ REACH: dict[str, Count] = {
     # concurrent groups, delays, dead letters
     "sent back": _events(SendBackResponded, lambda event: event.code == ResponseCode.SUCCESS),
     "send back failed, called again here": _logged("send_back.later"),
-    "answer of a send back lost": _lost("SEND_MSG_BACK"),
+    "response to a send back lost": _lost("SEND_MSG_BACK"),
     "retry handled": _computed(_retries_done),
     "batch handled in part": _computed(_partly_done),
     "concurrent call ran too long": _logged("call.expired"),
     "dead-lettered, concurrent": _computed(partial(_dead_letters, ordered=False)),
     "dead-lettered, ordered": _computed(partial(_dead_letters, ordered=True)),
     "dead letter could not be written": _logged("dead_letter.failed"),
-    "answer of a dead letter lost": _lost("DEAD_LETTER"),
+    "response to a dead letter lost": _lost("DEAD_LETTER"),
     "dead letter of a lost epoch": _events(DeadLetterResponded, lambda event: event.code == ResponseCode.STALE_EPOCH),
     "delayed message delivered": _computed(_delivered),
-    "answer of a delayed send lost": _lost("a delayed send"),
+    "response to a delayed send lost": _lost("a delayed send"),
     "possible duplicate: delayed": _computed(delays.possible_duplicates),
     "possible duplicate: copy": _computed(copies.possible_duplicates),
-    "concurrent queue handed over": _computed(partial(_passed_on, renewed=False)),
-    "generation changed at a hand-over": _computed(partial(_passed_on, renewed=True)),
+    "concurrent queue handed over": _computed(partial(_moved_to_another_client, renewed=False)),
+    "generation changed at a hand-over": _computed(partial(_moved_to_another_client, renewed=True)),
     # broadcasting groups
-    "member killed, goes on from its file": _computed(partial(_member_continues, how="kill")),
-    "member without power, goes on from its file": _computed(partial(_member_continues, how="power")),
-    "member stopped in order, goes on behind": _computed(partial(_member_continues, how="stop")),
-    "member repeats what it had handled": _computed(_member_repeats),
+    "member killed, continues from its file": _computed(partial(_member_continues, how="kill")),
+    "member lost power, continues from its file": _computed(partial(_member_continues, how="power")),
+    "member stopped in order, continues after its last message": _computed(partial(_member_continues, how="stop")),
+    "member repeats handled messages": _computed(_member_repeats),
     "member fails in order, called again": _computed(_failed_in_order),
     "failure dropped, broadcasting": _logged("message.dropped"),
     "offsets file could not be written": _logged("offsets.unwritable"),
@@ -472,29 +472,29 @@ REACH: dict[str, Count] = {
     "pull: polled again after a crash": _computed(partial(_polled_again, after_a_crash=True)),
     "pull: polled again by another member": _computed(partial(_polled_again, after_a_crash=False)),
     "pull: commit() returned": _events(ReaderCommitted),
-    "pull: commit() came too late, and was told": _events(ReaderCommitFailed, lambda failed: failed.stale),
-    "pull: commit() without an answer": _events(ReaderCommitFailed, lambda failed: not failed.stale),
+    "pull: commit() raised StaleEpochError": _events(ReaderCommitFailed, lambda failed: failed.stale),
+    "pull: commit() raised another error": _events(ReaderCommitFailed, lambda failed: not failed.stale),
     "pull: a commit went back": _computed(_reset_by_readers),
     "pull: seek of a queue that is held": _computed(partial(_sought, held=True)),
     "pull: seek of a queue that is not held yet": _computed(partial(_sought, held=False)),
     "pull: queue paused": _events(ReaderQueuePaused),
-    "pull: queues by hand": _events(ReaderStarted, lambda reader: reader.by_hand),
-    "pull: read by async for": _of_readers(PollReturned, lambda reader: reader.each),
+    "pull: queues by assign()": _events(ReaderStarted, lambda reader: reader.by_hand),
+    "pull: read by async for": _by_readers(PollReturned, lambda reader: reader.each),
     "pull: async for ended by a stop": _named("async for ended by a stop"),
-    "pull: left out by tags": _computed(_left_out),
-    "pull: gap told": _computed(_gaps_of_readers),
-    "pull: queue of a group that began late": _of_readers(ReaderQueueAssigned, lambda reader: reader.where != "FIRST_OFFSET"),
+    "pull: filtered by tags": _computed(_filtered),
+    "pull: gap reported": _computed(_gaps_of_readers),
+    "pull: queue of a group that began late": _by_readers(ReaderQueueAssigned, lambda reader: reader.where != "FIRST_OFFSET"),
     "compressed bodies sent": _named("compressed bodies sent"),
     "compressed message given": _computed(_large),
     "compressed message copied": _events(CopyStored, lambda copy: len(copy.body) >= LARGE_BYTES),
 }
-"""Name → how often one run was there."""
+"""Name → its count in one run."""
 
 
-def reached(history: History, log: LogRecorder) -> Counter[str]:
+def count_places(history: History, log: LogRecorder) -> Counter[str]:
     return Counter({name: count(history, log) for name, count in REACH.items()})
 
 
 def unreached(total: Counter[str]) -> list[str]:
-    """Return the names that must not be zero and are."""
+    """Return the places with the count 0."""
     return [name for name in REACH if not total[name]]

@@ -1,4 +1,4 @@
-"""The final reading: every queue of every broker by a plain client, which is no member of any group, through the wire."""
+"""The final reading: a plain client that is not a member of any group reads every queue of every broker over the network."""
 
 import asyncio
 
@@ -27,11 +27,11 @@ GROUP = "READER"
 TIMEOUT_MS = 10_000
 COUNT_MAX = 256
 BUSY_S = 0.2
-"""Before a refused reading is tried again."""
+"""The time before a refused read is repeated."""
 
 
 async def read_everything(universe: Universe) -> None:
-    """Stored and ReadingEnded of each queue, and each layout. A broker or nameserver that does not answer is a violation."""
+    """Write MessageStored and ReadingEnded of each queue, and each layout. A broker or nameserver that does not respond is a violation."""
     await _read_layouts(universe)
     for name, address in universe.brokers.items():
         try:
@@ -82,7 +82,7 @@ async def _read_queue(universe: Universe, endpoint: Endpoint, queue: QueueKey, a
         )
         response = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=TIMEOUT_MS)
         if response.code == ResponseCode.SYSTEM_BUSY and universe.loop.now < give_up_s:
-            await asyncio.sleep(BUSY_S)  # an entry is compared with the log
+            await asyncio.sleep(BUSY_S)  # the broker compares an entry with the log
             continue
         if response.code == ResponseCode.PULL_OFFSET_MOVED and universe.setting.log_bytes_max is not None:
             following = from_plain(PullReply, response.fields).next_begin_offset

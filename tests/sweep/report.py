@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sweep.events import CallBegan, Fault, ProcessEnded, SendAcked
-from sweep.reach import COUNTED_SEEDS_MIN, reached, unreached
+from sweep.reach import COUNTED_SEEDS_MIN, count_places, unreached
 from sweep.run import RunResult
 from sweep.worlds import WORLDS
 
@@ -30,21 +30,21 @@ class Summary:
     digest: str
 
 
-def summary(outcome: RunResult, cpu_s: float) -> Summary:
-    history = outcome.history
+def summary(result: RunResult, cpu_s: float) -> Summary:
+    history = result.history
     ended = Counter(event.how for event in history.of(ProcessEnded))
     return Summary(
-        outcome.setting.seed,
-        outcome.setting.world,
-        outcome.simulated_s,
+        result.setting.seed,
+        result.setting.world,
+        result.simulated_s,
         cpu_s,
-        tuple(str(violation) for violation in outcome.violations),
+        tuple(str(violation) for violation in result.violations),
         Counter(event.kind for event in history.of(Fault) if event.kind not in ("heal", "exited", "late")),
         ended["kill"] + ended["power"] + sum(event.kind == "exited" for event in history.of(Fault)),
-        reached(history, outcome.log),
+        count_places(history, result.log),
         len(history.of(SendAcked)),
         len(history.of(CallBegan)),
-        outcome.digest,
+        result.digest,
     )
 
 
@@ -67,7 +67,7 @@ class Total:
     faults: Counter[str] = field(default_factory=Counter)
     reach: Counter[str] = field(default_factory=Counter)
     violations: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
-    """(seed, world, what)."""
+    """(seed, world, violations)."""
 
     def add(self, one: Summary) -> None:
         self.seeds += 1
@@ -84,7 +84,7 @@ class Total:
 
     @property
     def unreached(self) -> list[str]:
-        """The rare places that were never reached; empty if there are too few seeds, or too few worlds, to decide."""
+        """Return the rare places that were never reached; empty if there are too few seeds, or too few worlds, to decide."""
         return unreached(self.reach) if self.seeds >= COUNTED_SEEDS_MIN and self.worlds.keys() == WORLDS.keys() else []
 
     @property
@@ -109,13 +109,13 @@ class Total:
             f"violations   {len(self.violations)} seeds",
         ]
         for seed, world, found in self.violations:
-            lines += told(seed, world, found)
+            lines += violation_lines(seed, world, found)
         if self.unreached:
             lines.append(f"FAILED: never reached in {self.seeds} seeds: {'; '.join(self.unreached)}")
         return lines
 
 
-def told(seed: int, world: str, violations: tuple[str, ...]) -> list[str]:
+def violation_lines(seed: int, world: str, violations: tuple[str, ...]) -> list[str]:
     more = [f"    … and {len(violations) - SHOWN_MAX} more"] if len(violations) > SHOWN_MAX else []
     return [
         f"  seed {seed} in {world}; replay: scripts/sweep --world {world} --seed {seed} -v",

@@ -1,4 +1,4 @@
-"""The run of one universe: a storm of faults, a calm, and what the checkers find in its history.
+"""The run of one universe: a storm of faults, a calm, and the checks of its history.
 
 boot      nameservers, brokers, topic, producers, consumers
 storm     faults at random times, while everything works
@@ -35,11 +35,11 @@ CREATED_WITHIN_S = 30.0
 CALM_SENDING_S = 20.0
 """How long producers continue in the calm."""
 CONSUMED_WITHIN_S = 150.0
-"""From the calm until every queue is consumed to its end: session timeout, back-offs and drains, with room."""
+"""The longest time from the calm until every queue is consumed: session timeout, back-offs and drains, with a margin."""
 RECREATED_AGAIN_S = 4.0
-"""After so long a deletion that was pending in a paused broker's socket has been executed."""
+"""The time after which a deletion that was pending in a paused broker's socket has been executed."""
 UNCOMMITTED_S = 10.0
-"""After so long from the last send, what is not committed will not be."""
+"""The time after the last send by which all commits have happened that will happen."""
 LOOK_S = 1.0
 DEATH_CHECK_S = 1.0
 """How often the run looks for processes that died of a fault, and starts them again as a service manager would."""
@@ -61,9 +61,9 @@ class RunResult:
 class Run:
     """Runs one universe; `run()` once."""
 
-    def __init__(self, setting: Setting, *, story: bool = False, trace: bool = True) -> None:
+    def __init__(self, setting: Setting, *, debug_log: bool = False, trace: bool = True) -> None:
         self.setting = setting
-        self.universe = Universe(setting, story=story, trace=trace)
+        self.universe = Universe(setting, debug_log=debug_log, trace=trace)
         self.loop = self.universe.loop
         self._add_programs()
         self.storm = Storm(self.universe, FAULTS)
@@ -89,12 +89,12 @@ class Run:
     def run(self) -> RunResult:
         """Run the whole universe. Errors of the simulator itself are raised; errors of the cluster are violations."""
         universe = self.universe
-        with universe.log.attached(), redirect_stderr(StringIO()):  # servers report there why they end
+        with universe.log.attached(), redirect_stderr(StringIO()):  # servers write there why they exit
             try:
                 self._boot()
                 self.storm.run()
                 self._calm()
-                self._live()
+                self._check_liveness()
                 if not universe.violations:
                     self.loop.run_until_complete(read_everything(universe))
                 violations = self._check()
@@ -151,13 +151,13 @@ class Run:
         for topic in self.setting.topics[1:]:
             self.universe.launch(OPERATOR, "admin", recreate_main(self.universe, topic, self.setting.queues))
 
-    def _live(self) -> None:
+    def _check_liveness(self) -> None:
         universe, calm_s = self.universe, self.loop.now
         self._wait_alive(CALM_SENDING_S)
         universe.sending = False
         self._wait_alive(UNCOMMITTED_S)
         if self.setting.manual:
-            self._begin_consumers_anew()
+            self._restart_consumers()
         while self.loop.now < calm_s + CONSUMED_WITHIN_S:
             self._wait_alive(LOOK_S)
             if self._all_ended() and not unconsumed(universe):
@@ -171,15 +171,15 @@ class Run:
             universe.record_violation("every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {left}")
         check_sends_recover(universe, calm_s)
 
-    def _begin_consumers_anew(self) -> None:
-        """Restart each group's consumer: a listener that commits by hand commits with its next call, and no call follows any more."""
+    def _restart_consumers(self) -> None:
+        """Restart each group's consumer: a listener with manual commit commits with its next call, and no call would follow."""
         for address in self.universe.consumers:
             process = self.universe.running(address)
             for toggle in self.universe.controls[process.number].toggles.values() if process is not None else ():
                 self.loop.at(self.loop.now, toggle.set, process=process)
 
     def _wait_alive(self, seconds: float) -> None:
-        """Let time pass in the calm: a server or consumer that ends now is started again."""
+        """Let time pass in the calm: a server or consumer that exits is started again."""
         end_s = self.loop.now + seconds
         while self.loop.now < end_s:
             self.wait(min(DEATH_CHECK_S, end_s - self.loop.now))

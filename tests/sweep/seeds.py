@@ -10,7 +10,7 @@ from lockstep.runtime.clock import Clock
 from lockstep.testing.simulation import SimulationStuckError
 from sweep.faults import every_fault
 from sweep.mutants import MUTANTS, switched_off
-from sweep.report import Summary, Total, crashed, summary, told
+from sweep.report import Summary, Total, crashed, summary, violation_lines
 from sweep.run import Run, RunResult
 from sweep.worlds import draw
 
@@ -29,12 +29,12 @@ def _cpu_s() -> float:
     return used.user + used.system
 
 
-def run_one(seed: int, world: str | None, *, story: bool = False, trace: bool = False, storm_s: float | None = None) -> RunResult:
+def run_one(seed: int, world: str | None, *, debug_log: bool = False, trace: bool = False, storm_s: float | None = None) -> RunResult:
     """Run one universe. The garbage collector is disabled meanwhile, which saves a fifth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
-        return Run(draw(seed, world, every_fault(), storm_s=storm_s), story=story, trace=trace).run()
+        return Run(draw(seed, world, every_fault(), storm_s=storm_s), debug_log=debug_log, trace=trace).run()
     finally:
         gc.collect()
         if collects:
@@ -45,8 +45,8 @@ def run_summary(seed: int, world: str | None, mutant: str | None = None) -> Summ
     """Run one universe, in a worker process."""
     began = _cpu_s()
     with switched_off(mutant):
-        outcome = run_one(seed, world)
-    return summary(outcome, _cpu_s() - began)
+        result = run_one(seed, world)
+    return summary(result, _cpu_s() - began)
 
 
 def catch(name: str, seeds_max: int) -> tuple[str, Summary | None, int]:
@@ -62,31 +62,31 @@ def catch(name: str, seeds_max: int) -> tuple[str, Summary | None, int]:
     return name, None, seeds_max
 
 
-def mutants(names: list[str], seeds_max: int, *, workers: int, tell: Callable[[str], None]) -> list[str]:
+def run_mutants(names: list[str], seeds_max: int, *, workers: int, print_line: Callable[[str], None]) -> list[str]:
     """Print a line for each rule that was switched off. Return the names of those whose absence was not detected. Those with an aimed test
     are only listed: tests/sim/test_mutants.py runs them.
     """
     lived = []
     aimed, swarmed = ([name for name in names if bool(MUTANTS[name].aimed) is one] for one in (True, False))
-    tell(f"{'rule switched off':44} {'seeds':>5}  noticed by")
+    print_line(f"{'rule switched off':44} {'seeds':>5}  detected by")
     for name in aimed:
-        tell(f"{name:44} {'aimed':>5}  {MUTANTS[name].aimed}")
+        print_line(f"{name:44} {'aimed':>5}  {MUTANTS[name].aimed}")
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for name, one, tried in pool.map(catch, swarmed, [seeds_max] * len(swarmed)):
             if one is None:
                 lived.append(name)
-                tell(f"{name:44} {tried:>5}  NOBODY ({', '.join(MUTANTS[name].worlds)}): {MUTANTS[name].rule}")
+                print_line(f"{name:44} {tried:>5}  NOT DETECTED ({', '.join(MUTANTS[name].worlds)}): {MUTANTS[name].rule}")
             else:
-                tell(f"{name:44} {tried:>5}  {one.world} {one.seed}: {one.violations[0][:150]}")
-    tell(f"{len(swarmed) - len(lived)} of {len(swarmed)} noticed")
+                print_line(f"{name:44} {tried:>5}  {one.world} {one.seed}: {one.violations[0][:150]}")
+    print_line(f"{len(swarmed) - len(lived)} of {len(swarmed)} detected")
     if aimed:
-        tell(f"{len(aimed)} more have a test that aims at them: LOCKSTEP_TEST_SLOW=1 ./scripts/test tests/sim/test_mutants.py")
+        print_line(f"{len(aimed)} more are detected by a unit test: LOCKSTEP_TEST_SLOW=1 ./scripts/test tests/sim/test_mutants.py")
     return lived
 
 
-def sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float | None, tell: Callable[[str], None]) -> Total:
+def run_sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float | None, print_line: Callable[[str], None]) -> Total:
     """Run all seeds, or as many as begin before `until` (seconds of the monotonic clock)."""
-    total, told_at = Total(), now_s()
+    total, printed_at = Total(), now_s()
     running: set[Future[Summary]] = set()
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         left = True
@@ -100,34 +100,34 @@ def sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for one in sorted((future.result() for future in done), key=lambda one: one.seed):
                 total.add(one)
-                for line in told(one.seed, one.world, one.violations) if one.violations else []:
-                    tell(line)
-            if now_s() - told_at > PROGRESS_S:
-                told_at = now_s()
-                tell(f"… {total.seeds} seeds, {total.simulated_s / 3600:.2f} h simulated, {len(total.violations)} with violations")
+                for line in violation_lines(one.seed, one.world, one.violations) if one.violations else []:
+                    print_line(line)
+            if now_s() - printed_at > PROGRESS_S:
+                printed_at = now_s()
+                print_line(f"… {total.seeds} seeds, {total.simulated_s / 3600:.2f} h simulated, {len(total.violations)} with violations")
     return total
 
 
-def replay(seed: int, world: str | None, *, storm_s: float | None = None, verbose: bool, tell: Callable[[str], None]) -> bool:
+def replay(seed: int, world: str | None, *, storm_s: float | None = None, verbose: bool, print_line: Callable[[str], None]) -> bool:
     """Run one universe again; with `verbose` print all its events. Return whether no law was violated."""
     began = _cpu_s()
-    outcome = run_one(seed, world, story=verbose, trace=True, storm_s=storm_s)
+    result = run_one(seed, world, debug_log=verbose, trace=True, storm_s=storm_s)
     if verbose:
-        tell(f"seed {seed}, world {outcome.setting.world}: {outcome.setting.facts()}")
-        for line in story(outcome):
-            tell(line)
-    one = summary(outcome, _cpu_s() - began)
+        print_line(f"seed {seed}, world {result.setting.world}: {result.setting.facts()}")
+        for line in trace_lines(result):
+            print_line(line)
+    one = summary(result, _cpu_s() - began)
     total = Total()
     total.add(one)
     for line in total.lines():
-        tell(line)
-    tell(f"digest       {one.digest}")
+        print_line(line)
+    print_line(f"digest       {one.digest}")
     return not one.violations
 
 
-def story(outcome: RunResult) -> Iterator[str]:
+def trace_lines(result: RunResult) -> Iterator[str]:
     """Return every event and every log line, in order of time."""
-    told_lines = [(event.t, 0, number, str(event)) for number, event in enumerate(outcome.history)]
-    told_lines += [(line.t, 1, number, str(line)) for number, line in enumerate(outcome.log.lines)]
-    told_lines += [(violation.t, 2, number, f"!!! {violation}") for number, violation in enumerate(outcome.violations)]
-    return (text for *_, text in sorted(told_lines))
+    lines = [(event.t, 0, number, str(event)) for number, event in enumerate(result.history)]
+    lines += [(line.t, 1, number, str(line)) for number, line in enumerate(result.log.lines)]
+    lines += [(violation.t, 2, number, f"!!! {violation}") for number, violation in enumerate(result.violations)]
+    return (text for *_, text in sorted(lines))

@@ -1,4 +1,4 @@
-"""The processes that serve: nameservers and brokers, as their programs run them, and who creates and alters topics."""
+"""The server processes, nameservers and brokers, and the programs that create and alter topics."""
 
 import asyncio
 from dataclasses import replace
@@ -27,7 +27,7 @@ STORE = "/store"
 
 
 class SmallBrokerConfig(BrokerConfig):
-    """A broker whose log has files as small as the universe is short."""
+    """The configuration of a broker with small log files, since a universe is short."""
 
     _setting: Setting = PrivateAttr()
 
@@ -102,7 +102,7 @@ def opened_event(universe: Universe, broker: Broker) -> BrokerOpened:
 
 
 def creator_main(universe: Universe, queues: int) -> Main:
-    """Creates the topic as soon as every broker is there."""
+    """Create the topic as soon as every broker is registered."""
 
     async def main(stop: asyncio.Event) -> int:
         instance = Client(universe.nameserver, host=Host.current()).instance()
@@ -126,7 +126,7 @@ def creator_main(universe: Universe, queues: int) -> Main:
 
 
 def alter_main(universe: Universe) -> Main:
-    """Adds a queue on one broker, through the first broker that takes it."""
+    """Add a queue on one broker, through the first broker that accepts the layout."""
     random = universe.random
 
     async def main(stop: asyncio.Event) -> int:

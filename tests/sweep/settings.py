@@ -40,7 +40,7 @@ class Setting:
     queues: int = 4
     """Queues of the topic on each broker."""
     creators: int = 1
-    """How many processes create the topic at the same time, each with another number of queues."""
+    """The number of processes that create the topic at the same time, each with another number of queues."""
     auto_create: bool = False
     """Brokers create a topic with its first send."""
     topics_max: int = 16_384
@@ -90,7 +90,7 @@ class Setting:
 
     batch_count: int = 3
     pull_bytes: int = 1 << 20
-    """Record bytes that one pull of an ordered group asks for."""
+    """The record bytes that one pull of an ordered group requests."""
     commit: str = "interval"
     allocate: str = "by_broker"
     drain_ms: int = 2_000
@@ -98,7 +98,7 @@ class Setting:
     threaded: bool = False
     """Plain `def` listeners."""
     manual: bool = False
-    """Listeners commit by hand."""
+    """Listeners commit manually."""
     long_share: float = 0.02
     """Calls that take 3 to 12 s."""
     slow_share: float = 0.04
@@ -107,9 +107,9 @@ class Setting:
     poison_share: float = 0.0
     """The share of the storm's messages on which every call fails, also in the calm."""
     attempts_max: int | None = None
-    """In ordered groups, the failed calls after which a batch is dead-lettered, or blocks its queue; None if there is no limit."""
+    """In ordered groups, the failed calls after which a batch is dead-lettered, or blocks its queue; None for no limit."""
     exhausted: str = "dlq"
-    """What happens then: "dlq" or "block"."""
+    """The action after that: "dlq" or "block"."""
 
     concurrent: bool = False
     """The group MAILING consumes the topic too."""
@@ -126,7 +126,7 @@ class Setting:
     """The share of calls that swallow their cancellation and continue."""
 
     broadcast: bool = False
-    """The group NEWS has every message of the topic on every consumer machine."""
+    """The group NEWS consumes every message of the topic on every consumer machine."""
     news_ordered: bool = False
     news_threaded: bool = False
     news_where: str = "FIRST_OFFSET"
@@ -135,7 +135,7 @@ class Setting:
     readers: bool = False
     """The group READERS polls the topic too."""
     by_hand: bool = False
-    """Its members assign queues to themselves, else they subscribe."""
+    """Its members call assign(), else they subscribe."""
     poll_count: int = 100
     reader_expression: str = "*"
     """Their subscription, if they subscribe."""

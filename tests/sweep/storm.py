@@ -1,6 +1,6 @@
 """The storm: faults at random times, and the end of all of them.
 
-A fault disturbs the cluster now and ends some time later, unless the storm is over by then: its end ends all faults.
+A fault disturbs the cluster now and ends some time later, or with the storm, whose end ends all faults.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -55,8 +55,8 @@ class Storm:
             disk.faults.clear()
             disk.countdown = disk.watch = None
             disk.capacity_bytes = 1 << 40
-        for mend in list(self.rotten.values()):
-            mend()
+        for repair in list(self.rotten.values()):
+            repair()
         for process in self._impostors:
             self.universe.loop.terminate(process)
         for address in universe.consumers:

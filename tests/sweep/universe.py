@@ -1,4 +1,4 @@
-"""One universe: a cluster on simulated machines, and what its workload and its faults know of each other."""
+"""One universe: a cluster on simulated machines, and the state that its workload and its faults share."""
 
 import asyncio
 import signal
@@ -51,23 +51,23 @@ class StartPolicy:
 
 @dataclass(slots=True)
 class Controls:
-    """What faults and phases may ask of one consumer process."""
+    """The controls of one consumer process, for faults and phases."""
 
     toggles: dict[str, asyncio.Event] = field(default_factory=dict)
     """Group → stop this group's consumer and start another one."""
     written: Callable[[], dict[tuple[str, int], int]] | None = None
-    """Of the broadcasting group: (broker, queue id) → the offset in this process' file, as far as it knows."""
+    """For the broadcasting group: (broker, queue id) → the offset in this process' file, as far as it knows."""
 
 
 class Universe:
     """The machines of one universe, the programs on them, and the state that its processes and faults share."""
 
-    def __init__(self, setting: Setting, *, story: bool = False, trace: bool = True) -> None:
+    def __init__(self, setting: Setting, *, debug_log: bool = False, trace: bool = True) -> None:
         self.setting = setting
         self.loop = SimLoop(setting.seed, trace=trace)
         self.random = Random(f"{setting.seed}/{setting.world}/faults")
         self.history = WatchedHistory()
-        self.log = LogRecorder(self.origin, debug=story)
+        self.log = LogRecorder(self.origin, debug=debug_log)
         self.brokers = {f"broker-{'abcdefgh'[number]}": f"10.0.0.{11 + number}" for number in range(setting.brokers)}
         """Name → address."""
         self.nameservers = [f"10.0.0.{1 + number}" for number in range(setting.nameservers)]
@@ -79,13 +79,13 @@ class Universe:
         self.start_policies: dict[str, StartPolicy] = {name: StartPolicy() for name in groups if name not in setting.late_groups}
         """Group → its start policy; a group that is not here has not begun."""
         self.grace_ms = setting.grace_ms
-        """Of brokers that start from now on."""
+        """The grace of brokers that start from now on."""
         self.flush = setting.flush
-        """Of brokers that start from now on."""
+        """The flush mode of brokers that start from now on."""
         self.expression = "*"
         """The subscription of consumers that start from now on."""
         self.poison: dict[bytes, None] = {}
-        """Bodies that every call fails on."""
+        """Bodies on which every call fails."""
         self.sending = True
         self.calm = False
         self.is_over = False
@@ -121,7 +121,7 @@ class Universe:
         return [*self.consuming, *self.producers]
 
     def add_program(self, member: SimMember, role: str) -> None:
-        """Give a machine a program of its own, and a clock that drifts."""
+        """Assign a machine its own program, and a clock that drifts."""
         self._programs[member.machine.name] = (member, role)
         self.set_rate(member.machine, self.random.uniform(1 - self.setting.drift, 1 + self.setting.drift))
 
@@ -151,7 +151,7 @@ class Universe:
         return self._calls
 
     def record_violation(self, law: str, text: str) -> None:
-        """Record that a law is broken which the universe itself checks."""
+        """Record a violation of a law that the universe itself checks."""
         if not self.is_over:
             self.violations.append(Violation(law, self.loop.now, text))
 
@@ -162,7 +162,7 @@ class Universe:
         self._open[broker.config.name] = broker
         self.history.append(opened)
         if broker.state.coordination.state.grants_suspended:
-            self.record_reached("nobody is granted a queue after an assumed loss")
+            self.record_reached("grants suspended after an assumed loss")
 
     def broker_ended(self, broker: Broker) -> None:
         if self._open.get(broker.config.name) is broker:
@@ -177,7 +177,7 @@ class Universe:
         """Record a refusal that the rules allow if contracts change or client ids are copied."""
         self.record_reached(f"consumer ended by {type(error).__name__}")
         if not {"recontract", "duplicate"} & set(self.setting.faults):
-            self.record_violation("a consumer lives", f"{self.loop.current}: {error!r}")
+            self.record_violation("a consumer does not fail", f"{self.loop.current}: {error!r}")
 
     def server_failed(self, error: BaseException) -> None:
         """Record the failure of a server; a checker decides whether it is allowed. That of a dead process does not count."""
@@ -185,11 +185,11 @@ class Universe:
             self.history.append(ServerFailed(*self.origin(), exit_code_of(error), repr(error)))
 
     def apply_call_fault(self, process: Process) -> float:
-        """Let the fault that was aimed at this call happen. Return how many seconds the call takes at least."""
+        """Apply the fault that was planned for this call. Return how many seconds the call takes at least."""
         aim = self.call_faults.pop(process.machine.name, None)
         return 0.0 if aim is None else aim(process)
 
-    # ------------------------------------------------------------------------------------------- what faults do to machines
+    # ------------------------------------------------------------------------------------------- actions of faults on machines
 
     def machine(self, address: str) -> Machine:
         return self.loop.machine(address)
@@ -220,7 +220,7 @@ class Universe:
         return process
 
     def exited(self, code: int) -> None:
-        """Record that the running process ends by itself."""
+        """Record that the running process exits."""
         process = self.loop.current
         if process.alive and not self.is_over:
             self.history.append(ProcessEnded(*self.origin(), "exit"))
@@ -228,7 +228,7 @@ class Universe:
                 self.on_server_exit(process.machine.name, code)
 
     def kill(self, address: str, *, power: bool = False) -> None:
-        """End every process of the machine at once; `power`: the machine goes too."""
+        """End every process of the machine at once; with `power` also the machine itself."""
         machine = self.machine(address)
         for process in machine.processes.values():
             self.history.append(ProcessEnded(*self.origin(process), "power" if power else "kill"))

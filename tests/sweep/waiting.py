@@ -1,4 +1,4 @@
-"""Reports what is still pending in the calm: sends, delayed messages, messages that a group has not handled or polled."""
+"""Reports the work that is pending in the calm: sends, delayed messages, messages that a group has not handled or polled."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from sweep.settings import MAILING, NEWS, READERS, TOPIC
 from sweep.universe import Universe
 
 SENDS_HEAL_S = 10.0
-"""A send that began this long after the calm is acknowledged."""
+"""A send that begins this long after the calm must be acknowledged."""
 
 
 def check_sends_recover(universe: Universe, calm_s: float) -> None:
@@ -78,5 +78,5 @@ def _not_delivered(broker: Broker) -> list[str]:
     for queue_id in store.queue_ids(SCHEDULE_TOPIC):
         end, at = store.bounds(SCHEDULE_TOPIC, queue_id)[1], delays.next_offset(queue_id)
         if at < end:
-            found.append(f"{name}: what waits {format_delay(queue_delay_ms(queue_id))} is at {at} of {end}")
+            found.append(f"{name}: messages delayed by {format_delay(queue_delay_ms(queue_id))} are at {at} of {end}")
     return found

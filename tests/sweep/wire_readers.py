@@ -15,7 +15,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.properties import DELAY, split_properties
-from sweep.compressed import bodies_of, plain
+from sweep.compressed import decompress_body, record_bodies
 from sweep.connections import Item, Link, Pending
 from sweep.events import (
     ClassicLocked,
@@ -132,7 +132,7 @@ def _heartbeat(frame: Frame, pend: Pend) -> Events:
     frame.groups[session, link.broker] = groups
 
 
-def _heartbeat_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_heartbeat_response(frame: Frame, pending: Pending) -> Events:
     link = frame.link
     if frame.ok and link.session is not None:
         yield SessionBound(*frame.client, link.broker, link.session, pending.client_id, link.connection, pending.number)
@@ -173,7 +173,7 @@ def _handle_lock_response(frame: Frame, pending: Pending) -> Events:
     for item, given in zip(pending.items, body["items"], strict=True):
         verdict, key = _VERDICTS[given["verdict"]], item.key
         if item.offset is not None:
-            yield from _commit_answered(frame, pending, item, "LOCK", verdict)
+            yield from _commit_response_events(frame, pending, item, "LOCK", verdict)
         if verdict is ItemVerdict.OK:
             epoch, offset, generation, attempts = given["epoch"], given["offset"], given["generation"], given.get("attempts", 0)
             renewal = item.epoch is not None
@@ -183,7 +183,7 @@ def _handle_lock_response(frame: Frame, pending: Pending) -> Events:
             yield GrantReceived(*frame.client, key, epoch, offset, generation, attempts, session, renewal, grace_ms)
             continue
         yield LockRefused(*frame.server, key, item.epoch, verdict, session, client)
-        yield PlaceReached(*frame.server, f"LOCK answered {verdict.value}", str(key))
+        yield PlaceReached(*frame.server, f"LOCK returned {verdict.value}", str(key))
         if item.epoch is not None:
             yield StaleReceived(*frame.client, key, item.epoch, "LOCK", session)
 
@@ -207,10 +207,10 @@ def _handle_sync_response(frame: Frame, pending: Pending) -> Events:
     pending.lost = "SYNC"
     for item, given in zip(pending.items, frame.body()["items"], strict=True):
         verdict = _VERDICTS[given["verdict"]]
-        yield from _commit_answered(frame, pending, item, "SYNC", verdict)
+        yield from _commit_response_events(frame, pending, item, "SYNC", verdict)
         if verdict is ItemVerdict.OK:
             continue
-        yield PlaceReached(*frame.server, f"SYNC answered {verdict.value}", str(item.key))
+        yield PlaceReached(*frame.server, f"SYNC returned {verdict.value}", str(item.key))
         # For the client the epoch ends with anything but OK, or for a release with STALE only.
         if item.epoch is not None and (verdict is ItemVerdict.STALE or not item.released):
             yield StaleReceived(*frame.client, item.key, item.epoch, "SYNC", link.session)
@@ -223,15 +223,15 @@ def _update_offset(frame: Frame, pend: Pend) -> Events:
     yield _commit_sent(frame, pending, item, "UPDATE")
 
 
-def _update_answered(frame: Frame, pending: Pending) -> Events:
-    yield from _commit_answered(frame, pending, pending.items[0], "UPDATE", ItemVerdict.OK if frame.ok else ItemVerdict.REFUSED)
+def _handle_update_response(frame: Frame, pending: Pending) -> Events:
+    yield from _commit_response_events(frame, pending, pending.items[0], "UPDATE", ItemVerdict.OK if frame.ok else ItemVerdict.REFUSED)
 
 
 def _commit_sent(frame: Frame, pending: Pending, item: Item, by: str) -> Event:
     return CommitSent(*_facts(frame.client, frame, item, by), pending.boot_ms)
 
 
-def _commit_answered(frame: Frame, pending: Pending, item: Item, by: str, verdict: ItemVerdict) -> Events:
+def _commit_response_events(frame: Frame, pending: Pending, item: Item, by: str, verdict: ItemVerdict) -> Events:
     yield CommitResponded(*_facts(frame.server, frame, item, by), frame.link.client.number, verdict, pending.t)
     yield CommitReceived(*_facts(frame.client, frame, item, by), verdict, pending.t)
 
@@ -255,7 +255,7 @@ def _pull(frame: Frame, pend: Pend) -> Events:
     yield from ()
 
 
-def _pull_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_pull_response(frame: Frame, pending: Pending) -> Events:
     ((item),) = pending.items
     fields, code = frame.fields, frame.command.code
     first, end = fields.get("gapFirst"), fields.get("gapEnd")
@@ -289,7 +289,7 @@ def _reset(frame: Frame, pend: Pend) -> Events:
         yield ResetSent(*frame.client, item.key, one["offset"], pending.request)
 
 
-def _reset_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_reset_response(frame: Frame, pending: Pending) -> Events:
     pending.lost = "a reset"
     if frame.ok:
         for item, before in zip(pending.items, frame.body()["queues"], strict=True):
@@ -318,14 +318,14 @@ def _send_records(frame: Frame, pend: Pend) -> Events:
 def _bodies(data: bytes | bytearray | memoryview) -> tuple[tuple[bytes, ...], int]:
     """Return the bodies of a frame's records as they were sent, and how many are compressed; none if it is not a frame."""
     try:
-        return bodies_of(data)
+        return record_bodies(data)
     except RemoteProtocolError:
         return (), 0
 
 
 def _send_message(frame: Frame, pend: Pend) -> Events:
     fields, pending = frame.fields, pend()
-    key, body = frame.field_key(), plain(bytes(frame.command.body), fields.get("sysFlag", 0))
+    key, body = frame.field_key(), decompress_body(bytes(frame.command.body), fields.get("sysFlag", 0))
     pending.items.append(Item(key))
     pending.number = 1
     level = split_properties(fields.get("properties", "")).get(DELAY)
@@ -336,7 +336,7 @@ def _send_message(frame: Frame, pend: Pend) -> Events:
         yield DelayedSendWritten(*frame.client, key, body, int(level), pending.request)
 
 
-def _send_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_send_response(frame: Frame, pending: Pending) -> Events:
     key, fields = pending.items[0].key, frame.fields
     if pending.code == RequestCode.SEND_MESSAGE and "queueId" in fields:
         key = key._replace(queue=fields["queueId"])
@@ -345,7 +345,7 @@ def _send_answered(frame: Frame, pending: Pending) -> Events:
     yield FrameResponded(*frame.server, key, frame.command.code, offset, position, pending.number, pending.request, pending.t)
 
 
-def _delayed_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_delayed_response(frame: Frame, pending: Pending) -> Events:
     pending.lost = "a delayed send" if frame.ok else ""
     yield DelayedSendResponded(*frame.server, pending.items[0].key, frame.command.code, pending.request)
 
@@ -357,7 +357,7 @@ def _send_back(frame: Frame, pend: Pend) -> Events:
     yield SendBackSent(*frame.client, group, frame.link.broker, position, level, fields.get("maxReconsumeTimes"), pending.request)
 
 
-def _send_back_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_send_back_response(frame: Frame, pending: Pending) -> Events:
     pending.lost = "SEND_MSG_BACK" if frame.ok else ""
     group, link = pending.items[0].key.group, frame.link
     yield SendBackResponded(*frame.server, group, link.broker, frame.command.code, pending.request, link.client.number)
@@ -371,7 +371,7 @@ def _dead_letter(frame: Frame, pend: Pend) -> Events:
     yield DeadLetterSent(*frame.client, item.key, fields["epoch"], fields["offset"], attempts, advance, pending.request)
 
 
-def _dead_letter_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_dead_letter_response(frame: Frame, pending: Pending) -> Events:
     ((item),) = pending.items
     pending.lost = "DEAD_LETTER" if frame.ok else ""
     assert item.epoch is not None
@@ -396,7 +396,7 @@ def _named(frame: Frame, body: Any, pending: Pending) -> Pending:
     return pending
 
 
-def _classic_lock_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_classic_lock_response(frame: Frame, pending: Pending) -> Events:
     if frame.ok:
         given = {(ref["topic"], ref["queueId"]) for ref in frame.body()["lockOKMQSet"]}
         for item in pending.items:
@@ -410,7 +410,7 @@ def _classic_unlock(frame: Frame, pend: Pend) -> Events:
         yield ClassicUnlockSent(*frame.client, item.key, pending.client_id)
 
 
-def _classic_unlock_answered(frame: Frame, pending: Pending) -> Events:
+def _handle_classic_unlock_response(frame: Frame, pending: Pending) -> Events:
     if frame.ok:
         for item in pending.items:
             yield ClassicUnlocked(*frame.server, item.key, pending.client_id, pending.t)
@@ -433,20 +433,20 @@ REQUESTS: dict[int, Callable[[Frame, Pend], Events]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: _layout,
 }
 RESPONSES: dict[int, Callable[[Frame, Pending], Events]] = {
-    RequestCode.HEART_BEAT: _heartbeat_answered,
+    RequestCode.HEART_BEAT: _handle_heartbeat_response,
     RequestCode.LOCK_BATCH_MQ: _handle_lock_response,
-    CLASSIC_LOCK: _classic_lock_answered,
-    RequestCode.UNLOCK_BATCH_MQ: _classic_unlock_answered,
+    CLASSIC_LOCK: _handle_classic_lock_response,
+    RequestCode.UNLOCK_BATCH_MQ: _handle_classic_unlock_response,
     RequestCode.SYNC: _handle_sync_response,
-    RequestCode.UPDATE_CONSUMER_OFFSET: _update_answered,
+    RequestCode.UPDATE_CONSUMER_OFFSET: _handle_update_response,
     RequestCode.QUERY_CONSUMER_OFFSET: _handle_query_response,
-    RequestCode.RESET_OFFSETS: _reset_answered,
-    RequestCode.PULL_MESSAGE: _pull_answered,
-    RequestCode.SEND_RECORDS: _send_answered,
-    RequestCode.SEND_MESSAGE: _send_answered,
-    DELAYED: _delayed_answered,
-    RequestCode.CONSUMER_SEND_MSG_BACK: _send_back_answered,
-    RequestCode.DEAD_LETTER: _dead_letter_answered,
+    RequestCode.RESET_OFFSETS: _handle_reset_response,
+    RequestCode.PULL_MESSAGE: _handle_pull_response,
+    RequestCode.SEND_RECORDS: _handle_send_response,
+    RequestCode.SEND_MESSAGE: _handle_send_response,
+    DELAYED: _handle_delayed_response,
+    RequestCode.CONSUMER_SEND_MSG_BACK: _handle_send_back_response,
+    RequestCode.DEAD_LETTER: _handle_dead_letter_response,
 }
 """By the request's code."""
 PUSHES: dict[int, Callable[[Frame], Events]] = {RequestCode.QUEUE_FREE: _queue_free}

@@ -1,6 +1,6 @@
 """Records the traffic of every connection to a broker: requests, responses, and when each response arrived.
 
-Each direction of a connection is decoded once, when it is written. A frame counts as answered when the broker wrote it, and as received
+Each direction of a connection is decoded once, when it is written. A response counts as sent when the broker wrote it, and as received
 when its last byte was passed to the other end. wire_readers.py turns frames into events; connections to nameservers are not read.
 """
 
@@ -74,7 +74,7 @@ class WireRecorder:
         for _, name, events in link.down.waiting:
             if name:
                 facts = f"{link.broker} → {link.client.machine.name}: {events[0] if events else ''}"
-                self._history.append(PlaceReached(*frame.server, f"answer of {name} lost", facts))
+                self._history.append(PlaceReached(*frame.server, f"response to {name} lost", facts))
 
     # --------------------------------------------------------------------------------------------------------------- frames
 
@@ -106,7 +106,7 @@ class WireRecorder:
             return
         rare = _RARE.get(command.code)
         if rare is not None:
-            self._history.append(PlaceReached(*frame.server, f"{rare} answered", command.remark or ""))
+            self._history.append(PlaceReached(*frame.server, f"{rare} returned", command.remark or ""))
         pending = link.pending.pop(command.opaque, None)
         if pending is None:
             return

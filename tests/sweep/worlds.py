@@ -1,6 +1,6 @@
-"""What one universe is made of: every setting, drawn from its seed and the world that it is in.
+"""Draws the settings of a universe from its seed and its world.
 
-A world is a bias: which faults there are and which settings are likely. "swarm" draws its own mix of all faults for each seed; the others
+A world is a bias: it defines the faults and the likely settings. "swarm" draws its own mix of all faults for each seed; the others
 aim at one family. The same seed in the same world is the same universe.
 """
 
@@ -393,11 +393,11 @@ NOT_IN_A_SWARM = (
 )
 """Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}
-"""How many seeds of a sweep over all worlds are in these; the others share the rest."""
+"""The share of the seeds of a sweep over all worlds that are in these worlds; the others share the rest."""
 
 
 def world_of(seed: int) -> str:
-    """The world of a seed in a sweep over all of them."""
+    """Return the world of a seed in a sweep over all worlds."""
     random = Random(f"{seed}/world")
     rest = (1 - sum(SHARES.values())) / (len(WORLDS) - len(SHARES))
     (name,) = random.choices(list(WORLDS), [SHARES.get(world, rest) for world in WORLDS])
@@ -405,12 +405,12 @@ def world_of(seed: int) -> str:
 
 
 def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float | None = None) -> Setting:
-    """The universe of a seed. `kinds`: every fault there is. KeyError: no such world."""
+    """Return the settings of a seed's universe. `kinds`: every kind of fault. Raise KeyError if the world is not known."""
     name = world_of(seed) if world is None else world
     own = WORLDS[name]
 
     def die(what: str) -> Random:
-        """One for each choice: a new choice leaves the others as they were."""
+        """Return the random numbers of one choice: another choice does not change them."""
         return Random(f"{seed}/{name}/{what}")
 
     drawn = {key: die(key).choice(own.settings.get(key, choices)) for key, choices in COMMON.items()}

@@ -8,14 +8,14 @@
 | O4 the order of a key | keys | R4a offset after offset in an epoch; R4b | steps; calls.overlaps |
 | O5 nothing is skipped | steps, delivery, starts | R5 liveness after the calm | delivery |
 | O6 nothing acknowledged is forgotten | progress | R6 the same over a start | progress |
-| O7 how fast a queue moves | handover | R7 what was delivered stays | log |
+| O7 how fast a queue moves | handover | R7 delivered messages remain | log |
 | O8 one message at each place, permanently | log | R9 the result of a send is true | sends |
 | C1 concurrent progress | concurrent | C2 tries, dead letters | copies, dead_letters |
 | D1 delays | delays | R5 of concurrent groups | concurrent |
 | B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
 | P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
 | L1 clients without a session | classic | R8 a damaged log is refused | rot |
-| a server ends only for a reason | services | T1 every stored message is in the layout | layouts |
+| a server ends only for a known cause | services | T1 every stored message is in the layout | layouts |
 | R9 a send ends by its deadline | deadlines | T2 topics have a limit | layouts |
 
 R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is not a law

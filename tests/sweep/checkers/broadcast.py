@@ -1,10 +1,11 @@
 """B1–B4 and R5 of broadcasting groups: each consumer machine is a member, whose progress is in a file on its disk.
 
-    B1  the group locks, commits, asks for and sends back nothing at a broker
+    B1  at a broker the group locks nothing, commits nothing, queries no progress and sends no message back
     B2  every message of the final logs from the member's first offset on was handled on each machine: a crash loses nothing
     B3  repeats on a machine: none after a stop in order; after a crash the messages handled since the file last had to be written
-        (a second and the write), with commit="each" the running call; any number while its disk fails. A file is never shared by two
-    B4  within one grant an ordered listener is given offset after offset, a concurrent one each message once; it drops what it fails
+        (a second and the write), with commit="each" the running call; any number while its disk fails. Two members never share a file
+    B4  within one grant an ordered listener is given offset after offset, a concurrent one each message once; messages that it fails are
+        dropped
 
 An ordered listener has handled a message when a call of it succeeded, a concurrent one when its call ended, with success or not. Under
 async flush a power cut of a broker gives offsets to other messages: a member that was past them may leave these out, unless a pull reported
@@ -53,16 +54,16 @@ def check(history: History) -> list[Violation]:
 
 def _at_brokers(history: History, groups: dict[str, MemberStarted]) -> list[Violation]:
     """B1."""
-    asked: list[tuple[str, Event, str]] = []
+    requests: list[tuple[str, Event, str]] = []
     for lock in history.of(LockSent):
-        asked += [(key.group, lock, f"LOCK of {key}") for key, _ in lock.items]
-    asked += [(commit.queue.group, commit, f"{commit.by} of {commit.queue} at {commit.offset}") for commit in history.of(CommitSent)]
-    asked += [(letter.queue.group, letter, f"DEAD_LETTER of {letter.queue} {letter.offset}") for letter in history.of(DeadLetterSent)]
-    asked += [(back.group, back, f"send back at {back.position} of {back.broker}") for back in history.of(SendBackSent)]
-    asked += [(told.queue.group, told, f"progress of {told.queue} asked for") for told in history.of(ProgressResponded)]
+        requests += [(key.group, lock, f"LOCK of {key}") for key, _ in lock.items]
+    requests += [(commit.queue.group, commit, f"{commit.by} of {commit.queue} at {commit.offset}") for commit in history.of(CommitSent)]
+    requests += [(sent.queue.group, sent, f"DEAD_LETTER of {sent.queue} {sent.offset}") for sent in history.of(DeadLetterSent)]
+    requests += [(sent.group, sent, f"send back at {sent.position} of {sent.broker}") for sent in history.of(SendBackSent)]
+    requests += [(event.queue.group, event, f"progress of {event.queue} requests for") for event in history.of(ProgressResponded)]
     return [
         Violation("B1", event.t, f"{text} by {process_name(event)}: progress is the member's own")
-        for group, event, text in asked
+        for group, event, text in requests
         if group in groups
     ]
 
@@ -107,16 +108,16 @@ class _Steps:
         elif event.queue.group not in self.ordered:
             again = [offset for offset, _ in event.messages if offset in given]
             if again:
-                self._bad(event, f"{what} is given {again} again: what a concurrent listener fails is dropped")
+                self._bad(event, f"{what} is given {again} again: messages that a concurrent listener fails are dropped")
         else:
             for offset, _ in event.messages:
-                if offset != self._behind_gaps(event, expected):
+                if offset != self._after_gaps(event, expected):
                     self._bad(event, f"{what} is given {offset}: {expected} is next")
                     break
                 expected = offset + 1
         given.update(offset for offset, _ in event.messages)
 
-    def _behind_gaps(self, event: MemberCallBegan, offset: int) -> int:
+    def _after_gaps(self, event: MemberCallBegan, offset: int) -> int:
         for first, end in sorted(self.gaps.get((event.process, event.queue), ())):
             if first <= offset < end:
                 offset = end
@@ -131,7 +132,7 @@ Place = tuple[str, QueueKey]
 
 
 class _End:
-    """B2 and R5: asked of a run that had a calm and a final reading."""
+    """B2 and R5, checked in a run that had a calm and a final reading."""
 
     def __init__(self, history: History, groups: dict[str, MemberStarted]) -> None:
         self.history = history
@@ -185,7 +186,9 @@ class _End:
                 place = (machine, queue._replace(group=group))
                 begin = self.begins.get(place)
                 if begin is None:
-                    found.append(Violation("R5", calms[-1].t, f"{place[1]} on {machine}: it never began, {len(stored)} messages wait"))
+                    found.append(
+                        Violation("R5", calms[-1].t, f"{place[1]} on {machine}: it never began, {len(stored)} messages are pending")
+                    )
                     continue
                 found += self._begun_wrong(place, begin, stored, excuses)
                 found += self._missed(place, begin, stored, excuses)
@@ -202,7 +205,7 @@ class _End:
     def _begun_wrong(self, place: Place, begin: MemberAssigned, stored: list[MessageStored], excuses: "_Excuses") -> list[Violation]:
         """B2: FIRST_OFFSET begins at the first message, LAST_OFFSET after the messages before the member and before those sent after it."""
         if excuses.lossy_t(begin.queue.broker) >= begin.t:
-            return []  # the offset may have been another message's
+            return []  # the offset may have belonged to another message
         first = self.groups[place[1].group].where == "FIRST_OFFSET"
         started_t = min(started.t for started in self.history.of(MemberStarted) if started.machine == place[0])
         for one in stored:
@@ -233,7 +236,7 @@ class _End:
         t = self.handled.get((place, last.offset, last.body), since)
         if t - since <= RECOVERY_S:
             return []
-        text = f"{place[1]} on {place[0]} reached its end {last.offset + 1} only {t - since:.1f} s after the calm: {RECOVERY_S:.0f} s"
+        text = f"{place[1]} on {place[0]} reached its end {last.offset + 1} {t - since:.1f} s after the calm, limit {RECOVERY_S:.0f} s"
         return [Violation("R5", t, text)]
 
 
@@ -259,7 +262,7 @@ class _Excuses:
                 self.written.setdefault((frame.queue, body), frame.t)
 
     def lossy_t(self, broker: str) -> float:
-        """The last lossy cut; −1: there was none."""
+        """Return the time of the last lossy cut; −1 if there was none."""
         return max(self._cuts.get(broker, ()), default=-1.0)
 
     def unseen(self, place: Place, offset: int) -> bool:

@@ -70,7 +70,7 @@ class _Calls:
         self.deletions = Deletions(history)
         self.running: dict[QueueKey, dict[int, CallBegan]] = {}
         self.granted: dict[QueueKey, LockGranted] = {}
-        self.told: dict[QueueEpoch, float] = {}
+        self.notified: dict[QueueEpoch, float] = {}
         self.given_up: dict[QueueEpoch, float] = {}
         self.consumers: dict[tuple[int, str], ConsumerStarted] = {}
         self.stopping: dict[tuple[int, str], float] = {}
@@ -99,7 +99,7 @@ class _Calls:
             elif isinstance(event, PauseEnded):
                 self.paused[event.process] = (self.paused[event.process][0], event.t)
             elif isinstance(event, StaleReceived):
-                self.told.setdefault((event.queue, event.epoch), event.t)
+                self.notified.setdefault((event.queue, event.epoch), event.t)
             elif isinstance(event, LockSent):
                 self._locked(event)
             elif isinstance(event, ProcessEnded):
@@ -121,11 +121,11 @@ class _Calls:
 
     def _began(self, call: CallBegan) -> None:
         if not call.epoch:
-            return  # a classic client's, which classic.py checks
+            return  # a classic client's call: classic.py checks it
         calls = self.running.setdefault(call.queue, {})
-        self._may_start(call, self._decided_before_s(call))
+        self._check_start(call, self._decided_before_s(call))
         for other in calls.values():
-            self._beside(other, call)
+            self._check_overlap(other, call)
         calls[call.call] = call
 
     def _threaded(self, call: CallBegan) -> bool:
@@ -139,7 +139,7 @@ class _Calls:
         began, ended = self.paused.get(call.process, (-inf, -inf))
         return THREAD_S if ended < call.t - THREAD_S else call.t - began + THREAD_S
 
-    def _may_start(self, call: CallBegan, decided_before_s: float) -> None:
+    def _check_start(self, call: CallBegan, decided_before_s: float) -> None:
         newest = self.granted.get(call.queue)
         known = newest is not None and newest.t <= call.t - decided_before_s
         if newest is not None and known and newest.epoch > call.epoch and not self.deletions.within(call.queue.topic, newest.t, newest.t):
@@ -159,7 +159,7 @@ class _Calls:
             return None
         return self.leases.deadline_ms.get((grant.session, call.queue.broker))
 
-    def _beside(self, other: CallBegan, call: CallBegan) -> None:
+    def _check_overlap(self, other: CallBegan, call: CallBegan) -> None:
         if other.process == call.process:
             self._bad(call.t, f"{_name(call)} started while {_name(other)} ran in the same process since {other.t:.3f}")
         elif other.epoch == call.epoch:
@@ -170,8 +170,8 @@ class _Calls:
                 deadline = self._deadline_ms(other)
                 now_ms = self.clocks.boot_ms(other.machine, call.t)
                 text = (
-                    f"{_name(call)} started while {_name(other)} ran since {other.t:.3f}; its client had not been told, had not given it "
-                    f"up, and its deadline is {deadline} on its boot clock, which showed {now_ms}"
+                    f"{_name(call)} started while {_name(other)} ran since {other.t:.3f}; its client had not been notified, had not "
+                    f"given it up, and its deadline is {deadline} on its boot clock, which showed {now_ms}"
                 )
                 self._bad(call.t, text)
             else:
@@ -179,8 +179,8 @@ class _Calls:
 
     def _excuse(self, other: CallBegan, t: float) -> str | None:
         held = (other.queue, other.epoch)
-        if held in self.told:
-            return "told that its epoch is over"
+        if held in self.notified:
+            return "notified that its epoch is over"
         if self.deletions.within(other.queue.topic, other.t, t):
             return "its topic was deleted"
         if held in self.given_up:
@@ -213,7 +213,7 @@ class _Calls:
             self.given_up.setdefault((event.queue, event.epoch), event.t)
 
     def _limit_ms(self, call: CallBegan) -> int:
-        """Return whether it began before its queue was revoked, so that it has run for the limit at least."""
+        """Return the drain limit, for which the call must have run before it is given up; 0 if its consumer is not known."""
         consumer = self.consumers.get((call.process, call.queue.group))
         if consumer is None:
             return 0

@@ -25,7 +25,7 @@ class _Lease:
     """One classic client's hold."""
 
     locked: ClassicLocked
-    """The last LOCK that it was granted by."""
+    """The last LOCK that granted it."""
     unlocking: bool = False
     """UNLOCK_BATCH_MQ was written."""
 
@@ -71,7 +71,7 @@ class _Leases:
         return self.found
 
     def _since_ms(self, machine: str, t: float, now: float) -> float:
-        """On the broker's clock."""
+        """Return the time since `t` on the broker's clock."""
         then_ms, now_ms = self.clocks.boot_ms(machine, t), self.clocks.boot_ms(machine, now)
         return (now - t) * 1000 if then_ms is None or now_ms is None else now_ms - then_ms
 
@@ -93,7 +93,7 @@ class _Leases:
             self._bad(event.t, text)
 
     def _one_life(self, lease: _Lease, event: ClassicLocked) -> bool:
-        """Begin all leases again after a start."""
+        """Return whether both events are of one process: leases begin again with each start."""
         return lease.locked.process == event.process
 
     def _granted(self, queue: QueueKey, t: float, whom: str, machine: str) -> None:
@@ -112,7 +112,7 @@ class _Leases:
         locked = lease.locked
         sure = locked.t < event.request_t and self._since_ms(event.machine, locked.request_t, event.t) < LEASE_MS
         if sure and locked.client != event.client:
-            text = f"{event.queue}: offset {event.offset} of process {event.client} was taken by {process_name(event)}"
+            text = f"{event.queue}: offset {event.offset} of process {event.client} was accepted by {process_name(event)}"
             self._bad(event.t, f"{text} while classic client {locked.client_id} held it")
 
     def _bad(self, t: float, text: str) -> None:

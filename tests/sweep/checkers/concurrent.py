@@ -1,7 +1,7 @@
 """C1 and R5 of concurrent groups: progress never passes an unfinished message, no message is forgotten, all are handled in the end.
 
-A message is finished for its consumer when a call has handled it, or when the broker has confirmed that it took it back. Handled in the end
-means that a call has handled it, or that it is in the group's dead-letter topic.
+A message is finished for its consumer when a call has handled it, or when the broker has confirmed that it was sent back. Handled in the
+end means that a call has handled it, or that it is in the group's dead-letter topic.
 """
 
 from collections.abc import Iterator
@@ -104,7 +104,7 @@ class _Finished:
         missed = run.account.commit(upto, partial(self.passes.may_pass, event.queue, process=event.process, t=event.t))
         if missed is not None:
             text = f"{event.queue} generation {event.generation} by {process_name(event)} committed {upto}"
-            self.found.append(Violation("C1", event.t, f"{text}: {missed} was neither handled nor taken back by the broker"))
+            self.found.append(Violation("C1", event.t, f"{text}: {missed} was neither handled nor sent back"))
 
 
 def _generations(history: History) -> list[Violation]:
@@ -118,7 +118,7 @@ def _generations(history: History) -> list[Violation]:
         before = highest.before(event.request_t)
         if before is not None and number < before:
             what = "begun" if begun else f"committed at {offset}"
-            found.append(Violation("C1", event.t, f"{event.queue} was {what} in generation {number}: {before} was there before"))
+            found.append(Violation("C1", event.t, f"{event.queue} was {what} in generation {number}: generation {before} was used before"))
         top = offsets.setdefault((event.queue, number), RisingMax())
         accepted = top.before(event.request_t)
         if begun and accepted is not None and offset < accepted:
@@ -130,7 +130,7 @@ def _generations(history: History) -> list[Violation]:
 
 
 def _named(history: History) -> Iterator[ProgressResponded | CommitResponded]:
-    """The responses of brokers about a generation that is in force."""
+    """Yield the responses of brokers that name a generation that is in force."""
     for event in history:
         if isinstance(event, CommitResponded) and (event.verdict is not ItemVerdict.OK or event.generation is None or event.offset is None):
             continue
@@ -160,7 +160,9 @@ def _resets(history: History) -> list[Violation]:
             reset_t, last = over[event.queue]
             void = event.generation is None or event.generation > last or event.request_t <= reset_t
             if not void and (isinstance(event, ProgressResponded) or event.verdict is ItemVerdict.OK):
-                text = f"{event.queue} at {event.offset} in generation {event.generation}: a reset had ended it, answered at {reset_t:.3f}"
+                text = (
+                    f"{event.queue} at {event.offset} in generation {event.generation}: a reset, confirmed at {reset_t:.3f}, had ended it"
+                )
                 found.append(Violation("C1", event.t, text))
     return found
 

@@ -61,7 +61,7 @@ class Walls:
     def __init__(self, history: History) -> None:
         self._jumps: dict[str, list[WallClockJumped]] = {}
         self.wrong: dict[str, list[tuple[float, float]]] = {}
-        """Machine → times (from, until) in which its wall clock was not what it was at the beginning."""
+        """Machine → times (from, until) at which its wall clock differed from its initial setting."""
         ahead: dict[str, float] = {}
         for jump in history.of(WallClockJumped):
             if jump.jump_s > 0:
@@ -75,8 +75,8 @@ class Walls:
                 times[-1] = (times[-1][0], jump.t)
 
     def forward_s(self, machine: str, since: float, until: float, boots: Iterable[float]) -> float:
-        """By how much something that was stored at `since` may be due sooner at `until`. `boots`: when its broker opened its port after its
-        machine had been off: nothing but the wall clock knows for how long. Within one boot it is the boot clock that counts.
+        """Return by how much a message stored at `since` may be due sooner at `until`. `boots`: when its broker opened its port after its
+        machine had been off: only the wall clock shows for how long. Within one boot only the boot clock counts.
         """
         last = max((t for t in boots if since <= t <= until), default=None)
         return 0.0 if last is None else sum(jump.jump_s for jump in self._jumps.get(machine, ()) if jump.t <= last)

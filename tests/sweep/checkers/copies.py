@@ -3,8 +3,8 @@
 a  a copy has one try more than the message of which it is a copy, and that message was sent back
 b  there are no more tries than the group allows; `%DLQ%` has only messages without a try left, or that their listener dead-lettered
 c  there are at most as many copies as requests: a send back whose response was lost is repeated, and such copies are counted.
-   A retry waits as any delayed message does, and the write that ends the waiting may be cut in two by a crash
-d  an ordered batch is dead-lettered when it has failed so often as its group allows, each message once, and progress is behind it
+   A retry is delayed like any delayed message, and a crash may interrupt the write that delivers it
+d  an ordered batch is dead-lettered when it has failed as often as its group allows, each message once, and progress moves past it
 """
 
 from lockstep.protocol.delays import RETRIES_MAX
@@ -49,7 +49,7 @@ def _tries(history: History) -> list[Violation]:
                 if again != (each.retries > 0):
                     found.append(Violation("C2", event.t, f"{what}: it was read from {event.queue.topic}"))
                 elif again and (group, broker, each.body, each.retries - 1) not in sent:
-                    found.append(Violation("C2", event.t, f"{what}: the one before had not been sent back"))
+                    found.append(Violation("C2", event.t, f"{what}: the try before had not been sent back"))
                 elif again and each.retries > limits[group]:
                     found.append(Violation("C2", event.t, f"{what}: the group allows {limits[group]} retries"))
         elif isinstance(event, SendBackSent):
@@ -76,14 +76,14 @@ def _concurrent(history: History) -> list[Violation]:
             where = f"{kind} {stored[0].queue} offset {stored[0].offset}: {body!r:.60} at its try {retries + 1}"
             right = [sent for sent in asked if (sent.level < 0 or retries > _limit(sent)) == (kind == "dead letter")]
             if not asked:
-                found.append(Violation("C2", stored[0].t, f"{where}: the one before had not been sent back"))
+                found.append(Violation("C2", stored[0].t, f"{where}: the try before had not been sent back"))
             elif not right:
                 text = f"{where}: it was sent back at {asked[0].t:.3f} with level {asked[0].level}, of {_limit(asked[0])} retries"
                 found.append(Violation("C2", stored[0].t, text))
             allowed = len(right) + (_restarts(brokers, broker) if kind == "retry" else 0)
             if right and len(stored) > allowed:
                 found.append(
-                    Violation("R9", stored[0].t, f"{where}: it is there {len(stored)} times, and was asked for {len(right)} times")
+                    Violation("R9", stored[0].t, f"{where}: it is stored {len(stored)} times, and was requested {len(right)} times")
                 )
     return found
 

@@ -40,12 +40,12 @@ def check(history: History) -> list[Violation]:
         *_Attempts(history, limits).run(),
         *_once(history, limits, bodies),
         *_kept(history, bodies),
-        *_moved_behind(history),
+        *_progress_moves_past(history),
     ]
 
 
 def _bodies(history: History) -> dict[int, bytes]:
-    """DEAD_LETTER's request → the message that its consumer had been given there."""
+    """Return the message that each DEAD_LETTER request refers to, by request."""
     given: dict[tuple[int, QueueKey, int], bytes] = {}
     found = {}
     for event in history:
@@ -83,19 +83,19 @@ def _once(history: History, limits: dict[str, int | None], bodies: dict[int, byt
     for (group, broker, body, _), stored in StoredCopies(history).dead.items():
         if group not in limits:
             continue
-        # With manual commit a letter leaves progress where it is, and a crash may repeat it (docs/adr/0004).
+        # With manual commit a dead letter does not move progress, and a crash may repeat it (docs/adr/0004).
         allowed = 0
         for requests in asked.get((group, broker, body), {}).values():
             torn_count = sum(sent.request in torn for sent in requests[:-1])
             allowed += 1 + torn_count if all(sent.advance for sent in requests) else len(requests)
         if len(stored) > allowed:
             where = f"dead letter {stored[0].queue} offset {stored[0].offset}: {body!r:.60}"
-            found.append(Violation("C2", stored[0].t, f"{where}: it is there {len(stored)} times, {allowed} are right"))
+            found.append(Violation("C2", stored[0].t, f"{where}: it is stored {len(stored)} times, {allowed} are allowed"))
     return found
 
 
 def _torn(history: History) -> set[int]:
-    """Requests that no broker answered, and whose broker ended within a second: perhaps in the middle of the write."""
+    """Return the requests that got no response, and whose broker ended within a second, perhaps in the middle of the write."""
     responded = {event.request for event in history.of(DeadLetterResponded)}
     ends = [(life.broker, life.ended_t) for lives in Brokers(history).lives.values() for life in lives if life.ended_t is not None]
     return {
@@ -107,14 +107,14 @@ def _torn(history: History) -> set[int]:
 
 def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
     """A confirmed dead letter is stored, unless a power cut under async flush may have removed it."""
-    letters, brokers = StoredCopies(history), Brokers(history)
+    copies, brokers = StoredCopies(history), Brokers(history)
     read = {copy.queue.broker for copy in history.of(CopyStored)}
     found = []
     for place, event in enumerate(history):
         if not isinstance(event, DeadLetterResponded) or event.code != ResponseCode.SUCCESS or event.queue.broker not in read:
             continue
         body = bodies.get(event.request)
-        if body is None or letters.dead_bodies.get(event.queue.group, Counter())[body]:
+        if body is None or copies.dead_bodies.get(event.queue.group, Counter())[body]:
             continue
         if brokers.removing_cut(event.queue.broker, event.process, place, event.t) is None:
             text = f"{event.queue} offset {event.offset}, {body!r:.60} was dead-lettered at {event.t:.3f}, and is in no dead-letter queue"
@@ -122,27 +122,27 @@ def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
     return found
 
 
-def _moved_behind(history: History) -> list[Violation]:
+def _progress_moves_past(history: History) -> list[Violation]:
     """Progress moves past the message in the same write as the dead letter."""
     generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(LockGranted)}
-    behind: dict[tuple[QueueKey, int], list[DeadLetterResponded]] = {}
+    confirmed: dict[tuple[QueueKey, int], list[DeadLetterResponded]] = {}
     found = []
     for event in history:
         if isinstance(event, DeadLetterResponded):
             generation = generations.get((event.queue, event.epoch))
             if event.code == ResponseCode.SUCCESS and event.advance and generation is not None:
-                behind.setdefault((event.queue, generation), []).append(event)
+                confirmed.setdefault((event.queue, generation), []).append(event)
         elif isinstance(event, LockGranted):
-            for letter in behind.get((event.queue, event.generation), ()):
-                if letter.t < event.request_t and event.offset <= letter.offset:
+            for dead_letter in confirmed.get((event.queue, event.generation), ()):
+                if dead_letter.t < event.request_t and event.offset <= dead_letter.offset:
                     text = f"{event.queue} epoch {event.epoch} was granted at offset {event.offset}"
-                    found.append(Violation("C2", event.t, f"{text}: {letter.offset} had been dead-lettered at {letter.t:.3f}"))
+                    found.append(Violation("C2", event.t, f"{text}: {dead_letter.offset} had been dead-lettered at {dead_letter.t:.3f}"))
                     break
     return found
 
 
 class _Attempts:
-    """No more calls of a batch than the group allows, but for those after a dead letter that could not be written."""
+    """Checks that a batch is called no more often than its group allows, except after a dead letter that could not be written."""
 
     def __init__(self, history: History, limits: dict[str, int | None]) -> None:
         self.history = history

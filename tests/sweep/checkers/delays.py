@@ -31,7 +31,7 @@ START_S = 30.0
 MS = 0.002
 """Clocks count whole milliseconds."""
 STEP_S = 0.3
-"""The largest difference of store times from the wall clock, which alone counts over a boot."""
+"""The largest difference of store times from the wall clock, which is the only clock that counts over a boot."""
 
 
 def check(history: History) -> list[Violation]:
@@ -83,9 +83,10 @@ def _early(history: History) -> list[Violation]:
 
 
 def _late(history: History) -> list[Violation]:
-    """Return whether a message was late, unless the machine was off and its wall clock was wrong for long before, or afterwards.
+    """Report messages that were late. A machine that was off is excused if its wall clock was wrong for long before, or afterwards.
 
-    A send that is written again may be stored at its last writing only: it is late where it is so for the last one that can have stored it.
+    A send that is repeated may have been stored by its last write only: it is late if it is late for the last write that can
+    have stored it.
     """
     ages = _Ages(history)
     written: dict[tuple[str, bytes], list[DelayedSendWritten]] = {}
@@ -136,7 +137,7 @@ def _retries_early(history: History) -> list[Violation]:
 
 
 class _Ages:
-    """The time that has passed at a broker: by its boot clock, which may drift; over a boot of its machine by true time."""
+    """Measures the time that has passed at a broker: by its boot clock, which may drift; over a boot of its machine by true time."""
 
     def __init__(self, history: History) -> None:
         self.walls, self.brokers = Walls(history), Brokers(history)
@@ -152,8 +153,8 @@ class _Ages:
         return self.walls.forward_s(_machine(self.brokers, broker), since, until, self._boots.get(broker, ()))
 
     def unknown_s(self, broker: str, since: float, until: float) -> float:
-        """By how much a broker may count another time. 0 within one boot. Before the boot its stamps went by the boot clock, perhaps since
-        its first start; over the boot only the wall clock counts.
+        """Return by how much the time that a broker measures may differ. It is 0 within one boot. Before the boot its stamps followed the
+        boot clock, perhaps since its first start; over the boot only the wall clock counts.
         """
         if not self._booted(broker, since, until):
             return 0.0

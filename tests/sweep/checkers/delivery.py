@@ -23,29 +23,29 @@ def check(history: History) -> list[Violation]:
     found = []
     messages = Messages(history)
     passes = Passes(history, messages)
-    done = _done(history)
+    done = _handled_messages(history)
     begins = first_offsets(history)
-    found += _told_of_removed(history, messages, passes, done, begins)
+    found += _removed_messages_are_reported(history, messages, passes, done, begins)
     reached = _reached(history)
     for (group, topic), processes in passes.groups().items():
         for queue, stored in _by_queue(messages, topic).items():
             key = queue._replace(group=group)
             begin = begins.get(key)
             if begin is None:
-                found.append(Violation("R5", calms[-1].t, f"{key} was never granted to anybody: {len(stored)} messages wait in it"))
+                found.append(Violation("R5", calms[-1].t, f"{key} was never granted to a client: {len(stored)} messages are pending in it"))
                 continue
             for one in stored:
                 known = messages.acked.get(one.body) or messages.delayed.get(one.body)
                 if one.offset >= begin and known is not None and (group, (queue, one.offset), one.body) not in done:
                     if passes.some_may_pass(key, one.offset, processes):
                         continue
-                    text = f"{key} offset {one.offset}, {one.body!r:.60} acknowledged at {known.t:.3f}: no call has done it"
+                    text = f"{key} offset {one.offset}, {one.body!r:.60} acknowledged at {known.t:.3f}: no call has handled it"
                     found.append(Violation("O5", one.t, text))
             found += _recovered(key, stored[-1].offset + 1, reached.get(key, []), calms[-1].t, messages)
     return found
 
 
-def _told_of_removed(
+def _removed_messages_are_reported(
     history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]], begins: dict[QueueKey, int]
 ) -> list[Violation]:
     """O5: the group was notified of messages that retention removed before it had them as a gap."""
@@ -53,7 +53,7 @@ def _told_of_removed(
     for gap in history.of(QueueGapSeen):
         gaps.setdefault(gap.queue, []).append(gap)
     found = []
-    for acked in removed(history, messages):
+    for acked in messages_removed_by_retention(history, messages):
         for (group, topic), processes in passes.groups().items():
             key = acked.queue._replace(group=group)
             begin = begins.get(key)
@@ -62,15 +62,15 @@ def _told_of_removed(
                 continue
             if not passes.some_may_pass(key, acked.offset, processes):
                 where = f"{key} offset {acked.offset}, {acked.body!r:.60}: removed (the log begins at {messages.read[acked.queue].first})"
-                text = f"{where}, given to no call and in no gap that was told"
+                text = f"{where}, given to no call and in no reported gap"
                 found.append(Violation("O5", acked.t, text))
     return found
 
 
-def removed(history: History, messages: Messages) -> Iterator[SendAcked]:
-    """What was acknowledged, and retention has taken since. After a lossy power cut nobody can say.
+def messages_removed_by_retention(history: History, messages: Messages) -> Iterator[SendAcked]:
+    """Yield the acknowledged messages that retention has removed since; none after a lossy power cut, when this can't be decided.
 
-    Lossy is any cut for who asked for no more than that the message is written.
+    For sends with `require="written"` any power cut is lossy.
     """
     brokers, deletions = Brokers(history), Deletions(history)
     for acked in messages.acked.values():
@@ -82,7 +82,7 @@ def removed(history: History, messages: Messages) -> Iterator[SendAcked]:
 
 
 def recovery_s(history: History) -> float | None:
-    """Return the seconds from the calm until every queue's end is accepted; None if there was no calm, or it never is."""
+    """Return the seconds from the calm until every queue's end is accepted; None without a calm, or if one never is."""
     calms, messages, reached = history.of(CalmBegan), Messages(history), _reached(history)
     if not calms:
         return None
@@ -105,20 +105,24 @@ def _recovered(key: QueueKey, end: int, reached: list[tuple[float, int]], calm_t
     times = [t for t, offset in reached if offset >= end]
     if not times:
         return [
-            Violation("R5", last.t, f"{key} ends at {end}: its group was accepted up to {top} only, {last.t - since:.1f} s after the calm")
+            Violation(
+                "R5",
+                last.t,
+                f"{key} ends at {end}: commits of its group were accepted up to {top} only, {last.t - since:.1f} s after the calm",
+            )
         ]
     # The generation may have risen since: what counts is when the present log's end was reached.
     if times[0] - since > RECOVERY_S:
-        return [Violation("R5", times[0], f"{key} reached its end {end} only {times[0] - since:.1f} s after the calm: {RECOVERY_S:.0f} s")]
+        return [Violation("R5", times[0], f"{key} reached its end {end} {times[0] - since:.1f} s after the calm, limit {RECOVERY_S:.0f} s")]
     return []
 
 
-def _done(history: History) -> set[tuple[str, Place, bytes]]:
+def _handled_messages(history: History) -> set[tuple[str, Place, bytes]]:
     calls = {call.call: call for call in history.of(CallBegan)}
     found: set[tuple[str, Place, bytes]] = set()
     for end in history.of(CallEnded):
         call = calls.get(end.call)
-        if call is not None and end.result in (CallResult.SUCCESS, CallResult.COUNTED, CallResult.DEFIED):
+        if call is not None and end.result in (CallResult.SUCCESS, CallResult.COUNTED, CallResult.CANCEL_IGNORED):
             queue = call.queue.stored
             found.update((call.queue.group, (queue, offset), body) for offset, body in call.messages)
     return found

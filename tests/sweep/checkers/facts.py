@@ -1,4 +1,4 @@
-"""Facts that several checkers derive from a history: clocks, runs of brokers, what a power cut may remove, holders of epochs."""
+"""Facts that several checkers derive from a history: clocks, runs of brokers, losses by power cuts, holders of epochs."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -47,27 +47,27 @@ class RisingMax:
         self._values: list[int] = []
 
     def add(self, t: float, value: int) -> None:
-        """Times never fall."""
+        """Add a value. Times never fall."""
         if not self._values or value > self._values[-1]:
             self._times.append(t)
             self._values.append(value)
 
     def before(self, t: float) -> int | None:
-        """The highest value that was added at a time < t."""
+        """Return the highest value that was added at a time < t; None if there is none."""
         at = bisect_left(self._times, t)
         return self._values[at - 1] if at else None
 
 
 class Clocks:
-    """Boot clocks of all machines at any time, from ClockSet; a machine without one goes at rate 1 from the last time that it told."""
+    """The boot clocks of all machines at any time, from ClockSet; without it a machine runs at rate 1 from its last reported reading."""
 
     def __init__(self, history: History) -> None:
         self._set: dict[str, list[ClockSet]] = {}
         for event in history.of(ClockSet):
             self._set.setdefault(event.machine, []).append(event)
-        self._told: dict[str, tuple[list[float], list[int]]] = {}
+        self._reported: dict[str, tuple[list[float], list[int]]] = {}
         for proof in history.of(ProofReceived):
-            times, clocks = self._told.setdefault(proof.machine, ([], []))
+            times, clocks = self._reported.setdefault(proof.machine, ([], []))
             if not times or proof.request_t > times[-1]:
                 times.append(proof.request_t)
                 clocks.append(proof.request_boot_ms)
@@ -81,14 +81,14 @@ class Clocks:
             last = event
         if last is not None:
             return last.boot_ms + (t - last.t) * 1000 * last.rate
-        times, clocks = self._told.get(machine, ([], []))
+        times, clocks = self._reported.get(machine, ([], []))
         if not times:
             return None
         at = max(0, bisect_left(times, t) - 1)
         return clocks[at] + (t - times[at]) * 1000
 
     def passed_s(self, machine: str, since: float, until: float) -> float:
-        """How much time passed by the boot clock between two times; over a boot of the machine, which sets that clock, too."""
+        """Return the time that passed by the boot clock between two times, also over a boot of the machine, which sets that clock."""
         passed, at, rate = 0.0, since, 1.0
         for event in self._set.get(machine, ()):
             if event.t >= until:
@@ -117,7 +117,7 @@ class Life:
 
 
 class Brokers:
-    """Lives of all brokers, and what a power cut may have taken from them."""
+    """The lives of all brokers, and the power cuts that may have removed writes."""
 
     def __init__(self, history: History) -> None:
         self.lives: dict[str, list[Life]] = {}
@@ -171,7 +171,7 @@ class Brokers:
         return next((life for life in self.lives.get(broker, ()) if life.process == process), None)
 
     def lossy_cuts(self, broker: str) -> list[int]:
-        """Places of the power cuts that may have taken something from this broker: those after a life of it under async flush."""
+        """Return the places of the power cuts that may have removed writes of this broker: those after a life under async flush."""
         if broker not in self._lossy:
             found = []
             for cut in self.all_cuts(broker):
@@ -182,9 +182,9 @@ class Brokers:
         return self._lossy[broker]
 
     def assumed_cuts(self, broker: str) -> list[int]:
-        """Places of the power cuts after which this broker may assume a loss: also those during a start under async flush.
+        """Return the places of the power cuts after which this broker may assume a loss: also those during a start under async flush.
 
-        A start stores its flush mode before it opens the port, and the next one can't tell whether it came so far.
+        A start stores its flush mode before it opens the port, and the next one can't determine whether it had opened the port.
         """
         found = set(self.lossy_cuts(broker))
         for cut in self.all_cuts(broker):
@@ -195,23 +195,23 @@ class Brokers:
         return sorted(found)
 
     def boots(self, broker: str) -> list[float]:
-        """When this broker opened its port for the first time after each power cut of its machine."""
+        """Return when this broker opened its port for the first time after each power cut of its machine."""
         lives = self.lives.get(broker, [])
         cuts = self.all_cuts(broker)
         return [life.opened_t for before, life in pairwise(lives) if any(before.opened < cut < life.opened for cut in cuts)]
 
     def all_cuts(self, broker: str) -> list[int]:
-        """Places of all power cuts of this broker's machine: each may take what was written only."""
+        """Return the places of all power cuts of this broker's machine: each may remove messages that were only written."""
         lives = self.lives.get(broker, [])
         return self.cuts.get(lives[0].machine, []) if lives else []
 
     def removing_cut(self, broker: str, process: int, place: int, t: float, *, written: bool = False) -> int | None:
-        """The place of the power cut that may take what this process answered at `t`; None: it must survive for ever. `written`: who sent
-        it asked for no more than that.
+        """Return the place of the power cut that may remove a write that this process confirmed at `t`; None if it must survive.
+        `written`: its producer required only that it is written.
 
-        It is gone only where the power was cut before another start had opened the port (a start makes durable what it found), and the
-        process had answered it no earlier than one flush interval and one sync, standstills not counted, before its own end. A disk that is
-        slow when it should be synced takes until it is itself again; one that has failed lets its broker end in order.
+        A write may be lost only if the power was cut before another start had opened the port (a start makes all found writes durable), and
+        the process had confirmed it at most one flush interval and one sync before its own end, pauses not counted. A sync of a slow disk
+        may take until the disk is fast again; if the disk has failed, the broker still ends in order.
         """
         life = self.life(broker, process)
         if life is None or (life.flush == "sync" and not written):
@@ -230,20 +230,20 @@ class Brokers:
         return cut if self._ran_s(process, t, ended_t) <= limit_s else None
 
     def away_s(self, broker: str, since: float, until: float) -> float:
-        """How long the broker did not run between two times: down, starting or paused."""
+        """Return how long the broker did not run between two times: down, starting or paused."""
         lives = self.lives.get(broker, [])
         times = [(life.opened_t, inf if life.ended_t is None else life.ended_t) for life in lives]
         ran = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in times)
-        stood = sum(max(0.0, min(end, until) - max(begin, since)) for life in lives for begin, end in self._pauses.get(life.process, ()))
-        return until - since - ran + stood
+        paused_s = sum(max(0.0, min(end, until) - max(begin, since)) for life in lives for begin, end in self._pauses.get(life.process, ()))
+        return until - since - ran + paused_s
 
     def _ran_s(self, process: int, since: float, until: float) -> float:
-        stood = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._pauses.get(process, ()))
-        return until - since - stood
+        paused_s = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._pauses.get(process, ()))
+        return until - since - paused_s
 
 
 class Leases:
-    """Until when each session may start calls at each broker, on its own machine's boot clock. Fed with events in order."""
+    """The time until which each session may start calls at each broker, by its own machine's boot clock. Events are added in order."""
 
     __slots__ = ("_grace", "_locked", "deadline_ms")
 
@@ -251,7 +251,7 @@ class Leases:
         self.deadline_ms: dict[Line, int] = {}
         """proven + grace − 500 ms."""
         self._locked: set[tuple[Line, int]] = set()
-        """Connections on which a LOCK was answered: before that nothing is proven on them."""
+        """Connections on which a response to LOCK has arrived: before that nothing is proven on them."""
         self._grace: dict[Line, int] = {}
 
     def proven(self, event: ProofReceived) -> None:
@@ -271,7 +271,7 @@ class Deletions:
     """The deletions of topics that were requested."""
 
     LATE_S = 60.0
-    """The time after which a broker that was down is notified at the latest."""
+    """The longest time until a broker that was down is notified."""
 
     def __init__(self, history: History) -> None:
         self._sent: dict[str, list[LayoutSent]] = {}
@@ -283,22 +283,22 @@ class Deletions:
         return topic in self._sent
 
     def within(self, topic: str, since: float, until: float) -> bool:
-        """Whether the topic may have been deleted between."""
+        """Return whether the topic may have been deleted between these times."""
         return any(since - self.LATE_S <= event.t <= until for event in self._sent.get(topic, ()))
 
     def after(self, topic: str, layout: tuple[int, int] | None) -> bool:
-        """Whether a deletion was asked for that takes what was stored over this layout; None: over which is not known."""
+        """Return whether a deletion was requested that removes messages stored over this layout; None if the layout is not known."""
         return any(layout is None or event.counter > layout[0] for event in self._sent.get(topic, ()))
 
     def between(self, topic: str, older: tuple[int, int] | None, newer: tuple[int, int] | None) -> bool:
-        """Whether a deletion was asked for that takes what was stored over the older layout, and not what is stored over the newer."""
+        """Return whether a deletion was requested that removes messages stored over the older layout, and not those over the newer."""
         if older is None or newer is None:
             return False
         return any(older[0] < event.counter < newer[0] for event in self._sent.get(topic, ()))
 
 
 def holders(history: History) -> dict[QueueEpoch, GrantReceived]:
-    """(queue, epoch) → the grant as its client received it first."""
+    """Return the grant that the client of each epoch received first, by (queue, epoch)."""
     found: dict[QueueEpoch, GrantReceived] = {}
     for event in history.of(GrantReceived):
         found.setdefault((event.queue, event.epoch), event)

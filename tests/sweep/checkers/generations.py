@@ -35,18 +35,18 @@ class _Queue:
     """One queue of a group."""
 
     generation: int | None = None
-    """Of the last grant."""
+    """The generation of the last grant."""
     epoch: int = 0
-    """Of the last grant."""
+    """The epoch of the last grant."""
     top: int = 0
     """The first offset of the last grant's generation, or the highest that was committed in it."""
-    maybe: list[ResetSent] = field(default_factory=list)
+    possible: list[ResetSent] = field(default_factory=list)
     """Resets that may have been executed since."""
     excuse: bool = False
-    """Something else may have begun a new generation since: a lossy power cut, a deleted topic, a commit without an epoch."""
-    sure: ProgressReset | None = None
+    """Another cause may have begun a new generation since: a lossy power cut, a deleted topic, a commit without an epoch."""
+    confirmed: ProgressReset | None = None
     """The last confirmed reset, and the generation and epoch of the last grant before that."""
-    sure_after: tuple[int | None, int] = (None, 0)
+    before_reset: tuple[int | None, int] = (None, 0)
 
 
 def check(history: History) -> list[Violation]:
@@ -79,10 +79,10 @@ class _Generations:
             if isinstance(event, LockGranted):
                 self._granted(event)
             elif isinstance(event, ResetSent):
-                self._queue(event.queue).maybe.append(event)
+                self._queue(event.queue).possible.append(event)
             elif isinstance(event, ProgressReset):
                 queue = self._queue(event.queue)
-                queue.sure, queue.sure_after = event, (queue.generation, queue.epoch)
+                queue.confirmed, queue.before_reset = event, (queue.generation, queue.epoch)
             elif isinstance(event, CommitSent):
                 self._sent(event)
             elif isinstance(event, DeadLetterSent):
@@ -111,7 +111,7 @@ class _Generations:
 
     def _excuse(self, key: QueueKey) -> None:
         self.queues[key].excuse = True
-        self.queues[key].sure = None
+        self.queues[key].confirmed = None
 
     # -------------------------------------------------------------------------------------------------------------- grants
 
@@ -119,9 +119,14 @@ class _Generations:
         queue = self._queue(grant.queue)
         self.generations.setdefault((grant.queue, grant.epoch), grant.generation)
         where = f"{grant.queue} epoch {grant.epoch} {'renewed' if grant.renewal else 'granted'} by {process_name(grant)}"
-        sure = queue.sure
-        if sure is not None and grant.request_t > sure.t and queue.sure_after[0] is not None and grant.generation <= queue.sure_after[0]:
-            text = f"{where} in generation {grant.generation}: the reset to {sure.offset} was answered at {sure.t:.3f}"
+        reset = queue.confirmed
+        if (
+            reset is not None
+            and grant.request_t > reset.t
+            and queue.before_reset[0] is not None
+            and grant.generation <= queue.before_reset[0]
+        ):
+            text = f"{where} in generation {grant.generation}: the reset to {reset.offset} was confirmed at {reset.t:.3f}"
             self._bad(grant.t, text)
         if queue.generation is None or grant.generation > queue.generation:
             self._began(grant, queue, where)
@@ -133,7 +138,7 @@ class _Generations:
 
     def _began(self, grant: LockGranted, queue: _Queue, where: str) -> None:
         """Check the first grant in this generation, in which there can be no commits yet."""
-        known = any(reset.offset == grant.offset for reset in queue.maybe)
+        known = any(reset.offset == grant.offset for reset in queue.possible)
         if (
             queue.generation is not None
             and not queue.excuse
@@ -141,21 +146,19 @@ class _Generations:
             and grant.queue.topic not in self.deleted
             and not self._removed(grant.queue, grant.offset)
         ):
-            resets = ", ".join(str(reset.offset) for reset in queue.maybe) or "none"
-            text = (
-                f"{where} at offset {grant.offset} in generation {grant.generation} after {queue.generation}: resets that may be: {resets}"
-            )
+            resets = ", ".join(str(reset.offset) for reset in queue.possible) or "none"
+            text = f"{where} at offset {grant.offset} in generation {grant.generation} after {queue.generation}; possible resets: {resets}"
             self._bad(grant.t, text)
-        # A first grant needs no cause: a reset that was sent after it was asked for is still to come.
+        # A first grant needs no cause: a reset that was sent after its request has not been executed yet.
         later = grant.request_t if queue.generation is None else inf
         queue.generation, queue.top, queue.excuse = grant.generation, grant.offset, False
-        at = next((number for number, reset in enumerate(queue.maybe) if reset.offset == grant.offset and reset.t <= later), None)
+        at = next((number for number, reset in enumerate(queue.possible) if reset.offset == grant.offset and reset.t <= later), None)
         if at is not None:
-            responded = queue.sure is not None and queue.sure.offset == grant.offset
-            queue.maybe = [] if responded and len(queue.maybe) == 1 else queue.maybe[:at] + queue.maybe[at + 1 :]
+            responded = queue.confirmed is not None and queue.confirmed.offset == grant.offset
+            queue.possible = [] if responded and len(queue.possible) == 1 else queue.possible[:at] + queue.possible[at + 1 :]
 
     def _removed(self, key: QueueKey, offset: int) -> bool:
-        """Retention has moved the group there."""
+        """Return whether retention has moved the group to this offset."""
         return offset in self.gaps.get(key, ()) or 0 < offset <= self.first.get(key.stored, 0)
 
     # ------------------------------------------------------------------------------------------------------------- commits
@@ -172,8 +175,9 @@ class _Generations:
 
     def _served(self, key: QueueKey, epoch: int, request_t: float, t: float, what: str) -> None:
         queue = self._queue(key)
-        if queue.sure is not None and epoch <= queue.sure_after[1] and request_t > queue.sure.t:
-            text = f"{key}: {what} under epoch {epoch} was served, the reset to {queue.sure.offset} was answered at {queue.sure.t:.3f}"
+        if queue.confirmed is not None and epoch <= queue.before_reset[1] and request_t > queue.confirmed.t:
+            reset = queue.confirmed
+            text = f"{key}: {what} under epoch {epoch} was served after the reset to {reset.offset}, confirmed at {reset.t:.3f}"
             self._bad(t, text)
 
     def _bad(self, t: float, text: str) -> None:

@@ -1,11 +1,11 @@
 """O7: how long a queue is idle when its owner changes. Asserted if nothing else happened at the time, else reported.
 
     cause     from                                                    to the next owner's first call, at most
-    release   the end of the owner's last call, or the release        0.5 s (not before a member began to come or to go)
+    release   the end of the owner's last call, or the release        0.5 s (not before a member began to start or to stop)
     crash     kill −9 of the owner                                    grace + 1 s
     silent    the owner was stopped, or its machine lost its power    session timeout + 1 s
     restart   the broker's open port, or the running call's end       grace + 1 s
-    all       the last start after everything was lost at once        grace + 2 s (5 s with the usual grace: ordering.md 8.2)
+    all       the last start after all processes were killed at once        grace + 2 s (5 s with the usual grace: ordering.md 8.2)
 
 The time counts from when the first call's message was acknowledged. A fault of kind "late" (segments that may be lost at any
 time) counts for the whole run; others count for `FAULT_S`, starts and stops of clients and brokers for `CHANGE_S`.
@@ -58,7 +58,7 @@ class Handover:
     since: float
     until: float
     limit_s: float
-    alone: bool
+    undisturbed: bool
     """Whether nothing else happened at the time, so that the limit holds."""
     text: str
 
@@ -71,9 +71,9 @@ def check(history: History) -> list[Violation]:
     found = [
         Violation("O7", one.until, f"{one.text}: {one.seconds:.3f} s after {one.since:.3f}, at most {one.limit_s:.1f} s ({one.cause})")
         for one in handovers(history)
-        if one.alone and one.seconds > one.limit_s + 1e-9
+        if one.undisturbed and one.seconds > one.limit_s + 1e-9
     ]
-    return found + _leave_first(history)
+    return found + _leaves_before_releases(history)
 
 
 def handovers(history: History) -> list[Handover]:
@@ -83,7 +83,7 @@ def handovers(history: History) -> list[Handover]:
 
 
 class _Finder:
-    """What the hand-overs of one history are computed from."""
+    """Computes the hand-overs of one history."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -116,7 +116,7 @@ class _Finder:
                 self.changes.setdefault(event.group, []).append(event.t)
 
     def _end_t(self, call: CallBegan) -> float:
-        """A call without an end ends with its process."""
+        """Return when the call ended; a call without an end ends with its process."""
         ended = self.call_ends.get(call.call)
         if ended is not None:
             return ended
@@ -172,28 +172,28 @@ class _Finder:
 
     def _released_since(self, before: GrantReceived, release: CommitSent, stop: ConsumerStopBegan | None) -> float:
         if release.offset is None:
-            return release.t  # the call was given up: it may run on
+            return release.t  # the call was given up: it may continue
         ended = [self._end_t(call) for call in self.calls.get(release.queue, ()) if call.epoch == before.epoch and call.t <= release.t]
         last = max((t for t in ended if t <= release.t), default=before.t)
         if stop is not None and before.t <= stop.t <= release.t:
             return max(last, stop.t)
         changes = self.changes.get(release.queue.group, [])
         at = bisect_right(changes, release.t)
-        last = max(last, changes[at - 1] if at else 0.0)  # before that nobody else was to have it
+        last = max(last, changes[at - 1] if at else 0.0)  # before that no other member was assigned it
         return last if release.t - last <= AT_ONCE_S else release.t
 
     def _handover(self, cause: str, before: GrantReceived, grant: GrantReceived, call: CallBegan, since: float, limit_s: float) -> Handover:
-        since = self._somebody_there_t(grant.queue, max(since, self._available_t(call)))
+        since = self._first_member_t(grant.queue, max(since, self._available_t(call)))
         lost: set[int | str] = {before.process, before.machine} if cause != "release" else set()
-        alone = not self.late and self._alone({before.process, grant.process}, lost, since, call.t)
+        undisturbed = not self.late and self._undisturbed({before.process, grant.process}, lost, since, call.t)
         text = (
             f"{grant.queue} from {process_name(before)} epoch {before.epoch} to {process_name(grant)} "
             f"epoch {grant.epoch}, first call {call.call} at {call.t:.3f}"
         )
-        return Handover(grant.queue, cause, since, max(since, call.t), limit_s, alone, text)
+        return Handover(grant.queue, cause, since, max(since, call.t), limit_s, undisturbed, text)
 
-    def _somebody_there_t(self, queue: QueueKey, t: float) -> float:
-        """The first time from `t` on when the group has a consumer that reaches the broker; `t` where nothing is known of a later one."""
+    def _first_member_t(self, queue: QueueKey, t: float) -> float:
+        """Return the first time from `t` on at which a consumer of the group reaches the broker; `t` if no later one is known."""
         host = self.hosts.get(queue.broker, "")
         members = [(start, end) for machine, start, end in self.members.get(queue.group, ()) if (machine, host) not in self.exiles]
         if any(start <= t < end for start, end in members):
@@ -201,15 +201,15 @@ class _Finder:
         return min((start for start, _ in members if start > t), default=t)
 
     def _available_t(self, call: CallBegan) -> float:
-        """When what the call was given first was there to be pulled."""
+        """Return when the first message of the call could be pulled."""
         body = call.messages[0][1]
         acked, began = self.messages.acked.get(body), self.messages.began.get(body)
         if (began is not None and began.delay_level) or (acked is not None and acked.written):
-            return call.t  # it came when its time had come, or when the disk had it
+            return call.t  # it was delivered when it was due, or when it was durable
         return acked.t if acked is not None else began.t if began is not None else 0.0
 
-    def _alone(self, changed: set[int], lost: set[int | str], since: float, until: float) -> bool:
-        """Nothing but starts and stops of the processes `changed`, and what befell the processes and machines `lost`."""
+    def _undisturbed(self, changed: set[int], lost: set[int | str], since: float, until: float) -> bool:
+        """Return whether only `changed` processes started or stopped, and only `lost` processes and machines had faults."""
         for at in range(bisect_left(self.times, since - FAULT_S), bisect_right(self.times, until)):
             event = self.disturbing[at]
             if not _is_fault(event):
@@ -258,9 +258,9 @@ class _Finder:
                     call = next((one for one in calls if one.t > fault.t), None)
                     if call is not None and call.t < until and calls[0].t < fault.t:
                         since = max(last, self._available_t(call))
-                        text = f"{queue} after everything was lost at {fault.t:.3f}, first call {call.call} at {call.t:.3f}"
-                        alone = not self.late and not earlier
-                        found.append(Handover(queue, "all", since, max(since, call.t), limit_s, alone, text))
+                        text = f"{queue} after all processes were killed at {fault.t:.3f}, first call {call.call} at {call.t:.3f}"
+                        undisturbed = not self.late and not earlier
+                        found.append(Handover(queue, "all", since, max(since, call.t), limit_s, undisturbed, text))
         return found
 
     def _restarted(
@@ -271,17 +271,17 @@ class _Finder:
             return None
         busy = max((self._end_t(one) for one in calls if one.t < opened.t <= self._end_t(one) <= call.t), default=opened.t)
         since = max(opened.t, busy, self._available_t(call))
-        alone = not self.late and self._alone(processes, {*processes, *machines}, since, call.t)
+        undisturbed = not self.late and self._undisturbed(processes, {*processes, *machines}, since, call.t)
         text = f"{queue} after {opened.broker} had opened as {process_name(opened)}, first call {call.call} at {call.t:.3f}"
-        return Handover(queue, "restart", since, max(since, call.t), opened.grace_ms / 1000 + SLACK_S, alone, text)
+        return Handover(queue, "restart", since, max(since, call.t), opened.grace_ms / 1000 + SLACK_S, undisturbed, text)
 
 
 def _is_fault(event: Event) -> bool:
-    """A process that ended by itself is a change like its start."""
+    """Return whether the event is a fault. A process that exits is a change like its start."""
     return isinstance(event, _FAULTS) and not (isinstance(event, ProcessEnded) and event.how == "exit")
 
 
-def _leave_first(history: History) -> list[Violation]:
+def _leaves_before_releases(history: History) -> list[Violation]:
     """ordering.md 6.1: a consumer that stops leaves the lists before it releases anything, else the released queues are idle."""
     found = []
     stops: dict[tuple[int, str], ConsumerStopBegan] = {}
@@ -301,7 +301,7 @@ def _leave_first(history: History) -> list[Violation]:
             left.add((event.process, event.group, event.broker))
             release = early.pop((event.process, event.group, event.broker), None)
             if stop is not None and release is not None and event.t > stop.t + STOPPED_S:
-                found.append(_released_early(event, release, stop, f"left {event.broker} only now"))
+                found.append(_released_early(event, release, stop, f"left {event.broker} only after it"))
         elif isinstance(event, ConsumerStopped | ConsumerStarted):
             stop = stops.pop((event.process, event.group), None)
             left = {whose for whose in left if whose[:2] != (event.process, event.group)}

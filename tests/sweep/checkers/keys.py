@@ -1,7 +1,7 @@
 """O4: the order of a key, from the producer's acknowledgement to the listener.
 
 If A was acknowledged before B of the same key was sent, both over one version of the layout, then A lies before B in the same queue, and
-every group's first good call of A comes before its first good call of B, unless the consumer of that call may pass over A.
+every group's first successful call of A is before its first successful call of B, unless the consumer of that call may pass over A.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,17 +21,17 @@ Commits = dict[QueueKey, list[CommitSent]]
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """The first call of a group that did a message well."""
+    """The first successful call of a group with a message."""
 
     rank: int
-    """Of the message among all: those of one call keep their order."""
+    """The position of the message among all: those of one call keep their order."""
     end: CallEnded
 
 
 def check(history: History) -> list[Violation]:
     messages = Messages(history)
     layouts = _layouts(history, messages)
-    firsts, excuses = _first_good_calls(history), _Excuses(history, Passes(history, messages))
+    firsts, excuses = _first_successful_calls(history), _Excuses(history, Passes(history, messages))
     sent = {event.body: at for at, event in enumerate(history) if isinstance(event, SendBegan)}
     acked = {event.body: at for at, event in enumerate(history) if isinstance(event, SendAcked)}
     chains: dict[Chain, list[MessageStored]] = {}
@@ -42,7 +42,7 @@ def check(history: History) -> list[Violation]:
     found = []
     for chain, stored_messages in chains.items():
         judged = _Chain(chain, messages, stored_messages, sent, acked)
-        found += judged.stored_in_order() or [wrong for calls in firsts.values() for wrong in judged.done_in_order(calls, excuses)]
+        found += judged.stored_in_order() or [wrong for calls in firsts.values() for wrong in judged.handled_in_order(calls, excuses)]
     return found
 
 
@@ -97,14 +97,14 @@ class _Chain:
         )
         return Violation("O4", began.t, f"{_name(self.chain)}: {both}: {what}")
 
-    def done_in_order(self, calls: dict[bytes, _First], excuses: _Excuses) -> list[Violation]:
-        """Of the first good calls of one group."""
+    def handled_in_order(self, calls: dict[bytes, _First], excuses: _Excuses) -> list[Violation]:
+        """Check the order of the first successful calls of one group."""
         work = sorted((one for one in self.stored if one.body in calls), key=lambda one: calls[one.body].rank)
         found = []
         for other, one in self._overtakings(work, lambda other, one: excuses.hold(calls[other.body].end, one.offset)):
             after, before = calls[other.body].end, calls[one.body].end
             text = (
-                f"{_name(self.chain)}: group {after.queue.group} did {other.body!r:.40} ({other.queue} offset {other.offset}) in call "
+                f"{_name(self.chain)}: group {after.queue.group} handled {other.body!r:.40} ({other.queue} offset {other.offset}) in call "
                 f"{after.call} by {process_name(after)} first, {one.body!r:.40} (offset {one.offset}) in call {before.call} "
                 f"by {process_name(before)} at {before.t:.3f}"
             )
@@ -113,9 +113,9 @@ class _Chain:
 
 
 def _passed_over(commits: list[CommitSent], offset: int, until: float, passes: Passes) -> bool:
-    """By then another member's subscription had left it out, and only somebody who set progress back brought it up again."""
-    behind = (commit for commit in commits if commit.t <= until and (commit.offset or 0) > offset)
-    return any(passes.may_pass(commit.queue, offset, commit.process, commit.t) for commit in behind)
+    """Return whether another member's subscription had filtered it by then, so that only a later decrease of progress delivered it."""
+    later = (commit for commit in commits if commit.t <= until and (commit.offset or 0) > offset)
+    return any(passes.may_pass(commit.queue, offset, commit.process, commit.t) for commit in later)
 
 
 def _name(chain: Chain) -> str:
@@ -128,13 +128,13 @@ def _chain(began: SendBegan, layouts: dict[bytes, Layout]) -> Chain | None:
 
 
 def _place(messages: Messages, body: bytes) -> MessageStored | None:
-    """Where it is in the final logs; None: nowhere, or in several places (R9 tells)."""
+    """Return the message in the final logs; None if it is not stored, or in several places (R9 reports that)."""
     places = messages.places.get(body, [])
     return places[0] if len(places) == 1 else None
 
 
 def _layouts(history: History, messages: Messages) -> dict[bytes, Layout]:
-    """The layout over which each stored message was hashed: of the frame that was answered OK, else the last one written to its queue."""
+    """Return the layout over which each stored message was hashed: of the frame with response OK, else of the last one for its queue."""
     responded = {event.request for event in history.of(FrameResponded) if event.offset >= 0}
     found: dict[bytes, Layout] = {}
     sure: set[bytes] = set()
@@ -151,14 +151,14 @@ def _layouts(history: History, messages: Messages) -> dict[bytes, Layout]:
     return found
 
 
-def _first_good_calls(history: History) -> dict[str, dict[bytes, _First]]:
-    """Group → body → the first call that did it."""
+def _first_successful_calls(history: History) -> dict[str, dict[bytes, _First]]:
+    """Return the first successful call of each message: group → body → call."""
     calls = {call.call: call for call in history.of(CallBegan)}
     found: dict[str, dict[bytes, _First]] = {}
     rank = 0
     for end in history.of(CallEnded):
         call = calls.get(end.call)
-        if call is None or end.result not in (CallResult.SUCCESS, CallResult.COUNTED, CallResult.DEFIED):
+        if call is None or end.result not in (CallResult.SUCCESS, CallResult.COUNTED, CallResult.CANCEL_IGNORED):
             continue
         for _, body in call.messages:
             rank += 1

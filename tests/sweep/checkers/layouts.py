@@ -17,13 +17,13 @@ from sweep.history import History
 def check(history: History) -> list[Violation]:
     read = history.of(LayoutsRead)
     if not read:
-        return []  # the universe ended before; that the layouts could not be read is a violation of its own
+        return []  # the universe ended earlier; unreadable layouts are a separate violation
     counts = {event.topic: dict(event.counts) for event in history.of(LayoutInForce)}
     brokers, deletions = Brokers(history), Deletions(history)
     found = []
     own = [topic for topic in counts if not topic.startswith(("%RETRY%", "%DLQ%"))]
     if len(own) > read[-1].topics_max:
-        text = f"the cluster has {len(own)} topics beside those of groups, topics_max allows {read[-1].topics_max}: {sorted(own)}"
+        text = f"apart from the topics of groups the cluster has {len(own)}, topics_max allows {read[-1].topics_max}: {sorted(own)}"
         found.append(Violation("T2", read[-1].t, text))
     for place, event in enumerate(history):
         if not isinstance(event, SendAcked | FirstSendAcked) or deletions.any_of(event.queue.topic):

@@ -1,8 +1,8 @@
-"""O8, R1, R2, R7: the log. Acknowledged messages are stored, at their place, in their order; delivered ones remain.
+"""O8, R1, R2, R7: the log. Acknowledged messages are stored, at their place, in their order; delivered messages remain.
 
-Under async flush a power cut may take back a suffix: only what was answered within the last flush interval and one sync of the process'
-running time, nothing that a later start had made durable, and nothing in front of what it left. The offsets return under a higher
-generation. What its producer asked to be written only a power cut may take under sync flush too, before any reader has seen it.
+Under async flush a power cut may remove a suffix: only messages that were confirmed within the last flush interval and one sync of the
+process' running time, none that a later start had made durable, and none before a message that remains. The offsets are used again under a
+higher generation. A send with `require="written"` may be lost in a power cut under sync flush too, before any reader has seen it.
 """
 
 from bisect import bisect_left
@@ -22,19 +22,19 @@ def check(history: History) -> list[Violation]:
         return []
     messages, brokers = Messages(history), Brokers(history)
     return [
-        *_dense(messages),
-        *_from_the_first(history, messages),
-        *_one_message_a_place(history, brokers),
-        *_generations_tell(history),
-        *_made_anew(history, messages),
-        *_acknowledged(history, messages, brokers),
-        *_suffixes(history, messages, brokers),
+        *_has_every_offset(messages),
+        *_logs_begin_at_zero(history, messages),
+        *_one_message_at_an_offset(history, brokers),
+        *_one_message_in_a_generation(history),
+        *_recreated_topics_are_empty(history, messages),
+        *_acknowledged_messages_are_stored(history, messages, brokers),
+        *_losses_are_suffixes(history, messages, brokers),
         *_in_real_time_order(history, messages),
-        *_delivered(history, messages, brokers),
+        *_delivered_messages_remain(history, messages, brokers),
     ]
 
 
-def _dense(messages: Messages) -> list[Violation]:
+def _has_every_offset(messages: Messages) -> list[Violation]:
     """O8: the final log of each queue has all offsets from its first to its end."""
     found = []
     by_queue: dict[QueueKey, list[MessageStored]] = {}
@@ -50,24 +50,24 @@ def _dense(messages: Messages) -> list[Violation]:
     return found
 
 
-def _from_the_first(history: History, messages: Messages) -> list[Violation]:
+def _logs_begin_at_zero(history: History, messages: Messages) -> list[Violation]:
     """R1: each queue begins at offset 0 if retention removes nothing and no topic was deleted."""
     deletions, keeping = Deletions(history), {event.broker: event.removes_nothing for event in history.of(BrokerOpened)}
     return [
-        Violation("R1", read.t, f"{queue}: the final log begins at {read.first}, and nobody has removed what stood below")
+        Violation("R1", read.t, f"{queue}: the final log begins at {read.first}, and nothing had removed the messages below")
         for queue, read in messages.read.items()
         if read.first > 0 and keeping.get(queue.broker) and not deletions.any_of(queue.topic)
     ]
 
 
 class _Known:
-    """When the log had each message at the latest: at the response, else when it was sent."""
+    """The latest time at which the log had each message: at the response, else when it was sent."""
 
     def __init__(self, history: History) -> None:
         self._responded = {body: rows[0][0] for body, rows in _responses(history).items()}
         self._began: dict[bytes, int] = {}
         self._granted: dict[tuple[QueueKey, int], int] = {}
-        """(queue, epoch) → place: what a call was given was fetched later, whenever the call began."""
+        """(queue, epoch) → place of the grant: the messages of a call were fetched later, whenever the call began."""
         for place, event in enumerate(history):
             if isinstance(event, SendBegan):
                 self._began.setdefault(event.body, place)
@@ -81,12 +81,12 @@ class _Known:
         return self._granted.get((call.queue, call.epoch), 0)
 
 
-def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
+def _one_message_at_an_offset(history: History, brokers: Brokers) -> list[Violation]:
     """O8: (queue, offset) → message never changes, except over a power cut under async flush, or for a message that was only written."""
     found = []
     known = _Known(history)
     seen: dict[tuple[QueueKey, int], tuple[bytes, int, float, bool]] = {}
-    """(queue, offset) → body, place from which on it was there, time, whether it was written only."""
+    """(queue, offset) → body, place from which on it was stored, time, whether it was only written."""
     for place, event in enumerate(history):
         if isinstance(event, CallBegan):
             rows, since = event.messages, known.fetched(event)
@@ -101,13 +101,15 @@ def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
                 first = min(before[1], since)
                 cuts = brokers.all_cuts(queue.broker) if written or before[3] else brokers.lossy_cuts(queue.broker)
                 if not any(first < cut < place for cut in cuts):
-                    text = f"{queue} offset {offset}: {before[0]!r:.60} at {before[2]:.3f}, {body!r:.60} now, and no power was cut between"
+                    text = (
+                        f"{queue} offset {offset}: {before[0]!r:.60} at {before[2]:.3f}, {body!r:.60} now, without a power cut in between"
+                    )
                     found.append(Violation("O8", event.t, text))
             seen[queue, offset] = (body, since, event.t, written)
     return found
 
 
-def _generations_tell(history: History) -> list[Violation]:
+def _one_message_in_a_generation(history: History) -> list[Violation]:
     """O8: inside one generation of a group an offset is one message."""
     found = []
     generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(LockGranted)}
@@ -123,7 +125,7 @@ def _generations_tell(history: History) -> list[Violation]:
     return found
 
 
-def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
+def _acknowledged_messages_are_stored(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
     """R1: every acknowledged message is in the final log at the acknowledged place, unless a power cut may have removed it."""
     found = []
     responses, deletions, layouts = _responses(history), Deletions(history), _layouts(history)
@@ -152,11 +154,11 @@ def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> lis
 
 
 def _layouts(history: History) -> dict[bytes, tuple[int, int] | None]:
-    """Body → the layout over which it was hashed last; None: an unkeyed send's."""
+    """Return the layout over which each body was hashed last; None for an unkeyed send."""
     return {body: frame.layout for frame in history.of(FrameWritten) for body in frame.bodies}
 
 
-def _made_anew(history: History, messages: Messages) -> list[Violation]:
+def _recreated_topics_are_empty(history: History, messages: Messages) -> list[Violation]:
     """ordering.md 2.4, 9.5: a topic that is created again is empty on every broker."""
     layouts, found = _layouts(history), []
     newest: dict[str, tuple[int, bytes]] = {}
@@ -173,14 +175,14 @@ def _made_anew(history: History, messages: Messages) -> list[Violation]:
             if stored.queue.topic == deleted.topic and layout is not None and layout[0] < deleted.counter:
                 what = f"{stored.queue} offset {stored.offset}: {stored.body!r:.40} of layout {layout[0]} is still there"
                 found.append(
-                    Violation("O8", deleted.t, f"{what}; layout {deleted.counter} deleted the topic, layout {now[0]} made it again")
+                    Violation("O8", deleted.t, f"{what}; layout {deleted.counter} deleted the topic, layout {now[0]} created it again")
                 )
                 break
     return found
 
 
 def _responses(history: History) -> dict[bytes, list[tuple[int, FrameResponded]]]:
-    """Body → (place, answer) of every frame that was answered as stored, now or before."""
+    """Return the (place, response) of each frame whose response confirmed that it is or was stored, by body."""
     written = {frame.request: frame for frame in history.of(FrameWritten)}
     found: dict[bytes, list[tuple[int, FrameResponded]]] = {}
     for place, event in enumerate(history):
@@ -190,7 +192,7 @@ def _responses(history: History) -> dict[bytes, list[tuple[int, FrameResponded]]
     return found
 
 
-def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
+def _losses_are_suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
     """R1: of the messages that one power cut may have removed, no lost one was before a remaining one."""
     found = []
     periods: dict[tuple[str, int], list[tuple[int, bool, bytes, float]]] = {}
@@ -204,7 +206,7 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
             read = messages.read.get(response.queue)
             if cut is None or read is None or deletions.any_of(response.queue.topic):
                 continue
-            # Sent again after a cut that took it, it may stand at the same offset, further behind in the log.
+            # Sent again after a cut that removed it, it may be stored at the same offset and a higher log position.
             last = next(one for _, one in reversed(placed) if (one.queue, one.offset) == (response.queue, response.offset))
             offset = response.offset + written[response.request].bodies.index(body)
             stored = messages.stored.get((response.queue, offset))
@@ -213,18 +215,18 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
                 periods.setdefault((broker, cut), []).append((response.position, left, body, response.t))
     for (broker, _), rows in periods.items():
         gone = min((row for row in rows if not row[1]), default=None)
-        behind = max((row for row in rows if row[1]), default=None)
-        if gone is not None and behind is not None and behind[0] > gone[0]:
+        later = max((row for row in rows if row[1]), default=None)
+        if gone is not None and later is not None and later[0] > gone[0]:
             text = (
-                f"{broker}: {gone[2]!r:.60} at log offset {gone[0]} (answered {gone[3]:.3f}) is gone, and {behind[2]!r:.60} at {behind[0]} "
-                f"(answered {behind[3]:.3f}) behind it is left: a power cut takes a suffix"
+                f"{broker}: {gone[2]!r:.60} at log offset {gone[0]} (confirmed {gone[3]:.3f}) is gone, and {later[2]!r:.60} at {later[0]} "
+                f"(confirmed {later[3]:.3f}) after it is left: a power cut removes a suffix"
             )
             found.append(Violation("R1", gone[3], text))
     return found
 
 
 def _in_real_time_order(history: History, messages: Messages) -> list[Violation]:
-    """R2: acknowledged before sent means a lower offset. Only what survived is compared."""
+    """R2: a message acknowledged before another one was sent has the lower offset. Only messages that survived are compared."""
     found = []
     places: dict[QueueKey, list[int]] = {}
     tops: dict[QueueKey, list[tuple[int, SendAcked]]] = {}
@@ -250,11 +252,11 @@ def _in_real_time_order(history: History, messages: Messages) -> list[Violation]
     return found
 
 
-def _delivered(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
+def _delivered_messages_remain(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
     """R7: messages that a listener was given are in the final log, unless the power was cut under async flush after its grant."""
     found = []
     known = _Known(history)
-    told: set[tuple[QueueKey, int, bytes]] = set()
+    reported: set[tuple[QueueKey, int, bytes]] = set()
     for call in history.of(CallBegan):
         queue = call.queue.stored
         read = messages.read.get(queue)
@@ -262,8 +264,8 @@ def _delivered(history: History, messages: Messages, brokers: Brokers) -> list[V
             continue
         for offset, body in call.messages:
             stored = messages.stored.get((queue, offset))
-            if offset >= read.first and (stored is None or stored.body != body) and (queue, offset, body) not in told:
-                told.add((queue, offset, body))
+            if offset >= read.first and (stored is None or stored.body != body) and (queue, offset, body) not in reported:
+                reported.add((queue, offset, body))
                 instead = "nothing" if stored is None else f"{stored.body!r:.60}"
                 where = f"{call.queue} offset {offset}: {body!r:.60} was given to {process_name(call)}"
                 found.append(Violation("R7", call.t, f"{where}; the final log has {instead}"))

@@ -1,4 +1,4 @@
-"""B3: the messages that may be repeated to a member of a broadcasting group, by what its file must have had at the end of each process."""
+"""B3: the messages that may be repeated to a broadcasting member, by the offsets that its file must have at the end of a process."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -41,12 +41,12 @@ class _Run:
     epoch: int
     group: MemberStarted
     done: int
-    """Everything below is handled, or gone."""
+    """Every message below is handled, or removed."""
     finished: set[int] = field(default_factory=set)
     times: list[float] = field(default_factory=list)
     dones: list[int] = field(default_factory=list)
     settled: int = 0
-    """commit="each": what the file had when the last call began."""
+    """With commit="each", the offset in the file when the last call began."""
 
     def handled(self, t: float, offsets: list[int], gaps: list[tuple[int, int]]) -> None:
         self.finished.update(offset for offset in offsets if offset >= self.done)
@@ -76,7 +76,7 @@ class Repeats:
             for name in self.brokers.lives
         }
         self.floors: dict[Place, int] = {}
-        """Nothing below is given again on that machine."""
+        """No message below is delivered again on that machine."""
         self.runs: dict[tuple[int, QueueKey], _Run] = {}
         self.calls: dict[int, tuple[MemberCallBegan, _Run]] = {}
         self.members: dict[int, MemberStarted] = {}
@@ -151,7 +151,7 @@ class Repeats:
         floor, first = self.floors.get(run.place, 0), event.messages[0][0]
         if first < floor:
             what = f"call {event.call} of {event.queue} in {process_name(event)}"
-            self.found.append(Violation("B3", event.t, f"{what} is given {first}: this machine's file had {floor}"))
+            self.found.append(Violation("B3", event.t, f"{what} is given {first}, the file of this machine had {floor}"))
         if run.group.each:
             run.settled = run.done
 
@@ -180,7 +180,7 @@ class Repeats:
         self._ended(event, None if fails else event.t)
 
     def _ended(self, event: ProcessEnded | MemberStopped, written_t: float | None) -> None:
-        """`written_t`: the file has what was handled by then; None: it was not closed in order."""
+        """`written_t`: the file has the messages that were handled by then; None if it was not closed in order."""
         self.members.pop(event.process, None)
         self.stopping.pop(event.process, None)
         for user in [user for user, process in self.users.items() if process == event.process]:
@@ -191,7 +191,7 @@ class Repeats:
             self.floors[run.place] = max(self.floors.get(run.place, 0), run.done_at(t), run.settled)
 
     def _written_t(self, machine: str, process: int, t: float) -> float:
-        """What was handled by then the file had at `t`: the process ran, and its disk was all right, for long enough behind it."""
+        """Return the time up to which handled messages are in the file at `t`: the process ran long enough after it with a working disk."""
         found = self._before(process, t)
         for begin, end in reversed(self.failures.get(machine, ())):
             if begin < t and end > found:
@@ -199,7 +199,7 @@ class Repeats:
         return found
 
     def _before(self, process: int, t: float) -> float:
-        """From then to `t` the process has run for WRITTEN_S, standstills not counted."""
+        """Return the time from which to `t` the process ran for WRITTEN_S, pauses not counted."""
         left = WRITTEN_S
         for begin, end in reversed(self.pauses.get(process, ())):
             if begin >= t:

@@ -1,4 +1,4 @@
-"""Facts about messages for several checkers: where each was stored, which consumers may pass over it, which were acknowledged."""
+"""Facts about messages for several checkers: their places, the consumers that may pass over them, and their acknowledgements."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -33,14 +33,14 @@ from sweep.events import (
 )
 from sweep.history import History, ItemVerdict, QueueKey
 
-_TOLD = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+_POSITION_CODES = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 Place = tuple[QueueKey, int]
 """(stored queue, offset)."""
 
 
 class Messages:
-    """The messages of a run, and where its final reading found them."""
+    """The messages of a run, and the places at which the final reading found them."""
 
     def __init__(self, history: History) -> None:
         self.began: dict[bytes, SendBegan] = {event.body: event for event in history.of(SendBegan)}
@@ -48,7 +48,7 @@ class Messages:
         for event in history.of(SendAcked):
             self.acked.setdefault(event.body, event)
         self.delayed: dict[bytes, DelayedSendAcked] = {}
-        """Acknowledged too; where it will be is not known then."""
+        """Acknowledged delayed messages; their places are not known at the acknowledgement."""
         for waits in history.of(DelayedSendAcked):
             self.delayed.setdefault(waits.body, waits)
         self.stored: dict[Place, MessageStored] = {(event.queue, event.offset): event for event in history.of(MessageStored)}
@@ -61,26 +61,27 @@ class Messages:
         for response in history.of(FrameResponded):
             for number, body in enumerate(written.get(response.request, ()) if response.offset >= 0 else ()):
                 self._responded.setdefault((response.queue, response.offset + number), []).append((response.t, body))
-        self._met: dict[Place, set[tuple[float, bytes]]] = {}
-        """What somebody was given from there although no answer named the place, and when its send began."""
-        for place, body in _given(history):
+        self._unacknowledged: dict[Place, set[tuple[float, bytes]]] = {}
+        """Messages that were delivered from a place although no response named it, and when their sends began."""
+        for place, body in _delivered(history):
             if body in self.began and all(body != known for _, known in self._responded.get(place, ())):
-                self._met.setdefault(place, set()).add((self.began[body].t, body))
+                self._unacknowledged.setdefault(place, set()).add((self.began[body].t, body))
 
     def tags_at(self, place: Place, t: float) -> set[str]:
-        """The tags of what stood there at `t`, as far as one can know: what was last answered by then (a power cut takes it away, and
-        another message gets its offset), what may have come unanswered (a delayed message, say: when it comes nobody is told), and what
-        the final reading found. Empty: nothing is known of it.
+        """Return the tags of the messages that may have been stored at this place at `t`; empty if none is known.
+
+        These are the last message that a response placed there by then (a power cut may remove it, and another message gets its offset),
+        messages that may have been stored without a response (a delayed message, for example), and the message of the final reading.
         """
         stored = self.stored.get(place)
         bodies = [] if stored is None else [stored.body]
         bodies += [body for responded, body in self._responded.get(place, ()) if responded <= t < inf][-1:]
-        bodies += [body for began, body in self._met.get(place, ()) if began <= t < inf]
+        bodies += [body for began, body in self._unacknowledged.get(place, ()) if began <= t < inf]
         return {self.began[body].tags for body in bodies if body in self.began}
 
 
-def _given(history: History) -> Iterator[tuple[Place, bytes]]:
-    """The messages that listeners and polls were given."""
+def _delivered(history: History) -> Iterator[tuple[Place, bytes]]:
+    """Yield the messages that were delivered to listeners and polls."""
     calls: list[CallBegan | PollReturned] = [*history.of(CallBegan), *history.of(PollReturned)]
     for call in calls:
         yield from (((call.queue.stored, offset), body) for offset, body in call.messages)
@@ -107,30 +108,30 @@ class Passes:
         for gap in history.of(QueueGapSeen):
             self._gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
         self._dead_letters: dict[tuple[QueueKey, int], float] = {}
-        for letter in history.of(DeadLetterResponded):
-            if letter.code == ResponseCode.SUCCESS:
-                self._dead_letters.setdefault((letter.queue, letter.offset), letter.t)
-        # A broker that ended before it answered may have written the letter: then it is there at the end.
+        for confirmed in history.of(DeadLetterResponded):
+            if confirmed.code == ResponseCode.SUCCESS:
+                self._dead_letters.setdefault((confirmed.queue, confirmed.offset), confirmed.t)
+        # A broker that ended before its response may have written the dead letter: then the final reading has it.
         there = {(copy.queue.topic, copy.body) for copy in history.of(CopyStored)}
         for sent in history.of(DeadLetterSent):
             found = messages.stored.get((sent.queue.stored, sent.offset))
             if found is not None and (f"{DLQ_PREFIX}{sent.queue.group}", found.body) in there:
                 key = sent.queue, sent.offset
                 self._dead_letters[key] = min(sent.t, self._dead_letters.get(key, inf))
-        self._told: dict[tuple[int, QueueKey], list[float]] = {}
-        """(process, queue) → when a broker told it what is there."""
+        self._pull_times: dict[tuple[int, QueueKey], list[float]] = {}
+        """(process, queue) → times of the pull responses that named the position of the process."""
         for pull in history.of(PullReceived):
             if pull.gap is not None:
                 self._gaps.setdefault(pull.queue, []).append(pull.gap)
-            if pull.code in _TOLD:
-                self._told.setdefault((pull.process, pull.queue), []).append(pull.t)
+            if pull.code in _POSITION_CODES:
+                self._pull_times.setdefault((pull.process, pull.queue), []).append(pull.t)
         self._skipped = _skipped(history)
 
     def may_pass(self, queue: QueueKey, offset: int, process: int, t: float = inf) -> bool:
-        """`t`: when it passed; inf: whether it may leave out what the final reading found."""
+        """Return whether the consumer may pass over the offset at `t`; inf: over the message of the final reading."""
         wanted = self._expressions.get((process, queue.group, queue.topic))
         if wanted:
-            tags = self.messages.tags_at((queue.stored, offset), self._last_told(process, queue, t))
+            tags = self.messages.tags_at((queue.stored, offset), self._last_pull_t(process, queue, t))
             if not tags or tags - wanted:
                 return True
         dead_t = self._dead_letters.get((queue, offset))
@@ -138,11 +139,11 @@ class Passes:
             return True
         return any(first <= offset < end for first, end in self._gaps.get(queue, ()))
 
-    def _last_told(self, process: int, queue: QueueKey, t: float) -> float:
-        """When the process last heard of the queue: what took the offset since, after a power cut, is not what it passed over."""
-        told = self._told.get((process, queue), [])
-        at = bisect_right(told, t)
-        return told[at - 1] if at and t < inf else t
+    def _last_pull_t(self, process: int, queue: QueueKey, t: float) -> float:
+        """Return the time of the last pull response: a message that got the offset since, after a power cut, was not passed over."""
+        times = self._pull_times.get((process, queue), [])
+        at = bisect_right(times, t)
+        return times[at - 1] if at and t < inf else t
 
     def skipped(self, queue: QueueKey, offset: int) -> bool:
         """Return whether a reset moved the group's progress forward over it."""
@@ -158,7 +159,7 @@ class Passes:
 
 
 def _skipped(history: History) -> dict[QueueKey, list[tuple[int, int]]]:
-    """What resets left out: from where the group was, where the answer is known. One that was never answered may have come true."""
+    """Return the offsets that resets skipped, from the group's progress if known. A reset without a response may have been executed."""
     asked: dict[tuple[QueueKey, int], int] = {}
     found: dict[QueueKey, list[tuple[int, int]]] = {}
     for event in history:
@@ -179,14 +180,14 @@ def tags_of(expression: str) -> set[str]:
 
 
 def first_offsets(history: History) -> dict[QueueKey, int]:
-    """Return where each group began in each queue: messages below are not delivered to it.
+    """Return the first offset of each group in each queue: messages below are not delivered to it.
 
-    One record of a broker has where a group begins in all its queues of a topic. If a power cut took that record, the broker knows nothing
-    of the group, which begins there again by its start policy: only grants from the first answer that no cut can have taken count then.
+    One record of a broker stores the first offsets of a group in all its queues of a topic. If a power cut removed that record, the group
+    begins again by its start policy: then only grants from the first response that no cut can have removed count.
     """
     brokers = Brokers(history)
     durable: dict[tuple[str, str, str], int] = {}
-    """(group, topic, broker) → place of the first answer that the broker knows for ever."""
+    """(group, topic, broker) → place of the first response whose record no power cut can remove."""
     grants: dict[QueueKey, list[tuple[int, int]]] = {}
     """(place, offset)."""
     for place, event in enumerate(history):

@@ -28,7 +28,7 @@ def _terms(history: History) -> list[Violation]:
 
 
 def _generations(history: History) -> dict[QueueEpoch, int]:
-    """(queue, epoch) → generation, as the grants name it."""
+    """Return the generation that the grants of each (queue, epoch) name."""
     return {(event.queue, event.epoch): event.generation for event in history.of(LockGranted)}
 
 
@@ -47,7 +47,7 @@ def _never_falls(history: History) -> list[Violation]:
                 offsets.setdefault((event.queue, generation), RisingMax()).add(event.t, event.offset)
         elif type(event) is LockGranted:
             what = f"{event.queue} epoch {event.epoch} {'renewed for' if event.renewal else 'granted to'} session {_short(event.session)}"
-            where = f"{what} by {process_name(event)} (asked {event.request_t:.3f})"
+            where = f"{what} by {process_name(event)} (requested {event.request_t:.3f})"
             accepted = offsets.setdefault((event.queue, event.generation), RisingMax())
             top = accepted.before(event.request_t)
             if top is not None and event.offset < top:
@@ -56,14 +56,14 @@ def _never_falls(history: History) -> list[Violation]:
             seen = epochs.setdefault(event.queue, RisingMax())
             highest = seen.before(event.request_t)
             if highest is not None and (event.epoch < highest or (event.epoch == highest and not event.renewal)):
-                found.append(Violation("O1", event.t, f"{where}: epoch {highest} was there before"))
+                found.append(Violation("O1", event.t, f"{where}: epoch {highest} was granted before"))
             term = terms.get(event.process)
             if not event.renewal and term is not None and event.epoch >> 32 != term:
                 found.append(Violation("O1", event.t, f"{where}: its term is {event.epoch >> 32}, the broker's {term}"))
             number = numbers.setdefault(event.queue, RisingMax())
             last = number.before(event.request_t)
             if last is not None and event.generation < last:
-                found.append(Violation("O1", event.t, f"{where} in generation {event.generation}: {last} was there before"))
+                found.append(Violation("O1", event.t, f"{where} in generation {event.generation}: generation {last} was used before"))
             accepted.add(event.t, event.offset)
             number.add(event.t, event.generation)
             seen.add(event.t, event.epoch)
@@ -91,8 +91,8 @@ def _accepted_once(history: History) -> list[Violation]:
             accepted = own is not None and own.offset is not None and own.offset > grant.offset
             if own is not None and accepted and above is not None and above.offset is not None and grant.offset < above.offset:
                 text = (
-                    f"{queue} generation {generation}: epoch {above.epoch} was answered OK up to {above.offset} at {above.t:.3f}, "
-                    f"epoch {epoch} began at {grant.offset} ({grant.t:.3f}) and was answered OK up to {own.offset} at {own.t:.3f}"
+                    f"{queue} generation {generation}: epoch {above.epoch} had commits confirmed up to {above.offset} at {above.t:.3f}, "
+                    f"epoch {epoch} began at {grant.offset} ({grant.t:.3f}) and had commits confirmed up to {own.offset} at {own.t:.3f}"
                 )
                 found.append(Violation("O2", own.t, text))
             if own is not None and (above is None or above.offset is None or (own.offset or 0) > above.offset):
@@ -123,7 +123,7 @@ class _Acknowledged:
 
 
 def _not_forgotten(history: History) -> list[Violation]:
-    """O6, and R6 where the broker was started in between: a grant begins at or above every acknowledged commit.
+    """O6, or R6 if the broker was started in between: a grant begins at or above every acknowledged commit.
 
     Under async flush a power cut may remove commits of the lost suffix; a reset removes all.
     """
@@ -153,14 +153,14 @@ def _not_forgotten(history: History) -> list[Violation]:
             top = known[event.queue].top.before(event.request_t)
             if top is not None and event.offset < top:
                 if event.offset in maybe.get(event.queue, ()) or deletions.any_of(event.queue.topic):
-                    # No client got the response, or the topic is another one. generations.py checks whether the generation is new.
+                    # No client got the response, or the topic was created again. generations.py checks whether the generation is new.
                     del known[event.queue]
                     continue
                 commit = next(commit for _, commit in known[event.queue].commits if commit.offset == top)
                 law = "R6" if opened.get(event.queue.broker, 0.0) > commit.t else "O6"
                 what = f"epoch {event.epoch}" if isinstance(event, LockGranted) else f"generation {event.generation}"
                 text = (
-                    f"{event.queue}: {what} was granted at offset {event.offset} (asked {event.request_t:.3f}), but {top} "
+                    f"{event.queue}: {what} was granted at offset {event.offset} (requested {event.request_t:.3f}), but {top} "
                     f"under epoch {commit.epoch} of session {_short(commit.session)} was acknowledged at {commit.t:.3f}"
                 )
                 found.append(Violation(law, event.t, text))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from math import inf
 
-from sweep.checkers.delivery import RECOVERY_S, removed
+from sweep.checkers.delivery import RECOVERY_S, messages_removed_by_retention
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation
 from sweep.events import CalmBegan, CommitResponded, MessageStored, ProgressResponded, QueueGapSeen
@@ -17,7 +17,7 @@ def skipped(
     polled: set[tuple[QueueKey, int, bytes]],
     left_out: Callable[[QueueKey, int, bytes], bool],
 ) -> list[Violation]:
-    """d: of the messages in the logs at the end, and of those that retention has removed."""
+    """Check d for the messages in the logs at the end, and for those that retention has removed."""
     if not history.of(CalmBegan) or not history.of(MessageStored):
         return []
     messages, begins = passes.messages, dict[QueueKey, int]()
@@ -34,14 +34,14 @@ def skipped(
             if queue.topic != topic or known is None or at < begins.get(queue, 0) or (stored.queue, at, stored.body) in polled:
                 continue
             if not (passes.may_pass(queue, at, 0) or left_out(queue, at, stored.body)):
-                text = f"{queue} offset {at}, {stored.body!r:.60} acknowledged at {known.t:.3f}: no poll has given it"
+                text = f"{queue} offset {at}, {stored.body!r:.60} acknowledged at {known.t:.3f}: no poll has returned it"
                 found.append(Violation("O5", stored.t, text))
-        for acked in removed(history, messages):
+        for acked in messages_removed_by_retention(history, messages):
             queue, at = acked.queue._replace(group=group), acked.offset
             if at < begins.get(queue, inf) or (acked.queue, at, acked.body) in polled or lies_in(at, gaps.get(queue, ())):
                 continue
             if not left_out(queue, at, acked.body):
-                text = f"{queue} offset {at}, {acked.body!r:.60}: removed, given by no poll and in no gap that was told"
+                text = f"{queue} offset {at}, {acked.body!r:.60}: removed, returned by no poll and in no reported gap"
                 found.append(Violation("O5", acked.t, text))
     return found
 
@@ -51,7 +51,7 @@ def lies_in(offset: int, spans: Iterable[tuple[int, int]]) -> bool:
 
 
 def recovered(history: History, groups: dict[str, str]) -> list[Violation]:
-    """e: in its last generation the group comes to each log's end."""
+    """Check e: in its last generation the group reaches the end of each log."""
     calms = history.of(CalmBegan)
     if not calms:
         return []
@@ -67,12 +67,12 @@ def recovered(history: History, groups: dict[str, str]) -> list[Violation]:
     for group, topic in groups.items():
         for last in [last for last in ends.values() if last.queue.topic == topic]:
             queue, end = last.queue._replace(group=group), last.offset + 1
-            told = reached.get(queue, [])
-            newest = max((generation for _, generation, _ in told), default=0)
+            responses = reached.get(queue, [])
+            newest = max((generation for _, generation, _ in responses), default=0)
             acked = messages.acked.get(last.body)
             since = calms[-1].t if acked is None else max(calms[-1].t, acked.t)
-            first_t = next((t for t, generation, offset in told if generation == newest and offset >= end), None)
+            first_t = next((t for t, generation, offset in responses if generation == newest and offset >= end), None)
             if first_t is None or first_t - since > RECOVERY_S:
                 when = "never" if first_t is None else f"{first_t - since:.1f} s after the calm"
-                found.append(Violation("R5", last.t, f"{queue} ends at {end}: its group came there {when}, {RECOVERY_S:.0f} s are allowed"))
+                found.append(Violation("R5", last.t, f"{queue} ends at {end}: its group reached that {when}, limit {RECOVERY_S:.0f} s"))
     return found

@@ -2,10 +2,10 @@
 
     a  a holding begins at the group's progress by the broker; its polls return offset after offset from there, each once, until a seek; no
        poll returns messages of a queue that its reader does not have, or has paused
-    b  a commit covers messages that were returned and marked as done, and those that a seek or a gap passed over or the group's tags leave
-       out: nothing else
-    c  when commit() has returned, the broker has accepted the messages at hand, also if it moved back; else it raises StaleEpochError
-    d  O5: every acknowledged message was polled, except those that the subscription leaves out, gaps, resets and seeks forward; messages
+    b  a commit covers messages that were returned and marked as done, and those that a seek or a gap passed over or the group's tags
+       filter: nothing else
+    c  when commit() has returned, the broker has accepted the messages at hand, also if progress moved back; else it raises StaleEpochError
+    d  O5: every acknowledged message was polled, except those that the subscription filters, gaps, resets and seeks forward; messages
        that retention removed first were reported as a gap
     e  R5: in the calm the group reaches the end of every queue
     f  polled messages have a tag that the group subscribes to; other messages are passed over
@@ -65,15 +65,15 @@ class _Holding:
     generation: int
     account: Account
     next: int
-    """The next poll begins here."""
+    """The offset at which the next poll begins."""
     done: int
     """Every offset below was returned and is done, or is before the grant."""
     at_hand: set[int] = field(default_factory=set)
     """Returned, or passed over by a seek, since the reader last marked messages as done."""
     given: bool = False
-    """Some of these are messages."""
+    """Some of these offsets are messages."""
     others: list[tuple[int, int]] = field(default_factory=list)
-    """Offsets that another member had done, and retention removed, before this one polled them."""
+    """Offsets that another member had handled, and retention removed, before this one polled them."""
     alive: bool = True
 
 
@@ -99,7 +99,7 @@ class _Reader:
     auto: bool
     holdings: dict[QueueKey, _Holding] = field(default_factory=dict)
     seeks: dict[QueueKey, int] = field(default_factory=dict)
-    """Of queues that are not held."""
+    """Seeks of queues that are not held."""
     paused: set[QueueKey] = field(default_factory=set)
     lost: set[QueueKey] = field(default_factory=set)
     """Revoked with messages at hand, and not reported by commit() yet."""
@@ -123,16 +123,16 @@ class Reading:
         self.sought: dict[QueueKey, list[tuple[int, int]]] = {}
         """The offsets that seeks forward passed over."""
         self.accepted: Known = {}
-        """(client's process, queue) → generation → highest offset that a broker's answer named."""
-        self.heard: Known = {}
-        """The same of answers that have arrived."""
+        """(client's process, queue) → generation → highest offset that a broker's response named."""
+        self.received: Known = {}
+        """The same for responses that have arrived."""
         self.begins: dict[tuple[int, QueueKey], set[tuple[int, int]]] = {}
-        """(client's process, queue) → each (generation, offset) that it was answered as the group's progress."""
+        """(client's process, queue) → each (generation, offset) that a response named as the group's progress."""
         self.refused: set[tuple[int, QueueKey]] = set()
-        """(client's process, queue): a refusal, of a pull too, has arrived since its reader said last that something is done."""
+        """(client's process, queue): a refusal, also of a pull, has arrived since its reader last marked messages as done."""
         self.resets: dict[int, tuple[int, QueueKey]] = {}
         self.went_back: dict[tuple[int, QueueKey], int] = {}
-        """(client's process, queue) → the offset of its last reset that was answered."""
+        """(client's process, queue) → the offset of its last confirmed reset."""
         self.found: list[Violation] = []
         self._on: dict[type[Event], Callable[[Event], None]] = {
             ProgressResponded: self._responded,
@@ -143,13 +143,13 @@ class Reading:
             ResetSent: self._reset_sent,
             ProgressReset: self._reset,
             ReaderStarted: self._started,
-            ReaderQueueAssigned: self._given,
-            ReaderQueueRevoked: self._taken,
+            ReaderQueueAssigned: self._assigned,
+            ReaderQueueRevoked: self._revoked,
             PollReturned: self._polled,
-            PolledMessagesDone: self._done_said,
+            PolledMessagesDone: self._messages_done,
             ReaderCommitted: self._committed,
             ReaderCommitFailed: self._commit_failed,
-            SeekReturned: self._sought,
+            SeekReturned: self._seek_returned,
             ReaderQueuePaused: self._paused,
             ReaderQueueResumed: self._resumed,
             ReaderQueueUnassigned: self._unassigned,
@@ -157,9 +157,9 @@ class Reading:
 
     def run(self) -> list[Violation]:
         for event in self.history:
-            told = self._on.get(type(event))
-            if told is not None:
-                told(event)
+            handler = self._on.get(type(event))
+            if handler is not None:
+                handler(event)
         return self.found
 
     def _bad(self, event: Event, text: str) -> None:
@@ -171,19 +171,19 @@ class Reading:
         assert isinstance(event, ProgressResponded)
         if event.queue.group in self.groups:
             self.begins.setdefault((event.client, event.queue), set()).add((event.generation, event.offset))
-            _note(self.accepted, event.client, event.queue, event.generation, event.offset)
+            _record_offset(self.accepted, event.client, event.queue, event.generation, event.offset)
 
     def _accepted(self, event: Event) -> None:
         assert isinstance(event, CommitResponded)
         if event.verdict is ItemVerdict.OK and event.generation is not None and event.offset is not None:
-            _note(self.accepted, event.client, event.queue, event.generation, event.offset)
+            _record_offset(self.accepted, event.client, event.queue, event.generation, event.offset)
 
     def _received(self, event: Event) -> None:
         assert isinstance(event, CommitReceived)
         if event.verdict is not ItemVerdict.OK:
             self.refused.add((event.process, event.queue))
         elif event.generation is not None and event.offset is not None:
-            _note(self.heard, event.process, event.queue, event.generation, event.offset)
+            _record_offset(self.received, event.process, event.queue, event.generation, event.offset)
 
     def _reset_sent(self, event: Event) -> None:
         assert isinstance(event, ResetSent)
@@ -200,14 +200,14 @@ class Reading:
         if holding is None or event.offset is None or event.generation != holding.generation:
             return
         if (event.generation, event.offset) in self.begins.get((event.process, event.queue), ()):
-            return  # a queue that came and went at once is released at its first offset
+            return  # a queue that is revoked at once is released at its first offset
         missed = holding.account.commit(event.offset, partial(self._may_pass, holding, t=event.t))
         if missed is not None:
             text = f"{event.queue} generation {event.generation} by {process_name(event)} committed {event.offset}"
             self._bad(event, f"{text}: {missed} had not been marked as done there")
 
     def _pulled(self, event: Event) -> None:
-        """A gap is the group's: a member that stood still begins below it, where others have been meanwhile."""
+        """Note a gap. Gaps count for the group: a member that was paused begins below it, at offsets that others have handled meanwhile."""
         assert isinstance(event, PullReceived)
         holding = self.current.get((event.process, event.queue))
         if event.code == ResponseCode.STALE_EPOCH:
@@ -226,19 +226,19 @@ class Reading:
         assert isinstance(event, ReaderStarted)
         self.readers[event.reader] = _Reader(event.auto)
 
-    def _given(self, event: Event) -> None:
+    def _assigned(self, event: Event) -> None:
         assert isinstance(event, ReaderQueueAssigned)
         queue, reader = event.queue, self.readers[event.reader]
         if (event.generation, event.offset) not in self.begins.get((event.process, queue), ()):
             where = f"{queue} in {process_name(event)} begins at {event.offset} in generation {event.generation}"
-            self._bad(event, f"{where}: that is not from a response of a broker")
-        _note(self.heard, event.process, queue, event.generation, event.offset)
+            self._bad(event, f"{where}: no response of a broker named this")
+        _record_offset(self.received, event.process, queue, event.generation, event.offset)
         holding = _Holding(event.process, queue, event.generation, Account(event.offset), event.offset, event.offset)
         reader.holdings[queue] = self.current[event.process, queue] = holding
         if queue in reader.seeks:
             self._go(holding, reader.seeks.pop(queue))
 
-    def _taken(self, event: Event) -> None:
+    def _revoked(self, event: Event) -> None:
         assert isinstance(event, ReaderQueueRevoked)
         reader = self.readers[event.reader]
         holding = reader.holdings.get(event.queue)
@@ -256,7 +256,7 @@ class Reading:
             f"{queue} offset {event.messages[0][0]} polled by {process_name(event)}",
         )
         if holding is None or not holding.alive:
-            self._bad(event, f"{where}: the queue was taken away, or never given")
+            self._bad(event, f"{where}: the queue was revoked, or never assigned")
             return
         if not event.assigned:
             self._bad(event, f"{where}: the queue is not assigned to it any more")
@@ -277,18 +277,18 @@ class Reading:
         holding.given = True
 
     def unwanted(self, group: str, body: bytes) -> bool:
-        """The group's subscription leaves it out."""
+        """Return whether the group's subscription filters this message."""
         began, wanted = self.messages.began.get(body), self.wanted[group]
         return bool(wanted) and began is not None and began.tags not in wanted
 
     def left_out(self, queue: QueueKey, offset: int, body: bytes) -> bool:
-        """By the subscription, a reset or a seek forward."""
+        """Return whether the subscription, a reset or a seek forward left this message out."""
         sought = self.sought.get(queue, ())
         return self.unwanted(queue.group, body) or self.passes.skipped(queue, offset) or lies_in(offset, sought)
 
     # ------------------------------------------------------------------------------------------------------------ actions of readers
 
-    def _sought(self, event: Event) -> None:
+    def _seek_returned(self, event: Event) -> None:
         assert isinstance(event, SeekReturned)
         reader = self.readers[event.reader]
         holding = reader.holdings.get(event.queue)
@@ -317,7 +317,7 @@ class Reading:
         reader.paused.discard(event.queue)
         reader.seeks.pop(event.queue, None)
 
-    def _done_said(self, event: Event) -> None:
+    def _messages_done(self, event: Event) -> None:
         assert isinstance(event, PolledMessagesDone)
         reader = self.readers[event.reader]
         reader.promises = []
@@ -335,7 +335,7 @@ class Reading:
                 reader.promises.append(_Promise(holding, holding.next, done))
 
     def _kept(self, promise: _Promise, known: Known, t: float) -> bool:
-        """A consumer may have moved over what is left out, from the place that is promised."""
+        """Return whether the promised offset was accepted. The consumer may have passed over filtered messages after it."""
         holding = promise.holding
         place = (holding.process, holding.queue)
         back = self.went_back.get(place, -1)
@@ -350,12 +350,12 @@ class Reading:
         reader = self.readers[event.reader]
         where = f"commit() in {process_name(event)} returned"
         for queue in sorted(reader.lost):
-            self._bad(event, f"{where}: {queue} was taken away with messages at hand, and it was not told")
+            self._bad(event, f"{where}: {queue} was revoked with messages at hand, and commit() did not raise")
         for promise in reader.promises:
             if not self._kept(promise, self.accepted, event.t):
                 holding = promise.holding
                 text = f"{holding.queue} at {promise.offset} in generation {holding.generation}"
-                self._bad(event, f"{where}: no broker has taken {text}{', which is back' if promise.back else ''}")
+                self._bad(event, f"{where}: no broker has accepted {text}{', which is a move back' if promise.back else ''}")
         reader.lost.clear()
 
     def _commit_failed(self, event: Event) -> None:
@@ -363,12 +363,17 @@ class Reading:
         reader = self.readers[event.reader]
         places = [(promise.holding.process, promise.holding.queue) for promise in reader.promises]
         refused = any(place in self.refused for place in places)
-        if event.stale and not reader.lost and not refused and all(self._kept(promise, self.heard, event.t) for promise in reader.promises):
+        if (
+            event.stale
+            and not reader.lost
+            and not refused
+            and all(self._kept(promise, self.received, event.t) for promise in reader.promises)
+        ):
             where = f"commit() in {process_name(event)}"
-            self._bad(event, f"{where} was told that it came too late, and it had not: {event.error}")
+            self._bad(event, f"{where} raised StaleEpochError, and the commit had been accepted: {event.error}")
         reader.lost.clear()
 
 
-def _note(known: Known, process: int, queue: QueueKey, generation: int, offset: int) -> None:
+def _record_offset(known: Known, process: int, queue: QueueKey, generation: int, offset: int) -> None:
     offsets = known.setdefault((process, queue), {})
     offsets[generation] = max(offset, offsets.get(generation, offset))

@@ -15,7 +15,7 @@ def check(history: History) -> list[Violation]:
         if isinstance(event, Fault):
             if event.kind == "log rot":
                 rotten[event.target] = event
-            elif event.kind == "log mended":
+            elif event.kind == "log repaired":
                 rotten.pop(event.target, None)
         elif isinstance(event, BrokerOpened) and event.machine in rotten:
             rot = rotten.pop(event.machine)

@@ -47,7 +47,7 @@ def _definite(history: History, messages: Messages) -> list[Violation]:
 
 
 def _stored_once(history: History, messages: Messages) -> list[Violation]:
-    """A keyed send has one queue, so it is stored once. An unkeyed one may be there once for each time that a queue was given up."""
+    """A keyed send has one queue, so it is stored once. An unkeyed one may be stored once for each time that a queue was given up."""
     found = []
     written: dict[bytes, set[tuple[QueueKey, str | None, int]]] = {}
     """Body → (queue, producer, its epoch there): a queue that is given up and chosen again has a higher epoch."""
@@ -57,7 +57,7 @@ def _stored_once(history: History, messages: Messages) -> list[Violation]:
     for body, places in messages.places.items():
         began = messages.began.get(body)
         if began is None or len(places) == 1 or began.delay_level:
-            continue  # a delayed one: checkers/delays.py
+            continue  # delayed messages are checked in delays.py
         allowed = Counter(queue for queue, _, _ in written.get(body, ()))
         if began.key is not None or not Counter(stored.queue for stored in places) <= allowed:
             where = ", ".join(f"{stored.queue} offset {stored.offset}" for stored in places)
@@ -69,8 +69,8 @@ def _stored_once(history: History, messages: Messages) -> list[Violation]:
 
 
 def _called_twice(history: History, messages: Messages) -> list[Violation]:
-    """The same of what listeners were given, where no power cut can have moved a message, and it was not sent again after its topic was
-    deleted and created again: a scope goes with its topic.
+    """The same for messages given to listeners, unless a power cut can have moved the message, or it was sent again after its topic was
+    deleted and created again: a scope is deleted with its topic.
     """
     brokers, rewritten = Brokers(history), _Rewritten(history, messages)
     found = []
@@ -102,7 +102,7 @@ class _Rewritten:
                 self._written.setdefault(body, []).append(frame)
 
     def after_deletion(self, body: bytes, first: QueueKey, second: QueueKey, until: float) -> bool:
-        """Whether the message was written to `first` before a deletion of the topic, and, not acknowledged, to `second` after it."""
+        """Return whether the message was written to `first` before a deletion of the topic, and, not acknowledged, to `second` after it."""
         acked = self._acked.get(body)
         written = [frame for frame in self._written.get(body, ()) if frame.t <= until]
         again = [frame for frame in written if frame.queue == second and (acked is None or frame.t <= acked.t)]

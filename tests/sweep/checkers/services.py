@@ -1,8 +1,8 @@
-"""A server ends by itself only if its disk fails, or has lost or changed what was written there.
+"""A server exits only if its disk fails, or has lost or changed written bytes.
 
-exit 3   its disk had failed it, or was full
+exit 3   its disk had failed, or was full
 exit 5   a bit of its log had flipped
-exit 4   it was started on a copy of a store whose original runs; it must end so, and never open its port
+exit 4   it was started on a copy of a store whose original runs; it must exit with 4, and never open its port
 """
 
 from sweep.checkers.facts import DISK_FAILS
@@ -10,7 +10,7 @@ from sweep.checkers.violation import Violation, process_name
 from sweep.events import BrokerOpened, Fault, ServerFailed
 from sweep.history import History
 
-LAW = "a server lives"
+LAW = "a server exits only for a known cause"
 
 
 def check(history: History) -> list[Violation]:
@@ -28,14 +28,14 @@ def check(history: History) -> list[Violation]:
                 copies.add(event.target)
             elif event.kind == "log rot":
                 rotten.add(event.target)
-            elif event.kind == "log mended":
+            elif event.kind == "log repaired":
                 rotten.discard(event.target)
         elif isinstance(event, BrokerOpened) and event.machine in copies:
             text = f"{process_name(event)} serves {event.broker} from a copy of its store, while the original runs"
-            found.append(Violation("one start has a name", event.t, text))
+            found.append(Violation("a copy of a store is not served", event.t, text))
         elif isinstance(event, ServerFailed):
             excused = {3: failing, 4: copies, 5: rotten}.get(event.exit_code, set())
             if event.machine not in excused:
-                ended = f"{process_name(event)} ended by itself with exit code {event.exit_code}: {event.error}"
+                ended = f"{process_name(event)} exited without a known cause: exit code {event.exit_code}: {event.error}"
                 found.append(Violation(LAW, event.t, ended))
     return found

@@ -1,7 +1,7 @@
-"""ordering.md 7: where a group begins, and that no message acknowledged after that is skipped.
+"""ordering.md 7: the first offset of a group, and that no message acknowledged after its start is skipped.
 
-    a  what was sent after a broker had answered the group's first LOCK is at or after the first grant's offset, in every queue of that
-       broker: one record states for all of them where the group begins, so neither a crash nor a later first grant skips anything
+    a  messages sent after a broker had responded to the group's first LOCK are at or after the first grant's offset, in every queue of
+       that broker: one record stores the first offsets of all of them, so neither a crash nor a later first grant skips a message
     b  LAST_OFFSET: messages acknowledged before any LOCK of the group was written are before it
     c  TIMESTAMP: messages sent at that time or later are at or after it, messages acknowledged earlier before it
     d  FIRST_OFFSET: no message of the log is before it
@@ -34,12 +34,12 @@ from sweep.events import (
 from sweep.history import History, ItemVerdict, QueueKey
 
 STORE_S = (STEP_MS + 22) / 1_000
-"""Store times differ from the wall clock by up to STEP_MS, and by what it drifts between two looks (2 % of 1 s); whole milliseconds."""
+"""Store times differ from the wall clock by up to STEP_MS, and by the drift between two readings (2 % of 1 s); whole milliseconds."""
 Line = tuple[str, str, str]
 """(group, topic, broker)."""
 Policy = ConsumerStarted | ReaderStarted
 Grant = LockGranted | ProgressResponded
-"""A group of pull consumers asks where to begin, and gets no lock."""
+"""A group of pull consumers requests its first offset, and no lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def check(history: History) -> list[Violation]:
 
 
 class _Starts:
-    """What is known of the beginnings."""
+    """The first grant of each group in each queue, and when brokers had recorded it."""
 
     def __init__(self, history: History) -> None:
         self.brokers = Brokers(history)
@@ -75,9 +75,9 @@ class _Starts:
         self.asked: dict[str, float] = {}
         """Group → when its first LOCK was written; of pull consumers: when the first one started."""
         self.resolved: dict[Line, float] = {}
-        """From when on a broker surely knows where the group begins."""
+        """The time from which on a broker has recorded the group's first offsets."""
         self.moved = {event.queue for event in history.of(ResetSent)}
-        """By hand, or by a client without a session."""
+        """Queues whose progress was reset by an operator, or by a client without a session."""
         self.moved |= {event.queue for event in history.of(CommitSent) if event.by == "UPDATE"}
         self.altered_t = min((event.t for event in history.of(LayoutSent) if event.counter > 1), default=inf)
         self.ended = {event.topic for event in history.of(LayoutSent) if event.deleted}
@@ -115,19 +115,23 @@ class _Starts:
         found = []
         for one in sent:
             if one.written_t > cut_t:
-                continue  # its offset may have been another message's
+                continue  # its offset may have belonged to another message
             what = f"{where}: offset {one.stored.offset}, {one.stored.body!r:.40}"
             late = one.stored.offset < begin
             if late and one.written_t > resolved_t:
-                found.append(Violation("O5", grant.t, f"{what} was sent at {one.written_t:.3f}; its begin was known at {resolved_t:.3f}"))
+                found.append(
+                    Violation(
+                        "O5", grant.t, f"{what} was sent at {one.written_t:.3f}; the group's first offset was recorded at {resolved_t:.3f}"
+                    )
+                )
             elif late and policy.where == "TIMESTAMP" and one.written_t > policy.since_t + STORE_S:
                 found.append(Violation("O5", grant.t, f"{what} was sent at {one.written_t:.3f}, after {policy.since_t:.3f}"))
             elif not late and not added and policy.where == "LAST_OFFSET" and one.response_t < request_t:
                 found.append(
-                    Violation("start", grant.t, f"{what} was there at {one.response_t:.3f}, the first LOCK came at {request_t:.3f}")
+                    Violation("start", grant.t, f"{what} was stored at {one.response_t:.3f}, the first LOCK came at {request_t:.3f}")
                 )
             elif not late and not added and policy.where == "TIMESTAMP" and one.response_t < policy.since_t - STORE_S:
-                found.append(Violation("start", grant.t, f"{what} was there at {one.response_t:.3f}, before {policy.since_t:.3f}"))
+                found.append(Violation("start", grant.t, f"{what} was stored at {one.response_t:.3f}, before {policy.since_t:.3f}"))
         read = self.read.get(key.stored)
         if policy.where == "FIRST_OFFSET" and read is not None and begin > max(0, read.first):
             found.append(Violation("start", grant.t, f"{where}: the log begins at {read.first}"))
@@ -135,13 +139,13 @@ class _Starts:
 
 
 def _messages(history: History) -> dict[QueueKey, list[_Sent]]:
-    """Stored queue → its messages, with when each was first written and first answered there: an unkeyed one may stand in two queues."""
+    """Return the messages of each stored queue, with the times of their first write and response there. One may be in two queues."""
     written: dict[tuple[QueueKey, bytes], float] = {}
     responded: dict[tuple[QueueKey, bytes], float] = {}
     bodies: dict[int, tuple[bytes, ...]] = {}
     for event in history:
         if isinstance(event, FrameWritten):
-            bodies[event.request] = () if event.durable is False else event.bodies  # answered before readers see it
+            bodies[event.request] = () if event.durable is False else event.bodies  # the response is sent before readers see it
             for body in event.bodies:
                 written.setdefault((event.queue, body), event.t)
         elif isinstance(event, FrameResponded) and event.offset >= 0:

@@ -23,16 +23,16 @@ class _Run:
     """One epoch at work."""
 
     next_offset: int
-    """Where the next call begins."""
+    """The offset at which the next call begins."""
     base: int
     """First offset that was not committed: a roll back returns here."""
     account: Account
     fenced: bool = False
-    """Released without an offset: what a call does after that does not count."""
+    """Released without an offset: results of calls after that do not count."""
     late: set[int] = field(default_factory=set)
     """Offsets handled after that. If the release is lost with its connection, LOCK offers them on the next one."""
     released: bool = False
-    """The release was confirmed: there is nothing to offer."""
+    """The release was confirmed, so no result is offered."""
 
 
 def check(history: History) -> list[Violation]:
@@ -85,9 +85,9 @@ class _Steps:
         call, run = self.calls.get(event.call), self.runs.get((event.queue, event.epoch))
         if call is None or run is None:
             return
-        if event.result is CallResult.DEFIED and run.fenced:
+        if event.result is CallResult.CANCEL_IGNORED and run.fenced:
             run.late.update(offset for offset, _ in call.messages)
-        if event.result in _DONE or (event.result is CallResult.DEFIED and not run.fenced):
+        if event.result in _DONE or (event.result is CallResult.CANCEL_IGNORED and not run.fenced):
             run.account.finished.update(offset for offset, _ in call.messages)
             run.next_offset = call.last + 1
             if event.result is CallResult.SUCCESS:
@@ -114,4 +114,4 @@ class _Steps:
         missed = run.account.commit(upto, partial(self.passes.may_pass, event.queue, process=event.process, t=event.t))
         if missed is not None:
             where = f"{event.queue} epoch {epoch} by {process_name(event)} ({event.by})"
-            self.found.append(Violation("O5", event.t, f"{where} committed {upto}: no call had done {missed}"))
+            self.found.append(Violation("O5", event.t, f"{where} committed {upto}: no call had handled {missed}"))

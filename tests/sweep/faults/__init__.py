@@ -12,7 +12,7 @@ FAULTS: dict[str, Kind] = {
     for module in (processes, brokers, disks, network, operations, rot, alone, members, starts, stores)
     for kind in module.KINDS
 }
-"""By name. A seed draws from them in this order: a new kind at the end of its file makes other universes of most seeds."""
+"""By name. A seed draws from them in this order: a new kind at the end of its file changes the universes of most seeds."""
 
 
 def every_fault() -> tuple[str, ...]:

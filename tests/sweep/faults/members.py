@@ -8,7 +8,7 @@ ALWAYS = 1 << 30
 
 
 def spoil_offsets(storm: Storm) -> None:
-    """For some time the file can't be written, since the disk is full or fails. A crash may repeat any number of messages meanwhile."""
+    """Make the file unwritable for some time: the disk is full or fails. A crash may repeat any number of messages meanwhile."""
     universe, random = storm.universe, storm.random
     address, how = random.choice(universe.consumers), random.choice(["full", "write", "sync", "rename"])
     disk = universe.machine(address).disk
@@ -17,10 +17,10 @@ def spoil_offsets(storm: Storm) -> None:
     else:
         disk.faults.append(DiskFault(how, path="offsets.json", count=ALWAYS))
     storm.record_fault("disk full" if how == "full" else "disk eio", address, how, machine=address)
-    storm.call_later(random.choice([0.5, 2, 6, 15]), _mend, storm, address)
+    storm.call_later(random.choice([0.5, 2, 6, 15]), _repair, storm, address)
 
 
-def _mend(storm: Storm, address: str) -> None:
+def _repair(storm: Storm, address: str) -> None:
     disk = storm.universe.machine(address).disk
     disk.faults.clear()
     disk.capacity_bytes = 1 << 40

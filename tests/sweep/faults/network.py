@@ -42,10 +42,10 @@ def reset(storm: Storm) -> None:
 def cut_at_answer(storm: Storm) -> None:
     """Lose the next response of one kind: its connection is reset, or becomes silent, when the broker has written it."""
     kind = storm.random.choice([LockGranted, LockGranted, CommitResponded, FrameResponded])
-    _cut_at(storm, kind, told=storm.random.random() < 0.7, skip=storm.random.randrange(4))
+    _cut_at(storm, kind, reset_connection=storm.random.random() < 0.7, skip=storm.random.randrange(4))
 
 
-def _cut_at(storm: Storm, kind: type[Event], *, told: bool, skip: int) -> None:
+def _cut_at(storm: Storm, kind: type[Event], *, reset_connection: bool, skip: int) -> None:
     history = storm.universe.history
 
     def look(event: Event) -> None:
@@ -55,28 +55,28 @@ def _cut_at(storm: Storm, kind: type[Event], *, told: bool, skip: int) -> None:
         skip -= 1
         if skip < 0:
             history.watch = None
-            _lose_answers(storm, event, told=told)
+            _lose_response(storm, event, reset_connection=reset_connection)
 
     history.watch = look
 
 
-def _lose_answers(storm: Storm, event: Event, *, told: bool) -> None:
-    """Lose the pending bytes from this broker to the client; to a random one for a send, which names no client."""
+def _lose_response(storm: Storm, event: Event, *, reset_connection: bool) -> None:
+    """Lose the pending bytes from this broker to the client; to a random client for a send, which does not name one."""
     network = storm.universe.loop.network
     open_ = [one for one in network.connections.values() if one.server.process.number == event.process]
     client = getattr(event, "client", None)
     mine = [one for one in open_ if client is None or one.client.process.number == client]
     if mine:
         one = mine[-1] if client is not None else storm.random.choice(mine)
-        storm.record_fault("cut at an answer", one.client.here, f"{type(event).__name__} {one}")
-        if told:
+        storm.record_fault("cut at a response", one.client.here, f"{type(event).__name__} {one}")
+        if reset_connection:
             network.reset(one)
         else:
             network.silence(one)
 
 
 def silence(storm: Storm) -> None:
-    """A middle box forgets a connection: all bytes sent on it are lost."""
+    """Simulate a middle box that drops a connection: all bytes sent on it are lost."""
     one, network = storm.client(), storm.universe.loop.network
     open_ = network.between(one, storm.broker()[1])
     if open_:
@@ -103,7 +103,7 @@ def wall_jump(storm: Storm) -> None:
 
 
 def wall_glitch(storm: Storm) -> None:
-    """A broker's wall clock is far ahead for some seconds: no message may be late, early or removed."""
+    """Set a broker's wall clock far ahead for some seconds: no message may be late, early or removed."""
     universe = storm.universe
     name, address = storm.broker()
     jump_s = storm.random.choice([60, 3600, 365 * 86_400])
@@ -118,7 +118,7 @@ def wall_glitch(storm: Storm) -> None:
 
 
 def wall_set(storm: Storm) -> None:
-    """A broker's wall clock is set permanently: no message may be late or early, also if the broker is killed and starts again."""
+    """Set a broker's wall clock permanently: no message may be late or early, also if the broker is killed and starts again."""
     universe = storm.universe
     name, address = storm.broker()
     jump_s = storm.random.choice([-3600, 60, 600, 3600])
@@ -135,9 +135,9 @@ def drift(storm: Storm) -> None:
 
 
 def cut_at_copy(storm: Storm) -> None:
-    """Lose a response to a request that makes the broker store a copy, or that begins progress."""
+    """Lose a response to a request that makes the broker store a copy, or record a start position."""
     kinds: list[type[Event]] = [SendBackResponded, SendBackResponded, DeadLetterResponded, DelayedSendResponded, ProgressResponded]
-    _cut_at(storm, storm.random.choice(kinds), told=storm.random.random() < 0.7, skip=storm.random.randrange(3))
+    _cut_at(storm, storm.random.choice(kinds), reset_connection=storm.random.random() < 0.7, skip=storm.random.randrange(3))
 
 
 KINDS = (partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift, cut_at_copy, wall_glitch, wall_set)

@@ -15,8 +15,8 @@ from sweep.storm import Storm
 
 
 def log_rot(storm: Storm) -> None:
-    """A broker is killed, a bit of its log flips, and it is started: if the bit is below the synced length and after the
-    snapshot from which the log is read, it must refuse the store. Some time later the right log is restored.
+    """Kill a broker, flip a bit of its log, and start it: if the bit is below the synced length and after the
+    snapshot from which the log is read, it must refuse the store. Some time later the log is repaired.
     """
     universe, (_, address) = storm.universe, storm.broker()
     if address in storm.rotten or not universe.alive(address):
@@ -32,19 +32,19 @@ def log_rot(storm: Storm) -> None:
     storm.record_fault("log rot", address, f"{path} byte {at} bit {bit}", machine=address)
     disk.flip(path, at, bit)
 
-    def mend() -> None:
+    def repair() -> None:
         if storm.rotten.pop(address, None) is not None:
             universe.kill(address)
             disk.flip(path, at, bit)
-            storm.record_fault("log mended", address, machine=address)
+            storm.record_fault("log repaired", address, machine=address)
             storm.call_later(0.2, universe.start, address)
 
-    storm.rotten[address] = mend
-    storm.call_later(storm.random.choice([2, 6]), mend)
+    storm.rotten[address] = repair
+    storm.call_later(storm.random.choice([2, 6]), repair)
 
 
 def file_rot(storm: Storm) -> None:
-    """A broker is killed, a file of its log is lost, and it is started: whichever file it is, it must refuse the store and change nothing.
+    """Kill a broker, remove a file of its log, and start it: whichever file it is, the broker must refuse the store and change nothing.
     Some time later the file is restored.
     """
     universe, (_, address) = storm.universe, storm.broker()
@@ -60,19 +60,19 @@ def file_rot(storm: Storm) -> None:
     inode = disk.names[path]
     disk.remove_tree(path)
 
-    def mend() -> None:
+    def repair() -> None:
         if storm.rotten.pop(address, None) is not None:
             universe.kill(address)
             disk.names[path] = disk.durable_names[path] = inode
-            storm.record_fault("log mended", address, machine=address)
+            storm.record_fault("log repaired", address, machine=address)
             storm.call_later(0.2, universe.start, address)
 
-    storm.rotten[address] = mend
-    storm.call_later(storm.random.choice([2, 6]), mend)
+    storm.rotten[address] = repair
+    storm.call_later(storm.random.choice([2, 6]), repair)
 
 
 def entry_rot(storm: Storm) -> None:
-    """A broker is killed, entries of a consume queue become others, and it is started. The log has every message: none is lost."""
+    """Kill a broker, overwrite entries of a consume queue, and start it. The log has every message, so none is lost."""
     universe, (_, address) = storm.universe, storm.broker()
     disk = universe.machine(address).disk
     files = sorted(path for path in disk.names if path.startswith(f"{STORE}/consumequeue/") and disk.names[path].used_bytes)
@@ -92,10 +92,10 @@ def entry_rot(storm: Storm) -> None:
 
 
 def _place(storm: Storm, disk: SimFiles) -> tuple[str, int] | None:
-    """(path, byte) of the body, or of the properties, of some record between the newest snapshot's position and the synced length.
+    """Return (path, byte) of the body, or of the properties, of some record between the newest snapshot's position and the synced length.
 
-    A body has a CRC, and an idempotent frame has one over all that its producer wrote. Of what the broker itself writes into the head of a
-    record nothing is known but that it fits.
+    A body has a CRC, and an idempotent frame has one over all bytes from its producer. The fields that the broker itself writes into the
+    head of a record have none: only their consistency is checked.
     """
     snapshots = [int(found[1]) for path in disk.names if (found := re.fullmatch(rf"{STORE}/lockstep/snapshot-(\d+)", path))]
     begin, end = max(snapshots, default=0), _synced(disk)
@@ -110,9 +110,9 @@ def _place(storm: Storm, disk: SimFiles) -> tuple[str, int] | None:
 
 
 def _covered(log: bytes) -> Iterator[tuple[int, int]]:
-    """[first, end) of what a CRC covers in one file: the bodies, and the other properties of a record that carries a frame's CRC.
+    """Yield the ranges [first, end) of one file that a CRC covers: the bodies, and the other properties of a record with a frame's CRC.
 
-    The CRC of a frame whose past nobody knows is not compared.
+    The CRC of the first frame of a scope, as its producer knows it, is not compared.
     """
     at = 0
     while at + BODY_AT <= len(log) and (size := INT32.unpack_from(log, at)[0]) > 0:
@@ -128,7 +128,7 @@ def _covered(log: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _synced(disk: SimFiles) -> int:
-    """As the store's slots tell it."""
+    """Return the synced length that the store's slots record."""
     inode = disk.names.get(f"{STORE}/lockstep/synced")
     newest = (0, 0)
     for at in (0, SLOT_BYTES) if inode is not None else ():

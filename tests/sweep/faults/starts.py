@@ -1,4 +1,4 @@
-"""Several faults at once around the start of a broker, which separate faults seldom bring about together."""
+"""Several faults at once around the start of a broker, which separate faults seldom cause together."""
 
 from lockstep.testing.simulation import SimFiles
 from sweep.events import CommitResponded, WallClockJumped
@@ -71,7 +71,7 @@ def _cut_open(storm: Storm, address: str) -> None:
 
 def power_at_commit(storm: Storm) -> None:
     """The broker that responds to the next commit and all consumers lose their power as the response is sent, while the broker's disk is
-    slow: no client is left that could offer the result again.
+    slow: no client remains that could offer the result again.
     """
     universe, random = storm.universe, storm.random
     history, skip = universe.history, random.randrange(6)

@@ -1,4 +1,4 @@
-"""Limits on what a request may begin, groups, their topics, progress and locks, and the deletion of groups."""
+"""Limits on the groups, topics, progress and locks that a request may create, and the deletion of groups."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def a_topic_is_created_for_a_copy_that_is_refused(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{GROUPS}::test_group_without_members_counts_while_its_topic_exists_here")
 def groups_leave_their_topics_behind(patch: Patches) -> None:
-    """A group counts while its retry or dead letter topic is here and it is not idle."""
+    """A group counts while its retry or dead-letter topic exists and it is not idle."""
     tidy: Any = GroupState.forget_if_empty
 
     def without_topics(self: GroupState, group: str) -> None:
@@ -77,13 +77,13 @@ def one_queue_stands_for_its_topic(patch: Patches) -> None:
     aimed="tests/unit/broker/test_work_of_changes.py::test_starting_queues_per_interval_are_limited_and_members_retry",
 )
 def groups_begin_in_any_number_of_queues_at_once(patch: Patches) -> None:
-    """Groups begin in so many queues at a time; the members of others ask again."""
+    """Groups begin in a limited number of queues at a time; the members of others repeat their request."""
     patch.set(StartPositions, "_reserve_starts", lambda self, count, now_ms: True)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_locks_of_non_members_are_limited")
 def any_number_of_locks_is_kept(patch: Patches) -> None:
-    """A broker keeps so many locks; a request for more locks none of its queues."""
+    """A broker keeps a limited number of locks; a request beyond the limit locks none of its queues."""
     patch.set(GroupLimits, "check_lock_room", lambda self, key, count: None)
 
 
@@ -107,13 +107,13 @@ def groups_in_use_are_deleted(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{DELETED}::test_deleted_groups_no_longer_count_for_the_group_limit")
 def a_group_is_not_deleted(patch: Patches) -> None:
-    """A group is deleted on request: those with settings are never forgotten."""
+    """A group is deleted on request: groups with settings never expire."""
     patch.set(GroupAdmin, "delete_group", lambda self, group, *, with_progress: 0)
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_deletion_removes_all_state_of_a_group_in_one_durable_change")
 def settings_outlive_their_group(patch: Patches) -> None:
-    """The settings of a group go with it."""
+    """The settings of a group are deleted with it."""
     patch.set(SettingsTable, "drop_group", lambda self, group: None)
 
 

@@ -51,7 +51,7 @@ def the_file_is_ahead(patch: Patches) -> None:
 
 @mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_queue_is_not_consumed_before_its_start_offset_is_saved")
 def a_start_is_not_awaited(patch: Patches) -> None:
-    """Where a member begins in a queue is in its file before the first message is handled."""
+    """A member's first offset in a queue is in its file before the first message is handled."""
 
     async def early(self: LocalProgress, queue: MessageQueue, link: Any) -> SavedProgress:
         return self._book.place(queue) or SavedProgress(await self._by_policy(queue, link), 0)
@@ -60,7 +60,7 @@ def a_start_is_not_awaited(patch: Patches) -> None:
 
 
 class _Without:
-    """Something of which one method does nothing."""
+    """Wraps an object so that one method does nothing."""
 
     def __init__(self, whole: Any, method: str) -> None:
         self._whole = whole
@@ -71,7 +71,7 @@ class _Without:
 
 
 class _NothingSynced(_Without):
-    """Files whose bytes may be on the disk or not."""
+    """Files whose syncs do nothing."""
 
     def open(self, path: str, *, create: bool = False) -> Any:
         return _Without(self._whole.open(path, create=create), "sync")
@@ -104,7 +104,7 @@ def a_rename_is_not_synced(patch: Patches) -> None:
 
 @mutant(WORLD)
 def written_in_place(patch: Patches) -> None:
-    """The file is written beside the old one, so that a crash leaves one of them whole."""
+    """The new file is written next to the old one, so that a crash leaves one of them complete."""
 
     def write(self: OffsetFile, text: bytes) -> None:
         file = self._files.open(self.path, create=True)
@@ -119,13 +119,13 @@ def written_in_place(patch: Patches) -> None:
 
 @mutant(WORLD)
 def written_every_five_seconds(patch: Patches) -> None:
-    """The file is at most a second behind."""
+    """The file lags by at most one second."""
     patch.set(broadcast, "WRITE_MS", 5_000)
 
 
 @mutant(WORLD)
 def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
-    """With commit="each" the next call waits until the file has the one before."""
+    """With commit="each" the next call waits until the file has the progress of the call before."""
 
     def settled(self: QueueOwnership) -> int:
         return self.offset if self.policy is GrantPolicy.LOCAL else self._settled[0]
@@ -135,7 +135,7 @@ def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
 
 @mutant(WORLD)
 def what_a_member_fails_stays(patch: Patches) -> None:
-    """A message that a broadcasting member's concurrent listener fails is dropped: progress moves over it."""
+    """A message that a broadcasting member's concurrent listener fails is dropped: progress moves past it."""
 
     async def stays(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
         return True

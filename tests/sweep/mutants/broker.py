@@ -1,4 +1,4 @@
-"""Rules of brokers about sessions, locks, progress and what survives (ordering.md 1 to 8)."""
+"""Rules of brokers about sessions, locks, progress and recovery (ordering.md 1 to 8)."""
 
 from dataclasses import replace
 from typing import Any
@@ -146,7 +146,7 @@ def anybody_may_lock(patch: Patches) -> None:
     aimed="tests/unit/broker/test_reconcile.py::test_freed_epoch_is_valid_for_commit_release_pull_and_renewal_until_superseded",
 )
 def freed_epochs_never_come_back(patch: Patches) -> None:
-    """A freed epoch is good until a higher one exists: its own session holds the queue again by naming it."""
+    """A freed epoch is valid until a higher one exists: its own session holds the queue again by naming it."""
     renew = LockSync._renew
 
     def never(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> Any:
@@ -161,7 +161,7 @@ def freed_epochs_never_come_back(patch: Patches) -> None:
 
 @mutant("net", "pause")
 def own_acquire_keeps_the_epoch(patch: Patches) -> None:
-    """Every acquire raises the epoch, one's own too."""
+    """Every acquire raises the epoch, also for the same session."""
     grant = GroupState.grant
 
     def same(self: GroupState, key: QueueKey, session: str | None, client_id: str) -> int:
@@ -176,7 +176,7 @@ def own_acquire_keeps_the_epoch(patch: Patches) -> None:
 
 @mutant("power", "disk")
 def an_ended_grant_stays_good(patch: Patches) -> None:
-    """What ends a grant raises the epoch: an assumed loss."""
+    """An assumed loss ends every grant and raises its epoch."""
     patch.set(LockTable, "record_end_of_all", lambda self, epoch: None)
 
 
@@ -214,7 +214,7 @@ def locks_in_memory(patch: Patches) -> None:
 
 @mutant("broker", "late", aimed="tests/sim/test_aimed.py::test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start")
 def renewed_locks_in_memory(patch: Patches) -> None:
-    """That a freed epoch is held again is recorded."""
+    """The renewal of a freed epoch is recorded."""
     patch.set(LockTable, "record_held_again", lambda self, key: self.apply(("lock.held", *key)))
 
 
@@ -293,7 +293,7 @@ def no_hold_after_a_loss(patch: Patches) -> None:
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_start_during_the_suspension_restarts_it")
 def a_second_start_forgets_the_hold(patch: Patches) -> None:
-    """The hold is a record, ended by a record: a start that finds it not ended begins it again."""
+    """The hold begins and ends with a record: a start that finds no end begins it again."""
     started = Coordination.enter_term
 
     def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
@@ -314,7 +314,7 @@ def boot_id_is_ignored(patch: Patches) -> None:
     aimed="tests/unit/broker/test_app_restarts.py::test_boot_id_is_stored_after_the_term_is_durable_and_before_the_port_opens",
 )
 def boot_id_is_stored_first(patch: Patches) -> None:
-    """The boot id is stored last: a second crash within recovery must not hide the first."""
+    """The boot id is stored last: a second crash during recovery must not hide the first."""
     enter = app.Broker._enter_term
 
     async def marked(self: Any, store: Store, state: Any, recovery: Any) -> None:
@@ -349,5 +349,5 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
 
 @mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_grown_gap_is_reported_again")
 def retention_asks_nobody(patch: Patches) -> None:
-    """Groups that had not read messages which retention removes are moved, and notified."""
+    """Groups that had not read the messages that retention removes are moved past them and notified."""
     patch.set(Coordination, "skip_removed", lambda self, minimums: iter(()))

@@ -70,7 +70,7 @@ def released_while_it_runs(patch: Patches) -> None:
 
 @mutant("churn", "swarm")
 def not_fenced_at_the_drain_limit(patch: Patches) -> None:
-    """Past the drain limit a release goes without an offset, and nothing of the call counts any more."""
+    """Past the drain limit a release has no offset, and results of the call do not count any more."""
     tick = QueueOwnership.tick
 
     def unfenced(self: QueueOwnership, now_ms: int) -> bool:
@@ -98,7 +98,7 @@ def locked_while_an_old_call_runs(patch: Patches) -> None:
 
 @mutant("stubborn")
 def outlived_calls_are_not_awaited(patch: Patches) -> None:
-    """A queue on which the call of a consumer that has stopped still works is not locked by the next one of the process."""
+    """A queue is not locked by a new consumer of the process while a call of a stopped one still runs on it."""
     patch.set(RunningCalls, "notify_when_ended", lambda self, key, callback: False)
 
 
@@ -142,7 +142,7 @@ def left_once(patch: Patches) -> None:
 
 @mutant("late", "swarm", aimed="tests/unit/client/test_rebalance.py::test_member_list_without_this_member_is_ignored")
 def a_list_without_me_is_believed(patch: Patches) -> None:
-    """A member list without this client is not used: heartbeat, ask again, drop nothing."""
+    """A member list without this client is not used: send a heartbeat, request the list again, drop nothing."""
 
     def adopt(self: MemberLists, broker_name: str, members: MemberList) -> ListChange:
         self.hear(broker_name, members.version)
@@ -201,33 +201,33 @@ def newest_session_dials_under_an_old_number(patch: Patches) -> None:
 
 @mutant("churn", "pause")
 def what_drains_is_not_named(patch: Patches) -> None:
-    """LOCK names what drains too."""
+    """LOCK also names draining queues."""
     lock_item = QueueOwnership.lock_item
     patch.set(QueueOwnership, "lock_item", lambda self: None if self.state is OwnershipState.DRAINING else lock_item(self))
 
 
 @mutant("late", aimed="tests/unit/client/test_ownership.py::test_queue_with_a_release_in_flight_is_not_named_in_lock")
 def a_release_on_its_way_is_named(patch: Patches) -> None:
-    """LOCK does not name a queue whose release has left on this connection."""
+    """LOCK does not name a queue whose release was sent on this connection."""
     patch.set(ownership, "_HOLDING", ownership._HOLDING | {OwnershipState.RELEASED})
 
 
 @mutant("handover")
 def only_the_clock_asks_for_queues(patch: Patches) -> None:
-    """LOCK is sent at once if there is a reason: a new list, QUEUE_FREE, STALE, the end of an old call, a confirmed release."""
+    """LOCK is sent at once on a trigger: a new list, QUEUE_FREE, STALE, the end of an old call, a confirmed release."""
     patch.set(LockSchedule, "trigger", lambda self: None)
 
 
 @mutant("handover", aimed="tests/unit/client/test_lease_timers.py::test_trigger_during_a_lock_sends_another_after_its_response")
 def a_reason_during_a_lock_is_forgotten(patch: Patches) -> None:
-    """A reason that comes while a LOCK is in flight sends another one after it."""
+    """A trigger while a LOCK is in flight sends another one after it."""
     trigger = LockSchedule.trigger
     patch.set(LockSchedule, "trigger", lambda self: None if self.in_flight else trigger(self))
 
 
 @mutant("net", "swarm", aimed="tests/unit/client/test_rebalance.py::test_queues_of_each_broker_are_divided_among_the_members_in_its_list")
 def one_list_deals_all_queues(patch: Patches) -> None:
-    """The queues of a broker are dealt among those whom that broker lists."""
+    """The queues of a broker are allocated among the members on that broker's list."""
 
     def dealt(me: str, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue]) -> list[MessageQueue]:
         names = rebalance._brokers(layout)
@@ -241,7 +241,7 @@ def one_list_deals_all_queues(patch: Patches) -> None:
 
 @mutant("broker", "power", aimed="tests/unit/client/test_rebalance.py::test_older_member_list_is_ignored_unless_its_term_is_higher")
 def lists_are_counted_without_the_term(patch: Patches) -> None:
-    """The lists of a broker that was started again are newer than all before: a version is (term, counter)."""
+    """The lists of a restarted broker are newer than all earlier ones: a version is (term, counter)."""
 
     def key(version: ListVersion | None) -> tuple[int, int]:
         return (-1, -1) if version is None else (0, version.counter)

@@ -14,7 +14,7 @@ from sweep.mutants.registry import Patches, mutant
 
 @mutant("clocks")
 def stamps_follow_the_wall_clock_and_never_fall(patch: Patches) -> None:
-    """A delay counts from now: a wall clock that was ahead for seconds does not push due times."""
+    """A delay counts from the send: a wall clock that was ahead for seconds does not postpone due times."""
 
     def highest(self: SteadyClock) -> tuple[int, int]:
         boot_ms = self._clock.boot_ms()
@@ -29,13 +29,13 @@ def stamps_follow_the_wall_clock_and_never_fall(patch: Patches) -> None:
     aimed="tests/unit/broker/test_delayed_delivery.py::test_message_stored_by_a_fast_clock_waits_no_longer_than_its_delay",
 )
 def what_was_stamped_ahead_waits_for_its_stamp(patch: Patches) -> None:
-    """What was stored by a clock that was ahead counts from when it was stored, after the clock was set back."""
+    """Delays of messages stored by a clock that was ahead count from their true store time after the clock was set back."""
     patch.set(StoreClock, "true_ms", lambda self, position, stamp_ms: stamp_ms)
 
 
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_every_message_is_on_time_within_one_boot")
 def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
-    """Messages stored before the clock was set forward count from when they were stored."""
+    """Delays of messages stored before the clock was set forward count from their store time."""
     true_ms = StoreClock.true_ms
     back: Callable[[StoreClock], StoreClock] = lambda self: StoreClock(0, [step for step in self.steps if step.by_ms < 0])  # noqa: E731
     patch.set(StoreClock, "true_ms", lambda self, position, stamp_ms: true_ms(back(self), position, stamp_ms))
@@ -43,13 +43,13 @@ def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
 
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_permanent_forward_jump_of_the_wall_clock_makes_no_delay_early")
 def a_step_of_the_clock_is_kept_in_memory(patch: Patches) -> None:
-    """How the clock was set is in the log: a start knows it."""
+    """Steps of the clock are in the log, so that a start knows them."""
     patch.set(StoreClock, "read_clock_record", lambda self, position, body: body.startswith(PREFIX))
 
 
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_many_small_wall_clock_steps_do_not_shift_delays")
 def a_small_step_back_is_not_recorded(patch: Patches) -> None:
-    """Each step of the clock is in the log, also a small one back: without it what waits is late by as much."""
+    """Each step of the clock is in the log, also a small one back: without it delayed messages are late by that step."""
     follow = SteadyClock.follow
 
     def silent(self: SteadyClock) -> int:
@@ -64,7 +64,7 @@ def a_small_step_back_is_not_recorded(patch: Patches) -> None:
     aimed="tests/unit/broker/test_delay_clocks.py::test_wall_clock_lead_without_a_step_survives_a_restart",
 )
 def a_start_takes_a_small_difference_for_true(patch: Patches) -> None:
-    """A start goes on from the reading, however little the wall clock differs: differences of many starts add up."""
+    """A start continues from the reading, however little the wall clock differs: differences of many starts would add up."""
     init = SteadyClock.__init__
 
     def near(self: SteadyClock, clock: Clock, newest_ms: int = 0, reading: tuple[int, int] | None = None) -> None:
@@ -78,7 +78,7 @@ def a_start_takes_a_small_difference_for_true(patch: Patches) -> None:
 
 @mutant("clocks")
 def every_start_believes_its_wall_clock(patch: Patches) -> None:
-    """A start in the same boot goes on by the boot clock: what waits is not early because the wall clock was set before it."""
+    """A start in the same boot continues by the boot clock: a step of the wall clock before it makes no delayed message early."""
     start = StoreClock.start
 
     def believe(self: StoreClock, clock: Clock, boot_id: str) -> int:
@@ -90,7 +90,7 @@ def every_start_believes_its_wall_clock(patch: Patches) -> None:
 
 @mutant("clocks", aimed="tests/unit/broker/store/test_store_clock.py::test_wall_clock_a_year_ahead_for_seconds_removes_nothing")
 def retention_believes_the_wall_clock(patch: Patches) -> None:
-    """Nothing is old because the wall clock is far ahead for seconds."""
+    """Retention removes nothing because the wall clock is far ahead for seconds."""
     patch.set(Store, "safe_now_ms", lambda self: self._host.clock.wall_ms())
 
 
@@ -99,7 +99,7 @@ def retention_believes_the_wall_clock(patch: Patches) -> None:
     aimed="tests/unit/broker/store/test_store_clock.py::test_search_by_time_skips_no_message_wherever_the_clock_was_set_back",
 )
 def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
-    """A search by time skips nothing of that time or later where the clock was set back."""
+    """A search by time skips no message of that time or later if the clock was set back."""
     search: Any = Query.offset_by_time
     patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, ranges=(): search(self, queue, timestamp_ms))
 
@@ -108,7 +108,7 @@ def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
     "clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_omitted_steps_make_a_record_late_by_at_most_late_ms_and_never_early"
 )
 def a_step_that_is_left_out_is_forgotten(patch: Patches) -> None:
-    """Where there are too many steps of the clock, one is added to another: records count as stored later for it, never earlier."""
+    """Beyond the limit of clock steps one step is merged into another: records count as stored later, never earlier."""
 
     def forget(self: ClockSteps, index: int) -> None:
         del self.kept[index]
@@ -118,12 +118,12 @@ def a_step_that_is_left_out_is_forgotten(patch: Patches) -> None:
 
 @mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_step_count_is_bounded_over_boots_and_the_newest_step_is_exact")
 def steps_of_the_clock_are_kept_without_a_limit(patch: Patches) -> None:
-    """The number of steps is bounded: each due message and each snapshot reads them."""
+    """The number of steps is limited: each due message and each snapshot reads them."""
     patch.set(ClockSteps, "_remove_one", lambda self: None)
 
 
 @mutant("clocks", aimed="tests/unit/broker/store/test_clock_steps.py::test_search_by_time_skips_no_message_when_steps_were_omitted")
 def a_search_by_time_forgets_the_steps_that_were_left_out(patch: Patches) -> None:
-    """Where steps back were left out, a search by time allows for stamps that fall."""
+    """If steps back were merged, a search by time allows for falling stamps."""
     ranges = ClockSteps.rising_ranges
     patch.set(ClockSteps, "rising_ranges", lambda self: [each._replace(fall_ms=0) for each in ranges(self)])

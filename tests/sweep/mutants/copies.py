@@ -1,4 +1,4 @@
-"""Rules of concurrent groups, of what is sent back, dead-lettered or delayed (docs/wire.md, concurrent groups)."""
+"""Rules of concurrent groups, send-backs, dead letters and delayed messages (docs/wire.md, concurrent groups)."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,7 +26,7 @@ WORLD = "concurrent"
 
 @mutant(WORLD)
 def progress_passes_what_is_unfinished(patch: Patches) -> None:
-    """Progress goes to the smallest unfinished message."""
+    """Progress moves to the smallest unfinished message."""
     finish = ProcessQueue.finish
 
     def ahead(self: ProcessQueue, messages: Iterable[MessageExt]) -> bool:
@@ -51,7 +51,7 @@ def a_send_back_that_failed_counts(patch: Patches) -> None:
 
 @mutant(WORLD)
 def send_backs_are_not_awaited(patch: Patches) -> None:
-    """Progress moves over a message that was sent back when the broker has responded."""
+    """Progress moves past a message that was sent back only after the broker's response."""
     everything = ConcurrentModel._send_all_back
 
     async def early(self: ConcurrentModel, running: Running, failed: Any, level: int) -> bool:
@@ -107,7 +107,7 @@ def tries_have_no_end(patch: Patches) -> None:
 
 @mutant(WORLD)
 def nothing_waits(patch: Patches) -> None:
-    """A delayed message, and a retry, is delivered when its time has come."""
+    """A delayed message, and a retry, is delivered when it is due."""
     init = DelayedDelivery.__init__
 
     def at_once(self: DelayedDelivery, store: Any, table: Any, homes: Any, levels_ms: Any) -> None:
@@ -118,7 +118,7 @@ def nothing_waits(patch: Patches) -> None:
 
 @mutant(WORLD)
 def delivered_without_a_record(patch: Patches) -> None:
-    """How far a queue of delays was delivered is recorded with the messages."""
+    """The progress of a delay queue is recorded with the delivered messages."""
     patch.set(
         DelayTable, "record_delivered", lambda self, queue_id, next_offset: self.apply(("delay.delivered", queue_id + 1, next_offset))
     )
@@ -126,11 +126,11 @@ def delivered_without_a_record(patch: Patches) -> None:
 
 @mutant(WORLD)
 def what_is_refused_is_left_behind(patch: Patches) -> None:
-    """A queue of delays that can't deliver its first message now waits with it."""
+    """A delay queue that can't deliver its first message now keeps it and waits."""
     deliver = vars(DelayedDelivery)["_deliver_message"]
 
     def some(self: DelayedDelivery, offset: int, record: Any) -> bool:
-        # As where the store refuses: one in eight.
+        # As if the store refused one message in eight.
         return bool(record.physical_offset % 8 == 0) or bool(deliver(self, offset, record))
 
     patch.set(DelayedDelivery, "_deliver_message", some)
@@ -144,7 +144,7 @@ def a_letter_leaves_progress_where_it_is(patch: Patches) -> None:
 
 @mutant(WORLD)
 def a_repeated_letter_is_written_again(patch: Patches) -> None:
-    """A DEAD_LETTER whose message progress has passed was done before."""
+    """A DEAD_LETTER for a message that progress has passed is a repeat: it writes nothing."""
     done = LockSync.is_dead_lettered
 
     def never(self: LockSync, *facts: Any) -> bool | None:
@@ -175,7 +175,7 @@ def generations_are_not_checked(patch: Patches) -> None:
 
 @mutant(WORLD)
 def anybody_begins_anywhere(patch: Patches) -> None:
-    """A member begins where its group's progress is."""
+    """A member begins at its group's progress."""
     granted = LockSync._grant_result
 
     def ahead(self: LockSync, session: Any, key: Any, epoch: int) -> Any:
@@ -191,7 +191,7 @@ def anybody_begins_anywhere(patch: Patches) -> None:
     aimed="tests/unit/broker/test_app_copies.py::test_send_back_that_names_another_message_than_the_stored_one_is_rejected",
 )
 def whatever_stands_there_is_copied(patch: Patches) -> None:
-    """A send back copies the message that its consumer was given, or none."""
+    """A send back copies the message that its consumer received, or none."""
     patch.set(send_back, "_check_same", lambda record, header: None)
 
 
@@ -216,7 +216,7 @@ def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
 
 @mutant("delete", aimed="tests/unit/broker/test_delayed_delivery.py::test_recreated_topic_gets_no_delayed_message_of_its_predecessor")
 def what_waits_outlives_its_topic(patch: Patches) -> None:
-    """Delayed messages of a deleted topic do not arrive in the one created again."""
+    """Delayed messages of a deleted topic are not delivered to the one created again."""
     patch.set(GroupTopics, "deleted_since", lambda self, topic, counter: False)
 
 

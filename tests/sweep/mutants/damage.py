@@ -1,4 +1,4 @@
-"""Rules about damage of a store: it is refused or reported, never passed over (docs/operations.md, Damage and repair)."""
+"""Rules about damage of a store: it is refused or reported, never ignored (docs/operations.md, Damage and repair)."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def queue_entries_are_believed(patch: Patches) -> None:
 
 @mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_first_file_removed_by_retention_is_distinguished_from_a_missing_one")
 def the_start_of_the_log_is_not_recorded(patch: Patches) -> None:
-    """Where the log begins is recorded before retention removes what lies below it: a first file that is missing stops the start."""
+    """The beginning of the log is recorded before retention removes files below it: a missing first file stops the start."""
     patch.set(StoreDirectory, "read_start", lambda self: None)
 
 
@@ -75,7 +75,7 @@ def a_snapshot_that_is_put_off_counts_its_queues_as_synced(patch: Patches) -> No
 
 @mutant("files", aimed=f"{TESTS}/test_put_off.py::test_retention_keeps_segments_that_a_snapshot_needs_until_it_is_removed")
 def snapshots_that_are_to_be_removed_need_no_log(patch: Patches) -> None:
-    """Retention keeps what a snapshot needs until its file is removed: a crash leaves no snapshot without its log."""
+    """Retention keeps the log that a snapshot needs until its file is removed: a crash leaves no snapshot without its log."""
     patch.set(Snapshots, "needs_from", property(lambda self: min((needed for _, needed in self.kept), default=None)))
     patch.set(snapshot_choice, "snapshot_evidence", lambda *of: _passed_is_ahead(snapshot_evidence(*of)))
 
@@ -92,7 +92,7 @@ def an_old_snapshot_stops_the_start(patch: Patches) -> None:
 
 @mutant("rot", aimed=f"{TESTS}/test_wrong_entries.py::test_entry_below_the_log_start_at_the_snapshot_hides_no_message")
 def entries_below_the_snapshots_log_count_as_removed(patch: Patches) -> None:
-    """An entry that names a place below where the log began when the snapshot was taken is wrong."""
+    """An entry that names a place below the beginning of the log at the time of the snapshot is wrong."""
     patch.set(store, "encode_parts", lambda *values: encode_parts(*values[:8]))
 
 
@@ -109,13 +109,13 @@ def any_file_becomes_the_next_of_the_log(patch: Patches) -> None:
 
 @mutant("files", aimed=f"{TESTS}/test_next_file.py::test_without_a_free_inode_sends_are_rejected_while_state_records_have_room")
 def a_missing_inode_is_a_failed_disk(patch: Patches) -> None:
-    """Without an inode or quota for the next file of the log sends are refused, and the broker goes on."""
+    """Without an inode or quota for the next file of the log sends are refused, and the broker continues."""
     patch.set(commit_log, "NO_FILE", SHORTAGE)
 
 
 @mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_damaged_size_field_loses_no_intact_record")
 def a_damaged_size_is_believed(patch: Patches) -> None:
-    """A damaged record ends where its size says only if the lengths of its fields agree: its size may be what is damaged."""
+    """The size of a damaged record is used only if the lengths of its fields agree with it: the size itself may be damaged."""
     patch.set(scan, "record_bounds", lambda data: None)
 
 
@@ -124,13 +124,13 @@ DELAYED = "tests/unit/broker/test_delay_damage.py"
 
 @mutant("rot", aimed=f"{DELAYED}::test_any_flipped_bit_of_a_delayed_message_is_found_and_the_others_delivered")
 def delayed_messages_have_no_checksum(patch: Patches) -> None:
-    """A message that waits has a CRC of all its bytes: the broker decides by its properties and its store time."""
+    """A delayed message has a CRC of all its bytes, since the broker decides by its properties and its store time."""
     patch.set(store, "seal", lambda data, begin: None)
 
 
 @mutant("rot", aimed=f"{DELAYED}::test_message_with_an_unexpected_error_is_skipped_after_all_attempts")
 def an_error_at_a_delayed_message_ends_the_broker(patch: Patches) -> None:
-    """An error that no rule foresees while a delayed message is delivered ends neither the process nor the delivery of the others."""
+    """An unexpected error while a delayed message is delivered ends neither the process nor the delivery of the others."""
 
     def ended(self: Any, queue_id: int, offset: int, error: Exception) -> bool:
         raise error
@@ -150,7 +150,7 @@ def a_log_without_its_first_file_begins_later(patch: Patches) -> None:
 
 @mutant("rot", aimed=f"{LOSSES}::test_event_manifest_metric_and_check_name_the_same_lost_messages")
 def losses_below_the_snapshot_are_not_looked_for(patch: Patches) -> None:
-    """A start that goes on without something below its snapshot names the lost messages before it changes a file."""
+    """A start without a file below its snapshot names the lost messages before it changes a file."""
 
     async def unlooked(self: Any, snapshot: Any, wrong: Any, on_progress: Any) -> Any:
         return wrong, []
@@ -160,7 +160,7 @@ def losses_below_the_snapshot_are_not_looked_for(patch: Patches) -> None:
 
 @mutant("rot", aimed=f"{LOSSES}::test_check_finds_a_last_message_after_the_snapshot_by_the_queue_entries")
 def the_offset_of_a_lost_last_message_is_given_again(patch: Patches) -> None:
-    """A lost message that was the last of its queue keeps its offset too."""
+    """The offset of a lost last message of a queue is not used again."""
     patch.set(QueueRecovery, "add_lost_ends", lambda self, damaged, end: [])
 
 
@@ -182,13 +182,13 @@ def a_queue_begins_with_the_first_record_that_is_found(patch: Patches) -> None:
 
 @mutant("rot", aimed=f"{LOSSES}::test_start_fails_if_the_first_file_and_the_start_record_are_missing")
 def a_snapshot_says_nothing_of_the_start(patch: Patches) -> None:
-    """Without `lockstep/start` the newest snapshot states where the log began: a first file that is missing stops the start."""
+    """Without `lockstep/start` the newest snapshot names the beginning of the log: a missing first file stops the start."""
     patch.set(store, "recorded_start", lambda files, directory: directory.read_start())
 
 
 @mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_foreign_names_in_the_directory_are_ignored_and_left_unchanged")
 def any_name_is_a_queue(patch: Patches) -> None:
-    """Names among the consume queues that are not a topic or not a queue id are not touched."""
+    """Files among the consume queues whose name is not a topic or a queue id are not touched."""
 
     def listed(files: Any, queues: str) -> list[tuple[str, int]]:
         return [(topic, int(name)) for topic in files.listdir(queues) for name in files.listdir(f"{queues}/{topic}") if name.isdecimal()]

@@ -1,4 +1,4 @@
-"""Rules of sends that wait, and of producers with many queues (ordering.md 10)."""
+"""Rules of pending sends, and of producers with many queues (ordering.md 10)."""
 
 from lockstep.client.producer.broker_state import BrokerState
 from lockstep.client.producer.expiry import Expiry
@@ -24,13 +24,13 @@ def the_in_flight_limit_has_no_deadline(patch: Patches) -> None:
 
 @mutant("send", aimed=f"{DEADLINES_TEST}::test_keyed_send_that_expires_at_the_in_flight_limit_fails_only_later_sends_of_its_key")
 def what_expires_at_the_limit_fails_alone(patch: Patches) -> None:
-    """A keyed send that expires while it waits for the in-flight limit fails the pending ones of its key after it."""
+    """A keyed send that expires while it waits for the in-flight limit fails the pending sends of its key after it."""
     patch.set(InFlightLimit, "_fail_later", InFlightLimit._leave)
 
 
 @mutant("send", aimed="tests/unit/client/test_many_queues.py::test_cost_of_each_event_is_linear_in_the_queues")
 def each_queue_wakes_all_the_others(patch: Patches) -> None:
-    """What happens to one queue costs the other queues nothing."""
+    """An event of one queue causes no work for the other queues."""
     count = TopicMachine._count_stalled
 
     def wakes_all(self: TopicMachine, machine: QueueMachine) -> None:
@@ -44,7 +44,7 @@ def each_queue_wakes_all_the_others(patch: Patches) -> None:
 
 @mutant("send", aimed=CAPACITY_TEST)
 def sends_are_written_however_little_time_is_left(patch: Patches) -> None:
-    """A send of which half the time has passed is written only if its answer can be expected before its deadline."""
+    """A send of which half the time has passed is written only if its response is expected before its deadline."""
     patch.set(BrokerState, "expected_ms", property(lambda self: 0))
 
 
@@ -56,7 +56,7 @@ def what_is_admitted_is_not_refused(patch: Patches) -> None:
 
 @mutant("send", aimed=f"{MIXED_TEST}::test_expiry_of_one_send_does_not_abort_the_frame_of_the_others")
 def a_frame_ends_with_its_earliest_deadline(patch: Patches) -> None:
-    """A send whose deadline comes while its frame is unanswered ends alone; the frame goes on for the others."""
+    """A send whose deadline comes while its frame is unanswered ends alone; the frame continues for the others."""
     begin = InFlightFrame.begin
 
     def begins(self: InFlightFrame, now_ms: int) -> None:

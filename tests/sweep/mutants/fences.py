@@ -1,4 +1,4 @@
-"""Rules of grants and reads in which one check alone decides: freed epochs, stale releases, cold reads, pages."""
+"""Rules of grants and reads that a single check enforces: freed epochs, stale releases, cold reads, pages."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from sweep.mutants.registry import Patches, mutant
     aimed="tests/unit/broker/test_reconcile.py::test_freed_epoch_of_a_moved_queue_is_not_renewed_but_its_offset_is_committed",
 )
 def a_freed_epoch_is_renewed_against_the_list(patch: Patches) -> None:
-    """A freed epoch is held again only by the session to which the list gives the queue."""
+    """A freed epoch is held again only by the session to which the list assigns the queue."""
     renew, lists = LockSync._renew, LockSync._may_hold
     renewing: set[int] = set()
 
@@ -39,7 +39,7 @@ def a_freed_epoch_is_renewed_against_the_list(patch: Patches) -> None:
     "reset", aimed="tests/unit/broker/test_reconcile_sync.py::test_superseded_epoch_is_stale_for_every_request_and_named_in_the_response"
 )
 def a_stale_release_frees_any_grant(patch: Patches) -> None:
-    """A release under a superseded epoch frees the queue only where the same session holds it."""
+    """A release under a superseded epoch frees the queue only if the same session holds it."""
     sync_item = LockSync._sync_item
 
     def freeing(self: LockSync, session: Session, item: SyncItem, now_ms: int) -> SyncResult:
@@ -54,7 +54,7 @@ def a_stale_release_frees_any_grant(patch: Patches) -> None:
 
 @mutant("cold_reads")
 def a_cold_pull_is_not_checked_again(patch: Patches) -> None:
-    """A pull that waited for the disk is checked again before it is answered: its epoch may be over by then."""
+    """A pull that waited for the disk is checked again before its response is sent: its epoch may be over by then."""
     read, check = PullProcessor._read_one_cold, PullProcessor._check
     reading: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Rules of stored messages as clients see them: their ids, and what they keep of their bodies."""
+"""Rules of stored messages as clients see them: their ids, and their cached bodies."""
 
 from lockstep.broker import app
 from lockstep.client.consumer.broker_session import BrokerSession
@@ -36,7 +36,7 @@ def large_decompressed_bodies_are_kept(patch: Patches) -> None:
 
 @mutant("swarm", aimed="tests/unit/client/test_many_held_queues.py::test_cost_of_a_commit_is_independent_of_the_number_of_held_queues")
 def each_commit_looks_at_all_queues(patch: Patches) -> None:
-    """The progress of one queue costs the session no look at its other queues."""
+    """The session reports progress of one queue without a scan of its other queues."""
     watch_calls = BrokerSession._watch_calls
 
     def all_of_them(self: BrokerSession, now_ms: int) -> int:

@@ -19,13 +19,13 @@ CONVERGENCE = "tests/unit/broker/test_layout_convergence.py::"
 
 @mutant("first")
 def the_losers_queues_are_left_out(patch: Patches) -> None:
-    """A broker whose queues the winning layout lacks appends those in which messages lie."""
+    """A broker whose queues the winning layout lacks appends those that have messages."""
     patch.set(TopicTable, "_id_count_to_keep", lambda self, here, layout: 0)
 
 
 @mutant("first", aimed=CONVERGENCE + "test_appended_queues_are_readable_and_keep_the_writable_queue_ids")
 def appended_queues_open_others_to_writers(patch: Patches) -> None:
-    """Queues that a broker appends for their messages are not written where an operator has closed queues of that broker to writers."""
+    """Queues that a broker appends for their messages are not written if an operator has closed queues of that broker to writers."""
 
     def append(self: TopicTable, layout: Any, id_count: int, write_count: int) -> None:
         more = id_count - layout.id_count(self._broker_name)
@@ -53,7 +53,7 @@ def a_later_change_undoes_a_deletion(patch: Patches) -> None:
 
 @mutant("first", aimed=CONVERGENCE + "test_queues_removed_by_an_operator_are_not_appended")
 def removed_queues_come_back(patch: Patches) -> None:
-    """Queues that an operator took away stay away, also while messages lie in them."""
+    """Queues that an operator removed stay removed, also while they have messages."""
 
     def lost(self: TopicTable, here: Any, layout: Any) -> int:
         name = self._broker_name
@@ -76,7 +76,7 @@ OWN = "tests/unit/broker/test_system_topics.py::"
 
 @mutant("first", aimed=TOPICS + "test_requested_counter_may_be_at_most_2_to_the_20_above_the_current_one")
 def any_counter_is_taken(patch: Patches) -> None:
-    """A requested counter is at most 2^20 above the one here, so that no request uses the counters of a topic up."""
+    """A requested counter is at most 2^20 above the one here, so that no request exhausts the counters of a topic."""
     patch.set(topic_table, "COUNTER_STEP_MAX", 1 << 60)
 
 
@@ -107,13 +107,13 @@ def a_registration_that_begins_again_is_new(patch: Patches) -> None:
 
 @mutant("first", aimed=OWN + "test_layout_of_the_brokers_own_topic_is_never_adopted")
 def system_topics_have_layouts(patch: Patches) -> None:
-    """A topic of the brokers' own has no layout, and so no deletion."""
+    """A system topic of the brokers has no layout, and so no deletion."""
     patch.set(layouts, "is_sendable_topic", lambda topic: True)
 
 
 @mutant("first", aimed=ROUTES + "test_invalid_layout_is_rejected_by_name_and_the_others_are_adopted")
 def one_layout_refuses_a_broker(patch: Patches) -> None:
-    """A nameserver leaves an impossible layout out, and takes the registration."""
+    """A nameserver ignores an invalid layout, and accepts the registration."""
     take = RouteTable._adopt_layouts
 
     def refuses(self: RouteTable, arriving: Any, said: Registration) -> Any:
@@ -142,19 +142,19 @@ def only_the_first_registration_brings_topics(patch: Patches) -> None:
 
 @mutant("first", aimed=ROOM + "test_next_broker_has_its_share_whatever_other_brokers_use")
 def one_broker_takes_all_the_room(patch: Patches) -> None:
-    """A broker may bring topics to a nameserver while fewer count to it than are free."""
+    """A broker may add topics to a nameserver while it has fewer than are free."""
     patch.set(TopicQuota, "has_room", lambda self, name: len(self._broker_of) < topic_quota.LAYOUTS_MAX)
 
 
 @mutant("first", aimed=ROOM + "test_topics_only_a_forgotten_broker_had_are_forgotten")
 def topics_of_forgotten_brokers_are_kept(patch: Patches) -> None:
-    """A nameserver forgets topics that only brokers have brought which are forgotten."""
+    """A nameserver removes topics that only removed brokers had registered."""
     patch.set(TopicQuota, "expire", lambda self, known, now_ms: [])
 
 
 @mutant("first", aimed=ROOM + "test_topic_is_kept_while_another_registered_broker_has_it")
 def topics_go_with_the_broker_that_was_first(patch: Patches) -> None:
-    """A topic of a broker that is not registered counts to the next one that registers with it."""
+    """A topic of a broker that is not registered counts for the next broker that registers with it."""
     count = TopicQuota.count
 
     def first_only(self: TopicQuota, topic: str, name: str, registered: Any) -> None:
@@ -166,20 +166,20 @@ def topics_go_with_the_broker_that_was_first(patch: Patches) -> None:
 
 @mutant("first", aimed=TOPICS + "test_full_broker_adopts_no_unknown_topic_and_every_newer_layout_of_known_ones")
 def topics_are_adopted_without_limit(patch: Patches) -> None:
-    """A broker adopts no topic that it does not know when as many are known as may be."""
+    """A broker at its topic limit adopts no topic that it does not know."""
     patch.set(TopicTable, "is_full", False)
 
 
 @mutant("first", aimed=ROOM + "test_full_broker_is_routed_and_gets_only_newer_layouts_of_its_own_topics")
 def full_brokers_are_not_routed(patch: Patches) -> None:
-    """A broker that takes no more topics lacks only newer layouts of topics that it has."""
+    """A broker at its topic limit lacks only newer layouts of topics that it has."""
     missing = RouteTable._missing
     patch.set(RouteTable, "_missing", lambda self, theirs, *, full: missing(self, theirs, full=False))
 
 
 @mutant("copies")
 def a_higher_term_replaces(patch: Patches) -> None:
-    """While a registered broker responds, no other start takes its name."""
+    """While a registered broker responds, no other process is registered under its name."""
     patch.set(RouteTable, "_check_challenge", lambda self, known, said, now_ms: None)
 
 
@@ -209,7 +209,7 @@ def copies_are_accepted(patch: Patches) -> None:
 
 @mutant("first", aimed=CHALLENGES + "test_registered_broker_that_responds_to_a_challenge_is_not_replaced")
 def proofs_are_not_compared(patch: Patches) -> None:
-    """A registration without the store's proof is of another store, whatever else it names."""
+    """A registration without the store's proof belongs to another store, whatever else it names."""
     patch.set(
         Registration,
         "same_start",
@@ -219,7 +219,7 @@ def proofs_are_not_compared(patch: Patches) -> None:
 
 @mutant("names")
 def the_owner_of_a_name_is_not_kept(patch: Patches) -> None:
-    """A nameserver keeps the proof of a broker that is away, and the bearer of it replaces any other store that has taken its name."""
+    """A nameserver keeps the proof of a broker that is down; a broker with that proof replaces any store registered under its name."""
     patch.set(Registration, "proves", lambda self, owner: False)
 
 
@@ -250,7 +250,7 @@ def the_first_part_is_the_whole(patch: Patches) -> None:
 
 @mutant("first", aimed=ROUTES + "test_broker_never_routed_is_forgotten_with_its_connection")
 def strangers_are_remembered(patch: Patches) -> None:
-    """A broker that was never routed is forgotten when its connection is gone."""
+    """A broker that was never routed is removed when its connection is gone."""
 
     def leave(self: RouteTable, known: Any) -> None:
         known.connection = None

@@ -1,4 +1,4 @@
-"""Rules of the store (store.md), and of when an answer may leave."""
+"""Rules of the store (store.md), and of the time at which a response may be sent."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,7 +88,7 @@ def snapshot_before_sync(patch: Patches) -> None:
 
 @mutant("power", "disk", aimed="tests/unit/broker/store/test_snapshots.py::test_snapshot_ahead_of_the_log_is_ignored_and_removed")
 def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
-    """A snapshot that the log does not bear out is removed."""
+    """A snapshot that does not agree with the log is removed."""
     patch.set(snapshot_choice, "snapshot_evidence", lambda log, damage, snapshot: SnapshotEvidence.FITS)
 
 
@@ -109,7 +109,7 @@ def the_cut_tail_is_not_zeroed(patch: Patches) -> None:
 
 @mutant("disk", aimed="tests/unit/broker/store/test_recovery.py::test_crash_between_a_failed_sync_and_its_mark_loses_no_visible_message")
 def the_page_cache_is_trusted(patch: Patches) -> None:
-    """After a failed sync, what can be read may not be on the disk: it is copied into new files."""
+    """After a failed sync, readable bytes may not be on the disk: they are copied into new files."""
     patch.set(CommitLog, "replace_segments", lambda self, position, end: None)
     patch.set(CommitLog, "rewrite", lambda self, position, end: None)
 
@@ -126,7 +126,7 @@ def a_failed_sync_is_forgotten(patch: Patches) -> None:
 
 @mutant("disk")
 def a_failed_sync_is_tried_again(patch: Patches) -> None:
-    """A sync that failed is final: the kernel has marked as written what it could not write."""
+    """A sync that failed is final: the kernel has marked pages as written that it could not write."""
     run = SyncPlan.run
 
     def again(self: Any) -> None:
@@ -171,7 +171,7 @@ def checksums_are_not_looked_at(patch: Patches) -> None:
 
 @mutant("disk")
 def half_a_write_is_taken_for_a_whole_one(patch: Patches) -> None:
-    """A write that took only a part is gone on with."""
+    """A partial write is continued."""
 
     def once(file: Any, data: Any, offset: int) -> None:
         file.pwritev([data], offset)
@@ -181,7 +181,7 @@ def half_a_write_is_taken_for_a_whole_one(patch: Patches) -> None:
 
 @mutant("rot")
 def a_corrupt_log_is_cut(patch: Patches) -> None:
-    """A bad record below what had been synced stops the start: only an unsynced tail is cut."""
+    """A bad record below the synced length stops the start: only an unsynced tail is cut."""
     init = Recoverer.__init__
 
     def lenient(self: Recoverer, config: Any, *facts: Any, **named: Any) -> None:

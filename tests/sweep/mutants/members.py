@@ -1,4 +1,4 @@
-"""Rules of brokers about who hears what, of members whose queues are on their way, and of fences over a start (ordering.md 1 to 8)."""
+"""Rules of brokers about notifications, members with draining queues, and fences over a start (ordering.md 1 to 8)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from sweep.mutants.registry import Patches, mutant
 
 @mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_draining_queue_is_renewed_although_the_list_gives_it_to_another_member")
 def what_drains_is_not_renewed(patch: Patches) -> None:
-    """Who holds a queue keeps it while it drains, although the list gives it to another."""
+    """The holder of a queue keeps it while it drains, although the list assigns it to another member."""
     renew = LockSync._renew
 
     def moved(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> LockResult:
@@ -43,7 +43,7 @@ def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
 
 @mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_rising_epoch_ends_held_pulls")
 def held_pulls_are_not_told(patch: Patches) -> None:
-    """When an epoch rises, held pulls of an older one are answered at once."""
+    """When an epoch rises, held pulls of an older one end at once."""
     patch.set(PendingEffects, "end_held_pulls", lambda self, key, epoch: None)
 
 
@@ -70,7 +70,7 @@ def two_sessions_share_a_client_id(patch: Patches) -> None:
 
 @mutant("broker", "power")
 def every_start_has_the_same_term(patch: Patches) -> None:
-    """Fencing numbers of a start are above all of before."""
+    """Fencing numbers of a start are above all earlier ones."""
 
     def first(self: FencingCounter, term: int) -> None:
         self.term = 1

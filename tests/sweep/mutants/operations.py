@@ -1,4 +1,4 @@
-"""Rules about what people do to a group or a topic (ordering.md 7.6)."""
+"""Rules about operators' changes of groups and topics (ordering.md 7.6)."""
 
 import sys
 from contextlib import nullcontext
@@ -33,13 +33,13 @@ def a_reset_frees_the_queue_at_once(patch: Patches) -> None:
 
 @mutant("reset")
 def a_reset_keeps_the_grant(patch: Patches) -> None:
-    """A reset ends the grant: what is finished of before is STALE."""
+    """A reset ends the grant: earlier results are STALE."""
     patch.set(GroupState, "supersede_grant", lambda self, key: None)
 
 
 @mutant("reset")
 def a_reset_keeps_the_generation(patch: Patches) -> None:
-    """A reset draws a new generation."""
+    """A reset begins a new generation."""
     set_ = ProgressTable.set_progress
 
     def same(self: ProgressTable, key: QueueKey, progress: Progress) -> None:
@@ -61,7 +61,7 @@ def resets_in_memory(patch: Patches) -> None:
 
 @mutant("reset_restart")
 def superseded_locks_in_memory(patch: Patches) -> None:
-    """That a reset leaves a queue to its holder is recorded: after a restart of the broker no other member is granted it either."""
+    """The holder of a reset queue is recorded: after a restart of the broker no other member is granted the queue either."""
     supersede = LockTable.record_superseded
 
     def unrecorded(self: LockTable, key: QueueKey, epoch: int) -> None:
@@ -77,7 +77,7 @@ def superseded_locks_in_memory(patch: Patches) -> None:
 
 @mutant("reset_restart")
 def a_lost_stale_frees_the_queue(patch: Patches) -> None:
-    """A holder has heard of a reset when its LOCK does not name the queue, not when the answer that says so was written."""
+    """A holder knows of a reset when its LOCK does not name the queue, not when the response with STALE was written."""
     renew = LockSync._renew
 
     def heard(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> Any:
@@ -106,7 +106,7 @@ def each_queue_begins_by_itself(patch: Patches) -> None:
 
 @mutant("begin")
 def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
-    """Where a group begins is recorded before its first LOCK is answered: a crash before the first commit skips nothing."""
+    """The first offsets of a group are recorded before the response to its first LOCK: a crash before the first commit skips nothing."""
 
     def unrecorded(self: ProgressTable, group: str, topic: str, *, since: int, generation: int, offsets: Any) -> None:
         self.apply(("progress.resolved", group, topic, since, generation, [list(pair) for pair in offsets]))
@@ -140,7 +140,7 @@ def a_missed_deletion_stays_missed(patch: Patches) -> None:
 
 @mutant("delete", aimed=LIVES + "test_repeated_deletion_keeps_a_topic_created_after_the_first")
 def a_repeated_deletion_deletes_what_came_after_it(patch: Patches) -> None:
-    """A deletion that is repeated with a higher counter deletes no more than the one that an operator asked for."""
+    """A deletion that is repeated with a higher counter deletes no more than the deletion that an operator requested."""
     patch.set(
         TopicLayout, "deletion_up_to", lambda self, began: TopicLayout(self.topic, LayoutVersion(self.version.counter + 1, WRITER_MAX), ())
     )
@@ -148,7 +148,7 @@ def a_repeated_deletion_deletes_what_came_after_it(patch: Patches) -> None:
 
 @mutant("delete", aimed=LIVES + "test_messages_of_a_deleted_topic_are_never_in_the_recreated_one")
 def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
-    """A broker that has a topic that was created again does not take a layout of before its deletion, whatever counter that has."""
+    """A broker with a topic that was created again does not take a layout from before its deletion, whatever its counter."""
     take = TopicTable._put_if_higher
 
     def takes(self: TopicTable, layout: Any) -> bool:
@@ -191,7 +191,7 @@ def offsets_are_taken_from_anybody(patch: Patches) -> None:
 
 @mutant("swarm", aimed=READING + "test_reading_groups_takes_one_request_per_group_and_broker_and_one_per_topic")
 def groups_are_read_one_after_the_other(patch: Patches) -> None:
-    """A command that reads many groups asks for 16 of them at the same time."""
+    """A command that reads many groups requests 16 of them at the same time."""
     patch.set(group_query, "READS_MAX", 1)
 
 
@@ -209,5 +209,5 @@ def a_dropped_interrupt_is_forgotten(patch: Patches) -> None:
 
 @mutant("swarm", aimed=EARLY + "test_signal_between_the_installation_of_two_handlers_ends_the_command")
 def the_loop_drops_an_interrupt(patch: Patches) -> None:
-    """A SIGINT that only the loop's handler has taken ends the command."""
+    """A SIGINT that only the loop's handler has received ends the command."""
     patch.set(interrupt._Interrupt, "_on_loop_signal", lambda self: None)

@@ -1,4 +1,4 @@
-"""What one peer may cause: an error ends one request, and a request, a connection, a remark and a log line have their limits."""
+"""Limits on the effects of one peer: an error ends one request, and requests, connections, remarks and log lines are limited."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,7 +39,7 @@ ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
 @mutant("swarm", aimed=f"{ONE_BUG}::test_failing_pull_leaves_other_pulls_of_its_turn_alone")
 def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
-    """An error in one pull is the response to that pull; the others of the turn are served."""
+    """An error in one pull is the response to that pull; the other pulls of the turn are served."""
 
     def raise_again(self: Request, error: Exception) -> None:
         raise error
@@ -74,13 +74,13 @@ def every_body_may_fill_a_frame(patch: Patches) -> None:
 
 @mutant("swarm", aimed="tests/unit/protocol/test_msgpack.py::test_element_count_is_limited_by_the_size_and_by_500000")
 def elements_are_not_counted(patch: Patches) -> None:
-    """The lists and maps of one body have at most so many elements together."""
+    """The number of elements in all lists and maps of one body is limited."""
     patch.set(plain, "_counter", lambda elements_max: lambda container: container)
 
 
 @mutant("swarm", aimed=f"{DESCRIPTORS}::test_every_file_operation_can_use_the_reserved_descriptors")
 def files_have_no_reserve(patch: Patches) -> None:
-    """A file is opened with a reserved descriptor where connections hold all others."""
+    """A file is opened with a reserved descriptor if connections hold all others."""
     patch.set(Descriptors, "open", lambda self, function, *args: function(*args))
 
 
@@ -94,7 +94,7 @@ def the_next_file_is_opened_when_it_is_needed(patch: Patches) -> None:
     "swarm", aimed="tests/unit/broker/store/test_shortage.py::test_without_a_descriptor_sends_are_rejected_while_state_records_have_room"
 )
 def sends_fill_the_last_file(patch: Patches) -> None:
-    """Without a descriptor for the next file, the end of the newest one is for state records alone."""
+    """Without a descriptor for the next file, the end of the newest one is reserved for state records."""
     reserve: Any = CommitLog.reserve
     patch.set(CommitLog, "reserve", lambda self, size, *, leave=0: reserve(self, size))
 
@@ -107,19 +107,19 @@ def connections_are_taken_while_the_reserve_is_short(patch: Patches) -> None:
 
 @mutant("swarm", aimed="tests/unit/runtime/test_safe_text.py::test_remark_of_a_peer_is_escaped_in_logs_errors_and_on_terminals")
 def remarks_are_taken_as_they_came(patch: Patches) -> None:
-    """Control characters and line breaks of a peer's remark are escaped where it comes in."""
+    """Control characters and line breaks of a peer's remark are escaped when it is received."""
     patch.set(endpoint, "printable", lambda text: text)
 
 
 @mutant("swarm", aimed="tests/unit/runtime/test_log_limit.py::test_ten_events_of_a_name_pass_per_second_and_the_rest_is_counted")
 def every_event_is_logged(patch: Patches) -> None:
-    """What a peer does wrong over and over is logged ten times a second, and counted."""
+    """Repeated errors of a peer are logged ten times a second, and counted."""
     patch.set(EventLimit, "allows", lambda self, event, now_ms: True)
 
 
 @mutant("swarm", aimed=f"{ADMIN_PORT}::test_oldest_connection_with_an_incomplete_request_is_closed_for_a_new_one")
 def the_newest_connection_is_cut(patch: Patches) -> None:
-    """Where the admin port is full the oldest connection without a whole request is closed, never the newest."""
+    """If the admin port is full, the oldest connection without a complete request is closed, never the newest."""
     made: Any = admin_port._Connection.connection_made
 
     def cut(self: Any, transport: Any) -> None:
@@ -154,20 +154,20 @@ def a_turn_handles_any_number_of_frames(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{LONG_TURNS}::test_free_queues_of_a_new_member_are_computed_in_slices")
 def free_queues_are_looked_at_in_one_turn(patch: Patches) -> None:
-    """A turn of the loop looks at a slice of the free queues and carries out a slice of the effects."""
+    """A turn of the loop handles a slice of the free queues and a slice of the effects."""
     drain = PendingEffects.drain
     patch.set(PendingEffects, "drain", lambda self, count_max=None, *, notices=True: drain(self, notices=notices))
 
 
 @mutant("swarm", aimed=f"{ADMIN_PORT}::test_host_header_must_be_an_address_or_a_name_of_this_machine")
 def the_admin_port_has_any_name(patch: Patches) -> None:
-    """The admin port answers to addresses and to names of its machine, not to another name that resolves to it."""
+    """The admin port accepts addresses and names of its machine as host, not another name that resolves to it."""
     patch.set(AdminPort, "_is_ours", lambda self, host: True)
 
 
 @mutant("swarm", aimed=f"{WAITING}::test_waiting_pull_keeps_no_more_memory_than_a_normal_one")
 def requests_keep_their_frame(patch: Patches) -> None:
-    """A request that waits keeps the header and the body that its handler declares, and nothing else of its frame."""
+    """A pending request keeps the header and the body that its handler declares, and nothing else of its frame."""
     decode: Any = dispatch._Route.decode
 
     def keep(self: Any, command: Any) -> tuple[Any, Any]:
@@ -187,7 +187,7 @@ def every_header_may_fill_its_frame(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{WAITING}::test_bytes_waiting_in_a_lane_are_limited")
 def lanes_count_requests_alone(patch: Patches) -> None:
-    """The bytes of the requests that wait in a lane have a limit, beside their number."""
+    """Both the number and the bytes of the requests pending in a lane are limited."""
     add: Any = Lane.add
 
     def unweighed(self: Lane, request: Request, work: Any) -> None:
@@ -199,7 +199,7 @@ def lanes_count_requests_alone(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{FAULTS}::test_pulls_of_a_failing_turn_get_a_response_and_the_next_turn_serves")
 def an_error_leaves_a_callback_unscheduled(patch: Patches) -> None:
-    """After an error in one of its callbacks the loop answers what that had taken, and schedules the callback again when there is work."""
+    """After an error in a callback of the loop its requests get a response, and the callback is scheduled again when there is work."""
 
     def run(self: Any) -> None:
         self._work()
@@ -210,13 +210,13 @@ def an_error_leaves_a_callback_unscheduled(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{FAULTS}::test_held_pulls_get_a_response_if_waking_them_fails")
 def held_pulls_are_lost_with_their_table(patch: Patches) -> None:
-    """Where the table of held pulls fails, each pull that it holds is answered SYSTEM_ERROR."""
+    """If the table of held pulls fails, the response to each held pull is SYSTEM_ERROR."""
     patch.set(PullProcessor, "_fail_held", lambda self, error, but=None: None)
 
 
 @mutant("swarm", aimed=f"{FAULTS}::test_error_at_the_end_of_a_store_turn_ends_the_process")
 def half_a_turn_is_gone_on_from(patch: Patches) -> None:
-    """An error after the log was written, while answers leave, ends the process."""
+    """An error after the log was written, while responses are sent, ends the process."""
     close: Any = LogWriter._close_turn
 
     def suppressed(self: LogWriter, wrote: bool) -> None:
@@ -228,7 +228,7 @@ def half_a_turn_is_gone_on_from(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{FAULTS}::test_error_while_building_notices_loses_no_close_and_no_stale_pull")
 def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
-    """An error while notices are made leaves the closes and the stale pulls of the same call."""
+    """An error while notifications are made does not affect the closes and the stale pulls of the same call."""
     drain: Any = PendingEffects.drain
 
     def whole(self: PendingEffects, *arguments: Any, **named: Any) -> Any:
@@ -240,7 +240,7 @@ def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{LONG_TURNS}::test_concurrent_status_requests_share_the_turns")
 def each_lane_request_has_a_turn_of_its_own(patch: Patches) -> None:
-    """What all lanes do in one turn of the loop has one budget."""
+    """All lanes share one budget in each turn of the loop."""
 
     async def take(self: TurnBudget, count: int = 1) -> None:
         return
@@ -262,5 +262,5 @@ def every_heartbeat_is_parsed(patch: Patches) -> None:
 
 @mutant("swarm", aimed=f"{HEARTBEATS}::test_heartbeat_above_a_limit_is_rejected_by_name")
 def a_heartbeat_names_any_number_of_topics(patch: Patches) -> None:
-    """A HEART_BEAT names so many topics in its subscriptions, so that one turn of the loop can look at them."""
+    """A HEART_BEAT names a limited number of topics in its subscriptions, so that one turn of the loop can handle them."""
     patch.set(heartbeats, "TOPICS_PER_CLIENT_MAX", 1 << 30)

@@ -89,7 +89,7 @@ def a_queue_that_goes_is_given_on(patch: Patches) -> None:
 
 @mutant(WORLD)
 def every_queue_begins_at_its_first_message(patch: Patches) -> None:
-    """A member that gets a queue, by hand too, reads the group's progress and goes on there."""
+    """A member that gets a queue, by hand too, reads the group's progress and continues there."""
 
     def from_the_start(ownership: Any, response: Any) -> Any:
         answer = read_query(ownership, response)
@@ -139,7 +139,7 @@ def pauses_are_forgotten(patch: Patches) -> None:
 
 @mutant(WORLD)
 def an_iteration_gives_the_first_of_what_it_polls(patch: Patches) -> None:
-    """`async for` gives every message, one after the other."""
+    """`async for` yields every message, one after the other."""
     poll = PullConsumer._poll
 
     async def many(self: PullConsumer, count: int, timeout_ms: int | None) -> list[MessageExt]:
@@ -150,7 +150,7 @@ def an_iteration_gives_the_first_of_what_it_polls(patch: Patches) -> None:
 
 @mutant(WORLD)
 def an_iteration_ends_where_nothing_waits(patch: Patches) -> None:
-    """`async for` goes on until its consumer is stopped."""
+    """`async for` continues until its consumer is stopped."""
 
     async def impatient(self: PullConsumer) -> MessageExt:
         if batch := await self._poll(1, 100):
@@ -177,7 +177,7 @@ def a_stop_is_an_error_of_an_iteration(patch: Patches) -> None:
 @mutant(WORLD)
 def tags_are_not_compared(patch: Patches) -> None:
     """A group is given messages with one of its tags."""
-    patch.set(pull, "tag_hashes", lambda expression: None)  # which remembers what it has parsed
+    patch.set(pull, "tag_hashes", lambda expression: None)  # which caches parsed expressions
     patch.set(TagFilter, "parse", classmethod(lambda cls, expression: MATCH_ALL))
 
 
@@ -189,7 +189,7 @@ def the_first_tag_counts(patch: Patches) -> None:
 
 @mutant(WORLD)
 def what_tags_leave_out_holds_progress_up(patch: Patches) -> None:
-    """A pull consumer's progress goes over what its tags leave out."""
+    """A pull consumer's progress passes over messages that its tags filter."""
     patch.set(PollModel, "moved", lambda self, runner: None)
 
 
@@ -207,7 +207,7 @@ def gaps_are_told_to_listeners_only(patch: Patches) -> None:
 
 @mutant("retention")
 def a_gap_begins_late(patch: Patches) -> None:
-    """A gap begins where its group was: a pull consumer that is behind that passes over what others had done, and no more."""
+    """A gap begins at its group's progress: a pull consumer below it passes over messages that others had handled, and no more."""
     moved = Coordination.skip_removed
 
     def late(self: Coordination, minimums: Any) -> Any:
@@ -222,7 +222,7 @@ def a_gap_begins_late(patch: Patches) -> None:
 
 @mutant("begin")
 def pull_consumers_begin_at_the_first_message(patch: Patches) -> None:
-    """A pull consumer asks where to begin by its own start policy."""
+    """A pull consumer requests its first offset by its own start policy."""
 
     def first(party: Any) -> Any:
         return replace(query_header(party), where=ConsumeFromWhere.FIRST_OFFSET)
@@ -232,7 +232,7 @@ def pull_consumers_begin_at_the_first_message(patch: Patches) -> None:
 
 @mutant(WORLD)
 def bodies_are_given_as_they_are_stored(patch: Patches) -> None:
-    """A body that was stored compressed is given as it was sent."""
+    """A body that was stored compressed is delivered as it was sent."""
     patch.set(message, "decompress_body", lambda stored, sys_flag: stored)
 
 

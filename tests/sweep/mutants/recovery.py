@@ -1,4 +1,4 @@
-"""Rules of what a store removes, snapshots, rebuilds and believes (store.md)."""
+"""Rules of a store's retention, snapshots, rebuilds and recovery (store.md)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ MADE_AGAIN = "tests/unit/broker/test_state.py::test_topic_recreated_during_a_sna
 
 @mutant("rot")
 def the_frames_crc_is_not_checked(patch: Patches) -> None:
-    """The CRC of an idempotent frame is compared when the log is read back: it covers what no body CRC does."""
+    """The CRC of an idempotent frame is compared when the log is read back: it covers bytes that no body CRC covers."""
     patch.set(scan, "frame_crc", _no_crc)
 
 
@@ -44,7 +44,7 @@ def a_rebuilt_queue_leaves_its_last_record_out(patch: Patches) -> None:
 
 @mutant("repeats")
 def sequences_from_before_the_snapshot_are_forgotten(patch: Patches) -> None:
-    """The snapshot holds the last frame of each scope: what is sent again after a start is not stored twice."""
+    """The snapshot holds the last frame of each scope: frames repeated after a start are not stored twice."""
     patch.set(SequenceTable, "snapshot", lambda self: [])
 
 
@@ -69,7 +69,7 @@ def removals_are_synced_once_at_the_end(patch: Patches) -> None:
 
 @mutant("files", aimed="tests/unit/broker/store/test_recovery.py::test_stale_next_file_is_zeroed_at_a_roll")
 def a_file_that_comes_back_is_not_emptied(patch: Patches) -> None:
-    """An existing file at the place where the log continues is emptied before it is used."""
+    """An existing file with the name of the log's next file is emptied before it is used."""
     patch.set(CommitLog, "_take_next", lambda self, path: self._files.open(path, create=True))
 
 
@@ -107,7 +107,7 @@ def this_runs_flush_mode_decides(patch: Patches) -> None:
 
 
 def _later_tables(patch: Patches, delay_s: float) -> None:
-    """The snapshot of a position gets the tables as they are `delay_s` later."""
+    """Write the tables as they are `delay_s` later into the snapshot of a position."""
     snapshot, write = StoreMaintenance.snapshot, Checkpointer.write
     states: dict[int, Any] = {}
 
@@ -149,5 +149,5 @@ def rows_of_a_snapshot_follow_their_table(patch: Patches) -> None:
 
 @mutant("delete", aimed=MADE_AGAIN)
 def a_snapshot_is_of_tables_10_ms_later(patch: Patches) -> None:
-    """The tables of a snapshot are those at its position, whatever has changed when it is written."""
+    """The tables of a snapshot are those at its position, whatever has changed by the time it is written."""
     _later_tables(patch, 0.01)

@@ -1,4 +1,4 @@
-"""Rules of ours, switched off by name. A mutant patches classes of the product while it is on; nothing else ever applies one."""
+"""Switches rules of the product off by name. A mutant patches classes of the product while it is active; only this module applies one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 
 class Patches:
-    """Replaced attributes, and their original values."""
+    """Replaces attributes, and restores their original values."""
 
     def __init__(self) -> None:
         self._before: list[tuple[object, str, object]] = []
 
     def set(self, owner: object, name: str, value: object) -> None:
-        """`owner` is a class or a module that has `name` itself."""
+        """Replace `name`, which the class or module `owner` must define itself."""
         self._before.append((owner, name, vars(owner)[name]))
         setattr(owner, name, value)
 
@@ -30,19 +30,19 @@ class Mutant:
 
     name: str
     rule: str
-    """What holds without the mutant."""
+    """The rule, which holds without the mutant."""
     worlds: tuple[str, ...]
-    """Where its absence shows soonest; seeds go through them in turn."""
+    """The worlds that detect its absence soonest; seeds use them in turn."""
     apply: Apply
     aimed: str = ""
-    """The test that notices it, where a swarm needs luck, or other rules mend what its absence breaks."""
+    """The test that detects it, if universes seldom do, or if other rules compensate for its absence."""
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(*worlds: str, aimed: str = "") -> Callable[[Apply], Apply]:
-    """Decorator: registers a function that switches the rule of its docstring off, under its own name."""
+    """Return a decorator that registers a function, under its own name, which switches off the rule in its docstring."""
 
     def register(apply: Apply) -> Apply:
         rule = " ".join((apply.__doc__ or "").split())
@@ -57,7 +57,7 @@ def mutant(*worlds: str, aimed: str = "") -> Callable[[Apply], Apply]:
 
 @contextmanager
 def switched_off(name: str | None) -> Iterator[None]:
-    """While it lasts, that rule does not hold in this process. None: all rules hold. KeyError: no such mutant."""
+    """Switch a rule off in this process; none if `name` is None. Raise KeyError if the mutant is not known."""
     patches = Patches()
     try:
         if name is not None:

@@ -1,5 +1,5 @@
-"""Rules of a broker's start: what is durable before the port opens, how long graces and the hold last, what the state records and the
-snapshot bring back.
+"""Rules of a broker's start: durability before the port opens, the duration of graces and of the hold, and recovery from state records and
+snapshots.
 """
 
 from typing import Any
@@ -65,7 +65,7 @@ def the_hold_ends_after_this_starts_grace(patch: Patches) -> None:
 
 @mutant("loss")
 def newcomers_are_granted_queues_during_the_hold(patch: Patches) -> None:
-    """During the hold after an assumed loss no session is granted a queue, a session that is new since the start neither."""
+    """During the hold after an assumed loss no session is granted a queue, including sessions that are new since the start."""
     recorded, acquire = SessionTable.restore_session, LockSync._acquire
     known: dict[int, set[str]] = {}
 
@@ -135,5 +135,5 @@ def since_is_not_in_the_snapshot(patch: Patches) -> None:
 
 @mutant("loss", aimed="tests/unit/broker/test_refused_starts.py::test_start_with_a_taken_port_changes_nothing")
 def a_failed_start_counts_as_a_crash(patch: Patches) -> None:
-    """A start that fails before it has changed anything leaves a store that was stopped in order as one."""
+    """A start that fails before it has changed a file leaves a cleanly stopped store clean."""
     patch.set(StoreDirectory, "revert_open", lambda self: None)

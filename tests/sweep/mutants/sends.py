@@ -1,4 +1,4 @@
-"""Rules of sends (ordering.md 9, 10, wire.md): layouts, sequences, what stays in its place."""
+"""Rules of sends (ordering.md 9, 10, wire.md): layouts, sequences, keyed sends that stay at their queue."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def repeats_are_stored(patch: Patches) -> None:
 
 @mutant("alter", "send", aimed="tests/unit/broker/test_send.py::test_sequence_is_checked_before_layout_topic_stop_and_disk")
 def layout_before_sequence(patch: Patches) -> None:
-    """The sequence is checked before the layout: a repeat is answered whatever else has changed."""
+    """The sequence is checked before the layout: the response to a repeat does not depend on other changes."""
     in_sequence = SendProcessor._send_in_sequence
 
     def stale_first(self: SendProcessor, request: Any, header: Any, producer_id: str) -> Any:
@@ -63,7 +63,7 @@ def sequences_are_forgotten_at_a_start(patch: Patches) -> None:
     aimed="tests/unit/client/test_producer_retries.py::test_lost_suffix_starts_a_new_epoch_with_the_same_records",
 )
 def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
-    """A frame whose predecessors the broker lost begins a new epoch."""
+    """A frame whose predecessors the broker has lost begins a new epoch."""
     refused = QueueMachine._refused
 
     def again(self: QueueMachine, frame: Any, error: Any, fields: Any, now_ms: int) -> Any:
@@ -121,7 +121,7 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
     aimed="tests/unit/client/test_producer_refusals.py::test_sends_after_a_failed_send_of_their_key_fail_unsent_and_other_keys_continue",
 )
 def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
-    """If a keyed send fails, later ones of its key that wait fail unsent."""
+    """If a keyed send fails, pending later sends of its key fail unsent."""
     patch.set(SendBuffer, "take_keys", lambda self, keys: [])
     patch.set(InFlightLimit, "refuse_later", lambda self, queue, keys: iter(()))
 
@@ -132,7 +132,7 @@ def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     aimed="tests/unit/client/test_producer_retries.py::test_moved_unkeyed_send_that_may_be_stored_never_fails_as_not_stored",
 )
 def moved_sends_end_as_not_stored(patch: Patches) -> None:
-    """A send that left a queue which may have it does not end as not stored."""
+    """A send that was moved from a queue that may have stored it does not end as not stored."""
     patch.set(PendingSend, "may_be_stored", property(lambda self: False, lambda self, value: None))
 
 
@@ -152,7 +152,7 @@ def two_writers_of_one_layout_both_win(patch: Patches) -> None:
 
 @mutant("send", aimed="tests/unit/broker/test_sequence_table.py::test_out_of_sequence_frame_is_rejected")
 def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
-    """A frame of an unknown scope that does not begin it is out of sequence, not known."""
+    """A frame of an unknown scope that does not begin it is out of sequence, not a duplicate."""
     check = SequenceTable.check_frame
 
     def known(self: SequenceTable, scope: Any, frame: Any, *, now_ms: int) -> Any:
@@ -198,7 +198,7 @@ def lower_producer_epochs_are_taken(patch: Patches) -> None:
 
 @mutant("send", "broker", aimed="tests/unit/client/test_producer_refusals.py::test_refused_keyed_send_does_not_move_to_another_broker")
 def a_keyed_frame_moves(patch: Patches) -> None:
-    """A keyed frame is tried again at its own queue, and nowhere else."""
+    """A keyed frame is repeated at its own queue only."""
 
     def unkeyed(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
         frame = seal_frame(queue, sequencer, sends, any_asks=any_asks)
@@ -232,7 +232,7 @@ LAYOUTS_TEST = "tests/unit/client/test_producer_layouts.py"
 
 @mutant("wipe", aimed=f"{LAYOUTS_TEST}::test_keyed_send_is_resent_unchanged_if_the_higher_layout_was_lost")
 def a_lost_layout_is_waited_for(patch: Patches) -> None:
-    """A keyed send that was refused for a higher layout is tried as it was from time to time: that layout may be lost."""
+    """A keyed send that was refused for a higher layout is repeated unchanged from time to time: that layout may be lost."""
     patch.set(queue_machine, "KEYED_AGAIN_MS", 1 << 40)
 
 

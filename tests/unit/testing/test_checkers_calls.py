@@ -48,7 +48,7 @@ def test_overlap_with_a_client_that_knows_its_epoch_is_stale_is_allowed() -> Non
     for by in ("PULL", "SYNC", "LOCK"):
         story = two(2.5).add(StaleReceived, 2.49, C1, by=by)
         assert story.broken(check) == []
-        assert [one.excuse for one in overlaps(story.history())] == ["told that its epoch is over"]
+        assert [one.excuse for one in overlaps(story.history())] == ["notified that its epoch is over"]
     assert two(2.5).add(StaleReceived, 2.51, C1, by="PULL").broken(check) == ["O3"]
     assert two(2.5).add(StaleReceived, 2.49, C1, by="PULL", epoch=epoch(9)).broken(check) == ["O3"]
 

@@ -100,7 +100,7 @@ def test_handover_time_is_asserted_only_without_other_recent_events(kind: type, 
     late = taken(ready().committed(20.002, 1, 1, released=True), 23).add(kind, t, P)
     assert late.broken(check) == ["O7"] * asserted
     (one,) = handovers(late.history())
-    assert (one.alone, one.seconds) == (asserted, pytest.approx(3.0))
+    assert (one.undisturbed, one.seconds) == (asserted, pytest.approx(3.0))
 
 
 def test_handover_time_is_only_reported_if_segments_can_be_lost() -> None:
@@ -141,7 +141,7 @@ def test_record_of_the_owners_own_fault_does_not_count_as_another_fault(target: 
     """The time counts against faults of the owner's machine; faults of the next owner's machine are separate."""
     killed = ready().add(Fault, 20, ("", 0), kind="kill", target=target).add(ProcessEnded, 20, C1, how="kill")
     (one,) = handovers(taken(killed, 25).history())
-    assert (one.cause, one.alone) == ("crash", asserted)
+    assert (one.cause, one.undisturbed) == ("crash", asserted)
 
 
 @pytest.mark.parametrize(("t", "earlier", "laws"), [(29.9, None, []), (30.1, None, ["O7"]), (30.1, 15, [])])

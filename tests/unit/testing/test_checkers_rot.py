@@ -10,7 +10,7 @@ from sweep.events import BrokerOpened, Fault
 def opened(t: float, machine: str = "B", *, mended_t: float | None = None) -> Story:
     story = Story().add(Fault, 2, ("B", 0), kind="log rot", target="B", facts="byte 7")
     if mended_t is not None:
-        story.add(Fault, mended_t, ("B", 0), kind="log mended", target="B")
+        story.add(Fault, mended_t, ("B", 0), kind="log repaired", target="B")
     return story.add(BrokerOpened, t, (machine, 2), term=101)
 
 

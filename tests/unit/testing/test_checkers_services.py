@@ -35,5 +35,5 @@ def test_disk_fault_of_the_right_kind_justifies_an_exit(kind: str, code: int, co
 
 
 def test_repaired_disk_does_not_justify_an_exit() -> None:
-    story = Story().add(Fault, 2, ("B", 0), kind="log rot", target="B").add(Fault, 4, ("B", 0), kind="log mended", target="B")
+    story = Story().add(Fault, 2, ("B", 0), kind="log rot", target="B").add(Fault, 4, ("B", 0), kind="log repaired", target="B")
     assert len(check(failed(5, story=story).history())) == 1

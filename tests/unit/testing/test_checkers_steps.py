@@ -127,18 +127,18 @@ def test_reported_gap_may_be_skipped() -> None:
 
 def test_commit_of_a_call_that_ignored_its_cancellation_is_a_violation() -> None:
     def story(released_t: float) -> Story:
-        told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED).committed(4, 1, 1)
+        told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.CANCEL_IGNORED).committed(4, 1, 1)
         return told.committed(released_t, 1, None, released=True)
 
     assert story(2.9).broken(check) == ["O5"]
     assert story(3.1).broken(check) == [], "what it did before the release left may be offered with it"
-    again = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED).granted(4, 2).call(5, 6, 2, 0).committed(7, 2, 1)
+    again = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.CANCEL_IGNORED).granted(4, 2).call(5, 6, 2, 0).committed(7, 2, 1)
     assert again.broken(check) == []
 
 
 @pytest.mark.parametrize(("responded", "by", "laws"), [(False, "LOCK", []), (False, "SYNC", ["O5"]), (True, "LOCK", ["O5"])])
 def test_release_lost_with_its_connection_may_be_repeated_with_the_finished_offset(responded: bool, by: str, laws: list[str]) -> None:
-    told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED)
+    told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.CANCEL_IGNORED)
     if responded:
         told.committed(2.9, 1, None, released=True)
     else:

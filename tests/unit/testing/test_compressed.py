@@ -8,7 +8,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.record import RecordView
-from sweep.compressed import LARGE_BYTES, LARGEST_BYTES, bodies_of, large, plain
+from sweep.compressed import LARGE_BYTES, LARGEST_BYTES, decompress_body, make_large_body, record_bodies
 from sweep.events import DelayedSendWritten, FrameWritten
 from sweep.history import PlaceReached
 from unit.testing.test_wire_recorder import Wire
@@ -22,24 +22,24 @@ def record(body: bytes, compress_over: int | None = LARGE_BYTES) -> bytes:
 
 def test_large_body_starts_with_its_name_and_compresses_well() -> None:
     random = Random("sizes")
-    bodies = [large(b"a-%d" % number, random) for number in range(50)]
+    bodies = [make_large_body(b"a-%d" % number, random) for number in range(50)]
     assert all(body.startswith(b"a-%d" % number) and LARGE_BYTES <= len(body) <= LARGEST_BYTES for number, body in enumerate(bodies))
     assert len(dict.fromkeys(bodies)) == 50
     assert all(len(record(body)) < 400 < len(record(body, None)) for body in bodies)
 
 
 def test_bodies_of_a_frame_are_uncompressed() -> None:
-    body = large(b"m1", Random(1))
-    assert bodies_of(record(b"m0") + record(body) + record(body, None)) == ((b"m0", body, body), 1)
+    body = make_large_body(b"m1", Random(1))
+    assert record_bodies(record(b"m0") + record(body) + record(body, None)) == ((b"m0", body, body), 1)
 
 
 @pytest.mark.parametrize(("stored", "flag"), [(b"m0", 0), (b"m0", ZLIB), (b"x\x9c", ZLIB)])
 def test_body_that_is_not_a_zlib_stream_is_returned_unchanged(stored: bytes, flag: int) -> None:
-    assert plain(stored, flag) == stored
+    assert decompress_body(stored, flag) == stored
 
 
 def test_tap_records_uncompressed_bodies_of_frames_and_delayed_sends() -> None:
-    wire, body = Wire().bound(), large(b"m1", Random(1))
+    wire, body = Wire().bound(), make_large_body(b"m1", Random(1))
     stored = bytes(RecordView(record(body)).body)
     assert len(stored) < 200
     for properties in ("", "DELAY\x013\x02"):

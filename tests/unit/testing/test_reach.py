@@ -28,7 +28,7 @@ def test_snapshot_ignored_is_reached_only_if_its_broker_opens(log: LogRecorder, 
 
 def test_power_cut_alone_does_not_reach_a_lost_connection_or_a_log_hole(log: LogRecorder) -> None:
     story = Story().add(Fault, 1, ("B", 0), kind="power", target="B")
-    names = ("half-open connection given up", "unsynced hole in a log, good records behind it")
+    names = ("half-open connection given up", "unsynced hole in a log, valid records after it")
     assert [REACH[name](story.history(), log) for name in names] == [0, 0]
     log.seen("log.holed")
     assert [REACH[name](story.history(), log) for name in names] == [0, 1]
@@ -37,9 +37,9 @@ def test_power_cut_alone_does_not_reach_a_lost_connection_or_a_log_hole(log: Log
 @pytest.mark.parametrize(
     ("how", "name"),
     [
-        ("kill", "member killed, goes on from its file"),
-        ("power", "member without power, goes on from its file"),
-        ("stop", "member stopped in order, goes on behind"),
+        ("kill", "member killed, continues from its file"),
+        ("power", "member lost power, continues from its file"),
+        ("stop", "member stopped in order, continues after its last message"),
     ],
 )
 def test_member_resumption_is_reached_when_its_next_process_starts_after_the_first_message(log: LogRecorder, how: str, name: str) -> None:
@@ -53,7 +53,7 @@ def test_member_resumption_is_reached_when_its_next_process_starts_after_the_fir
 
 
 def test_repetition_is_reached_for_a_message_handled_by_an_earlier_process(log: LogRecorder) -> None:
-    name = "member repeats what it had handled"
+    name = "member repeats handled messages"
     story = MemberStory().joined(1).called(2, 2.1, 0).called(2.2, None, 1).killed(3).joined(4, 0, AGAIN)
     assert REACH[name](story.called(5, 6, 1, where=AGAIN).history(), log) == 0
     assert REACH[name](story.called(5, 6, 0, where=AGAIN).history(), log) == 1
@@ -62,12 +62,12 @@ def test_repetition_is_reached_for_a_message_handled_by_an_earlier_process(log: 
 @pytest.mark.parametrize(("expression", "count"), [("A", 2), ("*", 0)])
 def test_messages_skipped_by_polls_count_as_filtered_except_after_a_seek(log: LogRecorder, expression: str, count: int) -> None:
     story = ReaderStory().reader(expression=expression).given(1).polled(2, 0).polled(2.1, 2).polled(2.2, 4, 5).sought(3, 9).polled(4, 9)
-    assert REACH["pull: left out by tags"](story.history(), log) == count
+    assert REACH["pull: filtered by tags"](story.history(), log) == count
 
 
 def test_gap_of_a_pull_group_is_counted_as_a_pull_gap(log: LogRecorder) -> None:
     story = ReaderStory().reader().add(QueueGapSeen, 1, C1, queue=R, first=0, end=2).add(QueueGapSeen, 2, C1, queue=Q, first=0, end=2)
-    assert [REACH[name](story.history(), log) for name in ("pull: gap told", "gap told")] == [1, 2]
+    assert [REACH[name](story.history(), log) for name in ("pull: gap reported", "gap reported")] == [1, 2]
 
 
 @pytest.mark.parametrize(("policy", "name"), [

@@ -84,4 +84,4 @@ def test_lost_response_is_recorded_by_name() -> None:
     wire.response(wire.ask(RequestCode.SEND_MESSAGE, sent("DELAY\x011\x02"), b"m0"), 0, SendReply("id", 1, 17))
     wire.recorder.cut(1)
     names = [event.name for event in wire.history.of(PlaceReached)]
-    assert names == ["answer of SEND_MSG_BACK lost", "answer of a delayed send lost"]
+    assert names == ["response to SEND_MSG_BACK lost", "response to a delayed send lost"]

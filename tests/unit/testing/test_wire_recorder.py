@@ -151,7 +151,7 @@ def test_session_bound_is_recorded_when_the_heartbeat_response_arrives() -> None
 def test_refused_heartbeat_binds_no_session_and_is_counted() -> None:
     wire = Wire()
     wire.response(wire.heartbeat("billing"), ResponseCode.DUPLICATE_CLIENT_ID, arrives=0.001)
-    assert [event.name for event in wire.history.of(PlaceReached)] == ["DUPLICATE_CLIENT_ID answered"]
+    assert [event.name for event in wire.history.of(PlaceReached)] == ["DUPLICATE_CLIENT_ID returned"]
     assert wire.told(SessionBound) == []
 
 
@@ -170,7 +170,7 @@ def test_lock_is_recorded_when_sent_answered_and_received() -> None:
         LockGranted(1.5, "B", 2, Q0, 17, 5, 4, 2, SESSION, 9, False, 3_000, 1.001),
         CommitResponded(1.5, "B", 2, *commit, 9, ItemVerdict.NOT_YOURS, 1.001),
         LockRefused(1.5, "B", 2, Q1, 11, ItemVerdict.NOT_YOURS, SESSION, 9),
-        PlaceReached(1.5, "B", 2, "LOCK answered not yours", str(Q1)),
+        PlaceReached(1.5, "B", 2, "LOCK returned not yours", str(Q1)),
     ]
     wire.history.events.clear()
     wire.now = 2.0
@@ -213,7 +213,7 @@ def test_undelivered_response_is_recorded_as_lost_when_the_connection_is_cut() -
     wire.recorder.cut(1)
     assert wire.told(GrantReceived, ProofReceived) == []
     assert wire.told(ConnectionCut) == [ConnectionCut(3.0, "C", 9, "broker-a", 1, SESSION)]
-    assert [event.name for event in wire.told(PlaceReached)] == ["answer of LOCK with a grant lost"]
+    assert [event.name for event in wire.told(PlaceReached)] == ["response to LOCK with a grant lost"]
     wire.recorder.sent(1, True, b"late")
     wire.recorder.delivered(1, False, 4)
 
@@ -277,7 +277,7 @@ def test_send_that_was_not_stored_is_recorded_without_an_offset_and_counted(code
     wire.response(wire.ask(RequestCode.SEND_RECORDS, SendRecordsHeader("orders", 0, 1), record(b"one")), code, SendRecordsReply(3, 4, 1))
     (responded,) = wire.history.of(FrameResponded)
     assert (responded.code, responded.offset, responded.position) == (code, -1, -1)
-    assert [event.name for event in wire.history.of(PlaceReached)] == [f"{code.name} answered"]
+    assert [event.name for event in wire.history.of(PlaceReached)] == [f"{code.name} returned"]
 
 
 def test_queue_free_leave_and_classic_commit_are_recorded() -> None:
