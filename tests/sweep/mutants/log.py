@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.store import commit_log, scan, snapshot_choice
+from lockstep.broker.store import commit_log, scan, snapshot_choice, stored_record
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog, SyncPlan
 from lockstep.broker.store.commit_waiters import CommitWaiters
@@ -165,7 +165,7 @@ def _no_crc(*_: object) -> _Whatever:
 @mutant("rot")
 def checksums_are_not_looked_at(patch: Patches) -> None:
     """A record whose CRC is wrong is not used."""
-    patch.set(scan, "crc32", _no_crc)
+    patch.set(stored_record, "crc32", _no_crc)
     patch.set(scan, "frame_crc", _no_crc)
 
 
