@@ -1,5 +1,4 @@
-"""One Spark session and one cluster of real processes for all of these tests that a process runs (each of xdist's workers has its own); a
-topic of its own for each test.
+"""One Spark session and one cluster of real processes per test process (each worker of xdist has its own), and one topic per test.
 
 Without pyspark or Java a module is skipped before it is imported, with the reason; with LOCKSTEP_TEST_SPARK=1, as in CI, that fails.
 """
@@ -22,7 +21,7 @@ REQUIRED = os.environ.get("LOCKSTEP_TEST_SPARK") == "1"
 
 @cache
 def missing() -> str | None:
-    """Why these tests can't run here."""
+    """Return why these tests can't run here, or None."""
     try:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
@@ -37,8 +36,8 @@ def missing() -> str | None:
     return None
 
 
-class CanNotRun(pytest.Module):
-    """In place of a module of these tests, which is not imported."""
+class SkippedModule(pytest.Module):
+    """Replaces a test module, which is then not imported."""
 
     def collect(self) -> NoReturn:
         why = f"Spark's tests can't run here: {missing()}"
@@ -48,7 +47,7 @@ class CanNotRun(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    return None if missing() is None else CanNotRun.from_parent(parent, path=module_path)
+    return None if missing() is None else SkippedModule.from_parent(parent, path=module_path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -82,7 +81,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.log.level": "OFF",
     }
-    # local[2] alone allows no task to be tried again.
+    # Plain local[2] would not retry tasks.
     made = session("lockstep tests", "local[2,3]", conf)
     yield made
     made.stop()
@@ -97,6 +96,6 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
 
 @pytest.fixture
 def table(spark: Any, spark_cluster: SparkCluster, request: pytest.FixtureRequest) -> Table:
-    """A topic of 4 queues, of its own."""
+    """Return a new topic with 4 queues."""
     number = zlib.crc32(request.node.nodeid.encode())
     return Table(spark, spark_cluster, f"t-{number:08x}-{request.node.originalname}"[:120], 4)

@@ -18,12 +18,12 @@ from support.spark_table import Table
 
 
 def numbered(spark: Any, count: int, keys: int = 7, slices: int = 2) -> Any:
-    """id, key, value."""
+    """Return rows (id, key, value)."""
     ids = spark.range(0, count, 1, slices)
     return ids.select("id", F.concat(F.lit("k"), F.col("id") % keys).alias("key"), F.col("id").cast("string").alias("value"))
 
 
-def test_rows_come_back_as_they_went_in(table: Table) -> None:
+def test_rows_round_trip(table: Table) -> None:
     rows = [
         ("k", b"1", "paid", [("colour", b"red")]),
         (None, b"2", None, []),
@@ -39,7 +39,7 @@ def test_rows_come_back_as_they_went_in(table: Table) -> None:
     assert back == {(key, value, tag, tuple(headers)) for key, value, tag, headers in rows}
 
 
-def test_keyed_rows_are_in_order_in_the_queue_that_the_sdk_chooses(table: Table) -> None:
+def test_keyed_rows_are_ordered_in_the_queue_that_the_sdk_chooses(table: Table) -> None:
     df = numbered(table.spark, 600).repartition(3)  # shuffled
     table.write(keyed(df, 4, "key", "id").drop("id"))
     orders = defaultdict(list)
@@ -51,13 +51,13 @@ def test_keyed_rows_are_in_order_in_the_queue_that_the_sdk_chooses(table: Table)
     assert sum(map(len, orders.values())) == 600
 
 
-def test_rows_that_are_alike_in_their_order_are_sorted_by_key(table: Table) -> None:
+def test_rows_with_equal_order_are_sorted_by_key(table: Table) -> None:
     rows = table.spark.range(0, 300, 1, 3).select((F.col("id") % 3).alias("version"), F.concat(F.lit("k"), F.col("id") % 50).alias("key"))
     for task in keyed(rows.distinct().repartition(5), 4, "key", "version").rdd.glom().collect():
         assert [(row.version, row.key) for row in task] == sorted({(row.version, row.key) for row in task})
 
 
-def test_a_task_that_fails_after_many_frames_is_tried_again_and_nothing_occurs_twice(table: Table, tmp_path: Path) -> None:
+def test_retried_task_stores_no_row_twice(table: Table, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     df = keyed(numbered(table.spark, 2_000, keys=50), 4, "key", "id", tasks=2).drop("id")
     table.write(df, failTask="1:500", frameRecords="10", reportFile=str(report))
@@ -67,13 +67,13 @@ def test_a_task_that_fails_after_many_frames_is_tried_again_and_nothing_occurs_t
     assert sorted(map(int, table.values())) == list(range(2_000))
 
 
-def test_a_job_that_begins_again_under_its_id_stores_nothing_twice(table: Table) -> None:
+def test_restarted_job_with_the_same_id_stores_no_row_twice(table: Table) -> None:
     for _ in range(2):
         table.write(numbered(table.spark, 300).drop("id"), producerId="ab" * 16, frameRecords="20")
     assert sorted(map(int, table.values())) == list(range(300))
 
 
-def test_a_job_that_begins_again_with_fewer_rows_fails_and_says_what_to_do(table: Table) -> None:
+def test_restarted_job_with_fewer_rows_fails_with_the_next_step(table: Table) -> None:
     table.write(numbered(table.spark, 300).drop("id"), producerId="ab" * 16, frameRecords="20")
     with pytest.raises(PySparkException) as failed:
         table.write(numbered(table.spark, 300).where("id % 150 < 100").drop("id"), producerId="ab" * 16, frameRecords="20")
@@ -83,14 +83,14 @@ def test_a_job_that_begins_again_with_fewer_rows_fails_and_says_what_to_do(table
     assert sorted(map(int, table.values())) == list(range(300))
 
 
-def test_without_idempotence_a_task_that_is_tried_again_repeats(table: Table) -> None:
+def test_retried_task_without_idempotence_repeats_rows(table: Table) -> None:
     table.write(numbered(table.spark, 400).drop("id"), failTask="0:100", frameRecords="10", idempotence="none")
     values = [int(value) for value in table.values()]
     assert set(values) == set(range(400))
     assert len(values) > 400
 
 
-def test_a_repeated_task_with_other_rows_fails_the_job_and_says_what_to_do(table: Table) -> None:
+def test_retried_task_with_other_rows_fails_the_job_with_the_next_step(table: Table) -> None:
     def turned_on_retry(numbers: Any) -> Any:
         context = TaskContext.get()
         assert context is not None
@@ -104,7 +104,7 @@ def test_a_repeated_task_with_other_rows_fails_the_job_and_says_what_to_do(table
     assert "sort within partitions before the write" in describe_spark_error(failed.value)
 
 
-def test_a_job_that_fails_says_so_in_one_line_and_what_was_acknowledged_stays(table: Table) -> None:
+def test_failed_job_reports_one_line_and_acknowledged_rows_remain(table: Table) -> None:
     df = numbered(table.spark, 100, slices=1).withColumn("value", F.when(F.col("id") < 90, F.col("value"))).drop("id", "key")
     with pytest.raises(PySparkException) as failed:
         table.write(df, frameRecords="10")
@@ -112,14 +112,14 @@ def test_a_job_that_fails_says_so_in_one_line_and_what_was_acknowledged_stays(ta
     assert len(table.values()) == 80, "but for the frame that was being filled"
 
 
-def test_a_column_may_name_the_topics(table: Table) -> None:
+def test_column_can_select_the_topic(table: Table) -> None:
     other = Table(table.spark, table.cluster, f"{table.topic[:100]}-2", 2)
     df = table.spark.createDataFrame([(table.topic, "1"), (other.topic, "2"), (table.topic, "3")], "topic string, value string")
     df.write.format("lockstep").mode("append").option("nameserver", table.cluster.nameserver).save()
     assert (sorted(table.values()), other.values()) == ([b"1", b"3"], [b"2"])
 
 
-def test_offsets_times_and_groups_say_where_a_read_begins_and_ends(table: Table) -> None:
+def test_offsets_times_and_groups_select_the_range_of_a_read(table: Table) -> None:
     table.write(numbered(table.spark, 40, slices=1).drop("id", "key").withColumn("partition", F.lit(0)))
     table.write(numbered(table.spark, 5, slices=1).drop("id", "key").withColumn("partition", F.lit(1)))
 
@@ -147,7 +147,7 @@ def test_offsets_times_and_groups_say_where_a_read_begins_and_ends(table: Table)
         assert len(table.values(**asked, failOnDataLoss="false")) == there
 
 
-def test_tasks_are_as_many_as_the_options_say(table: Table) -> None:
+def test_options_determine_the_number_of_tasks(table: Table) -> None:
     table.write(numbered(table.spark, 400, keys=97).drop("id"))
     expected = sorted(table.values())
     for options, tasks in (({}, 4), ({"maxPartitions": "2"}, 2), ({"minPartitions": "9"}, 9)):
@@ -157,7 +157,7 @@ def test_tasks_are_as_many_as_the_options_say(table: Table) -> None:
     assert Table(table.spark, table.cluster, f"{table.topic[:100]}-3", 2).read().count() == 0
 
 
-def test_small_pulls_bring_everything_too(table: Table) -> None:
+def test_small_pulls_read_every_row(table: Table) -> None:
     table.write(numbered(table.spark, 200).drop("id"))
     assert sorted(map(int, table.values(fetchMaxMessages="7", fetchMaxBytes="600"))) == list(range(200))
 
@@ -168,7 +168,7 @@ def test_tags_are_filtered_by_the_broker(table: Table) -> None:
     assert sorted(map(int, table.values(subExpression="four || five"))) == list(range(0, 40, 4))
 
 
-def test_pushed_filters_read_less_and_say_the_same(table: Table) -> None:
+def test_pushed_down_filters_return_the_same_rows(table: Table) -> None:
     table.write(keyed(numbered(table.spark, 400, keys=97), 4, "key", "id").drop("id"))
     for condition in (
         "partition = 2",
@@ -182,20 +182,20 @@ def test_pushed_filters_read_less_and_say_the_same(table: Table) -> None:
     assert table.read(pushdown="true").where("partition = 2").rdd.getNumPartitions() == 1
 
 
-def test_the_queues_of_a_topic_are_counted(table: Table) -> None:
+def test_queue_count_returns_the_number_of_queues(table: Table) -> None:
     assert queue_count(table.cluster.nameserver, table.topic) == 4
     with pytest.raises(TopicNotExistError, match="lockstep topic create no-such-topic"):
         queue_count(table.cluster.nameserver, "no-such-topic")
 
 
-def test_the_schema_of_a_read_is_not_the_users(table: Table) -> None:
+def test_user_schema_of_a_read_is_rejected(table: Table) -> None:
     read = table.spark.read.format("lockstep").options(nameserver=table.cluster.nameserver, subscribe=table.topic)
     with pytest.raises(PySparkException) as failed:
         read.schema("value string").load().count()
     assert "omit schema(), and select columns" in describe_spark_error(failed.value)
 
 
-def test_sql_reads_and_does_not_insert(table: Table) -> None:
+def test_sql_select_works_and_insert_is_rejected(table: Table) -> None:
     options = f"nameserver '{table.cluster.nameserver}'"
     table.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW sent USING lockstep OPTIONS ({options}, subscribe '{table.topic}')")
     table.cluster.send(table.topic, [b"1", b"2"], key="k")
@@ -215,7 +215,7 @@ def test_sql_reads_and_does_not_insert(table: Table) -> None:
         ({"startingOffsets": "latest"}, "a batch read would be empty"),
     ],
 )
-def test_a_read_that_can_not_be_says_why(table: Table, options: dict[str, str], said: str) -> None:
+def test_error_for_an_invalid_read_states_the_reason(table: Table, options: dict[str, str], said: str) -> None:
     with pytest.raises(PySparkException) as failed:
         table.read(**options).count()
     assert said in describe_spark_error(failed.value)
@@ -230,7 +230,7 @@ def test_a_read_that_can_not_be_says_why(table: Table, options: dict[str, str], 
         ({"notBefore": "true"}, "bornTimestamp"),
     ],
 )
-def test_a_write_that_can_not_be_says_why(table: Table, options: dict[str, str], said: str) -> None:
+def test_error_for_an_invalid_write_states_the_reason(table: Table, options: dict[str, str], said: str) -> None:
     df = numbered(table.spark, 3).drop("id")
     given = {"nameserver": table.cluster.nameserver, "topic": table.topic, **options}
     with pytest.raises(PySparkException) as failed:

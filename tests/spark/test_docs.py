@@ -1,4 +1,4 @@
-"""docs/spark.md: its examples are run unchanged, against a cluster and a topic of the test."""
+"""The examples of docs/spark.md are run unchanged, with the test's cluster and topic."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -15,7 +15,7 @@ CHECKPOINT = "/var/lib/orders-by-customer"
 
 
 def run(example: str, table: Table, **given: Any) -> dict[str, Any]:
-    """Return the names that it defines."""
+    """Run the example. Return the names that it defines."""
     for word, here in (("127.0.0.1:9876", table.cluster.nameserver), ('"orders"', f'"{table.topic}"')):
         assert word in example
         example = example.replace(word, here)
@@ -24,7 +24,7 @@ def run(example: str, table: Table, **given: Any) -> dict[str, Any]:
 
 
 def changes(table: Table, first: int) -> Any:
-    """30 numbered changes of 5 keys, in no order."""
+    """Return 30 numbered changes of 5 keys in random order."""
     ids = table.spark.range(first, first + 30).repartition(3)
     return ids.select(
         F.concat(F.lit("k"), F.col("id") % 5).alias("key"), F.col("id").cast("string").alias("value"), F.col("id").alias("version")
@@ -39,7 +39,7 @@ def stored(orders: Any) -> dict[str, list[int]]:
     return dict(found)
 
 
-def test_the_examples_store_every_key_in_its_order(table: Table, tmp_path: Path) -> None:
+def test_examples_of_the_spark_page_store_every_key_in_order(table: Table, tmp_path: Path) -> None:
     defined = run(BATCH, table, spark=table.spark, changes=changes(table, 0))
     assert stored(defined["orders"]) == {f"k{key}": list(range(key, 30, 5)) for key in range(5)}
     source = Table(table.spark, table.cluster, f"{table.topic[:100]}-in", 2)

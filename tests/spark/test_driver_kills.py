@@ -1,4 +1,4 @@
-"""The driver of a stream is killed over and over, and restarted with the same checkpoint: every row arrives once."""
+"""The driver of a stream is killed repeatedly and restarted with the same checkpoint: every row is stored once."""
 
 import asyncio
 import os
@@ -22,13 +22,13 @@ LOOK_S = 0.05
 
 
 class Driver(Background):
-    """In a group of its own: the JVM and its workers die with it."""
+    """A driver in its own process group, so that its JVM and workers are killed with it."""
 
     def __init__(self, folder: Path, number: int, *arguments: str) -> None:
         super().__init__(folder, f"driver-{number}", "-m", "support.worker_spark_copy", *arguments, own_group=True)
 
     def wait_for(self, goal: int, stored: Callable[[], int]) -> None:
-        """Until so many rows are stored."""
+        """Wait until `goal` rows are stored."""
         end = time.monotonic() + START_S
         while (count := stored()) < goal:
             assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}: {self.words()}"
@@ -41,7 +41,7 @@ class Driver(Background):
 
 
 @pytest.mark.slow
-def test_a_stream_whose_driver_is_killed_four_times_stores_every_row_once(table: Table, tmp_path: Path) -> None:
+def test_stream_stores_every_row_once_across_four_driver_kills(table: Table, tmp_path: Path) -> None:
     target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 4)
     fill(table.cluster, table.topic)
     where = ["--nameserver", table.cluster.nameserver, "--source", table.topic, "--target", target.topic]

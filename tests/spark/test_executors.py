@@ -1,4 +1,4 @@
-"""Several executors: one is killed in the middle of a write in order, its tasks and its share of the shuffle are done again elsewhere."""
+"""Several executors: one is killed during an ordered write, and its tasks and its share of the shuffle are repeated elsewhere."""
 
 import json
 import os
@@ -22,18 +22,18 @@ ROWS = 120_000
 LIMIT_S = 240.0
 LOOK_S = 0.05
 ONE_TASK_EACH = ("--conf", "spark.scheduler.minRegisteredResourcesRatio=1", "--conf", "spark.locality.wait=0")
-"""With three tasks of a paced run: each executor is in the middle of one once every queue has rows."""
+"""With three tasks of a paced run, each executor runs one of them once every queue has rows."""
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
 def executors(group: int) -> list[int]:
-    """Process ids of the JVMs that run tasks, of one process group."""
+    """Return the process ids of the JVMs of a process group that run tasks."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields, words = (folder / "stat").read_text().rpartition(") ")[2].split(), (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
-            continue  # ended meanwhile
+            continue  # it has ended
         if int(fields[2]) == group and any(word.endswith(EXECUTOR) for word in words):
             found.append(int(folder.name))
     return sorted(found)
@@ -51,7 +51,7 @@ def wait_until(job: "subprocess.Popen[bytes]", folder: Path, what: str, true: Ca
         time.sleep(LOOK_S)
 
 
-def test_an_executor_that_is_killed_loses_and_repeats_no_row_and_keeps_the_order(table: Table, tmp_path: Path) -> None:
+def test_killed_executor_loses_and_repeats_no_row_and_keeps_the_order(table: Table, tmp_path: Path) -> None:
     where = ["--nameserver", table.cluster.nameserver, "--topic", table.topic, "--out", str(tmp_path), "--no-warmup", "--no-progress"]
     what = ["--rows", str(ROWS), "--keys", "200", "--rate", "15000", "--partitions", "3", "--json"]
     environment = clean_environment(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
@@ -65,7 +65,7 @@ def test_an_executor_that_is_killed_loses_and_repeats_no_row_and_keeps_the_order
         return list(table.cluster.ends(table.topic).values())
 
     try:
-        # Several frames: a queue's last one, sent again, gets its offset in the response, and is not counted as a repeat.
+        # Several frames, because a queue's last frame, if resent, gets its offset in the response and is not counted as a repetition.
         wait_until(job, tmp_path, "frames of every task", lambda: min(stored()) > ROWS // 40)
         before = executors(job.pid)
         assert len(before) == 3

@@ -34,7 +34,7 @@ def failing(error: Exception) -> Callable[[], int]:
         (verify_job.main, ["--manifest", "m", "--allow-duplicates", "-1"]),
     ],
 )
-def test_flags_that_can_not_be_read_are_reported_in_one_line_and_are_no_verdict(
+def test_invalid_flag_is_reported_in_one_line_and_exits_3(
     main: Callable[[list[str]], int], more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -54,7 +54,7 @@ def test_flags_that_can_not_be_read_are_reported_in_one_line_and_are_no_verdict(
         ("exec sleep 600", "did not respond"),
     ],
 )
-def test_without_a_java_that_spark_runs_on_nothing_begins(
+def test_missing_or_old_java_is_reported_before_the_job_starts(
     told: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if told == "exec sleep 600":
@@ -72,7 +72,7 @@ def test_without_a_java_that_spark_runs_on_nothing_begins(
     assert said in found
 
 
-def test_what_the_jvm_raised_is_reported_in_one_line_and_is_no_verdict(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jvm_exception_is_reported_in_one_line_and_exits_3(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Py4JJavaError) as failed:
         spark._jvm.java.io.File("/no-such-folder/file").createNewFile()
     assert run(failing(failed.value)) == 3
@@ -83,7 +83,7 @@ def test_what_the_jvm_raised_is_reported_in_one_line_and_is_no_verdict(spark: An
 
 
 @pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "Connection refused")])
-def test_a_jvm_that_is_gone_is_reported_in_one_line_and_is_no_verdict(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_jvm_is_reported_in_one_line_and_exits_3(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(failing(error)) == 3
     said = capsys.readouterr().err
     assert said.startswith("failed: Spark's JVM has ended or does not respond")
@@ -91,7 +91,7 @@ def test_a_jvm_that_is_gone_is_reported_in_one_line_and_is_no_verdict(error: Exc
     assert said.count("\n") == 1
 
 
-def test_an_unexpected_error_is_no_verdict_and_is_reported_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_error_is_reported_with_its_traceback_and_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(failing(ZeroDivisionError("division by zero"))) == 3, "1 would say that rows are lost"
     said = capsys.readouterr().err
     assert said.startswith("Traceback")
@@ -102,7 +102,7 @@ UNREAD = """
 import sys
 from lockstep.spark.job import print_status, run
 def job():
-    sys.stdin.read()  # until nobody reads
+    sys.stdin.read()  # until the pipe is closed
     if "{to}" == "stdout":
         print("result", flush=True)
     else:
@@ -113,10 +113,10 @@ sys.exit(run(job))
 
 
 @pytest.mark.parametrize(("to", "code"), [("stdout", 3), ("stderr", 0)])
-def test_a_pipe_that_is_never_read_is_no_lost_jvm_and_no_verdict(to: str, code: int) -> None:
-    """Reading fails the job for results; other output may be ignored."""
+def test_closed_stdout_pipe_exits_3_and_a_closed_stderr_pipe_is_ignored(to: str, code: int) -> None:
+    """Results must be read, other output may be ignored."""
     program = [sys.executable, "-c", UNREAD.format(to=to)]
-    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # as it is for most
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # the default
     job = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered)
     assert job.stdin is not None
     unread, read = (job.stdout, job.stderr) if to == "stdout" else (job.stderr, job.stdout)
@@ -132,7 +132,7 @@ def test_a_pipe_that_is_never_read_is_no_lost_jvm_and_no_verdict(to: str, code: 
         assert said.count("\n") == 1
 
 
-def test_what_py4j_logs_of_a_lost_jvm_is_not_told_besides(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_of_py4j_is_suppressed(caplog: pytest.LogCaptureFixture) -> None:
     def job() -> int:
         logging.getLogger("py4j.clientserver").error("of its own logger")
         logging.getLogger("lockstep.spark").error("ours")
@@ -142,7 +142,7 @@ def test_what_py4j_logs_of_a_lost_jvm_is_not_told_besides(caplog: pytest.LogCapt
     assert [record.getMessage() for record in caplog.records] == ["ours"]
 
 
-def test_what_a_worker_raised_is_told_by_its_last_line() -> None:
+def test_worker_exception_is_described_by_its_last_line() -> None:
     trace = (
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
         + 900 * "."

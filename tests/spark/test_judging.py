@@ -1,4 +1,4 @@
-"""The verifying pipeline's judgement of landed rows: each fault is counted exactly."""
+"""The verifying pipeline counts each kind of fault in landed rows exactly."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from support.spark_table import SparkCluster, Table
 
 @pytest.fixture(scope="module")
 def landed(spark: Any, spark_cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Manifest]:
-    """A whole run of 2,000 rows and 40 keys, as landed."""
+    """Return the landed rows of a complete run of 2,000 rows and 40 keys, and its manifest."""
     folder = tmp_path_factory.mktemp("landed")
     table = Table(spark, spark_cluster, "t-landed", 4)
     assert load(table, folder, "--rows", "2000", "--keys", "40") == 0
@@ -55,13 +55,13 @@ def test_lost_rows_are_counted_and_named(landed: tuple[Any, Manifest]) -> None:
     assert [one["what"] for one in findings.violations] == ["key 3 seq 0", "key 3 seq 10 to 12", "key 3 seq 49", "key 5 seq 7"]
 
 
-def test_a_key_of_which_nothing_came_is_lost_whole(landed: tuple[Any, Manifest]) -> None:
+def test_key_without_any_row_is_lost_completely(landed: tuple[Any, Manifest]) -> None:
     findings = judged(landed, lambda rows: rows.where("key_number != 39"))
     assert counts(findings) == {"lost": 50}
     assert [one["what"] for one in findings.violations] == ["key 39 seq 0 to 49"]
 
 
-def test_repeats_are_counted_and_are_not_out_of_order(landed: tuple[Any, Manifest]) -> None:
+def test_repeated_rows_are_counted_and_not_out_of_order(landed: tuple[Any, Manifest]) -> None:
     again = lambda rows: rows.where(is_(3, 4, 5) | is_(8, 20)).withColumn("offset", F.col("offset") + 100_000)  # noqa: E731
     findings = judged(landed, lambda rows: rows.unionByName(again(rows)).unionByName(again(rows).where(is_(8, 20))))
     assert counts(findings) == {"repeated": 4}
@@ -85,36 +85,34 @@ def test_swapped_rows_are_out_of_order_once(landed: tuple[Any, Manifest]) -> Non
     assert findings.violations[0]["what"] == "key 3 seq 10 after seq 11"
 
 
-def test_a_row_in_another_queue_is_misplaced(landed: tuple[Any, Manifest]) -> None:
+def test_row_in_another_queue_is_misplaced(landed: tuple[Any, Manifest]) -> None:
     moved = F.when(is_(3, 10), F.pmod(F.col("queue") + 1, F.lit(4))).otherwise(F.col("queue")).cast("int")
     assert counts(judged(landed, lambda rows: rows.withColumn("queue", moved))) == {"misplaced": 1}
     other = F.when(is_(3, 10), F.lit("k000004")).otherwise(F.col("key"))
     assert counts(judged(landed, lambda rows: rows.withColumn("key", other))) == {"misplaced": 1}
 
 
-def test_corrupt_rows_are_not_lost_besides(landed: tuple[Any, Manifest]) -> None:
+def test_corrupt_rows_are_not_also_counted_as_lost(landed: tuple[Any, Manifest]) -> None:
     findings = judged(landed, lambda rows: rows.withColumn("crc_matches", F.col("crc_matches") & ~is_(3, 10, 11)))
     assert counts(findings) == {"corrupt": 2}
 
 
 @pytest.mark.parametrize("seq", [None, 1 << 40])
-def test_a_corrupt_row_with_a_value_that_was_never_sent_is_corrupt_and_its_own_is_lost(
-    landed: tuple[Any, Manifest], seq: int | None
-) -> None:
+def test_corrupt_row_with_an_unsent_value_is_corrupt_and_its_original_is_lost(landed: tuple[Any, Manifest], seq: int | None) -> None:
     said = F.when(is_(3, 10), F.lit(seq)).otherwise(F.col("seq")).cast("bigint")
     changed = {"crc_matches": F.col("crc_matches") & ~is_(3, 10), "seq": said}
     assert counts(judged(landed, lambda rows: rows.withColumns(changed))) == {"lost": 1, "corrupt": 1}
 
 
-def test_rows_of_others_are_counted_apart_and_rows_that_were_never_sent_are_reported(landed: tuple[Any, Manifest]) -> None:
+def test_foreign_rows_and_unexpected_rows_are_counted_separately(landed: tuple[Any, Manifest]) -> None:
     foreign = lambda rows: rows.where(is_(3, 10)).withColumn("run_id", F.lit("ffffffffffffffff"))  # noqa: E731
     assert counts(judged(landed, lambda rows: rows.unionByName(foreign(rows)))) == {"foreign": 1}
     beyond = lambda rows: rows.where(is_(3, 49)).withColumns({"seq": F.lit(50).cast("bigint"), "offset": F.col("offset") + 100_000})  # noqa: E731
     assert counts(judged(landed, lambda rows: rows.unionByName(beyond(rows)))) == {"unexpected": 1}
 
 
-def test_latencies_are_counted_where_they_are(spark: Any) -> None:
-    """100 rows, 1 to 100 ms late; the last one is stored two seconds after the others."""
+def test_latency_statistics_are_exact(spark: Any) -> None:
+    """There are 100 rows, 1 to 100 ms late. The last one is stored two seconds after the others."""
     stored = (5_000_000 + F.when(F.col("id") == 100, 2_000_000).otherwise(0)).alias("stored_us")
     rows = spark.range(1, 101, 1, 1).select(stored, (F.col("id") * 1.0).alias("late"))
     assert quantiles(rows, F.col("late")) == {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 100.0, "max": 100.0}
@@ -125,7 +123,7 @@ def test_latencies_are_counted_where_they_are(spark: Any) -> None:
     assert bins == [(1.0, 1), (3.2, 2), (5.6, 2), (10.0, 5), (17.8, 7), (31.6, 14), (56.2, 25), (100.0, 44)]
 
 
-def test_offsets_that_nothing_was_read_of_are_reported_as_gaps(landed: tuple[Any, Manifest]) -> None:
+def test_offsets_without_a_row_are_reported_as_gaps(landed: tuple[Any, Manifest]) -> None:
     rows, manifest = landed
     spark = rows.sparkSession
     ends = {row.queue: row.end for row in rows.groupBy("queue").agg((F.max("offset") + 1).alias("end")).collect()}
@@ -145,8 +143,8 @@ def test_offsets_that_nothing_was_read_of_are_reported_as_gaps(landed: tuple[Any
     assert [one["kind"] for one in findings.violations[:4]] == ["gap", "gap", "gap", "lost"], "why rows are lost comes first"
 
 
-def test_a_queue_of_which_nothing_was_read_is_a_gap(landed: tuple[Any, Manifest]) -> None:
-    """But not one that ends at the beginning of the run, nor one that begins again below that."""
+def test_queue_without_any_row_is_a_gap(landed: tuple[Any, Manifest]) -> None:
+    """A queue that ends at the run's start offset or below it is not a gap."""
     rows, manifest = landed
     manifest = replace(manifest, start_offsets={manifest.topic: dict.fromkeys(manifest.queues, 100)})
     ends = {manifest.topic: dict(zip(manifest.queues, (150, 100, 7, 103), strict=True))}
@@ -155,7 +153,7 @@ def test_a_queue_of_which_nothing_was_read_is_a_gap(landed: tuple[Any, Manifest]
     assert found == [(0, 100, 149)]
 
 
-def test_faults_together_are_counted_each_for_itself(landed: tuple[Any, Manifest]) -> None:
+def test_simultaneous_faults_are_counted_separately(landed: tuple[Any, Manifest]) -> None:
     def faulty(rows: Any) -> Any:
         again = rows.where(is_(9, 1, 2, 3, 4, 5)).withColumn("offset", F.col("offset") + 100_000)
         return rows.where(~is_(7, 20, 21, 22)).unionByName(again).withColumn("crc_matches", F.col("crc_matches") & ~is_(1, 1))
@@ -163,7 +161,7 @@ def test_faults_together_are_counted_each_for_itself(landed: tuple[Any, Manifest
     assert counts(judged(landed, faulty)) == {"lost": 3, "repeated": 5, "corrupt": 1}
 
 
-def test_the_manifest_is_what_is_expected_not_what_is_there(landed: tuple[Any, Manifest]) -> None:
+def test_expected_rows_are_taken_from_the_manifest(landed: tuple[Any, Manifest]) -> None:
     rows, manifest = landed
     findings = judged((rows, replace(manifest, rows=2_100)), lambda rows: rows)
     assert counts(findings) == {"lost": 100}

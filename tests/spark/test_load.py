@@ -1,4 +1,4 @@
-"""The load generator: its sends, its repetitions, and its refusals."""
+"""The load generator: sends, repetitions, and errors."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ from support.spark_table import SparkCluster, Table
         pytest.param(["--order", "none"], id="without keys"),
     ],
 )
-def test_a_load_is_verified_clean_and_again_adds_nothing(
+def test_load_is_verified_clean_and_repeating_it_adds_no_row(
     table: Table, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = ["--rows", "3000", "--run-id", "0123456789abcdef", *more]
@@ -48,7 +48,7 @@ def test_a_load_is_verified_clean_and_again_adds_nothing(
     assert "<svg" in (tmp_path / "report.html").read_text()
 
 
-def test_a_run_of_some_seconds_without_idempotence_repeats_what_a_task_sent_before_it_failed(table: Table, tmp_path: Path) -> None:
+def test_timed_load_without_idempotence_repeats_rows_of_a_failed_task(table: Table, tmp_path: Path) -> None:
     table.topic += "-made"
     what = ["--queues", "2", "--duration", "0.5", "--rate", "2000", "--keys", "20", "--idempotence", "none", "--fail-task", "0:100"]
     assert load(table, tmp_path, *what) == 0
@@ -61,19 +61,15 @@ def test_a_run_of_some_seconds_without_idempotence_repeats_what_a_task_sent_befo
     assert verify(table, tmp_path, "--allow-duplicates", str(repeated)) == 0
 
 
-def test_a_run_of_other_settings_does_not_go_on_in_the_same_folder(
-    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_with_other_settings_in_the_same_folder_is_rejected(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ["--run-id", "0123456789abcdef", "--rows"]
     assert load(table, tmp_path, *run, "100") == 0
     assert load(table, tmp_path, *run, "200") == 3
     assert "with other settings: use another --out" in capsys.readouterr().err
 
 
-def test_a_paced_run_that_goes_on_where_there_are_fewer_cores_sends_nothing_twice(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Frames are also distinguished by their task: the run keeps the number that it began with."""
+def test_paced_run_resumed_with_fewer_cores_sends_no_row_twice(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The identity of a frame includes its task, so the run keeps its initial number of tasks."""
     run = ["--run-id", "0123456789abcdef", "--rows", "2000", "--rate", "20000"]
     for cores, asked in ((4, ()), (2, ()), (2, ("--partitions", "4"))):
         monkeypatch.setattr(SparkContext, "defaultParallelism", cores)
@@ -98,7 +94,7 @@ def test_a_paced_run_that_goes_on_where_there_are_fewer_cores_sends_nothing_twic
         (["--out", "/proc/no-such-folder"], "/proc/no-such-folder"),
     ],
 )
-def test_what_can_not_be_loaded_is_told_before_spark_starts(
+def test_invalid_load_is_reported_before_spark_starts(
     spark_cluster: SparkCluster, tmp_path: Path, more: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--nameserver", spark_cluster.nameserver, "--topic", "load", "--out", str(tmp_path)]
@@ -106,25 +102,25 @@ def test_what_can_not_be_loaded_is_told_before_spark_starts(
     assert said in capsys.readouterr().err
 
 
-def test_a_manifest_that_was_cut_is_reported(spark_cluster: SparkCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncated_manifest_is_reported(spark_cluster: SparkCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "manifest.json").write_text('{"version": 1,')
     assert load_job.main(["--nameserver", spark_cluster.nameserver, "--topic", "load", "--out", str(tmp_path)]) == 3
     assert "is not JSON" in capsys.readouterr().err
 
 
-def test_values_have_the_size_that_was_asked_for_however_large(spark: Any) -> None:
+def test_values_have_the_requested_size(spark: Any) -> None:
     for size in (100, 262_176, 300_000):
         manifest = replace(MANIFEST, keys=4, size=(size, size), order="none")
         rows = to_send(numbered(spark, manifest, 1), manifest).select(F.length("value").alias("bytes"), *sent_columns())
         assert {(row.bytes, row.crc_matches) for row in rows.collect()} == {(size, True)}
 
 
-def test_no_two_keys_have_one_name(spark: Any) -> None:
+def test_key_names_are_distinct(spark: Any) -> None:
     names = spark.range(999_998, 1_000_003).select(key_of(F.col("id")).alias("key"))
     assert [row.key for row in names.collect()] == ["k999998", "k999999", "k1000000", "k1000001", "k1000002"]
 
 
 @pytest.mark.parametrize("length", [100, 30, 15, 0])
-def test_of_any_bytes_it_is_told_what_they_say(spark: Any, length: int) -> None:
+def test_sent_columns_of_arbitrary_bytes_are_null(spark: Any, length: int) -> None:
     (row,) = spark.createDataFrame([(bytearray(b"\xff" * length),)], "value binary").select(*sent_columns()).collect()
     assert (row.seq, row.born_us, row.crc_matches) == (None, None, False)

@@ -49,7 +49,7 @@ def submit(script: "str | Path", *options: str, conf: Sequence[str] = ()) -> "su
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
 
 
-def test_a_load_by_spark_submit_is_verified_by_spark_submit(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+def test_load_by_spark_submit_is_verified_by_spark_submit(spark_cluster: SparkCluster, tmp_path: Path) -> None:
     where = ["--nameserver", spark_cluster.nameserver]
     loaded = submit("load_generator.py", *where, "--topic", "t-submitted", "--rows", "5000", "--out", str(tmp_path), "--progress")
     assert loaded.returncode == 0, loaded.stderr[-2_000:]
@@ -59,13 +59,13 @@ def test_a_load_by_spark_submit_is_verified_by_spark_submit(spark_cluster: Spark
     assert json.loads(verified.stdout.splitlines()[-1])["clean"] is True
 
 
-def test_without_a_nameserver_spark_submit_says_so_in_one_line(tmp_path: Path) -> None:
+def test_spark_submit_without_a_nameserver_reports_one_line(tmp_path: Path) -> None:
     failed = submit("load_generator.py", "--nameserver", "127.0.0.1:1", "--out", str(tmp_path))
     assert failed.returncode == 3
     assert [line for line in failed.stdout.splitlines() if "no nameserver can be reached" in line and line.startswith("failed: ")]
 
 
-def test_what_spark_submit_is_told_goes_before_what_a_job_would_set(tmp_path: Path) -> None:
+def test_spark_submit_configuration_has_precedence_over_the_jobs(tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text(TOLD)
     conf = ["--conf", "spark.log.level=WARN", "-c", "spark.driver.host=localhost", "--conf=spark.sql.shuffle.partitions=7"]
     for given, found in ((conf, "WARN localhost 7 false"), ([], "ERROR 127.0.0.1 4 false")):
@@ -73,7 +73,7 @@ def test_what_spark_submit_is_told_goes_before_what_a_job_would_set(tmp_path: Pa
         assert f"told: {found}\n" in done.stdout, done.stdout + done.stderr[-2_000:]
 
 
-def test_a_jvm_that_is_killed_is_reported_in_one_line() -> None:
+def test_killed_jvm_is_reported_in_one_line() -> None:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 3
@@ -81,7 +81,7 @@ def test_a_jvm_that_is_killed_is_reported_in_one_line() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_spark_finds_the_source_by_itself(table: Table) -> None:
+def test_spark_discovers_the_data_source(table: Table) -> None:
     table.cluster.send(table.topic, [b"1", b"2"])
     program = FOUND.format(nameserver=table.cluster.nameserver, topic=table.topic)
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
@@ -89,7 +89,7 @@ def test_spark_finds_the_source_by_itself(table: Table) -> None:
     assert "rows: 2" in done.stdout, done.stderr[-2_000:]
 
 
-def test_the_demo_proves_its_result(tmp_path: Path) -> None:
+def test_demo_verifies_its_result(tmp_path: Path) -> None:
     options = ["--scripts", str(SCRIPTS), "--rows", "4000", "--rate", "1000", "--folder", str(tmp_path)]
     demo = run_program("lockstep.admin.demo.load", *options, environment=clean_environment(COLUMNS="200"), limit_s=500)
     assert demo.returncode == 0, demo.stdout + demo.stderr

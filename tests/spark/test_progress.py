@@ -10,7 +10,7 @@ from lockstep.protocol.errors import TransportError
 from lockstep.spark import load_progress
 from lockstep.spark.load_progress import Progress
 
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 class InThisThread:
@@ -28,9 +28,9 @@ class InThisThread:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, host: InThisThread, lines: int) -> list[str]:
-    """Return the thread's output up to that many lines."""
+    """Run the progress thread until it has printed `lines` lines. Return them."""
     manifest = SimpleNamespace(start_offsets={"t": {"a:0": 100}}, rows=1_000, topic="t")
-    progress = Progress(NOBODY, manifest, host)  # type: ignore[arg-type]
+    progress = Progress(UNUSED_ADDRESS, manifest, host)  # type: ignore[arg-type]
     said: list[str] = []
 
     def say(line: str) -> None:
@@ -43,7 +43,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, host: InThisThread, lines: int) -> 
     return said
 
 
-def test_an_outage_at_the_first_look_makes_a_line_late_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_at_the_first_count_is_reported_and_counting_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_progress, "STOP_CHECK_MS", 1)
     monkeypatch.setattr(load_progress, "PRINT_EVERY_MS", 0)
     said = watched(monkeypatch, InThisThread(), 3)
@@ -52,7 +52,7 @@ def test_an_outage_at_the_first_look_makes_a_line_late_and_nothing_else(monkeypa
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, host: InThisThread, answers: list[Any]) -> None:
-    """A connection that returns these responses, one for each look; it pauses by the host's clock."""
+    """Replace the connection by one that returns `answers`, one per count, and pauses by the host's clock."""
 
     class Scripted:
         def __init__(self, *_: object) -> None: ...
@@ -78,7 +78,7 @@ def words(lines: list[str]) -> list[str]:
     return [" ".join(line.split()) for line in lines]
 
 
-def test_a_line_a_second_tells_what_is_accepted_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_line_reports_accepted_rows_and_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     host = InThisThread()
     scripted(monkeypatch, host, [0, 0, 200, TransportError("restarting"), 800])
     assert words(watched(monkeypatch, host, 3)) == [
@@ -96,11 +96,11 @@ def test_earlier_rows_of_a_resumed_run_do_not_count_for_the_rate(monkeypatch: py
 
 
 @pytest.mark.parametrize("answer", [900, TransportError("gone")])
-def test_nothing_is_told_once_the_load_has_ended(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+def test_no_progress_is_printed_after_the_load_has_ended(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     """A line after the result would be the last one on spark-submit's stdout."""
     host = InThisThread()
     manifest = SimpleNamespace(start_offsets={}, rows=1_000, topic="t")
-    progress = Progress(NOBODY, manifest, host)  # type: ignore[arg-type]
+    progress = Progress(UNUSED_ADDRESS, manifest, host)  # type: ignore[arg-type]
 
     def ends_meanwhile() -> Any:
         progress.stop()

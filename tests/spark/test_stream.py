@@ -1,4 +1,4 @@
-"""Streams: from a topic, to a topic, and on again after a restart."""
+"""Streams: from a topic, to a topic, and across restarts."""
 
 import hashlib
 import json
@@ -23,13 +23,13 @@ from support.spark_table import Table
 
 
 def filled(table: Table, first: int, count: int) -> None:
-    """Rows first … first+count−1, spread over the queues."""
+    """Write rows first … first+count−1, distributed over the queues."""
     ids = table.spark.range(first, first + count, 1, 1)
     table.write(ids.select(F.col("id").cast("string").alias("value"), (F.col("id") % 4).cast("int").alias("partition")))
 
 
 def run(table: Table, folder: Path, **options: str) -> Any:
-    """One AvailableNow run into parquet, continued at the next one."""
+    """Run an AvailableNow query into parquet, continuing at the checkpoint. Return it."""
     query = (
         table.stream(columns="value,partition,offset", **options)
         .writeStream.format("parquet")
@@ -51,7 +51,7 @@ def batches(query: Any) -> list[int]:
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
-def test_a_stream_reads_everything_once_over_restarts(table: Table, tmp_path: Path) -> None:
+def test_stream_reads_every_row_once_across_restarts(table: Table, tmp_path: Path) -> None:
     filled(table, 0, 100)
     run(table, tmp_path, startingOffsets="earliest")
     assert landed(table, tmp_path) == list(range(100))
@@ -61,7 +61,7 @@ def test_a_stream_reads_everything_once_over_restarts(table: Table, tmp_path: Pa
     assert landed(table, tmp_path) == list(range(150))
 
 
-def test_latest_is_where_the_query_first_began_not_where_it_was_started_again(table: Table, tmp_path: Path) -> None:
+def test_latest_refers_to_the_first_start_of_a_query(table: Table, tmp_path: Path) -> None:
     filled(table, 0, 20)
     run(table, tmp_path)
     filled(table, 20, 37)
@@ -70,9 +70,7 @@ def test_latest_is_where_the_query_first_began_not_where_it_was_started_again(ta
 
 
 @pytest.mark.parametrize(("starting", "first"), [("earliest", 0), ("latest", 20)])
-def test_a_run_whose_first_batch_was_left_unfinished_is_followed_by_one_that_reads_everything(
-    table: Table, tmp_path: Path, starting: str, first: int
-) -> None:
+def test_restart_after_an_unfinished_first_batch_reads_every_row(table: Table, tmp_path: Path, starting: str, first: int) -> None:
     filled(table, 0, 20)
     run(table, tmp_path, startingOffsets=starting)
     kill_in_batch_0(tmp_path)
@@ -85,7 +83,7 @@ def test_a_run_whose_first_batch_was_left_unfinished_is_followed_by_one_that_rea
 
 
 def kill_in_batch_0(folder: Path) -> None:
-    """As if the driver had died between the plan of batch 0 and its end: the plan is all that is left."""
+    """Restore the state after a driver's death between the plan of batch 0 and its end: only the plan exists."""
     plans = folder / "checkpoint" / "offsets"
     assert (plans / "0").exists()
     for later in [path for path in plans.iterdir() if path.name not in ("0", ".0.crc")]:
@@ -94,12 +92,12 @@ def kill_in_batch_0(folder: Path) -> None:
     shutil.rmtree(folder / "rows", ignore_errors=True)
 
 
-def test_a_limit_gives_batches_of_just_that_size(table: Table, tmp_path: Path) -> None:
+def test_max_offsets_per_trigger_limits_batches_exactly(table: Table, tmp_path: Path) -> None:
     filled(table, 0, 400)
     assert batches(run(table, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="100")) == [100] * 4
 
 
-def test_a_query_that_runs_reads_the_queues_that_are_added_meanwhile(table: Table, tmp_path: Path) -> None:
+def test_running_query_reads_added_queues(table: Table, tmp_path: Path) -> None:
     filled(table, 0, 40)
     query = (
         table.stream(columns="value,partition", startingOffsets="earliest")
@@ -122,7 +120,7 @@ def test_a_query_that_runs_reads_the_queues_that_are_added_meanwhile(table: Tabl
     assert landed(table, tmp_path) == list(range(100)), "nothing again after a restart"
 
 
-def test_the_offsets_of_a_group_are_published_and_can_be_begun_from(table: Table, tmp_path: Path) -> None:
+def test_offsets_are_committed_to_the_group_and_can_be_started_from(table: Table, tmp_path: Path) -> None:
     filled(table, 0, 80)
     query = run(table, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="40", group="spark-reader")
     committed = table.cluster.committed("spark-reader", table.topic)
@@ -132,7 +130,7 @@ def test_the_offsets_of_a_group_are_published_and_can_be_begun_from(table: Table
 
 
 def copy(table: Table, target: Table, checkpoint: Path, **options: str) -> None:
-    """Return the new rows, in batches of 30."""
+    """Copy the new rows in batches of 30."""
     stream = table.stream(startingOffsets="earliest", maxOffsetsPerTrigger="30", columns="value").withColumn("key", F.col("value"))
     query = (
         stream.writeStream.format("lockstep")
@@ -145,13 +143,13 @@ def copy(table: Table, target: Table, checkpoint: Path, **options: str) -> None:
 
 
 def kill_before_the_last_commit(checkpoint: Path) -> None:
-    """As if the driver had died between the sink's commit and its own."""
+    """Restore the state after a driver's death between the sink's commit and its own."""
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def test_a_batch_that_is_run_again_is_stored_once(table: Table, tmp_path: Path) -> None:
+def test_repeated_batch_is_stored_once(table: Table, tmp_path: Path) -> None:
     target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
     filled(table, 0, 90)
     copy(table, target, tmp_path)
@@ -162,7 +160,7 @@ def test_a_batch_that_is_run_again_is_stored_once(table: Table, tmp_path: Path) 
     assert sorted(map(int, target.values())) == list(range(100))
 
 
-def test_a_batch_that_is_run_again_over_more_queues_fails_until_it_is_stored_at_least_once(table: Table, tmp_path: Path) -> None:
+def test_repeated_batch_after_a_queue_change_fails_until_idempotence_is_none(table: Table, tmp_path: Path) -> None:
     target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
     filled(table, 0, 20)
     copy(table, target, tmp_path)
@@ -182,8 +180,8 @@ def test_a_batch_that_is_run_again_over_more_queues_fails_until_it_is_stored_at_
     assert all(values.count(number) == 1 for number in range(20, 30)), "stored once from then on"
 
 
-def test_a_stream_gets_its_order_where_each_batch_is_a_dataframe(table: Table, tmp_path: Path) -> None:
-    """Spark sorts no stream, so `keyed` is for foreachBatch; an id for each batch lets one that is run again add nothing."""
+def test_stream_is_ordered_by_foreach_batch(table: Table, tmp_path: Path) -> None:
+    """Spark can't sort a stream, so `keyed` is used in foreachBatch. With one producer id per batch, a repeated batch adds no row."""
     target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
     filled(table, 0, 90)
     stream = table.stream(startingOffsets="earliest", maxOffsetsPerTrigger="30", columns="value").withColumn(
@@ -210,7 +208,7 @@ def test_a_stream_gets_its_order_where_each_batch_is_a_dataframe(table: Table, t
         assert values == sorted(values)
 
 
-def test_two_queries_read_side_by_side(table: Table, tmp_path: Path) -> None:
+def test_two_queries_read_the_same_topic(table: Table, tmp_path: Path) -> None:
     filled(table, 0, 50)
     started = [
         table.stream(startingOffsets="earliest", columns="value")
@@ -226,7 +224,7 @@ def test_two_queries_read_side_by_side(table: Table, tmp_path: Path) -> None:
     assert [landed(table, tmp_path / name) for name in ("one", "two")] == [list(range(50))] * 2
 
 
-# --------------------------------------------------------------------------- what Spark asks of the reader, asked without Spark
+# --------------------------------------------------------------------------- the stream reader without Spark
 
 
 @pytest.fixture
@@ -241,7 +239,7 @@ def at(table: Table, *offsets: int) -> dict[str, dict[str, int]]:
     return to_plain(dict(zip(table.layout.read_queues, offsets, strict=True)))
 
 
-def test_the_start_is_pinned_by_an_empty_batch_and_asked_for_twice(table: Table, reader: Any) -> None:
+def test_start_offset_is_fixed_by_an_empty_first_batch(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
     start = reader.initialOffset()
     filled(table, 4, 8)
@@ -249,7 +247,7 @@ def test_the_start_is_pinned_by_an_empty_batch_and_asked_for_twice(table: Table,
     assert reader.latestOffset(start, ReadAllAvailable()) == at(table, 3, 3, 3, 3)
 
 
-def test_a_query_without_a_group_has_one_of_what_it_reads() -> None:
+def test_default_group_is_derived_from_the_subscription() -> None:
     def group(**options: str) -> str:
         return group_of(SourceOptions.parse({"nameserver": "h:1", **options}))
 
@@ -260,31 +258,31 @@ def test_a_query_without_a_group_has_one_of_what_it_reads() -> None:
 
 
 @pytest.mark.parametrize("end", [{"endingOffsets": '{"t":{"a:0":5}}'}, {"endingTimestamp": "5"}])
-def test_a_stream_has_no_end(end: dict[str, str]) -> None:
+def test_ending_options_are_rejected_for_a_stream(end: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="are for batch reads"):
         LockstepStreamReader(SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", **end}))
 
 
 @pytest.mark.parametrize("reader", [{"startingOffsets": "{}"}], indirect=True)
-def test_a_queue_that_the_offsets_do_not_name_begins_at_its_first_message(table: Table, reader: Any) -> None:
+def test_queue_missing_in_starting_offsets_starts_at_its_first_message(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
     assert reader.initialOffset() == at(table, 0, 0, 0, 0)
 
 
-def test_the_text_of_an_offset_is_that_of_its_queues_in_order(table: Table, reader: Any) -> None:
+def test_json_of_an_offset_lists_queues_in_order(table: Table, reader: Any) -> None:
     filled(table, 0, 40)
     texts = {json.dumps(reader.latestOffset(at(table, 1, 0, 0, 0), ReadAllAvailable())) for _ in range(3)}
     assert len(texts) == 1
     assert list(json.loads(texts.pop())[table.topic]) == [f"broker-a:{number}" for number in range(4)]
 
 
-def test_nothing_new_answers_the_start_unchanged(table: Table, reader: Any) -> None:
+def test_latest_offset_without_new_messages_is_the_start(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
     start = at(table, 1, 1, 1, 1)
     assert reader.latestOffset(start, ReadMaxRows(5)) == start
 
 
-def test_available_now_ends_where_the_topic_ended_when_it_began(table: Table, reader: Any) -> None:
+def test_available_now_ends_at_the_topics_end_at_its_start(table: Table, reader: Any) -> None:
     filled(table, 0, 8)
     reader.prepareForTriggerAvailableNow()
     filled(table, 8, 8)
@@ -293,7 +291,7 @@ def test_available_now_ends_where_the_topic_ended_when_it_began(table: Table, re
 
 
 @pytest.mark.parametrize("reader", [{"minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}], indirect=True)
-def test_a_batch_waits_for_its_least_number(table: Table, reader: Any) -> None:
+def test_batch_waits_for_min_offsets_per_trigger(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
     start = at(table, 0, 0, 0, 0)
     assert reader.latestOffset(start, ReadAllAvailable()) == start
@@ -302,26 +300,28 @@ def test_a_batch_waits_for_its_least_number(table: Table, reader: Any) -> None:
 
 
 @pytest.mark.parametrize("reader", [{"minOffsetsPerTrigger": "5", "maxTriggerDelay": "0"}], indirect=True)
-def test_a_batch_waits_no_longer_than_it_may(table: Table, reader: Any) -> None:
+def test_batch_waits_at_most_max_trigger_delay(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
     assert reader.latestOffset(at(table, 0, 0, 0, 0), ReadAllAvailable()) == at(table, 1, 1, 1, 1)
 
 
-def test_a_limit_in_bytes_is_about_as_many_messages(table: Table, reader: Any) -> None:
+def test_byte_limit_of_a_batch_is_approximate(table: Table, reader: Any) -> None:
     filled(table, 0, 400)
     end = reader.latestOffset(at(table, 0, 0, 0, 0), ReadMaxBytes(10_000))
     assert 40 <= sum(end[table.topic].values()) <= 100, "records of some 100 to 250 bytes"
 
 
 @pytest.mark.parametrize("reader", [{"maxBytesPerTrigger": "10000"}, {"maxOffsetsPerTrigger": "5"}, {}], indirect=True)
-def test_the_options_say_what_a_batch_is_limited_by(reader: Any, request: pytest.FixtureRequest) -> None:
+def test_options_determine_the_default_read_limit(reader: Any, request: pytest.FixtureRequest) -> None:
     given = request.node.callspec.params["reader"]
     limits = {"maxBytesPerTrigger": ReadMaxBytes(10_000), "maxOffsetsPerTrigger": ReadMaxRows(5)}
     assert reader.getDefaultReadLimit() == next((limits[name] for name in given), ReadAllAvailable())
 
 
 @pytest.mark.parametrize("reader", [{"group": "kept", "commitOffsets": "false"}, {"group": "kept"}], indirect=True)
-def test_offsets_are_published_unless_the_option_says_no(table: Table, reader: Any, request: pytest.FixtureRequest) -> None:
+def test_offsets_are_committed_to_the_group_unless_commit_offsets_is_false(
+    table: Table, reader: Any, request: pytest.FixtureRequest
+) -> None:
     filled(table, 0, 8)
     reader.commit(at(table, 1, 1, 1, 1))
     published = set(table.cluster.committed("kept", table.topic).values())
@@ -332,13 +332,13 @@ def test_offsets_are_published_unless_the_option_says_no(table: Table, reader: A
 
 
 @pytest.mark.parametrize("reader", [{"offsetPollMs": "1000000"}], indirect=True)
-def test_within_the_poll_time_an_idle_query_asks_the_brokers_nothing(table: Table, reader: Any) -> None:
+def test_idle_query_sends_no_request_within_the_poll_interval(table: Table, reader: Any) -> None:
     before = reader.reportLatestOffset()
     filled(table, 0, 8)
     assert reader.reportLatestOffset() == before == at(table, 0, 0, 0, 0)
 
 
-def test_a_start_above_its_end_is_an_empty_range(table: Table, reader: Any) -> None:
+def test_start_above_the_end_is_an_empty_range(table: Table, reader: Any) -> None:
     filled(table, 0, 40)
     parts = reader.partitions(at(table, 5, 5, 5, 5), at(table, 3, 5, 6, 10))
     assert [(range_.queue.queue_id, range_.start, range_.end) for part in parts for range_, _ in part.reading.ranges] == [
@@ -347,25 +347,25 @@ def test_a_start_above_its_end_is_an_empty_range(table: Table, reader: Any) -> N
     ]
 
 
-def test_a_queue_that_is_gone_is_loss(table: Table, reader: Any) -> None:
+def test_missing_queue_is_data_loss(table: Table, reader: Any) -> None:
     gone = {table.topic: {"broker-z:0": 7, **at(table, 0, 0, 0, 0)[table.topic]}}
     with pytest.raises(DataLostError, match="is at offset 7, and the queue no longer exists"):
         reader.latestOffset(gone, ReadAllAvailable())
 
 
-def test_a_topic_that_begins_again_is_loss(table: Table, reader: Any) -> None:
+def test_recreated_topic_is_data_loss(table: Table, reader: Any) -> None:
     with pytest.raises(DataLostError, match=r"is at offset 9, and the queue ends at 0.*failOnDataLoss=false"):
         reader.latestOffset(at(table, 9, 0, 0, 0), ReadAllAvailable())
 
 
 @pytest.mark.parametrize("reader", [{"failOnDataLoss": "false"}], indirect=True)
-def test_loss_is_a_warning_where_that_is_wanted(table: Table, reader: Any) -> None:
+def test_data_loss_does_not_fail_with_fail_on_data_loss_false(table: Table, reader: Any) -> None:
     filled(table, 0, 8)
     gone = {table.topic: {"broker-z:0": 7, **at(table, 9, 0, 0, 0)[table.topic]}}
     assert reader.latestOffset(gone, ReadAllAvailable()) == at(table, 2, 2, 2, 2)
 
 
-def test_a_new_queue_begins_at_its_first_message(table: Table, reader: Any) -> None:
+def test_new_queue_starts_at_its_first_message(table: Table, reader: Any) -> None:
     filled(table, 0, 8)
     before = {table.topic: {"broker-a:0": 1, "broker-a:1": 1, "broker-a:2": 1}}
     end = reader.latestOffset(before, ReadAllAvailable())

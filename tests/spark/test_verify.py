@@ -1,4 +1,4 @@
-"""The verifying pipeline over a topic: each fault in it is counted, and ends the program with its exit code."""
+"""The verifying pipeline over a topic: each fault is counted and determines the exit code."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ from support.spark_jobs import CLEAN, MANIFEST, load, verdict, verify
 from support.spark_table import Table
 
 
-def test_a_manifest_that_is_none_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_manifest_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = MANIFEST
     text = json.dumps(manifest.plain())
     for given, said in (
@@ -42,7 +42,7 @@ def test_a_manifest_that_is_none_is_reported(tmp_path: Path, capsys: pytest.Capt
         assert found.count("\n") == 1
 
 
-def test_of_each_kind_some_are_told() -> None:
+def test_some_violations_of_each_kind_are_printed() -> None:
     kinds = ["gap"] * 9 + ["lost"] * 9 + ["corrupt"]
     listed = [violation(kind, str(number)) for number, kind in enumerate(kinds)]
     found = Findings({"found": 10, "missingOffsets": 9, **CLEAN, "lost": 9, "corrupt": 1}, {"dueToStored": None}, listed)
@@ -53,14 +53,14 @@ def test_of_each_kind_some_are_told() -> None:
 
 
 def row_bytes(spark: Any, manifest: Manifest, row: int) -> bytes:
-    """Return the message that the run sends as that row."""
+    """Return the message that the run sends for `row`."""
     rows = numbered(spark, manifest, 1).where(F.col("id") == row).withColumn("partition", F.lit(0))
     (found,) = to_send(rows, manifest).select("value").collect()
     return bytes(found.value)
 
 
-def test_faults_that_are_in_the_topic_end_the_program_with_their_exit_codes(table: Table, tmp_path: Path) -> None:
-    """102 rows of 10 keys are expected, and row 100 (key 0) comes with a flipped bit, row 101 (key 1) never; then a row twice."""
+def test_faults_in_the_topic_determine_the_exit_code(table: Table, tmp_path: Path) -> None:
+    """A row is repeated. Then 102 rows of 10 keys are expected: row 100 (key 0) has a flipped bit, row 101 (key 1) is missing."""
     assert load(table, tmp_path, "--rows", "100", "--keys", "10", "--size", "60") == 0
     path = tmp_path / "manifest.json"
     manifest = Manifest.parse(json.loads(path.read_text()))
@@ -87,8 +87,8 @@ def test_faults_that_are_in_the_topic_end_the_program_with_their_exit_codes(tabl
     assert sum(row.rows for row in spark.read.parquet(str(tmp_path / "per_second")).collect()) == 101, "sound rows"
 
 
-def test_what_is_gone_from_the_topic_is_counted_as_lost(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The topic was deleted and created again: it continues with higher offsets, and has fewer queues."""
+def test_rows_missing_in_the_topic_are_counted_as_lost(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The topic was deleted and recreated with fewer queues and higher offsets."""
     before = numbered(table.spark, replace(MANIFEST, rows=400, keys=40), 1)
     table.write(before.select(F.lit("x").alias("value"), (F.col("id") % 4).cast("int").alias("partition")))
     assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
@@ -100,8 +100,8 @@ def test_what_is_gone_from_the_topic_is_counted_as_lost(table: Table, tmp_path: 
     assert {name: found[name] for name in CLEAN} == {**CLEAN, "lost": 100}
 
 
-def test_a_run_that_was_sent_again_behind_a_lost_store_is_found_from_the_first_offset_on(table: Table, tmp_path: Path) -> None:
-    """The manifest is that of the first start, and the queues end below it now."""
+def test_run_repeated_after_a_lost_store_is_read_from_the_first_offset(table: Table, tmp_path: Path) -> None:
+    """The manifest is from the first start, and the queues now end below its offsets."""
     assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
     path = tmp_path / "manifest.json"
     manifest = Manifest.parse(json.loads(path.read_text()))
@@ -113,8 +113,8 @@ def test_a_run_that_was_sent_again_behind_a_lost_store_is_found_from_the_first_o
     assert found["missingOffsets"] == 0
 
 
-def test_a_queue_whose_messages_are_all_gone_is_told_with_its_offsets(table: Table, tmp_path: Path) -> None:
-    """As retention leaves it: there are offsets, and no messages after them."""
+def test_queue_whose_messages_were_all_removed_is_reported_with_its_offsets(table: Table, tmp_path: Path) -> None:
+    """This is the state after retention: the queue has offsets but no messages."""
     assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
     assert verify(table, tmp_path) == 0
     landing = tmp_path / "landing"
@@ -131,7 +131,7 @@ def test_a_queue_whose_messages_are_all_gone_is_told_with_its_offsets(table: Tab
     assert gap.what == f"queue broker-a:2 has no messages at offsets 0 to {gone - 1}"
 
 
-def test_exit_codes_say_what_is_wrong() -> None:
+def test_exit_code_depends_on_the_kind_of_fault() -> None:
     options = verify_job.parser().parse_args(["--manifest", "m"])
     manifest = MANIFEST
 
