@@ -1,4 +1,4 @@
-"""Interleavings in which one rule alone decides: where a swarm needs luck, or where other rules mend what its absence breaks."""
+"""Interleavings in which a single rule decides: random runs rarely reach them, or other rules hide the rule's absence."""
 
 import re
 
@@ -19,7 +19,7 @@ def pair(bench: Bench) -> tuple[Client, Client]:
     return a, b
 
 
-def test_who_has_lost_a_lock_is_still_a_member() -> None:
+def test_member_that_lost_a_lock_remains_a_member() -> None:
     bench = Bench()
     a, _ = pair(bench)
     epoch = a.lock(0)[0].epoch
@@ -29,7 +29,7 @@ def test_who_has_lost_a_lock_is_still_a_member() -> None:
     assert bench.c.membership.member_list("billing") == version, "and nobody has to rebalance"
 
 
-def test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start() -> None:
+def test_lock_renewed_after_a_release_is_restored_by_a_restart() -> None:
     bench = Bench()
     a, _ = pair(bench)
     epoch = a.lock(0)[0].epoch
@@ -40,8 +40,8 @@ def test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start() -> 
     assert replay(bench).snapshot() == bench.c.snapshot()
 
 
-def test_what_a_silent_client_wakes_up_on_is_closed() -> None:
-    """Else its next HEART_BEAT would bind the same connection anew, and an empty SYNC would prove a lock that somebody else has."""
+def test_connection_of_an_evicted_client_is_closed() -> None:
+    """Otherwise its next HEART_BEAT would bind the same connection again, and an empty SYNC would prove a lock of another client."""
     bench = Bench()
     a, b = pair(bench)
     a.lock(0)
@@ -54,8 +54,8 @@ def test_what_a_silent_client_wakes_up_on_is_closed() -> None:
     assert a.beat() is None, "what still arrives on it means nothing"
 
 
-def test_what_comes_late_on_an_older_connection_frees_nothing() -> None:
-    """A LOCK that waited in an old connection's socket names less than its session holds by now."""
+def test_late_lock_on_an_older_connection_releases_no_queue() -> None:
+    """A LOCK that was delayed on an old connection names fewer queues than its session holds now."""
     bench = Bench()
     a, b = pair(bench)
     late = a.connection
@@ -68,7 +68,7 @@ def test_what_comes_late_on_an_older_connection_frees_nothing() -> None:
     assert b.verdicts(0) == {0: LockVerdict.NOT_YOURS}
 
 
-def test_a_pull_under_an_epoch_that_was_beaten_is_stale() -> None:
+def test_pull_under_an_older_epoch_is_stale() -> None:
     bench = Bench()
     a, _ = pair(bench)
     epoch = a.lock(0)[0].epoch
@@ -78,8 +78,8 @@ def test_a_pull_under_an_epoch_that_was_beaten_is_stale() -> None:
     assert a.pull(0, epoch) is False
 
 
-def test_a_snapshot_begins_when_the_log_is_durable_up_to_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the very operation that makes its file: a start would ignore one that is ahead of the log, so no universe can show it."""
+def test_snapshot_is_written_only_once_the_log_is_durable_up_to_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is checked at the operation that creates the file. A start would ignore a snapshot ahead of the log, so no run can show it."""
     tick, made, ahead = SimFiles.tick, [], []
 
     def look(self: SimFiles, operation: str, path: str, process: int) -> None:

@@ -1,4 +1,4 @@
-"""scripts/sweep: what it says, and its exit code."""
+"""scripts/sweep: output and exit code."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from sweep.mutants import switched_off
 SHORT = ["--storm", "4"]
 
 
-def test_one_universe_again_tells_its_figures_its_digest_and_with_v_its_story(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_of_a_seed_prints_figures_and_digest_and_with_v_its_events(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for more in ([], ["-v"]):
         assert main(["--seed", "1", "--world", "net", *SHORT, *more]) == 0
@@ -30,7 +30,7 @@ def test_one_universe_again_tells_its_figures_its_digest_and_with_v_its_story(ca
     assert len(story) > 10 * len(plain)
 
 
-def test_a_violation_is_reported_and_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_violation_is_reported_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     with switched_off("every_start_has_the_same_term"):
         assert main(["--seed", "1", "--world", "broker", *SHORT, "-v"]) == 1
     told = capsys.readouterr().out
@@ -39,7 +39,7 @@ def test_a_violation_is_reported_and_is_exit_code_1(capsys: pytest.CaptureFixtur
     assert "!!! O1 at" in told, "the story marks where"
 
 
-def test_many_universes_are_added_up_and_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_figures_of_many_seeds_are_summed_and_written_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--seeds", "1-2", "--world", "single", *SHORT, "--workers", "1", "--json", str(tmp_path / "figures")]) == 0
     figures = json.loads((tmp_path / "figures").read_text())
     assert (figures["seeds"], figures["worlds"], figures["violations"]) == (2, {"single": 2}, [])
@@ -47,14 +47,14 @@ def test_many_universes_are_added_up_and_as_json(capsys: pytest.CaptureFixture[s
     assert "seeds        2 (single 2)" in capsys.readouterr().out
 
 
-def test_as_many_universes_as_begin_within_the_hours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hours_limits_the_number_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--hours", "0", "--first", "7", "--world", "single", "--workers", "1"]) == 0
     assert "seeds        0" in capsys.readouterr().out
     assert main(["--hours", "0.0001", "--first", "7", "--world", "single", *SHORT, "--workers", "1"]) == 0
     assert re.search(r"seeds        [1-9]", capsys.readouterr().out)
 
 
-def test_rules_are_switched_off_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mutants_are_selected_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     aimed = "no_grace"
     assert main(["--mutants", "every_start_has_the_same_term", aimed, "--workers", "1"]) == 0
     told = capsys.readouterr().out
@@ -63,21 +63,21 @@ def test_rules_are_switched_off_by_name(capsys: pytest.CaptureFixture[str]) -> N
     assert "\n1 of 1 detected\n1 more are detected by a unit test" in told
 
 
-def test_a_rule_whose_absence_is_not_noticed_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_undetected_mutant_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mutants", "boot_id_is_ignored", "--seeds-max", "0", "--workers", "1"]) == 1
     told = capsys.readouterr().out
     assert "NOT DETECTED" in told
     assert "0 of 1 detected" in told
 
 
-def test_what_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_world_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--world", "atlantis"])
     assert ended.value.code == 2
     assert "invalid choice: 'atlantis'" in capsys.readouterr().err
 
 
-async def test_sigterm_ends_the_workers_too() -> None:
+async def test_sigterm_ends_the_workers() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", "sweep", "--seeds", "1-1000", "--workers", "2"]
     sweep = await asyncio.create_subprocess_exec(*command, env=environment)

@@ -1,4 +1,4 @@
-"""One seed is one universe, equal to the byte on every run and in every interpreter."""
+"""A seed determines a run completely, to the byte, in every interpreter."""
 
 import os
 import subprocess
@@ -10,18 +10,18 @@ from support.sim_story import Story
 STORY = Path(__file__).resolve().parents[1] / "support" / "sim_story.py"
 
 
-def tell(seed: int, hash_seed: int) -> "subprocess.Popen[str]":
+def start_story(seed: int, hash_seed: int) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen([sys.executable, str(STORY), str(seed)], env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def test_the_same_seed_tells_the_same_story_under_every_hash_seed() -> None:
-    told = [process.communicate()[0].strip() for process in [tell(7, hash_seed) for hash_seed in (0, 1, 2)]]
+def test_run_of_a_seed_is_equal_under_every_hash_seed() -> None:
+    told = [process.communicate()[0].strip() for process in [start_story(7, hash_seed) for hash_seed in (0, 1, 2)]]
     assert len(told[0]) == 32
     assert len(set(told)) == 1, told
 
 
-def test_a_story_is_worth_telling_and_repeats_itself_in_one_interpreter() -> None:
+def test_run_of_a_seed_is_repeatable_within_one_interpreter() -> None:
     first, again, other = Story(7), Story(7), Story(8)
     ballast = [object() for _ in range(100_003)]
     told = first.run()

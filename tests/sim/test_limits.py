@@ -1,4 +1,4 @@
-"""R10: when a storm is over, a broker keeps nothing of it: no connection, no held pull, no task beyond what its live clients need."""
+"""R10: after the faults end, a broker keeps no connection, held pull or task that its live clients don't need."""
 
 import pytest
 
@@ -9,13 +9,13 @@ from sweep.run import Run
 from sweep.worlds import draw
 
 OWN_TASKS = 6
-"""A broker's tasks with no client at all: leases, registration, flushing, snapshots, delays."""
+"""The tasks of a broker without clients: leases, registration, flushing, snapshots, delays."""
 
 
-class Weighed(Run):
-    """Looks at its brokers when everything is calm and consumed."""
+class MeasuredRun(Run):
+    """A run that measures its brokers once the faults have ended and everything is consumed."""
 
-    def weigh(self, broker: Broker) -> dict[str, int]:
+    def measure(self, broker: Broker) -> dict[str, int]:
         assert broker._server is not None
         assert broker._pulls is not None
         assert broker._state is not None
@@ -30,13 +30,13 @@ class Weighed(Run):
         }
 
     def _check(self) -> list[Violation]:
-        self.weights = {broker.config.name: self.weigh(broker) for broker in self.universe.open_brokers()}
+        self.weights = {broker.config.name: self.measure(broker) for broker in self.universe.open_brokers()}
         return super()._check()
 
 
 @pytest.mark.parametrize(("world", "seed"), [("churn", 1), ("net", 1)])
-def test_a_calm_broker_keeps_nothing_of_a_storm(world: str, seed: int) -> None:
-    universe = Weighed(draw(seed, world, every_fault(), storm_s=12.0), trace=False)
+def test_broker_keeps_no_resources_after_the_faults_end(world: str, seed: int) -> None:
+    universe = MeasuredRun(draw(seed, world, every_fault(), storm_s=12.0), trace=False)
     assert universe.run().violations == []
     setting = universe.setting
     clients = setting.consumers + setting.producers

@@ -1,4 +1,4 @@
-"""A deployment of many members at once: each queue moves once, not once for each member that comes."""
+"""Many members join at once: each queue moves once, not once for each new member."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ from lockstep.testing import TestCluster
 
 MEMBERS = 50
 QUEUES = 50
-"""On each of the two brokers."""
+"""Per broker; there are two brokers."""
 HELD_WITHIN_S = 5.0
 JOINED_WITHIN_S = 0.1
 
@@ -37,7 +37,7 @@ def _owners(assigned: list[tuple[str, str]]) -> dict[str, str]:
     return dict(assigned)
 
 
-async def test_fifty_members_that_join_within_a_second_cost_each_queue_one_move(lockstep_cluster: TestCluster) -> None:
+async def test_each_queue_moves_at_most_once_when_fifty_members_join_within_a_second(lockstep_cluster: TestCluster) -> None:
     cluster, assigned = lockstep_cluster, list[tuple[str, str]]()
     await cluster.create_topic("orders", queues=QUEUES)
     began_s = cluster.now
@@ -50,7 +50,7 @@ async def test_fifty_members_that_join_within_a_second_cost_each_queue_one_move(
     assert max(Counter(queue for queue, _ in assigned).values()) <= 2
 
 
-async def test_a_member_that_joins_into_calm_has_its_share_at_once(lockstep_cluster: TestCluster) -> None:
+async def test_member_that_joins_alone_gets_its_queues_immediately(lockstep_cluster: TestCluster) -> None:
     cluster, assigned = lockstep_cluster, list[tuple[str, str]]()
     await cluster.create_topic("orders", queues=2)
     await cluster.start("old", partial(_member, cluster, "old", assigned))
@@ -62,7 +62,7 @@ async def test_a_member_that_joins_into_calm_has_its_share_at_once(lockstep_clus
     assert cluster.now - began_s < JOINED_WITHIN_S
 
 
-async def test_who_waits_for_its_share_is_not_waited_for_when_somebody_leaves(lockstep_cluster: TestCluster) -> None:
+async def test_leave_ends_the_rebalance_delay_of_a_joining_member(lockstep_cluster: TestCluster) -> None:
     cluster, assigned = lockstep_cluster, list[tuple[str, str]]()
     await cluster.create_topic("orders", queues=2)
     for name in ("one", "two"):
@@ -80,7 +80,7 @@ async def test_who_waits_for_its_share_is_not_waited_for_when_somebody_leaves(lo
     assert cluster.now - began_s < JOINED_WITHIN_S
 
 
-async def test_in_a_pulling_group_nobody_is_waited_for_since_two_would_consume(lockstep_cluster: TestCluster) -> None:
+async def test_pull_group_rebalances_without_a_delay(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic("orders", queues=2)
     held: dict[str, list[object]] = {}

@@ -1,4 +1,4 @@
-"""Each rule of ours, switched off, is noticed. The usual run tries a few; LOCKSTEP_TEST_SLOW=1 all of them."""
+"""Each mutant, which switches off one rule, is detected. The usual run tries a few of them, LOCKSTEP_TEST_SLOW=1 all."""
 
 import os
 import re
@@ -17,21 +17,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_a_rule_that_is_off_is_noticed(name: str) -> None:
+def test_mutant_is_detected(name: str) -> None:
     _, found, tried = catch(name, 12)
     assert found is not None, f"{MUTANTS[name].rule} Nobody noticed its absence in {tried} universes"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if name not in FAST and not mutant.aimed])
-def test_every_rule_that_is_off_is_noticed(name: str) -> None:
+def test_every_mutant_is_detected(name: str) -> None:
     _, found, tried = catch(name, SEEDS_MAX)
     assert found is not None, f"{MUTANTS[name].rule} Nobody noticed its absence in {tried} universes"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant.aimed])
-def test_the_aimed_test_notices(name: str) -> None:
+def test_aimed_test_detects_its_mutant(name: str) -> None:
     environment = {**os.environ, "LOCKSTEP_MUTANT": name, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, sys.path)])}
     command = [sys.executable, "-m", "pytest", "-p", "support.mutated", "-q", "-x", "--tb=no", "-p", "no:cacheprovider"]
     run = subprocess.run([*command, MUTANTS[name].aimed], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -39,8 +39,8 @@ def test_the_aimed_test_notices(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_every_rule_can_be_switched_off(name: str) -> None:
-    """A mutant patches attributes by name: one that a rename has missed fails here, without a universe."""
+def test_every_mutant_can_be_applied(name: str) -> None:
+    """A mutant patches attributes by name. One with an outdated name fails here, without a run."""
     with switched_off(name):
         pass
 
@@ -51,7 +51,7 @@ def test_every_aimed_test_exists() -> None:
         assert not path or f"def {test}(" in (ROOT / path).read_text(), mutant.aimed
 
 
-def test_the_page_names_every_rule_once() -> None:
+def test_simulation_page_names_every_mutant_once() -> None:
     page = (ROOT / "docs/simulation.md").read_text().partition("## Rules switched off")[2]
     table, _, aimed = page.partition(" need luck in a universe")
     rows = [(int(count), re.findall(r"`(\w+)`", names)) for count, names in re.findall(r"^\| \d+ \| (\d+): (.+) \|$", table, re.MULTILINE)]
@@ -62,7 +62,7 @@ def test_the_page_names_every_rule_once() -> None:
     assert f"the {len(MUTANTS)} rules" in (ROOT / "README.md").read_text()
 
 
-def test_a_rule_holds_again_afterwards() -> None:
+def test_mutant_is_reverted_afterwards() -> None:
     from lockstep.broker.tables.lock_table import Lock
 
     good = vars(Lock)["accepts_epoch"]

@@ -1,4 +1,4 @@
-"""The same seed is the same universe, to the byte, whatever the hashes of strings are."""
+"""The same seed yields the same run, to the byte, regardless of string hashes."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ for world in ("swarm", "dual", "concurrent", "broadcast"):
 """
 
 
-def test_a_universe_does_not_depend_on_hash_seeds() -> None:
+def test_run_does_not_depend_on_the_hash_seed() -> None:
     universes = []
     for hash_seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}

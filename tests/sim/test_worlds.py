@@ -1,4 +1,4 @@
-"""A short sweep: one small universe of every world. The long one is scripts/sweep."""
+"""A short sweep: one small run of each world. scripts/sweep runs the long one."""
 
 import pytest
 
@@ -9,12 +9,12 @@ STORM_S = 6.0
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_nothing_is_violated_in(world: str) -> None:
+def test_world_has_no_violation(world: str) -> None:
     outcome = run_one(1, world, storm_s=STORM_S)
     assert [str(violation) for violation in outcome.violations] == [], f"scripts/sweep --world {world} --seed 1 --storm {STORM_S} -v"
 
 
-def test_a_violation_is_reported_with_the_seed_that_replays_it() -> None:
+def test_violation_is_reported_with_the_seed_that_reproduces_it() -> None:
     from sweep.report import Total, told
 
     total = Total()
@@ -26,7 +26,7 @@ def test_a_violation_is_reported_with_the_seed_that_replays_it() -> None:
     assert total.failed
 
 
-def test_what_was_never_reached_counts_over_many_seeds_of_all_worlds() -> None:
+def test_unreached_counters_are_reported_only_for_many_seeds_of_all_worlds() -> None:
     from sweep.reach import COUNTED_SEEDS_MIN, REACH
     from sweep.report import Total
 

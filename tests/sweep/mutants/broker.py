@@ -27,7 +27,7 @@ def epochs_are_not_checked(patch: Patches) -> None:
     patch.set(Lock, "accepts_epoch", lambda self, session, epoch: True)
 
 
-@mutant("net", "pause", aimed="tests/sim/test_aimed.py::test_a_pull_under_an_epoch_that_was_beaten_is_stale")
+@mutant("net", "pause", aimed="tests/sim/test_aimed.py::test_pull_under_an_older_epoch_is_stale")
 def pulls_are_not_checked(patch: Patches) -> None:
     """The response to a pull under an invalid epoch is STALE_EPOCH."""
     check = PullFence.check
@@ -39,7 +39,7 @@ def pulls_are_not_checked(patch: Patches) -> None:
     patch.set(PullFence, "check", unchecked)
 
 
-@mutant("pause", aimed="tests/sim/test_aimed.py::test_what_a_silent_client_wakes_up_on_is_closed")
+@mutant("pause", aimed="tests/sim/test_aimed.py::test_connection_of_an_evicted_client_is_closed")
 def silent_connection_left_open(patch: Patches) -> None:
     """A session that was silent for its timeout loses its connection too."""
     close = PendingEffects.close_connection
@@ -80,7 +80,7 @@ def standstill_counts_as_silence(patch: Patches) -> None:
     patch.set(SessionTable, "exclude_pause", lambda self, pause_ms, now_ms: None)
 
 
-@mutant("late", aimed="tests/sim/test_aimed.py::test_what_comes_late_on_an_older_connection_frees_nothing")
+@mutant("late", aimed="tests/sim/test_aimed.py::test_late_lock_on_an_older_connection_releases_no_queue")
 def older_connection_still_served(patch: Patches) -> None:
     """A session is bound to its newest connection; the older one is closed unread."""
     heard, bind = SessionTable.touch, SessionTable.bind
@@ -212,7 +212,7 @@ def locks_in_memory(patch: Patches) -> None:
     patch.set(LockTable, "_record", lambda self, change: self.apply(change))
 
 
-@mutant("broker", "late", aimed="tests/sim/test_aimed.py::test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start")
+@mutant("broker", "late", aimed="tests/sim/test_aimed.py::test_lock_renewed_after_a_release_is_restored_by_a_restart")
 def renewed_locks_in_memory(patch: Patches) -> None:
     """The renewal of a freed epoch is recorded."""
     patch.set(LockTable, "record_held_again", lambda self, key: self.apply(("lock.held", *key)))
@@ -240,7 +240,7 @@ def lower_commits_are_stored(patch: Patches) -> None:
     patch.set(ProgressTable, "record_commit", commit)
 
 
-@mutant("late", "pause", aimed="tests/sim/test_aimed.py::test_who_has_lost_a_lock_is_still_a_member")
+@mutant("late", "pause", aimed="tests/sim/test_aimed.py::test_member_that_lost_a_lock_remains_a_member")
 def a_lost_lock_removes_the_member(patch: Patches) -> None:
     """A lost lock does not change membership."""
     renew = LockSync._renew

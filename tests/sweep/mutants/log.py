@@ -74,7 +74,7 @@ def directories_are_not_synced(patch: Patches) -> None:
     patch.set(SimFiles, "sync_directory", lambda self, path: None)
 
 
-@mutant("power", "disk", aimed="tests/sim/test_aimed.py::test_a_snapshot_begins_when_the_log_is_durable_up_to_its_position")
+@mutant("power", "disk", aimed="tests/sim/test_aimed.py::test_snapshot_is_written_only_once_the_log_is_durable_up_to_its_position")
 def snapshot_before_sync(patch: Patches) -> None:
     """A snapshot is written when the log is durable up to its position."""
     write = Checkpointer.write
