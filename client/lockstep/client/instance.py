@@ -335,7 +335,7 @@ class Instance:
         # All at once: a leave that is cancelled must not leave a response that nothing awaits.
         for link, response in zip(links, await asyncio.gather(*requests, return_exceptions=True), strict=True):
             if isinstance(response, BaseException):
-                log.info("group.leave_unanswered", group=group, broker=link.name, error=str(response))
+                log.info("group.leave_failed", group=group, broker=link.name, error=str(response))
 
     async def heartbeat_now(self) -> None:
         """Send HEART_BEAT to every connected broker, one after another. Refusals go to the consumers' `on_refused`."""
@@ -347,7 +347,7 @@ class Instance:
             except BrokerError as error:
                 await self._heartbeat_refused(link, error)
             except (TransportError, RemoteProtocolError) as error:
-                log.warning("heartbeat.unanswered", broker=link.name, error=str(error))
+                log.warning("heartbeat.failed", broker=link.name, error=str(error))
 
     def _named(self, link: BrokerLink) -> list[_Consumer]:
         now_ms = self.host.clock.monotonic_ms()

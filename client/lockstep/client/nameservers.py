@@ -58,7 +58,7 @@ class Nameservers:
             TopicNotExistError: The nameserver does not know the topic.
             TransportError: No nameserver responds.
         """
-        response = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))
+        response = await self._request(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))
         if response.code != ResponseCode.TOPIC_NOT_EXIST or not response.body:
             _check(response)
         return decode_body(TopicRoute, response.body)
@@ -74,11 +74,11 @@ class Nameservers:
             BrokerError: A nameserver refused the request.
             TransportError: No nameserver responds. It is the error of the last one.
         """
-        response = await self._ask(code, header, body)
+        response = await self._request(code, header, body)
         _check(response)
         return response
 
-    async def _ask(self, code: int, header: object | None = None, body: bytes = b"") -> Command:
+    async def _request(self, code: int, header: object | None = None, body: bytes = b"") -> Command:
         fields = None if header is None else to_plain(header)
         last: TransportError | RouteNotReadyError | None = None
         for _ in range(max(2, len(self.addresses))):

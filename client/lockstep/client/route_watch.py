@@ -127,7 +127,7 @@ class RouteWatch:
                 continue
             except LockstepError as error:
                 # No nameserver responds, so the requests for the other topics would fail too.
-                log.warning("routes.unanswered", topic=topic, error=str(error))
+                log.warning("routes.failed", topic=topic, error=str(error))
                 return
 
     def _learn(self, route: TopicRoute) -> None:

@@ -48,7 +48,7 @@ async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto
     failed: list[str] = []
     for broker in asked:
         try:
-            layout = await _ask(instance, broker, layout, queue_count, auto=auto)
+            layout = await _request_topic(instance, broker, layout, queue_count, auto=auto)
             created = True
         except TransportError as error:
             failed.append(f"{broker.name}: {error}")
@@ -58,7 +58,7 @@ async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto
     return layout
 
 
-async def _ask(instance: Instance, broker: BrokerAddress, layout: TopicLayout, queue_count: int, *, auto: bool) -> TopicLayout:
+async def _request_topic(instance: Instance, broker: BrokerAddress, layout: TopicLayout, queue_count: int, *, auto: bool) -> TopicLayout:
     header = CreateTopicHeader(layout.topic, queue_count, queue_count, auto=auto)
     response = await call(
         instance.host,

@@ -20,7 +20,7 @@ from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN, Lane, LaneLimits
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.pending_requests import code_name
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request, RunInLane, Until
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RunInLane, Until
 from lockstep.runtime.turn import TurnBudget
 
 
@@ -45,7 +45,7 @@ def handles(
     body_bytes_max: int = REQUEST_BYTES_MAX,
     header_bytes_max: int = REQUEST_HEADER_BYTES_MAX,
 ) -> Callable[[Any], Any]:
-    """Mark a method `def f(self, request: Request) -> Outcome` as the handler of a request code.
+    """Mark a method `def f(self, request: Request) -> HandlerResult` as the handler of a request code.
 
     `body` is the dataclass to which the body is decoded, or `bytes` for the body as it is; without it the body of a request is dropped.
     A request with a header of more than `header_bytes_max` or a body of more than `body_bytes_max` bytes is refused before it is decoded.
@@ -112,7 +112,7 @@ class Dispatcher:
     ) -> None:
         """Build the table of handlers from processor instances.
 
-        `log` is what Pending responses wait for; without it they are sent at once. `on_request` is called before each request is handled.
+        `log` is what a PendingResponse waits for; without it they are sent at once. `on_request` is called before each request is handled.
         `budget` limits what all lanes do in one turn of the loop; a request takes LANE_ITEMS of it, and handlers that do more take more.
         Raise ConfigError if a code has two handlers, or a lane and its handler do not fit.
         """
@@ -168,13 +168,13 @@ class Dispatcher:
             lane.clear()
         await self._tasks.cancel_all()
 
-    def _settle(self, request: Request, outcome: Outcome) -> None:
+    def _settle(self, request: Request, outcome: HandlerResult) -> None:
         """Carry out the outcome of a request."""
         if type(outcome) is Command:
             request.respond(outcome)
         elif type(outcome) is RunInLane:
             self._lanes[outcome.lane].add(request, outcome.work)
-        elif type(outcome) is Pending:
+        elif type(outcome) is PendingResponse:
             if request.flag & ONEWAY_FLAG:
                 return
             # Encoded now, so that a response that can't be encoded fails the request here, not in the log's callback.
@@ -184,7 +184,7 @@ class Dispatcher:
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
         elif outcome is not NO_RESPONSE:
-            raise TypeError(f"a handler returned {type(outcome).__name__}, not an Outcome")
+            raise TypeError(f"a handler returned {type(outcome).__name__}, not an HandlerResult")
 
 
 def _deliver(request: Request, frame: bytes) -> None:

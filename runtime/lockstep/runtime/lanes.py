@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.limits import LANE_BYTES_MAX
-from lockstep.runtime.request import Outcome, Request, RetryLaterError, Work
+from lockstep.runtime.request import HandlerResult, Request, RetryLaterError, Work
 from lockstep.runtime.turn import TurnBudget
 
 LANE_ITEMS_PER_TURN = 100
@@ -33,7 +33,9 @@ class Lane:
 
     __slots__ = ("_budget", "_settle", "_tasks", "limits", "name", "waiting", "waiting_bytes", "workers")
 
-    def __init__(self, name: str, limits: LaneLimits, tasks: Tasks, budget: TurnBudget, settle: Callable[[Request, Outcome], None]) -> None:
+    def __init__(
+        self, name: str, limits: LaneLimits, tasks: Tasks, budget: TurnBudget, settle: Callable[[Request, HandlerResult], None]
+    ) -> None:
         """`settle` carries out the outcome of a request's work. `budget` is shared by all lanes."""
         self.name = name
         self.limits = limits

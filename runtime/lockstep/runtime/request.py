@@ -1,11 +1,11 @@
 """One request: its response, now or later, and the only mapping of errors to responses.
 
-A handler returns an `Outcome`, which the Dispatcher carries out:
+A handler returns an `HandlerResult`, which the Dispatcher carries out:
 
 | outcome               | the response                                                                            |
 |-----------------------|-----------------------------------------------------------------------------------------|
 | Command               | is sent now                                                                             |
-| Pending(Command)      | is sent when the log is confirmed up to its present end (or as far as `until` requires) |
+| PendingResponse(Command)      | is sent when the log is confirmed up to its present end (or as far as `until` requires) |
 | RunInLane(lane, work) | is the outcome of a coroutine that runs in a lane                                       |
 | NO_RESPONSE           | is sent later by the processor with `Request.respond`, or never                         |
 
@@ -124,7 +124,7 @@ Until = Literal["written", "confirmed", "synced"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingResponse:
     """A response that waits for the log."""
 
     command: Command
@@ -150,5 +150,5 @@ class RunInLane:
     """Called when a worker of the lane is free; not at all if the connection is closed by then."""
 
 
-Outcome = Command | Pending | RunInLane | NoResponse
-Work = Callable[[], Coroutine[Any, Any, Outcome]]
+HandlerResult = Command | PendingResponse | RunInLane | NoResponse
+Work = Callable[[], Coroutine[Any, Any, HandlerResult]]

@@ -170,7 +170,7 @@ def what_a_member_fails_is_sent_back(patch: Patches) -> None:
 @mutant(WORLD)
 def went_back_is_not_noticed(patch: Patches) -> None:
     """A member past the end of a queue, whose broker has lost messages, begins it again."""
-    patch.set(LocalSession, "went_back", lambda self, party, first, end: None)
+    patch.set(LocalSession, "queue_truncated", lambda self, party, first, end: None)
 
 
 @mutant(

@@ -124,7 +124,7 @@ def drained_before_leaving(patch: Patches) -> None:
             pass
         finally:
             instance.unregister_consumer(self.group)
-            await self._let_go(instance)
+            await self._release_instance(instance)
             self.ended.set()
 
     patch.set(BaseConsumer, "_stop", stop)
@@ -145,7 +145,7 @@ def a_list_without_me_is_believed(patch: Patches) -> None:
     """A member list without this client is not used: send a heartbeat, request the list again, drop nothing."""
 
     def adopt(self: MemberLists, broker_name: str, members: MemberList) -> ListChange:
-        self.hear(broker_name, members.version)
+        self.record_version(broker_name, members.version)
         change = self._change(self._lists.get(broker_name), members)
         self._lists[broker_name] = members
         return change

@@ -9,7 +9,7 @@ from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.tables.lock_table import FencingCounter, Lock, QueueKey
 from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 from lockstep.protocol.bodies import LockResult, LockVerdict
-from lockstep.runtime.request import Pending
+from lockstep.runtime.request import PendingResponse
 from sweep.mutants.registry import Patches, mutant
 
 
@@ -35,7 +35,7 @@ def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
 
     def waiting(self: LockProcessor, request: Any) -> Any:
         outcome = sync(self, request)
-        return Pending(outcome) if outcome is not None and not isinstance(outcome, Pending) else outcome
+        return PendingResponse(outcome) if outcome is not None and not isinstance(outcome, PendingResponse) else outcome
 
     waiting.__dict__.update(sync.__dict__)
     patch.set(LockProcessor, "sync", waiting)

@@ -103,7 +103,7 @@ def a_late_commit_is_not_told(patch: Patches) -> None:
     """commit() raises if the messages at hand do not count any more."""
 
     def silent(self: PullConsumer) -> None:
-        self._polls.void.clear()
+        self._polls.revoked.clear()
 
     patch.set(PullConsumer, "_raise_void", silent)
 

@@ -14,7 +14,7 @@ from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import Session, SessionTable
 from lockstep.protocol.bodies import LockResult
-from lockstep.runtime.request import Pending
+from lockstep.runtime.request import PendingResponse
 from sweep.mutants.registry import Patches, mutant
 
 
@@ -104,7 +104,7 @@ def a_sync_is_answered_before_the_disk(patch: Patches) -> None:
 
     def early(self: LockProcessor, request: Any) -> Any:
         outcome = sync(self, request)
-        return outcome.command if isinstance(outcome, Pending) else outcome
+        return outcome.command if isinstance(outcome, PendingResponse) else outcome
 
     early.__dict__.update(sync.__dict__)
     patch.set(LockProcessor, "sync", early)

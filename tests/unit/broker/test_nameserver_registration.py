@@ -27,7 +27,7 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Request
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request
 from lockstep.runtime.server import Server
 from support.until import until
 
@@ -205,7 +205,7 @@ class SlowNameserver:
         self.asked: list[Request] = []
 
     @handles(RequestCode.REGISTER_BROKER)
-    def register(self, request: Request) -> Outcome:
+    def register(self, request: Request) -> HandlerResult:
         self.asked.append(request)
         return NO_RESPONSE
 

@@ -28,7 +28,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.lanes import Lane
 from lockstep.runtime.link import connect
 from lockstep.runtime.log_limit import EventLimit
-from lockstep.runtime.request import Pending, Request, RunInLane
+from lockstep.runtime.request import PendingResponse, Request, RunInLane
 from support.until import until
 from support.whole_broker import LAYOUT, TOPIC, Client, dialled, frame, kill, running, settings
 
@@ -103,7 +103,7 @@ async def check_stages(
     for lane in dispatcher._lanes:
         replace_handler(dispatcher, code, lambda _, lane=lane: RunInLane(lane, raise_missing_later))  # type: ignore[misc]
         await check_one_fails(ask, endpoint, caplog)
-    replace_handler(dispatcher, code, lambda request: Pending(request.reply()))
+    replace_handler(dispatcher, code, lambda request: PendingResponse(request.reply()))
     with patch.context() as sending:
         sending.setattr(Endpoint, "send_frame", raise_missing)
         await check_one_fails(ask, endpoint, caplog)

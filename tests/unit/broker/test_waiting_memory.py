@@ -18,7 +18,7 @@ from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.lanes import LaneLimits
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
-from lockstep.runtime.request import Outcome, Request, RunInLane
+from lockstep.runtime.request import HandlerResult, Request, RunInLane
 from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
 
@@ -129,12 +129,12 @@ class Backs:
         self.gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane="back")
-    async def send_back(self, request: Request) -> Outcome:
+    async def send_back(self, request: Request) -> HandlerResult:
         await self.gate
         return request.reply()
 
     @handles(RequestCode.LOCK_BATCH_MQ, None, bytes)
-    def lock(self, request: Request) -> Outcome:
+    def lock(self, request: Request) -> HandlerResult:
         return RunInLane("back", lambda: self.send_back(request))
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.ownership import BENDS, TRANSITIONS, OwnershipEvent, OwnershipState, QueueOwnership
+from lockstep.client.consumer.ownership import DEMAND_TRANSITIONS, TRANSITIONS, OwnershipEvent, OwnershipState, QueueOwnership
 from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem, SyncResult
 from lockstep.protocol.queue import MessageQueue
 
@@ -86,7 +86,7 @@ def test_each_state_and_event_pair_follows_the_transition_table(state: Ownership
     assert own.state is state
     after = TRANSITIONS.get((state, event), state)
     own._on(event)
-    assert own.state is BENDS.get((after, own.wanted), after)
+    assert own.state is DEMAND_TRANSITIONS.get((after, own.wanted), after)
 
 
 @pytest.mark.parametrize("state", [OwnershipState.DRAINING, OwnershipState.RELEASING])

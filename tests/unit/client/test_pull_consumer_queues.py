@@ -252,7 +252,7 @@ def test_poll_raises_the_error_that_ended_the_consumer() -> None:
         async with world() as w, w.subscribed() as consumer:
             poll = asyncio.ensure_future(consumer.poll(600_000))
             await w.cluster.advance(seconds=1)
-            consumer._die(RuntimeError("as told"))
+            consumer._fail(RuntimeError("as told"))
             with pytest.raises(RuntimeError, match="as told"):
                 await poll
             with pytest.raises(RuntimeError, match="as told"):

@@ -102,8 +102,8 @@ def test_change_between_member_lists_is_classified() -> None:
 
 def test_newer_list_version_marks_the_list_as_outdated() -> None:
     known = lists(a=members("m1", counter=3))
-    assert not known.hear("a", ListVersion(1, 3))
-    assert known.hear("a", ListVersion(1, 4))
+    assert not known.record_version("a", ListVersion(1, 3))
+    assert known.record_version("a", ListVersion(1, 4))
     assert known.is_outdated("a")
     known.adopt("a", members("m1", counter=4))
     assert not known.is_outdated("a")

@@ -46,7 +46,7 @@ def test_commits_carry_the_generation_and_unconfirmed_ones_are_repeated_after_a_
     own.cut()
     assert own.sync_item() == item(9)
     again = own.sync_sent(item(9))
-    assert own.handle_sync_response(again, SyncResult(LockVerdict.OK)) is OwnershipEvent.ANSWERED
+    assert own.handle_sync_response(again, SyncResult(LockVerdict.OK)) is OwnershipEvent.CONFIRMED
     assert (own.settled_offset, own.sync_item()) == (9, None)
 
 
@@ -60,7 +60,7 @@ def test_release_is_the_last_commit_and_is_repeated_after_a_disconnect() -> None
     own.cut()
     assert (own.state, own.sync_item()) == (OwnershipState.RELEASING, item(9))
     sent = own.sync_sent(item(9))
-    assert own.handle_sync_response(sent, SyncResult(LockVerdict.OK)) is OwnershipEvent.ANSWERED
+    assert own.handle_sync_response(sent, SyncResult(LockVerdict.OK)) is OwnershipEvent.CONFIRMED
     assert own.done
 
 

@@ -22,7 +22,7 @@ from lockstep.runtime import dispatch
 from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.lanes import LaneLimits
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request, RetryLaterError, RunInLane
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RetryLaterError, RunInLane
 from lockstep.runtime.turn import TurnBudget
 from support.loops import turns
 from support.peers import dialled, serving
@@ -67,30 +67,30 @@ class Processor:
         self.running_most = 0
 
     @handles(RequestCode.GET_MAX_OFFSET, QueueHeader)
-    def now(self, request: Request) -> Outcome:
+    def now(self, request: Request) -> HandlerResult:
         return request.reply(OffsetReply(request.header.queue_id + 1))
 
     @handles(RequestCode.SYNC, None, Pair)
-    def structured(self, request: Request) -> Outcome:
+    def structured(self, request: Request) -> HandlerResult:
         return request.reply(body=Pair(request.body.left + 1, request.body.right))
 
     @handles(RequestCode.SEND_MESSAGE, None, bytes, body_bytes_max=20 << 20)
     @handles(RequestCode.SEND_RECORDS, None, bytes)
-    def logged(self, request: Request) -> Outcome:
-        return Pending(request.reply(body=request.body))
+    def logged(self, request: Request) -> HandlerResult:
+        return PendingResponse(request.reply(body=request.body))
 
     @handles(RequestCode.PULL_MESSAGE)
-    def kept(self, request: Request) -> Outcome:
+    def kept(self, request: Request) -> HandlerResult:
         self.held.append(request)
         return NO_RESPONSE
 
     @handles(RequestCode.LOCK_BATCH_MQ)
-    def fails(self, request: Request) -> Outcome:
+    def fails(self, request: Request) -> HandlerResult:
         assert self.error is not None
         raise self.error
 
     @handles(RequestCode.VIEW_MESSAGE_BY_ID, lane="cold")
-    async def slow(self, request: Request) -> Outcome:
+    async def slow(self, request: Request) -> HandlerResult:
         self.running += 1
         self.running_most = max(self.running_most, self.running)
         try:
@@ -102,7 +102,7 @@ class Processor:
         return request.reply(remark="slow")
 
     @handles(RequestCode.UNREGISTER_CLIENT)
-    def sometimes_slow(self, request: Request) -> Outcome:
+    def sometimes_slow(self, request: Request) -> HandlerResult:
         return RunInLane("cold", partial(self.slow, request))
 
     @handles(RequestCode.GET_MIN_OFFSET)
@@ -329,7 +329,7 @@ async def test_pending_response_does_not_keep_its_request_body() -> None:
     """100,000 requests may wait for the disk, and their frames had up to 16 MiB each."""
     bench = DispatcherUnderTest()
     bench.dispatcher._routes[RequestCode.SEND_RECORDS] = replace(
-        bench.dispatcher._routes[RequestCode.SEND_RECORDS], handler=lambda request: Pending(request.reply())
+        bench.dispatcher._routes[RequestCode.SEND_RECORDS], handler=lambda request: PendingResponse(request.reply())
     )
     body = Body(b"large")
     kept = weakref.ref(body)
@@ -440,7 +440,7 @@ async def test_handler_can_refuse_with_its_own_retry_hint() -> None:
 def test_error_for_two_handlers_of_one_code_names_them() -> None:
     class Other:
         @handles(RequestCode.GET_MAX_OFFSET)
-        def again(self, request: Request) -> Outcome:
+        def again(self, request: Request) -> HandlerResult:
             return NO_RESPONSE
 
     with pytest.raises(ConfigError, match=r"GET_MAX_OFFSET \(30\) has two handlers: .*(Processor\.now|Other\.again)"):
@@ -450,17 +450,17 @@ def test_error_for_two_handlers_of_one_code_names_them() -> None:
 def test_mismatched_lane_and_handler_are_rejected() -> None:
     class PlainInLane:
         @handles(1, lane="cold")
-        def f(self, request: Request) -> Outcome:
+        def f(self, request: Request) -> HandlerResult:
             return NO_RESPONSE
 
     class AsyncWithout:
         @handles(1)
-        async def f(self, request: Request) -> Outcome:
+        async def f(self, request: Request) -> HandlerResult:
             return NO_RESPONSE
 
     class UnknownLane:
         @handles(1, lane="warm")
-        async def f(self, request: Request) -> Outcome:
+        async def f(self, request: Request) -> HandlerResult:
             return NO_RESPONSE
 
     for wrong in (PlainInLane(), AsyncWithout(), UnknownLane()):

@@ -16,7 +16,7 @@ from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Request
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
@@ -40,7 +40,7 @@ class ClientProcessor:
         self._heartbeats = HeartbeatCache()
 
     @handles(RequestCode.HEART_BEAT, None, bytes, body_bytes_max=HEARTBEAT_BYTES_MAX)
-    def heartbeat(self, request: Request) -> Outcome:
+    def heartbeat(self, request: Request) -> HandlerResult:
         """Take the heartbeat. Requests that the broker sends on this connection use the codec of its heartbeats."""
         endpoint = request.endpoint
         endpoint.codec = request.codec
@@ -60,7 +60,7 @@ class ClientProcessor:
         return NO_RESPONSE if reply is None else request.reply(body=reply)
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader)
-    def unregister(self, request: Request) -> Outcome:
+    def unregister(self, request: Request) -> HandlerResult:
         """Remove the member from the list at once; its session and locks stay. A producer group has no members to remove."""
         header: UnregisterClientHeader = request.header
         if header.consumer_group is not None:
@@ -70,7 +70,7 @@ class ClientProcessor:
         return request.reply()
 
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader)
-    def member_list(self, request: Request) -> Outcome:
+    def member_list(self, request: Request) -> HandlerResult:
         header: GroupHeader = request.header
         members = self._coordination.membership.member_list(header.consumer_group)
         if members is None:
@@ -78,7 +78,7 @@ class ClientProcessor:
         return request.reply(body=members)
 
     @handles(RequestCode.GROUP_STATUS, GroupStatusHeader, lane=QUERY_LANE)
-    async def group_status(self, request: Request) -> Outcome:
+    async def group_status(self, request: Request) -> HandlerResult:
         header: GroupStatusHeader = request.header
         if header.consumer_group is None:
             return request.reply(body=GroupStatusReply(self._coordination.status.groups()))

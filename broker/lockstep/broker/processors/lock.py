@@ -17,7 +17,7 @@ from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 
 
 class LockProcessor:
@@ -29,24 +29,24 @@ class LockProcessor:
         self._starts = StartOffsets(coordination, store)
 
     @handles(RequestCode.LOCK_BATCH_MQ, None, bytes, body_bytes_max=MEMBER_BYTES_MAX)
-    def lock(self, request: Request) -> Outcome:
+    def lock(self, request: Request) -> HandlerResult:
         request.body = body = self._lock_body(request)
         if isinstance(body, LockBatchBody):
-            return Pending(request.reply(body=self._coordination.legacy.lock(body, self._clock.boot_ms())))
+            return PendingResponse(request.reply(body=self._coordination.legacy.lock(body, self._clock.boot_ms())))
         return self._starts.resolve(request, body, partial(self._session_lock, request, body))
 
     @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody, body_bytes_max=MEMBER_BYTES_MAX)
-    def unlock(self, request: Request) -> Outcome:
+    def unlock(self, request: Request) -> HandlerResult:
         self._coordination.legacy.unlock(request.body)
-        return Pending(request.reply())
+        return PendingResponse(request.reply())
 
     @handles(RequestCode.SYNC, None, SyncBody, body_bytes_max=MEMBER_BYTES_MAX)
-    def sync(self, request: Request) -> Outcome:
+    def sync(self, request: Request) -> HandlerResult:
         reply = self._coordination.lock_sync.sync(request.endpoint.id, request.body, self._clock.boot_ms())
         if reply is None:
             return NO_RESPONSE
         command = request.reply(body=reply)
-        return Pending(command) if reply.items else command
+        return PendingResponse(command) if reply.items else command
 
     def _lock_body(self, request: Request) -> SessionLockBody | LockBatchBody:
         """Decode the body. Raise the error of LockBatchBody if a connection without a session has sent neither of the two."""
@@ -61,6 +61,6 @@ class LockProcessor:
             except RemoteProtocolError:
                 raise error from None
 
-    def _session_lock(self, request: Request, body: SessionLockBody, by_time: OffsetsByTime) -> Outcome:
+    def _session_lock(self, request: Request, body: SessionLockBody, by_time: OffsetsByTime) -> HandlerResult:
         reply = self._coordination.lock_sync.lock(request.endpoint.id, body, self._clock.boot_ms(), by_time)
-        return NO_RESPONSE if reply is None else Pending(request.reply(body=reply))
+        return NO_RESPONSE if reply is None else PendingResponse(request.reply(body=reply))

@@ -16,7 +16,7 @@ from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceN
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 
 
 class Queues(TimeIndex, Protocol):
@@ -37,7 +37,7 @@ class OffsetProcessor:
         self._starts = StartOffsets(coordination, store)
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader)
-    def query(self, request: Request) -> Outcome:
+    def query(self, request: Request) -> HandlerResult:
         """Return the group's offset. QueryNotFoundError alone lets a client use its start policy, so no other failure may raise it."""
         header: QueryConsumerOffsetHeader = request.header
         if header.where is not None:
@@ -51,14 +51,14 @@ class OffsetProcessor:
         return request.reply(ProgressReply(offset))
 
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader)
-    def update(self, request: Request) -> Outcome:
+    def update(self, request: Request) -> HandlerResult:
         header: UpdateConsumerOffsetHeader = request.header
         self._coordination.legacy.update_offset(
             request.endpoint.id, (header.consumer_group, header.topic, header.queue_id), header.commit_offset, self._clock.boot_ms()
         )
-        return Pending(request.reply())
+        return PendingResponse(request.reply())
 
-    def _query_session(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> Outcome:
+    def _query_session(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> HandlerResult:
         result = self._coordination.lock_sync.query_start(request.endpoint.id, header, self._clock.boot_ms(), by_time)
         if result is None:
             return NO_RESPONSE
@@ -67,4 +67,4 @@ class OffsetProcessor:
         if result.verdict is not LockVerdict.OK:
             raise ServiceNotAvailableError(result.remark or "")
         reply = ProgressReply(result.offset, result.epoch, result.since, result.gap_first, result.gap_end)
-        return Pending(request.reply(reply))
+        return PendingResponse(request.reply(reply))

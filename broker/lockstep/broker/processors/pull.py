@@ -49,7 +49,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.limits import REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Request
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request
 from lockstep.runtime.turn import Turn
 
 log = get_logger("broker.pull")
@@ -132,7 +132,7 @@ class PullProcessor:
         return self._holds.held_max
 
     @handles(RequestCode.PULL_MESSAGE, PullHeader, header_bytes_max=PULL_HEADER_BYTES_MAX)
-    def pull(self, request: Request) -> Outcome:
+    def pull(self, request: Request) -> HandlerResult:
         header: PullHeader = request.header
         if request.is_oneway:
             return NO_RESPONSE

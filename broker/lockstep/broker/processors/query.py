@@ -10,7 +10,7 @@ from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader, SearchOf
 from lockstep.protocol.names import is_sendable_topic
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import Outcome, Request
+from lockstep.runtime.request import HandlerResult, Request
 
 QUERY_LANE = "query"
 """The lane of searches, which may wait for the disk."""
@@ -24,19 +24,19 @@ class QueryProcessor:
         self._topics = topics
 
     @handles(RequestCode.GET_MAX_OFFSET, QueueHeader)
-    def max_offset(self, request: Request) -> Outcome:
+    def max_offset(self, request: Request) -> HandlerResult:
         """Return the offset after the last visible message. As in RocketMQ, 0 if the queue does not exist."""
         header: QueueHeader = request.header
         return request.reply(OffsetReply(self._store.bounds(header.topic, header.queue_id)[1] if self._has(header) else 0))
 
     @handles(RequestCode.GET_MIN_OFFSET, QueueHeader)
-    def min_offset(self, request: Request) -> Outcome:
+    def min_offset(self, request: Request) -> HandlerResult:
         """Return the first offset that is still stored. As in RocketMQ, −1 if the queue does not exist."""
         header: QueueHeader = request.header
         return request.reply(OffsetReply(self._store.bounds(header.topic, header.queue_id)[0] if self._has(header) else -1))
 
     @handles(RequestCode.TOPIC_OFFSETS, TopicHeader)
-    def topic_offsets(self, request: Request) -> Outcome:
+    def topic_offsets(self, request: Request) -> HandlerResult:
         header: TopicHeader = request.header
         count = self._topics.own_read_count(self._topics.require_layout(header.topic))
         bounds = [self._store.bounds(header.topic, queue_id) for queue_id in range(count)]
@@ -44,7 +44,7 @@ class QueryProcessor:
         return request.reply(body=encode_body(TopicOffsets(ranges)))
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, lane=QUERY_LANE)
-    async def search_offset(self, request: Request) -> Outcome:
+    async def search_offset(self, request: Request) -> HandlerResult:
         """Return the offset of the first message stored at or after the time, else the next offset; 0 if the queue does not exist."""
         header: SearchOffsetHeader = request.header
         if not self._has(header):
@@ -52,7 +52,7 @@ class QueryProcessor:
         return request.reply(OffsetReply(await self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)))
 
     @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, lane=QUERY_LANE)
-    async def view_message(self, request: Request) -> Outcome:
+    async def view_message(self, request: Request) -> HandlerResult:
         """Return the stored record at a log offset. The broker's own records are not returned."""
         header: ViewMessageHeader = request.header
         record = await self._store.record_at(header.offset)

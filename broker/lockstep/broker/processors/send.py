@@ -47,7 +47,7 @@ from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
-from lockstep.runtime.request import Outcome, Pending, Request, RetryLaterError, Until
+from lockstep.runtime.request import HandlerResult, PendingResponse, Request, RetryLaterError, Until
 
 Body = bytes | bytearray | memoryview
 
@@ -105,16 +105,16 @@ class SendProcessor:
     # ------------------------------------------------------------------------------------------------------------ SEND_RECORDS
 
     @handles(RequestCode.SEND_RECORDS, SendRecordsHeader, bytes, body_bytes_max=RECORDS_BYTES_MAX)
-    def send_records(self, request: Request) -> Outcome:
+    def send_records(self, request: Request) -> HandlerResult:
         header: SendRecordsHeader = request.header
         if header.producer_id is not None:
             return self._send_in_sequence(request, header, header.producer_id)
         stale = self._stale(header)
         if stale is not None:
             return self._refuse_stale(request, stale)
-        return Pending(request.reply(self._reply(self._append(request, header))), UNTIL[header.durable])
+        return PendingResponse(request.reply(self._reply(self._append(request, header))), UNTIL[header.durable])
 
-    def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> Outcome:
+    def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> HandlerResult:
         scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
         place = header.partition, header.producer_epoch, header.first_sequence, header.count
         frame = FrameSequence(producer_id, *place, header.first, header.crc, bool(header.given))
@@ -135,13 +135,13 @@ class SendProcessor:
             # The frame is stored, but not recorded as stored: the sender's repeat would be stored a second time.
             self._store.writer.unsure(error)
             raise
-        return Pending(request.reply(self._reply(appended)), UNTIL[header.durable])
+        return PendingResponse(request.reply(self._reply(appended)), UNTIL[header.durable])
 
-    def _respond_again(self, request: Request, verdict: SequenceVerdict, until: Until) -> Outcome:
+    def _respond_again(self, request: Request, verdict: SequenceVerdict, until: Until) -> HandlerResult:
         """Respond to a repeat, or to a frame that is out of order."""
         place = verdict.stored or NOT_STORED
         reply = SendRecordsReply(*place, store_host=self._host_text(), next_sequence=verdict.next)
-        return Pending(request.reply(reply, code=verdict.code, remark=verdict.remark), until)
+        return PendingResponse(request.reply(reply, code=verdict.code, remark=verdict.remark), until)
 
     def _stale(self, header: SendRecordsHeader) -> TopicLayout | None:
         """Return the layout in force if a keyed send used an older one. An unknown topic is checked later."""
@@ -151,11 +151,11 @@ class SendProcessor:
         stale = layout is not None and LayoutVersion(header.layout_counter, header.layout_writer) < layout.version
         return layout if stale else None
 
-    def _refuse_stale(self, request: Request, layout: TopicLayout) -> Outcome:
+    def _refuse_stale(self, request: Request, layout: TopicLayout) -> HandlerResult:
         version = layout.version
         reply = SendRecordsReply(*NOT_STORED, layout_counter=version.counter, layout_writer=version.writer)
         remark = f"topic {layout.topic} has layout {version.counter}: refresh the route and choose the queue again"
-        return Pending(request.reply(reply, code=ResponseCode.LAYOUT_STALE, remark=remark))
+        return PendingResponse(request.reply(reply, code=ResponseCode.LAYOUT_STALE, remark=remark))
 
     def _append(self, request: Request, header: SendRecordsHeader) -> Appended:
         if header.count < 1:
@@ -169,7 +169,7 @@ class SendProcessor:
     # ------------------------------------------------------------------------------------------------------------ SEND_MESSAGE
 
     @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, bytes, body_bytes_max=RECORDS_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX)
-    def send_message(self, request: Request) -> Outcome:
+    def send_message(self, request: Request) -> HandlerResult:
         """Take RocketMQ's single send: its record is made here, and then stored like any frame."""
         header: SendMessageHeader = request.header
         check_topic(header.topic)
@@ -191,7 +191,7 @@ class SendProcessor:
         else:
             appended = self._store_frame(request, header.topic, queue_id, record, 1)
         reply = SendReply(offset_message_id(self._host_text(), appended.physical_offset), queue_id, appended.queue_offset)
-        return Pending(request.reply(reply), UNTIL[requested_durability(header)])
+        return PendingResponse(request.reply(reply), UNTIL[requested_durability(header)])
 
     # ------------------------------------------------------------------------------------------------------------------ common
 

@@ -27,7 +27,7 @@ from lockstep.protocol.properties import UNIQ_KEY, decode_properties
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Pending, Request
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 
 SEND_BACK_LANE = "send-back"
 """The lane of requests that may have to read a message from the disk."""
@@ -47,7 +47,7 @@ class SendBackProcessor:
         self._gate = gate
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane=SEND_BACK_LANE)
-    async def send_back(self, request: Request) -> Outcome:
+    async def send_back(self, request: Request) -> HandlerResult:
         header: SendBackHeader = request.header
         check_group(header.group)
         data = await self._store.record_at(header.offset)
@@ -61,15 +61,15 @@ class SendBackProcessor:
         times_max = RETRIES_MAX if header.max_reconsume_times is None else header.max_reconsume_times
         if header.delay_level < 0 or record.reconsume_times >= times_max:
             self._dead_letter(header.group, record, exhausted_reason(record.reconsume_times + 1) if header.delay_level >= 0 else "given up")
-            return Pending(request.reply())
+            return PendingResponse(request.reply())
         topic = retry_topic(header.group)
         copy = failed_copy(record, topic, 0)
         self._ready(header.group, copy)
         self._delays.append(copy, header.delay_level or record.reconsume_times + FIRST_RETRY_LEVEL)
-        return Pending(request.reply())
+        return PendingResponse(request.reply())
 
     @handles(RequestCode.DEAD_LETTER, DeadLetterHeader, lane=SEND_BACK_LANE)
-    async def dead_letter(self, request: Request) -> Outcome:
+    async def dead_letter(self, request: Request) -> HandlerResult:
         header: DeadLetterHeader = request.header
         check_group(header.consumer_group)
         result = await self._store.read_or_wait(header.topic, header.queue_id, header.offset, 1, 1)
@@ -79,16 +79,16 @@ class SendBackProcessor:
         done = self._coordination.lock_sync.is_dead_lettered(request.endpoint.id, key, header.epoch, header.offset)
         if done is None:
             remark = f"epoch {header.epoch} of {key[0]} at {key[1]}:{key[2]} is over: drop the queue"
-            return Pending(request.reply(code=ResponseCode.STALE_EPOCH, remark=remark))
+            return PendingResponse(request.reply(code=ResponseCode.STALE_EPOCH, remark=remark))
         if done:
-            return Pending(request.reply())
+            return PendingResponse(request.reply())
         if result.status is not ReadStatus.FOUND:
             raise BrokerSystemError(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
         self._gate.check()
         self._dead_letter(header.consumer_group, _user_record(result.parts[0]), header.reason)
         if header.advance:
             self._coordination.lock_sync.commit_dead_letter(key, header.offset, self._clock.boot_ms())
-        return Pending(request.reply())
+        return PendingResponse(request.reply())
 
     def _dead_letter(self, group: str, record: RecordView, reason: str) -> None:
         topic = dlq_topic(group)

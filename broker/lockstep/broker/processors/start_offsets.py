@@ -10,7 +10,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.start_policy import NO_TIMES, OffsetsByTime
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import SessionLockBody
-from lockstep.runtime.request import NO_RESPONSE, Outcome, Request, RunInLane
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request, RunInLane
 
 START_LANE = "start"
 """The lane in which offsets by time are read from the disk."""
@@ -29,12 +29,12 @@ class StartOffsets:
         self._starts = coordination.starts
         self._store = store
 
-    def resolve(self, request: Request, body: SessionLockBody, handle: Callable[[OffsetsByTime], Outcome]) -> Outcome:
+    def resolve(self, request: Request, body: SessionLockBody, handle: Callable[[OffsetsByTime], HandlerResult]) -> HandlerResult:
         """Return the outcome of `handle`: at once if `body` needs no offset by time, else from the lane, once they were found."""
         if not self._starts.policies_to_look_up(request.endpoint.id, body):
             return handle(NO_TIMES)
 
-        async def find_and_handle() -> Outcome:
+        async def find_and_handle() -> HandlerResult:
             found = await self._find(request, body)
             if request.endpoint.closed:
                 return NO_RESPONSE  # the connection's session may be over: nothing may be recorded for it

@@ -9,7 +9,7 @@ from lockstep.protocol.headers.clients import DeleteGroupHeader
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.log import get_logger
-from lockstep.runtime.request import Outcome, Pending, Request
+from lockstep.runtime.request import HandlerResult, PendingResponse, Request
 
 log = get_logger("broker")
 
@@ -22,31 +22,31 @@ class StatusProcessor:
         self._status = status
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO)
-    def broker_status(self, request: Request) -> Outcome:
+    def broker_status(self, request: Request) -> HandlerResult:
         return request.reply(body=self._status())
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupSettings)
-    def configure(self, request: Request) -> Outcome:
+    def configure(self, request: Request) -> HandlerResult:
         settings: GroupSettings = request.body
         self._coordination.admin.set_settings(settings)
         facts = {"subscription_policy": settings.subscription_policy.value, "consume_enable": settings.consume_enable}
         log.info("group.configured", group=settings.group, peer=request.endpoint.peer, **facts)
-        return Pending(request.reply(body=settings))
+        return PendingResponse(request.reply(body=settings))
 
     @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader)
-    def delete_group(self, request: Request) -> Outcome:
+    def delete_group(self, request: Request) -> HandlerResult:
         """Delete the group. As in RocketMQ, deleting an unknown group succeeds."""
         header: DeleteGroupHeader = request.header
         with_progress = header.clean_offset or header.remove_offset
         count = self._coordination.admin.delete_group(header.group, with_progress=with_progress)
         if count is not None:
             log.info("group.deleted", group=header.group, peer=request.endpoint.peer, with_progress=with_progress, queues=count)
-        return Pending(request.reply())
+        return PendingResponse(request.reply())
 
     @handles(RequestCode.RESET_OFFSETS, None, ResetBody, body_bytes_max=MEMBER_BYTES_MAX)
-    def reset(self, request: Request) -> Outcome:
+    def reset(self, request: Request) -> HandlerResult:
         body: ResetBody = request.body
         reply = self._coordination.admin.reset_progress(body)
         moved = {before.queue_id: [before.offset, after.offset] for before, after in zip(reply.queues, body.queues, strict=True)}
         log.info("progress.reset", group=body.group, topic=body.topic, peer=request.endpoint.peer, queues=moved)
-        return Pending(request.reply(body=reply))
+        return PendingResponse(request.reply(body=reply))

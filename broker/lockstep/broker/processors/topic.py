@@ -16,7 +16,7 @@ from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.log import get_logger
-from lockstep.runtime.request import Outcome, Pending, Request
+from lockstep.runtime.request import HandlerResult, PendingResponse, Request
 
 log = get_logger("broker")
 
@@ -34,22 +34,22 @@ class TopicProcessor:
         self._may_begin = may_begin
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes, body_bytes_max=LAYOUTS_BYTES_MAX)
-    def create_topic(self, request: Request) -> Outcome:
+    def create_topic(self, request: Request) -> HandlerResult:
         header: CreateTopicHeader = request.header
         check_topic(header.topic)
         if header.auto and not self._auto_create and self._topics.find_layout(header.topic) is None:
             raise topic_missing(header.topic)
         self._check_disk(header.topic)
-        return Pending(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.body)))))
+        return PendingResponse(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.body)))))
 
     @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader)
-    def forget_deletions(self, request: Request) -> Outcome:
+    def forget_deletions(self, request: Request) -> HandlerResult:
         header: ForgetDeletionsHeader = request.header
         forgotten = self._topics.forget_deletions(header.counter_max) if header.counter_max > 0 else 0
         remembered = self._topics.layouts.deleted_count
         if forgotten:
             log.warning("deletions.forgotten", count=forgotten, remembered=remembered, peer=request.endpoint.peer)
-        return Pending(request.reply(ForgetDeletionsReply(forgotten, remembered)))
+        return PendingResponse(request.reply(ForgetDeletionsReply(forgotten, remembered)))
 
     def find_or_create(self, topic: str, queue_count: int) -> TopicLayout:
         """Return the topic of a classic send: the layout in force, or one created with queues at this broker if that is allowed. Raise

@@ -59,8 +59,8 @@ class BaseConsumer(ABC):
         self._ctx: ConsumerContext | None = None
         self._model: ConsumeModel | None = None
         self._registered = False
-        self._tasks = Tasks(on_failure=self._die)
-        self._runs = Tasks(on_failure=self._die)
+        self._tasks = Tasks(on_failure=self._fail)
+        self._runs = Tasks(on_failure=self._fail)
         self._closing = Tasks()
 
     def __repr__(self) -> str:
@@ -175,8 +175,8 @@ class BaseConsumer(ABC):
             on_notice=membership.notice,
             on_queue_free=membership.queue_free,
             on_layout=lambda _: membership.rebalance(),
-            on_refused=lambda link, error: self._die(error),
-            on_failed=self._die,
+            on_refused=lambda link, error: self._fail(error),
+            on_failed=self._fail,
         )
 
     async def _undo_start(self, instance: Instance, *, refused: bool) -> None:
@@ -187,7 +187,7 @@ class BaseConsumer(ABC):
             if not refused:  # a refused join has left already
                 await instance.leave(self.group)
             instance.unregister_consumer(self.group)
-        await self._let_go(instance)
+        await self._release_instance(instance)
         self._instance = self._membership = self._ctx = self._model = None
 
     # ----------------------------------------------------------------------------------------------------------------- stop
@@ -233,12 +233,12 @@ class BaseConsumer(ABC):
             log.warning("consumer.stopped_unclean", group=self.group, queues=left)
         finally:
             instance.unregister_consumer(self.group)
-            await self._let_go(instance)
+            await self._release_instance(instance)
             self.state = ConsumerState.STOPPED if self.failure is None else ConsumerState.FAILED
             log.info("consumer.stopped", group=self.group, failure=None if self.failure is None else str(self.failure))
             self.ended.set()
 
-    async def _let_go(self, instance: Instance) -> None:
+    async def _release_instance(self, instance: Instance) -> None:
         """End all tasks and release the instance. A listener that does not end when it is cancelled is left running."""
         membership, sessions = self._membership, self._sessions
         if self._model is not None:
@@ -267,7 +267,7 @@ class BaseConsumer(ABC):
         runners = [task for worker in membership.workers for task in worker.running_tasks()]
         return runners if self._model is None else [*runners, *self._model.tasks()]
 
-    def _die(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Stop because of an error: drain, then `wait_closed()` raises the error."""
         if self.failure is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING):
             self.failure = error

@@ -262,14 +262,14 @@ class LocalSession:
         """Record progress, or handle a change of state."""
         self._progress.note(ownership, urgent=urgent and ownership.state is OwnershipState.HELD)
         if ownership.state is OwnershipState.RELEASING:
-            self._loop.call_soon(self._let_go, ownership)
+            self._loop.call_soon(self._release, ownership)
         elif ownership.state is OwnershipState.DRAINING and ownership.drain_at_ms is not None:
             now_ms = self._progress.now_ms()
             self._loop.call_later(max(ownership.drain_at_ms - now_ms, 0) / 1000, self._limit, ownership, ownership.changed)
             if ownership.cancel_at_ms is not None:
                 self._loop.call_later(max(ownership.cancel_at_ms - now_ms, 0) / 1000, self._cancel, ownership, ownership.changed)
 
-    def _let_go(self, ownership: QueueOwnership) -> None:
+    def _release(self, ownership: QueueOwnership) -> None:
         handler = self._handler
         if handler is not None and ownership.state is OwnershipState.RELEASING:
             ownership.released_locally()
@@ -281,13 +281,13 @@ class LocalSession:
         handler = self._handler
         if handler is not None and ownership.changed == changed and ownership.tick(self._progress.now_ms()):
             handler.given_up()
-            self._let_go(ownership)
+            self._release(ownership)
 
     def _cancel(self, ownership: QueueOwnership, changed: int) -> None:
         if self._handler is not None and ownership.changed == changed:
             self._handler.cancel_soon()
 
-    def went_back(self, handler: QueueHandler, first: int, end: int) -> None:
+    def queue_truncated(self, handler: QueueHandler, first: int, end: int) -> None:
         """Begin again at `first` because the queue ends before this member's offset: its broker lost messages, and new messages have their
         offsets."""
         ownership = handler.ownership

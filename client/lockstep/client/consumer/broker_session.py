@@ -86,7 +86,7 @@ class BrokerSession:
         """Name the queue in LOCK and SYNC from now on, as its machine requires. Adding it again has no effect."""
         self._handlers[handler.ownership] = handler
 
-    def went_back(self, handler: QueueHandler, first: int, end: int) -> None:
+    def queue_truncated(self, handler: QueueHandler, first: int, end: int) -> None:
         """Handle that a queue ends before this member's offset. The broker ends the grants of the messages that it has lost: STALE
         follows."""
         log.error("pull.moved_back", queue=str(handler.ownership.queue), offset=handler.ownership.offset, end=end)
@@ -322,7 +322,7 @@ class BrokerSession:
         for group, version in versions.items():
             handler = self._groups.get(group)
             if handler is not None:
-                handler.heard(self.link, version)
+                handler.list_version_received(self.link, version)
 
     # ---------------------------------------------------------------------------------------------------------------- LOCK
 
@@ -398,7 +398,7 @@ class BrokerSession:
         elif result.verdict in (LockVerdict.NOT_YOURS, LockVerdict.REFUSED):
             log.info("lock.refused", group=ownership.group, queue=str(ownership.queue), verdict=result.verdict.name, remark=result.remark)
             if result.verdict is LockVerdict.NOT_YOURS and ownership.group in self._groups:
-                self._groups[ownership.group].doubted(self.link)
+                self._groups[ownership.group].request_list(self.link)
         handler.progress_confirmed()
 
     # --------------------------------------------------------------------------------------------------------------- QUERY
@@ -424,7 +424,7 @@ class BrokerSession:
         self._watch(ownership)
         if result is None:
             if ownership.group in self._groups:
-                self._groups[ownership.group].doubted(self.link)
+                self._groups[ownership.group].request_list(self.link)
             self._loop.call_later(QUERY_AGAIN_MS / 1000, self.trigger)
         elif event is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
             handler.granted(result)
@@ -479,7 +479,7 @@ class BrokerSession:
                 log.warning("queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="SYNC", **facts)
                 handler.lost(fenced=True)
                 self.trigger()
-            elif event is OwnershipEvent.ANSWERED and one.release:
+            elif event is OwnershipEvent.CONFIRMED and one.release:
                 handler.lost(fenced=False)
                 self.trigger()
             handler.progress_confirmed()

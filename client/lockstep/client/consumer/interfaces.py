@@ -62,17 +62,17 @@ class QueueSession(Protocol):
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Send progress or a release; `urgent`: at once, because something waits for the response."""
 
-    def went_back(self, handler: QueueHandler, first: int, end: int) -> None:
+    def queue_truncated(self, handler: QueueHandler, first: int, end: int) -> None:
         """Handle that the queue now holds the messages `first` ≤ offset < `end`, and this member's offset is above `end`."""
 
 
 class GroupHandler(Protocol):
     """A consumer's membership of its group, as sessions and workers see it."""
 
-    def heard(self, link: BrokerLink, version: ListVersion) -> None:
+    def list_version_received(self, link: BrokerLink, version: ListVersion) -> None:
         """Handle that a response named the version of the member list."""
 
-    def doubted(self, link: BrokerLink) -> None:
+    def request_list(self, link: BrokerLink) -> None:
         """Request the broker's list, because it does not assign a requested queue to this member."""
 
     def start_policy(self, topic: str) -> StartPolicy:

@@ -14,7 +14,7 @@ from lockstep.runtime.log import get_logger
 log = get_logger("client.consumer")
 
 Context = OrderlyContext | ConcurrentlyContext
-Outcome = tuple[object, BaseException | None]
+ListenerResult = tuple[object, BaseException | None]
 """The listener's result, and the error that it raised."""
 
 
@@ -32,7 +32,7 @@ class ListenerCalls:
 
     async def call(
         self, queue: MessageQueue, batch: list[MessageExt], context: Context, given_up: Callable[[], bool] = lambda: False
-    ) -> Outcome:
+    ) -> ListenerResult:
         """Call the listener. Return its result or the error that it raised.
 
         Raises:
@@ -56,14 +56,14 @@ class ListenerCalls:
         finally:
             self._count -= 1
 
-    async def _in_thread(self, queue: MessageQueue, batch: list[MessageExt], context: Context) -> Outcome:
+    async def _in_thread(self, queue: MessageQueue, batch: list[MessageExt], context: Context) -> ListenerResult:
         """Call it in a daemon thread, where a plain listener blocks neither the loop nor the end of the process."""
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Outcome] = loop.create_future()
+        outcome: asyncio.Future[ListenerResult] = loop.create_future()
 
         def work() -> None:
             try:
-                result: Outcome = (self._listener(batch, context), None)  # type: ignore[arg-type]
+                result: ListenerResult = (self._listener(batch, context), None)  # type: ignore[arg-type]
             except BaseException as error:  # listener: handled on the loop, like an async one's
                 result = (None, error)
             calls.end(key)
@@ -83,6 +83,6 @@ def ends_the_consumer(error: BaseException) -> bool:
     return not isinstance(error, Exception | asyncio.CancelledError)
 
 
-def _give(outcome: "asyncio.Future[Outcome]", result: Outcome) -> None:
+def _give(outcome: "asyncio.Future[ListenerResult]", result: ListenerResult) -> None:
     if not outcome.done():
         outcome.set_result(result)

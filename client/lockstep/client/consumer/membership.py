@@ -37,7 +37,7 @@ ROUND_MS = 20_000
 """RocketMQ: RebalanceService's wait interval."""
 MISSING_TOPIC_MS = 1_000
 """How often the route of a subscribed topic that does not exist is requested."""
-ASK_AGAIN_MS = 500
+REQUEST_AGAIN_MS = 500
 """Pause before a list that is out of date, or does not name this member, is requested again."""
 
 
@@ -59,7 +59,7 @@ class Membership:
         """By topic, as HEART_BEAT sends them; 0 if the group's subscriptions have no versions."""
         self._last_decides = False
         """The group has the classic policy: the subscription with the highest version is in force."""
-        self._asking: dict[str, None] = {}
+        self._requesting: dict[str, None] = {}
         self._joined = False
         self._leaving = False
         self._beating = False
@@ -220,7 +220,7 @@ class Membership:
     def view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
         group = reply.groups.get(self._ctx.group)
         if group is None:
-            self._ask(link)  # this member is not named there for now, until its old contract has expired
+            self.request_list(link)  # this member is not named there for now, until its old contract has expired
             return
         self._last_decides = group.last_decides
         for topic, since in group.since.items():
@@ -230,22 +230,19 @@ class Membership:
 
     def notice(self, link: BrokerLink, header: NotifyHeader) -> None:
         if header.list_term is not None and header.list_counter is not None:
-            self._lists.hear(link.name, ListVersion(header.list_term, header.list_counter))
+            self._lists.record_version(link.name, ListVersion(header.list_term, header.list_counter))
             self._request_if_outdated(link)
         else:
-            self._ask(link)
+            self.request_list(link)
 
     def queue_free(self, link: BrokerLink, body: QueueFreeBody) -> None:
         log.debug("queue.freed", group=self._ctx.group, broker=link.name, queues=len(body.queues))
         self._session(link).trigger()
 
-    def heard(self, link: BrokerLink, version: ListVersion) -> None:
+    def list_version_received(self, link: BrokerLink, version: ListVersion) -> None:
         """Handle the list version in a response to LOCK or SYNC, which makes up for a lost notice."""
-        if self._lists.hear(link.name, version):
+        if self._lists.record_version(link.name, version):
             self._request_if_outdated(link)
-
-    def doubted(self, link: BrokerLink) -> None:
-        self._ask(link)
 
     def start_policy(self, topic: str) -> StartPolicy:
         """Return where the group begins, and the lowest layout counter at which any broker resolved that for the topic, if known."""
@@ -286,19 +283,19 @@ class Membership:
 
     def _request_if_outdated(self, link: BrokerLink) -> None:
         if self._lists.is_outdated(link.name):
-            self._ask(link)
+            self.request_list(link)
 
-    def _ask(self, link: BrokerLink) -> None:
-        if self._joined and not self._leaving and link.up and link.name not in self._asking:
-            self._asking[link.name] = None
-            self._ctx.tasks.spawn(self._ask_list(link), f"{self._ctx.group} list of {link.name}")
+    def request_list(self, link: BrokerLink) -> None:
+        if self._joined and not self._leaving and link.up and link.name not in self._requesting:
+            self._requesting[link.name] = None
+            self._ctx.tasks.spawn(self._update_list(link), f"{self._ctx.group} list of {link.name}")
 
-    async def _ask_list(self, link: BrokerLink) -> None:
+    async def _update_list(self, link: BrokerLink) -> None:
         """Send GET_CONSUMER_LIST_BY_GROUP until the list is as new as the known version. If it does not name this member: send a
         heartbeat and request it again; no queue is dropped."""
         try:
             while link.up and not self._leaving:
-                heard = self._lists.heard(link.name)
+                known = self._lists.latest_version(link.name)
                 members = await self._fetch(link)
                 if members is not None:
                     self._adopt(link, members)
@@ -306,12 +303,12 @@ class Membership:
                     await self._beat()
                 if not self._lists.is_outdated(link.name):
                     return
-                if self._lists.heard(link.name) == heard:  # otherwise it has changed since it was requested
-                    await asyncio.sleep(ASK_AGAIN_MS / 1000)
+                if self._lists.latest_version(link.name) == known:  # otherwise it has changed since it was requested
+                    await asyncio.sleep(REQUEST_AGAIN_MS / 1000)
         except TransportError:
             return  # the next connection's HEART_BEAT brings the list
         finally:
-            self._asking.pop(link.name, None)
+            self._requesting.pop(link.name, None)
 
     async def _fetch(self, link: BrokerLink) -> MemberList | None:
         try:
@@ -334,7 +331,7 @@ class Membership:
     async def _beat_once(self) -> None:
         try:
             await self._instance.heartbeat_now()
-            await asyncio.sleep(ASK_AGAIN_MS / 1000)
+            await asyncio.sleep(REQUEST_AGAIN_MS / 1000)
         finally:
             self._beating = False
 

@@ -14,7 +14,7 @@ from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, QueueAction, read_result
-from lockstep.client.consumer.listener_calls import ListenerCalls, Outcome, ends_the_consumer
+from lockstep.client.consumer.listener_calls import ListenerCalls, ListenerResult, ends_the_consumer
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.client.consumer.retry import clamp_suspend_ms
@@ -172,7 +172,7 @@ class OrderedRunner:
             self._given_up = True
             self._task.cancel()
 
-    async def _call(self, batch: list[MessageExt], context: OrderlyContext) -> Outcome:
+    async def _call(self, batch: list[MessageExt], context: OrderlyContext) -> ListenerResult:
         """Return the listener's result or its error. A call that was given up is cancelled and counts as failed."""
         try:
             return await self._listener.call(self._queue.queue, batch, context, lambda: self._given_up)

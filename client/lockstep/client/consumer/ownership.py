@@ -10,9 +10,9 @@ RocketMQ: RebalanceImpl, ProcessQueue.locked.
     DRAINING   STALE       GONE
     RELEASING  SENT        RELEASED     the release was sent in a SYNC
     RELEASING  STALE       GONE
-    RELEASED   ANSWERED    GONE
+    RELEASED   CONFIRMED   GONE
     RELEASED   STALE       GONE
-    RELEASED   CUT         UNSURE       the connection was lost: the next LOCK names the queue, and its response decides
+    RELEASED   LOST        UNSURE       the connection was lost: the next LOCK names the queue, and its response decides
     UNSURE     RENEWED     RELEASING
     UNSURE     STALE       GONE
     GONE       GRANTED     RELEASING    a grant for a queue that is no longer wanted is released at once
@@ -51,8 +51,8 @@ class OwnershipEvent(Enum):
     ENDED = "ended"
     LIMIT = "limit"
     SENT = "sent"
-    ANSWERED = "answered"
-    CUT = "cut"
+    CONFIRMED = "confirmed"
+    LOST = "lost"
 
 
 TRANSITIONS: Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState] = {
@@ -63,15 +63,15 @@ TRANSITIONS: Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState] = {
     (OwnershipState.DRAINING, OwnershipEvent.STALE): OwnershipState.GONE,
     (OwnershipState.RELEASING, OwnershipEvent.SENT): OwnershipState.RELEASED,
     (OwnershipState.RELEASING, OwnershipEvent.STALE): OwnershipState.GONE,
-    (OwnershipState.RELEASED, OwnershipEvent.ANSWERED): OwnershipState.GONE,
+    (OwnershipState.RELEASED, OwnershipEvent.CONFIRMED): OwnershipState.GONE,
     (OwnershipState.RELEASED, OwnershipEvent.STALE): OwnershipState.GONE,
-    (OwnershipState.RELEASED, OwnershipEvent.CUT): OwnershipState.UNSURE,
+    (OwnershipState.RELEASED, OwnershipEvent.LOST): OwnershipState.UNSURE,
     (OwnershipState.UNSURE, OwnershipEvent.RENEWED): OwnershipState.RELEASING,
     (OwnershipState.UNSURE, OwnershipEvent.STALE): OwnershipState.GONE,
     (OwnershipState.GONE, OwnershipEvent.GRANTED): OwnershipState.RELEASING,
 }
 
-BENDS: Mapping[tuple[OwnershipState, bool], OwnershipState] = {
+DEMAND_TRANSITIONS: Mapping[tuple[OwnershipState, bool], OwnershipState] = {
     (OwnershipState.WANTED, False): OwnershipState.GONE,
     (OwnershipState.HELD, False): OwnershipState.DRAINING,
     (OwnershipState.DRAINING, True): OwnershipState.HELD,
@@ -201,7 +201,7 @@ class QueueOwnership:
         return True
 
     def _become(self, state: OwnershipState) -> None:
-        state = BENDS.get((state, self.wanted), state)
+        state = DEMAND_TRANSITIONS.get((state, self.wanted), state)
         if state is OwnershipState.DRAINING and not self.running:
             state = OwnershipState.RELEASING
         if state is OwnershipState.HELD:
@@ -376,7 +376,7 @@ class QueueOwnership:
         return SentItem(self, self.token, item.offset, item.attempts, release)
 
     def handle_sync_response(self, sent: SentItem, result: SyncResult) -> OwnershipEvent | None:
-        """Return ANSWERED, STALE, or None if the response is about a grant that is gone."""
+        """Return CONFIRMED, STALE, or None if the response is about a grant that is gone."""
         if sent.token != self.token or self.state not in _WITH_TOKEN or (result.epoch is not None and result.epoch != sent.token):
             return None
         if result.verdict is not LockVerdict.OK and not sent.release:
@@ -384,8 +384,8 @@ class QueueOwnership:
         if result.verdict is LockVerdict.OK:
             self._settle(sent)
         if sent.release:
-            self._on(OwnershipEvent.ANSWERED if result.verdict is not LockVerdict.STALE else OwnershipEvent.STALE)
-        return OwnershipEvent.STALE if result.verdict is LockVerdict.STALE else OwnershipEvent.ANSWERED
+            self._on(OwnershipEvent.CONFIRMED if result.verdict is not LockVerdict.STALE else OwnershipEvent.STALE)
+        return OwnershipEvent.STALE if result.verdict is LockVerdict.STALE else OwnershipEvent.CONFIRMED
 
     # --------------------------------------------------------------------------------------------------------- connection
 
@@ -397,7 +397,7 @@ class QueueOwnership:
         """Record that the connection was lost. Requests without a response are repeated: by the next LOCK, which names the queue with its
         epoch, or by the next SYNC if nothing is locked."""
         self.in_lock = False
-        self._on(OwnershipEvent.CUT)
+        self._on(OwnershipEvent.LOST)
         if self.policy is GrantPolicy.SHARED:
             self._last_sent = self._settled
             self._on(OwnershipEvent.RENEWED)
@@ -418,7 +418,7 @@ class QueueOwnership:
     def released_locally(self) -> None:
         """RELEASING → GONE: the offset is in the member's table."""
         self._on(OwnershipEvent.SENT)
-        self._on(OwnershipEvent.ANSWERED)
+        self._on(OwnershipEvent.CONFIRMED)
 
     def stored_locally(self, token: int, offset: int, attempts: int) -> None:
         """Record that the member's file has this progress. Progress of an earlier grant is ignored: the current grant may have begun before

@@ -27,7 +27,7 @@ class PollModel:
         self.paused: dict[MessageQueue, None] = {}
         self.seeks: dict[MessageQueue, int] = {}
         """The offsets at which queues are to continue as soon as they are held."""
-        self.void: dict[MessageQueue, int] = {}
+        self.revoked: dict[MessageQueue, int] = {}
         """Queues whose grant ended while returned messages were not done, and the offset after these messages. They can't be committed."""
         self._held: dict[MessageQueue, PollRunner] = {}
         self._ready: OrderedDict[PollRunner, None] = OrderedDict()
@@ -77,7 +77,7 @@ class PollModel:
         queue = runner.queue
         if self._held.get(queue.queue) is runner:
             if queue.ownership.running:
-                self.void[queue.queue] = runner.grant.messages.commit_offset
+                self.revoked[queue.queue] = runner.grant.messages.commit_offset
             del self._held[queue.queue]
         self._ready.pop(runner, None)
         self._moved.pop(runner, None)

@@ -165,7 +165,7 @@ class PullConsumer(BaseConsumer):
             tasks=self._tasks,
             runs=self._runs,
             report=self._report,
-            fail=self._die,
+            fail=self._fail,
             assigned=self._by_hand if by_hand else None,
             cluster=instance.nameservers.addresses,
         )
@@ -241,7 +241,7 @@ class PullConsumer(BaseConsumer):
         try:
             if self.config.auto_commit:
                 await self._reset_progress(self._polls.settle(), patient=True)
-                self._polls.void.clear()  # polling continues: the messages come again
+                self._polls.revoked.clear()  # polling continues: the messages come again
             batch = self._polls.take(count)
             if batch:
                 return batch
@@ -294,13 +294,13 @@ class PullConsumer(BaseConsumer):
     async def _committed(self, waiting: Sequence[tuple[QueueWorker, Grant, int]]) -> None:
         left = waiting
         while left := [each for each in left if each[0].ownership.settled_offset < each[2]]:
-            self._polls.void |= {worker.queue: offset for worker, grant, offset in left if not grant.alive}
+            self._polls.revoked |= {worker.queue: offset for worker, grant, offset in left if not grant.alive}
             self._raise_void()
             self._polls.changed.clear()
             await self._polls.changed.wait()
 
     def _raise_void(self) -> None:
-        void, self._polls.void = self._polls.void, {}
+        void, self._polls.revoked = self._polls.revoked, {}
         if void:
             places = ", ".join(f"{queue} at {offset}" for queue, offset in void.items())
             raise StaleEpochError(
@@ -316,13 +316,13 @@ class PullConsumer(BaseConsumer):
             grant, queue = runner.grant, runner.queue.queue
             offset = grant.messages.commit_offset
             if not grant.alive:  # it ended while another queue was reset
-                self._polls.void[queue] = offset
+                self._polls.revoked[queue] = offset
                 continue
             body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset, grant.token),))
             try:
                 await runner.queue.session.link.call(RequestCode.RESET_OFFSETS, None, body)
             except StaleEpochError:
-                self._polls.void[queue] = offset
+                self._polls.revoked[queue] = offset
                 runner.queue.fenced(grant, by="RESET_OFFSETS")
                 continue
             except (TransportError, BrokerError) as error:

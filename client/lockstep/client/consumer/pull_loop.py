@@ -69,7 +69,7 @@ async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
         try:
             response = await link.request(RequestCode.PULL_MESSAGE, header, timeout_ms=PULL_TIMEOUT_MS)
         except TransportError as error:
-            log.debug("pull.unanswered", queue=str(queue), error=str(error))
+            log.debug("pull.failed", queue=str(queue), error=str(error))
             await asyncio.sleep(BUSY_PAUSE_MS / 1000)
             continue
         if not grant.alive:
@@ -99,7 +99,7 @@ def _take_in(held: HeldQueue, grant: Grant, runner: Runner, response: Command, o
     messages = grant.messages
     if response.code == ResponseCode.PULL_OFFSET_MOVED:
         if reply.next_begin_offset <= offset:
-            held.session.went_back(held, reply.min_offset, reply.max_offset)
+            held.session.queue_truncated(held, reply.min_offset, reply.max_offset)
             return ERROR_PAUSE_MS
         if reply.gap_first is None:
             held.gap(offset, reply.next_begin_offset)

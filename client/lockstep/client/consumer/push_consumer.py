@@ -179,7 +179,7 @@ class PushConsumer(BaseConsumer):
             tasks=self._tasks,
             runs=self._runs,
             report=self._report,
-            fail=self._die,
+            fail=self._fail,
             local=local,
             cluster=instance.nameservers.addresses,
         )

@@ -41,11 +41,11 @@ class MemberLists:
     def __init__(self, me: str) -> None:
         self._me = me
         self._lists: dict[str, MemberList] = {}
-        self._heard: dict[str, tuple[int, int]] = {}
+        self._latest_versions: dict[str, tuple[int, int]] = {}
 
     def adopt(self, broker_name: str, members: MemberList) -> ListChange:
         """Adopt a list. One without this member, or an older one, is not adopted."""
-        self.hear(broker_name, members.version)
+        self.record_version(broker_name, members.version)
         if self._me not in members.members:
             return ListChange.NOTHING
         known = self._lists.get(broker_name)
@@ -64,20 +64,20 @@ class MemberLists:
         anywhere = {member for listed in self._lists.values() for member in listed.members}
         return ListChange.NEWCOMER if came - anywhere else ListChange.KNOWN_CAME
 
-    def hear(self, broker_name: str, version: ListVersion | None) -> bool:
+    def record_version(self, broker_name: str, version: ListVersion | None) -> bool:
         """Record the list version in a notice or a response to LOCK or SYNC. Return whether the list has to be requested: it is older, or
         missing."""
         if version is not None:
-            self._heard[broker_name] = max(version_key(version), self.heard(broker_name))
+            self._latest_versions[broker_name] = max(version_key(version), self.latest_version(broker_name))
         return self.is_outdated(broker_name)
 
-    def heard(self, broker_name: str) -> tuple[int, int]:
+    def latest_version(self, broker_name: str) -> tuple[int, int]:
         """Return the highest known version; (−1, −1) if none is known."""
-        return self._heard.get(broker_name, (-1, -1))
+        return self._latest_versions.get(broker_name, (-1, -1))
 
     def is_outdated(self, broker_name: str) -> bool:
         known = self._lists.get(broker_name)
-        return known is None or version_key(known.version) < self.heard(broker_name)
+        return known is None or version_key(known.version) < self.latest_version(broker_name)
 
     def get(self, broker_name: str) -> MemberList | None:
         return self._lists.get(broker_name)

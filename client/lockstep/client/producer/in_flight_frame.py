@@ -32,7 +32,7 @@ class InFlightFrame:
     """A write got no response for too long: the frame may be stored."""
     connection: object | None = None
     """The connection of the last write."""
-    unanswered: int = 0
+    responses_due: int = 0
     """Writes to which a response may still come."""
     begun_ms: int = 0
     """When it was written first."""
@@ -46,7 +46,7 @@ class InFlightFrame:
     @property
     def certain(self) -> bool:
         """Return whether it is certainly not stored, because each write of it was refused."""
-        return self.retry and not self.unknown and not self.unanswered
+        return self.retry and not self.unknown and not self.responses_due
 
     @property
     def outcome(self) -> Outcome:

@@ -248,7 +248,7 @@ class QueueMachine:
         """Fail the frame in flight, as unknown if it may be stored, and all pending sends, after the last write."""
         frame = self._frame
         if frame is not None:
-            frame.unknown = frame.unknown or frame.unanswered > 0
+            frame.unknown = frame.unknown or frame.responses_due > 0
             frame.error = error
             self._fail_frame(frame, now_ms)
         self._fail(self._buffer.take_all(), Outcome.NOT_STORED, error)
@@ -263,7 +263,7 @@ class QueueMachine:
         """Do everything that is due except writing: lost writes, a new connection, deadlines."""
         lost, self._lost = self._lost, []
         for frame, error in lost:
-            self._unanswered(frame, error)
+            self._handle_no_response(frame, error)
         if self._connects != self.broker.connects:
             self._connects = self.broker.connects
             self._backoff.reconnected()
@@ -352,11 +352,11 @@ class QueueMachine:
         limit_ms = frame.deadline_ms if frame.keyed or now_ms >= frame.move_ms else min(frame.move_ms, frame.deadline_ms)
         frame.due_ms = min(now_ms + self._config.attempt_timeout_ms, limit_ms)
         frame.retry = False
-        if connection is frame.connection and frame.unanswered and connection.backlog_bytes:
+        if connection is frame.connection and frame.responses_due and connection.backlog_bytes:
             # The peer does not read. The bytes that were written are still on their way, and another copy would only add to them.
             return
         frame.connection = connection
-        frame.unanswered += 1
+        frame.responses_due += 1
         self._effects.append(Write(frame, max(1, frame.deadline_ms - now_ms)))
 
     def _next_run_ms(self, now_ms: int) -> int:
@@ -387,12 +387,12 @@ class QueueMachine:
         self._lost.append((frame, error))
         self.run_at_ms = 0
 
-    def _unanswered(self, frame: InFlightFrame, error: Exception) -> None:
-        frame.unanswered -= 1
+    def _handle_no_response(self, frame: InFlightFrame, error: Exception) -> None:
+        frame.responses_due -= 1
         if frame is self._frame:
             frame.unknown = True
             frame.error = error
-            if not frame.unanswered:
+            if not frame.responses_due:
                 self._retry(frame)
 
     def handle_response(
@@ -402,7 +402,7 @@ class QueueMachine:
 
         Return the layout version for which a keyed frame was refused: earlier sends are to be picked again.
         """
-        frame.unanswered -= 1
+        frame.responses_due -= 1
         if frame is not self._frame:
             return None
         if code in STATUS_OF_CODE:
@@ -485,7 +485,7 @@ class QueueMachine:
     def _may_retry(self, frame: InFlightFrame, now_ms: int, *, may_move: bool) -> None:
         """Move the frame to another broker or fail it, unless it may be written again."""
         failed_here = frame.error is not None or not self.broker.up
-        if self.deletion is not None and not frame.unanswered:
+        if self.deletion is not None and not frame.responses_due:
             frame.error = self.deletion
             self._fail_frame(frame, now_ms)
         elif now_ms >= frame.deadline_ms:
