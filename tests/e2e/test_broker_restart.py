@@ -52,10 +52,13 @@ async def check_unkeyed(cluster: Cluster, possible_duplicates: int) -> None:
     acks = cluster.acks("unkeyed")
     await cluster.consumer("auditor", "--group", "audit", "--topic", "free", "--work-ms", "0")
     stored = {(key, step): (queue, offset) for key, step, queue, offset in acks}
-    await cluster.until("all unkeyed are read", lambda: {(deed.order, deed.step) for deed in cluster.deeds("free")} >= set(stored))
+    await cluster.until(
+        "all unkeyed are read",
+        lambda: {(each.order, each.step) for each in cluster.handled_events("free")} >= set(stored),
+    )
     places: dict[tuple[int, int], set[tuple[str, int]]] = {}
-    for deed in cluster.deeds("free"):
-        places.setdefault((deed.order, deed.step), set()).add((deed.queue, deed.offset))
+    for each in cluster.handled_events("free"):
+        places.setdefault((each.order, each.step), set()).add((each.queue, each.offset))
     assert [event for event, place in stored.items() if place not in places[event]] == []
     copies = Counter({event: len(found) - 1 for event, found in places.items()})
     assert copies.total() <= possible_duplicates

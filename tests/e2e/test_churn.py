@@ -51,6 +51,6 @@ async def churn(cluster: Cluster, report: Report, *, seconds: float) -> None:
 
 
 def hand_over_times(verdict: Verdict) -> str:
-    gaps = sorted(hand_over.gap_us / 1000 for hand_over in verdict.hand_overs)
+    gaps = sorted(handover.idle_us / 1000 for handover in verdict.handovers)
     middle, high = gaps[len(gaps) // 2], gaps[len(gaps) * 95 // 100]
     return f"{len(gaps)} hand-overs: median {middle:.0f} ms, 95 % {high:.0f} ms, longest {gaps[-1]:.0f} ms (goal 100 ms)"

@@ -36,7 +36,7 @@ def test_published_experiment_of_the_inconsistent_subscription(tmp_path: Path) -
 
 async def refused(cluster: Cluster, name: str, *options: str) -> str:
     """Return the last output of a member that can't join."""
-    files = ["--file", str(cluster.folder / f"{name}.deeds"), "--accepted", str(cluster.folder / f"{name}.accepted")]
+    files = ["--file", str(cluster.folder / f"{name}.handled"), "--accepted", str(cluster.folder / f"{name}.accepted")]
     command = ["-m", "support.worker_consumer", "--nameserver", cluster.nameservers, "--name", name, *files, *options]
     process = await cluster.start(name, command)
     assert await process.wait() != 0

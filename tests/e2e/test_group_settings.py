@@ -17,14 +17,14 @@ async def test_group_settings_stop_and_restart_consumption_of_running_members(cl
     assert "may NOT consume, at broker-a, broker-b" in await cluster.command("group", "update", "billing", "--no-consume")
     settings = (await cluster.group())["settings"]
     assert settings == {"subscription_policy": "strict", "consume": False}
-    handled = len(cluster.deeds())
+    handled = len(cluster.handled_events())
     lag = (await cluster.group())["lag"]
     await cluster.kill("broker-a")
     await cluster.restart("broker-a")
     await cluster.until("more is stored", lambda: len(cluster.acks()) > handled + lag + 200)
-    quiet = len(cluster.deeds())
+    quiet = len(cluster.handled_events())
     await cluster.until("still more is stored", lambda: len(cluster.acks()) > handled + lag + 400)
-    assert len(cluster.deeds()) == quiet, "nothing is given out, also after a restart"
+    assert len(cluster.handled_events()) == quiet, "nothing is given out, also after a restart"
     await cluster.command("group", "update", "billing", "--consume")
     await cluster.finish_producer()
     await cluster.prove("consumer-1")

@@ -34,7 +34,7 @@ async def test_failed_call_suspends_the_queue_and_is_repeated_with_one_more_atte
         place = {(event["queue"], event["offset"], event["epoch"]) for event in cluster.heard(kind, "trouble.begun")}
         assert len(place) == 1, "the same batch, under the same epoch"
         queue, offset, _ = place.pop()
-        await cluster.until(f"{kind} is over it", lambda: any(d.queue == queue and d.offset == offset for d in cluster.deeds()))  # noqa: B023
+        await cluster.until(f"{kind} is over it", lambda: any(d.queue == queue and d.offset == offset for d in cluster.handled_events()))  # noqa: B023
         assert [event["attempt"] for event in cluster.heard(kind, "trouble.begun")] == [0, 1]
         assert cluster.heard(kind, "call.failed", queue=queue, offset=offset, attempts=2)
     await cluster.finish_producer()

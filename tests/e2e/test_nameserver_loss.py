@@ -46,7 +46,7 @@ async def test_clients_continue_without_nameservers_and_with_an_empty_one(cluste
 
     assert await cluster.epochs() == epochs
     assert revocations(cluster) == revoked
-    assert {str(deed.epoch) for deed in cluster.deeds() if deed.begun_us > gone_us} == set(epochs.values())
+    assert {str(each.epoch) for each in cluster.handled_events() if each.begun_us > gone_us} == set(epochs.values())
     await cluster.finish_producer()
     assert (await cluster.prove(*CONSUMERS)).repeats == 0
 

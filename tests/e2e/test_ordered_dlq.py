@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.demo.proof import Deed
+from lockstep.admin.demo.proof import HandledEvent
 from support.accepted import accepted_twice
 from support.cluster import QUICK, Cluster, Report
 from support.worker_consumer import BROKEN_EVERY
@@ -25,11 +25,11 @@ async def dlq(cluster: Cluster, *arguments: str) -> Any:
     return json.loads(await cluster.command("dlq", *arguments, "--json"))
 
 
-def steps(deeds: list[Deed]) -> dict[int, list[int]]:
+def steps(handled_events: list[HandledEvent]) -> dict[int, list[int]]:
     """Return the steps of each order in the sequence in which their calls began."""
     found: dict[int, list[int]] = defaultdict(list)
-    for deed in sorted(deeds, key=lambda deed: deed.begun_us):
-        found[deed.order].append(deed.step)
+    for each in sorted(handled_events, key=lambda each: each.begun_us):
+        found[each.order].append(each.step)
     return found
 
 
@@ -47,8 +47,8 @@ async def given_up_orders(cluster: Cluster) -> Path:
     await cluster.until_held(4, *CONSUMERS)
     await cluster.producer("producer", "--keys", str(KEYS), "--steps", str(STEPS), "--pause-ms", "1")
     await cluster.until("every third order is given up", lambda: len(given_up(cluster)) == LETTERS)
-    await cluster.until("the others are handled", lambda: len(cluster.deeds()) == (KEYS - len(BROKEN)) * STEPS)
-    assert steps(cluster.deeds()) == {key: list(range(STEPS)) for key in range(KEYS) if key not in BROKEN}, "each once, in order"
+    await cluster.until("the others are handled", lambda: len(cluster.handled_events()) == (KEYS - len(BROKEN)) * STEPS)
+    assert steps(cluster.handled_events()) == {key: list(range(STEPS)) for key in range(KEYS) if key not in BROKEN}, "each once, in order"
     assert {event["attempts"] for event in given_up(cluster)} == {2}
     return broken
 
@@ -63,34 +63,37 @@ async def test_replay_redelivers_each_order_once_and_in_order(cluster: Cluster) 
     broken.unlink()
     would = {"group": "billing", "done": False, "to": "topic", "count": LETTERS, "left": [], "failed": {}}
     assert await dlq(cluster, "replay", "billing", "--dry-run") == would
-    handled = len(cluster.deeds())
+    handled = len(cluster.handled_events())
     assert (await dlq(cluster, "replay", "billing", "--rate", "1000"))["count"] == LETTERS
-    await cluster.until("every letter is handled", lambda: len(cluster.deeds()) >= handled + LETTERS)
+    await cluster.until("every letter is handled", lambda: len(cluster.handled_events()) >= handled + LETTERS)
     assert (await dlq(cluster, "replay", "billing"))["count"] == 0, "each once"
     await cluster.until_lag(0)
     await cluster.stop(*CONSUMERS)
-    assert steps(cluster.deeds()[handled:]) == {key: list(range(STEPS)) for key in BROKEN}, "each once, in order"
+    assert steps(cluster.handled_events()[handled:]) == {key: list(range(STEPS)) for key in BROKEN}, "each once, in order"
     queue_of = {key: queue for key, _, queue, _ in cluster.acks()}
-    assert all(deed.queue == queue_of[deed.order] for deed in cluster.deeds()), "an order stays in its queue"
+    assert all(each.queue == queue_of[each.order] for each in cluster.handled_events()), "an order stays in its queue"
     assert accepted_twice(cluster.accepted()) == []
 
 
 async def test_kills_during_a_replay_lose_nothing_and_keep_the_order(cluster: Cluster, report: Report) -> None:
     broken = await given_up_orders(cluster)
     broken.unlink()
-    before = len(cluster.deeds())
+    before = len(cluster.handled_events())
     replay = asyncio.ensure_future(dlq(cluster, "replay", "billing", "--rate", "10"))
-    await cluster.until("some letters are handled", lambda: len(cluster.deeds()) >= before + 3)
+    await cluster.until("some letters are handled", lambda: len(cluster.handled_events()) >= before + 3)
     await cluster.kill("consumer-1", "broker-a")
     await cluster.restart("broker-a")
     assert (await replay)["count"] == LETTERS
     wanted = {(key, step) for key in BROKEN for step in range(STEPS)}
-    await cluster.until("every letter is handled", lambda: {(deed.order, deed.step) for deed in cluster.deeds()[before:]} == wanted)
+    await cluster.until(
+        "every letter is handled",
+        lambda: {(each.order, each.step) for each in cluster.handled_events()[before:]} == wanted,
+    )
     await cluster.until_lag(0)
     await cluster.stop("consumer-2")
-    for key, seen in steps(cluster.deeds()[before:]).items():
+    for key, seen in steps(cluster.handled_events()[before:]).items():
         assert list(dict.fromkeys(seen)) == list(range(STEPS)), f"order {key} was first handled in its order"
-    report(f"{len(cluster.deeds()) - before - LETTERS} of {LETTERS} replayed letters were handled a second time")
+    report(f"{len(cluster.handled_events()) - before - LETTERS} of {LETTERS} replayed letters were handled a second time")
 
 
 async def test_attempts_survive_the_kill_of_the_consumer_and_of_the_broker(cluster: Cluster) -> None:

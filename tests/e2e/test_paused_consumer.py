@@ -46,6 +46,6 @@ async def test_queues_of_a_suspended_consumer_move_and_its_result_is_rejected(
     await cluster.finish_producer()
     verdict = await cluster.prove("sleeper", "heir")
     assert not cluster.accepted_call(begun), "the result of the old epoch was accepted"
-    by_two = [deed.consumer for deed in cluster.deeds() if (deed.queue, deed.offset) == (begun["queue"], begun["offset"])]
+    by_two = [each.consumer for each in cluster.handled_events() if (each.queue, each.offset) == (begun["queue"], begun["offset"])]
     assert sorted(by_two) == ["heir", "sleeper"], "its own call ended, and the heir's counted"
     report(f"{verdict.repeats} of {verdict.events} events repeated")

@@ -38,7 +38,7 @@ async def test_reset_under_load_redelivers_from_the_beginning(cluster: Cluster, 
     queues = cluster.told_queues()
 
     def begun() -> dict[str, int]:
-        return {deed.queue: deed.begun_us for deed in reversed(cluster.deeds()) if deed.offset == 0 and deed.begun_us > began_us}
+        return {each.queue: each.begun_us for each in reversed(cluster.handled_events()) if each.offset == 0 and each.begun_us > began_us}
 
     await cluster.until("each queue begins again", lambda: begun().keys() == queues)
     report(f"{again} messages again, the last queue began {(max(begun().values()) - began_us) / 1e6:.2f} s after the command was typed")
@@ -48,7 +48,7 @@ async def test_reset_under_load_redelivers_from_the_beginning(cluster: Cluster, 
     await cluster.until_done()
     await cluster.until_lag(0)
     await cluster.stop(*CONSUMERS)
-    verdict = prove(cluster.deeds(), cluster.told)
+    verdict = prove(cluster.handled_events(), cluster.told)
     assert verdict.holds, verdict.faults[:10]
     assert verdict.repeats >= again
     assert not any("exited" in event["event"] for name in CONSUMERS for event in cluster.processes[name].events)
@@ -64,7 +64,7 @@ async def test_stopped_group_starts_at_the_reset_offset(cluster: Cluster) -> Non
     assert queue == {"queue": "orders@broker-a:0", "before": 40, "after": 25, "change": -15}
     await cluster.consumer("consumer-2")
     await cluster.until_handled(15)
-    assert [deed.offset for deed in cluster.deeds() if deed.consumer == "consumer-2"] == list(range(25, 40))
+    assert [each.offset for each in cluster.handled_events() if each.consumer == "consumer-2"] == list(range(25, 40))
     await cluster.stop("consumer-2")
     (queue,) = (await reset(cluster, "--to", "2020-01-01"))["queues"]
     assert (queue["before"], queue["after"]) == (40, 0), "everything was stored after that"
@@ -73,7 +73,7 @@ async def test_stopped_group_starts_at_the_reset_offset(cluster: Cluster) -> Non
     await cluster.consumer("consumer-3")
     await cluster.producer("producer-2", "--first", "100", "--keys", "1", "--steps", "3")
     await cluster.until_handled(3)
-    assert [deed.offset for deed in cluster.deeds() if deed.consumer == "consumer-3"] == [40, 41, 42]
+    assert [each.offset for each in cluster.handled_events() if each.consumer == "consumer-3"] == [40, 41, 42]
 
 
 async def test_invalid_reset_is_rejected_and_changes_nothing(cluster: Cluster) -> None:

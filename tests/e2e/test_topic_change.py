@@ -78,7 +78,7 @@ async def test_topic_deleted_under_load_is_gone_for_all_clients_and_empty_when_r
     assert await layout(cluster) >= version + 2, "the deletion is a layout of its own"
     await cluster.until_held(4, *CONSUMERS)
     await cluster.producer("producer-2", "--first", "1000", "--keys", "20", "--steps", "5")
-    await cluster.until("the new events", lambda: len({(d.order, d.step) for d in cluster.deeds() if d.order >= 1000}) == 100)
+    await cluster.until("the new events", lambda: len({(d.order, d.step) for d in cluster.handled_events() if d.order >= 1000}) == 100)
     events = {(key, step) for key in range(1000, 1020) for step in range(5)}
     await cluster.until("every reader has the new events", lambda: all(events <= set(read(cluster, name)) for name in READERS))
     for name in READERS:
@@ -91,7 +91,7 @@ async def test_topic_deleted_under_load_is_gone_for_all_clients_and_empty_when_r
         assert now.keys() == was.keys()
         assert all(now[queue] > was[queue] for queue in was), (was, now)
     assert all(offset >= ends.get(queue, 0) for _, _, queue, offset in cluster.acks("producer-2")), "no offset names two messages"
-    assert not [deed for deed in cluster.deeds() if deed.order < 1000 and deed.begun_us > again_us], "what was deleted stays away"
+    assert not [each for each in cluster.handled_events() if each.order < 1000 and each.begun_us > again_us], "what was deleted stays away"
     epochs = await cluster.epochs()
     assert all(int(epochs[queue]) > int(before[queue]) for queue in epochs)
     await cluster.stop(*CONSUMERS, *READERS)
@@ -113,8 +113,8 @@ async def test_queues_added_under_load_are_filled_and_read_and_nothing_is_lost(c
     await cluster.until_done()
     await cluster.stop(*CONSUMERS)
     per_key: dict[str, list[int]] = {}
-    for deed in cluster.deeds():
-        per_key.setdefault(f"{deed.order} {deed.queue}", []).append(deed.step)
+    for each in cluster.handled_events():
+        per_key.setdefault(f"{each.order} {each.queue}", []).append(each.step)
     assert all(steps == sorted(steps) for steps in per_key.values()), "within one layout a key stays in order"
 
 

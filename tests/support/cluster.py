@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from lockstep.admin.demo.proof import Deed, Told, Verdict, parse_deed, prove
+from lockstep.admin.demo.proof import HandledEvent, SentSteps, Verdict, parse_handled_event, prove
 from lockstep.admin.processes import Process
 from lockstep.runtime.daemon import Tasks
 from support.accepted import Accepted, accepted_twice, parse_accepted
@@ -67,12 +67,12 @@ class Cluster:
         self.folder = folder
         self.processes: dict[str, Process] = {}
         self.addresses: dict[str, str] = {}
-        self.told: dict[int, Told] = {}
+        self.told: dict[int, SentSteps] = {}
         self._tasks = tasks
         self._commands: dict[str, tuple[list[str], str]] = {}
         self._options: dict[str, tuple[str, ...]] = {}
         self._runs: Counter[str] = Counter()
-        self._deeds = Lines(folder, "deeds", parse_deed)
+        self._handled_events = Lines(folder, "handled", parse_handled_event)
         self._accepted = Lines(folder, "accepted", parse_accepted)
 
     # -------------------------------------------------------------------------------------------------------------- processes
@@ -148,7 +148,7 @@ class Cluster:
         await self.command("topic", "create", "orders", "--queues", str(queues))
 
     async def consumer(self, name: str, *options: str) -> Process:
-        files = ["--file", str(self.folder / f"{name}.deeds"), "--accepted", str(self.folder / f"{name}.accepted")]
+        files = ["--file", str(self.folder / f"{name}.handled"), "--accepted", str(self.folder / f"{name}.accepted")]
         command = ["-m", "support.worker_consumer", "--nameserver", self.nameservers, "--name", name, *files, *options]
         return await self.start(name, command, "worker.ready")
 
@@ -194,13 +194,13 @@ class Cluster:
         finished = await process.wait_for_event("worker.finished", timeout_s=WAIT_S)
         await process.wait()
         if ordered:
-            self.told.update({int(key): Told(acknowledged, tried) for key, (acknowledged, tried) in finished["told"].items()})
+            self.told.update({int(key): SentSteps(acknowledged, tried) for key, (acknowledged, tried) in finished["told"].items()})
         return finished
 
     def bury_producer(self, name: str = "producer") -> None:
         """It was killed: the sends in its file are acknowledged, and one more of each key may have been tried."""
         for key, step, _, _ in self.acks(name):
-            self.told[key] = Told(step + 1, step + 2)
+            self.told[key] = SentSteps(step + 1, step + 2)
 
     def acks(self, name: str = "producer") -> list[tuple[int, int, str, int]]:
         """(key, step, queue, offset) of each acknowledged send."""
@@ -213,8 +213,8 @@ class Cluster:
 
     # ---------------------------------------------------------------------------------------------------- consumed messages
 
-    def deeds(self, topic: str = "orders") -> list[Deed]:
-        return [deed for deed in self._deeds.all() if deed.queue.startswith(f"{topic}@")]
+    def handled_events(self, topic: str = "orders") -> list[HandledEvent]:
+        return [each for each in self._handled_events.all() if each.queue.startswith(f"{topic}@")]
 
     def accepted_call(self, begun: dict[str, Any]) -> list[Accepted]:
         """Return the accepted commits of the call with the event `begun` (queue, epoch, offset). The response to an earlier SYNC does not
@@ -267,9 +267,9 @@ class Cluster:
         return self.heard(process, event, **facts)[0]
 
     async def until_handled(self, count: int) -> None:
-        """Waits for that many deeds more."""
-        goal = len(self.deeds()) + count
-        await self.until(f"{goal} deeds", lambda: len(self.deeds()) >= goal)
+        """Waits for that many more handled events."""
+        goal = len(self.handled_events()) + count
+        await self.until(f"{goal} handled events", lambda: len(self.handled_events()) >= goal)
 
     async def until_held(self, count: int, *names: str) -> None:
         """Waits until the consumers share that many queues, none without one."""
@@ -306,7 +306,7 @@ class Cluster:
         missing = {(key, step) for key, told in self.told.items() for step in range(told.acknowledged)}
 
         def done() -> bool:
-            missing.difference_update((deed.order, deed.step) for deed in self.deeds())
+            missing.difference_update((each.order, each.step) for each in self.handled_events())
             return not missing
 
         await self.until("every acknowledged event is handled", done)
@@ -315,7 +315,7 @@ class Cluster:
         """Everything acknowledged is handled, order held, no offset was accepted twice. Stops the consumers for their last commits."""
         await self.until_done()
         await self.stop(*consumers)
-        verdict = prove(self.deeds(), self.told)
+        verdict = prove(self.handled_events(), self.told)
         assert verdict.holds, (verdict.faults[:10], self.last_words())
         assert accepted_twice(self.accepted()) == []
         return verdict

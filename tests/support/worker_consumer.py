@@ -1,4 +1,4 @@
-"""An ordered consumer process for tests. Appends a Deed for each event handled and an Accepted for each accepted commit;
+"""An ordered consumer process for tests. Appends a HandledEvent for each event handled and an Accepted for each accepted commit;
 prints the consumer's events and logs, as JSON lines; misbehaves by its options.
 
 SIGTERM  leave and end
@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.admin.demo.proof import Deed
+from lockstep.admin.demo.proof import HandledEvent
 from lockstep.client import Backoff, ConsumeOrderlyStatus, MessageExt, OrderedRetry, OrderlyContext, PushConsumer, TransportError
 from lockstep.client.consumer.ownership import QueueOwnership, SentItem
 from lockstep.runtime.log import configure
@@ -88,7 +88,7 @@ class Worker:
 
     def write(self, message: MessageExt, context: OrderlyContext, begun_us: int) -> None:
         event = json.loads(message.body)
-        deed = Deed(
+        handled_event = HandledEvent(
             self.options.name,
             event["order"],
             event["step"],
@@ -98,7 +98,7 @@ class Worker:
             begun_us,
             now_us(),
         )
-        os.write(self.file, (deed.line() + "\n").encode())
+        os.write(self.file, (handled_event.line() + "\n").encode())
 
     async def handle(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
         begun_us = now_us()

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from lockstep.admin.demo.demo_cluster import DemoCluster
 from lockstep.admin.demo.order_events import STEPS
-from lockstep.admin.demo.proof import Deed, Told, Verdict, parse_deed, prove
+from lockstep.admin.demo.proof import HandledEvent, SentSteps, Verdict, parse_handled_event, prove
 from lockstep.admin.processes import ProcessError
 from lockstep.protocol.errors import LockstepError
 
@@ -32,11 +32,11 @@ def main() -> int:
     console.print(f"{total:,} events of {options.orders:,} orders; files and logs in {folder}")
     try:
         names = asyncio.run(run_demo(folder, console, options.orders, options.seconds))
-        deeds = [parse_deed(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        events = [parse_handled_event(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     except LockstepError as error:
         console.print(f"[bold red]failed:[/] {error}")
         return 1
-    verdict = prove(deeds, {order: Told(len(STEPS), len(STEPS)) for order in range(options.orders)})
+    verdict = prove(events, {order: SentSteps(len(STEPS), len(STEPS)) for order in range(options.orders)})
     show(verdict, console, total)
     return 0 if verdict.holds else 1
 
@@ -71,7 +71,7 @@ async def inject_faults(cluster: DemoCluster, console: Console, total: int) -> N
         task = bar.add_task("handled", total=total)
         while not (cluster.check_producers() and len(done) >= total):
             before = len(done)
-            done.update(handled(cluster.new_deeds()))
+            done.update(handled(cluster.new_events()))
             bar.update(task, completed=len(done))
             stalled_s = 0.0 if len(done) > before else stalled_s + POLL_S
             if stalled_s > STALL_S:
@@ -83,8 +83,8 @@ async def inject_faults(cluster: DemoCluster, console: Console, total: int) -> N
             await asyncio.sleep(POLL_S)
 
 
-def handled(deeds: list[Deed]) -> set[tuple[int, int]]:
-    return {(deed.order, deed.step) for deed in deeds}
+def handled(events: list[HandledEvent]) -> set[tuple[int, int]]:
+    return {(event.order, event.step) for event in events}
 
 
 async def kill_consumer(cluster: DemoCluster) -> str:
@@ -111,8 +111,8 @@ def show(verdict: Verdict, console: Console, total: int) -> None:
         "handover (ms)",
         title="handovers: from the end of the old owner's last listener call to the start of the new one's first",
     )
-    for hand_over in sorted(verdict.hand_overs, key=lambda each: each.gap_us):
-        table.add_row(hand_over.queue, hand_over.giver, hand_over.taker, f"{hand_over.gap_us / 1000:,.1f}")
+    for handover in sorted(verdict.handovers, key=lambda each: each.idle_us):
+        table.add_row(handover.queue, handover.old_owner, handover.new_owner, f"{handover.idle_us / 1000:,.1f}")
     console.print(table)
     if verdict.holds:
         console.print(

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from struct import Struct
 
 from lockstep.admin.demo.order_events import GROUP, TOPIC
-from lockstep.admin.demo.proof import Deed
+from lockstep.admin.demo.proof import HandledEvent
 from lockstep.client import ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer, run
 from lockstep.runtime.host import Host
 
@@ -31,7 +31,7 @@ def main() -> None:
             order, step = parse(message.body)
             await asyncio.sleep(arguments.work_ms / 1000)
             fence = context.fence
-            deed = Deed(
+            event = HandledEvent(
                 arguments.name,
                 order,
                 step,
@@ -41,7 +41,7 @@ def main() -> None:
                 begun_us,
                 clock.monotonic_us(),
             )
-            os.write(file, (deed.line() + "\n").encode())
+            os.write(file, (event.line() + "\n").encode())
         return ConsumeOrderlyStatus.SUCCESS
 
     @asynccontextmanager

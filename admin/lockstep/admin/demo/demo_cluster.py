@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from lockstep.admin.demo.order_events import TOPIC
-from lockstep.admin.demo.proof import Deed, parse_deed
+from lockstep.admin.demo.proof import HandledEvent, parse_handled_event
 from lockstep.admin.processes import Process, ProcessError
 from lockstep.runtime.daemon import Tasks
 
@@ -19,7 +19,7 @@ class ConsumerFile:
         self.path = path
         self._position = 0
 
-    def new_deeds(self) -> list[Deed]:
+    def new_events(self) -> list[HandledEvent]:
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -27,7 +27,7 @@ class ConsumerFile:
             data = file.read()
         complete = data[: data.rfind(b"\n") + 1]
         self._position += len(complete)
-        return [parse_deed(line) for line in complete.decode().splitlines()]
+        return [parse_handled_event(line) for line in complete.decode().splitlines()]
 
 
 class DemoCluster:
@@ -97,8 +97,8 @@ class DemoCluster:
             *(process.stop() for name, process in self.processes.items() if name.startswith("consumer") and process.exit_code is None)
         )
 
-    def new_deeds(self) -> list[Deed]:
-        return [deed for file in self.files.values() for deed in file.new_deeds()]
+    def new_events(self) -> list[HandledEvent]:
+        return [event for file in self.files.values() for event in file.new_events()]
 
     def check_producers(self) -> bool:
         """Return whether all producers have finished. Raise ProcessError if one failed."""

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from lockstep.admin.demo.__main__ import POLL_S, STALL_S
 from lockstep.admin.demo.demo_cluster import DemoCluster
-from lockstep.admin.demo.proof import Told, parse_deed, prove
+from lockstep.admin.demo.proof import SentSteps, parse_handled_event, prove
 from lockstep.admin.processes import Process, ProcessError
 from lockstep.protocol.errors import LockstepError
 
@@ -38,12 +38,12 @@ def main() -> int:
     console.print(f"{options.rows:,} rows at {options.rate:,} a second; files and logs in {folder}")
     try:
         names, verdict = asyncio.run(run_demo(folder, console, options))
-        deeds = [parse_deed(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        events = [parse_handled_event(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     except LockstepError as error:
         console.print(f"[bold red]failed:[/] {error}", highlight=False)
         return 1
     counts = [options.rows // KEYS + (key < options.rows % KEYS) for key in range(KEYS)]
-    consumed = prove(deeds, {key: Told(count, count) for key, count in enumerate(counts)})
+    consumed = prove(events, {key: SentSteps(count, count) for key, count in enumerate(counts)})
     found = ", ".join(f"{verdict[name]:,} {label}" for name, label in VERDICT_LABELS)
     console.print(f"verify_load: {verdict['found']:,} of {verdict['expected']:,} rows are there: {found}")
     console.print(f"report: {folder / 'run' / 'report.html'}", highlight=False)
@@ -110,7 +110,7 @@ async def kill_broker_during_load(cluster: DemoCluster, console: Console, loader
         task = bar.add_task("handled", total=total)
         while loader.exit_code is None or len(done) < total:
             before = len(done)
-            done.update((deed.order, deed.step) for deed in cluster.new_deeds())
+            done.update((event.order, event.step) for event in cluster.new_events())
             bar.update(task, completed=len(done))
             stalled_s = 0.0 if len(done) > before else stalled_s + POLL_S
             if loader.exit_code not in (None, 0):
