@@ -1,7 +1,8 @@
 """Random interleavings against the laws O1-O3, as far as one broker can break them, and against replay.
 
 An operation is four small numbers that are interpreted in the current state: none is filtered out, and a failing run shrinks
-to a few operations."""
+to a few operations.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -31,7 +32,8 @@ Op = tuple[int, int, int, int]
 class Running:
     """What a session may still do: the epochs that it was granted and has not released, and the time of its last accepted request.
 
-    A new connection has no accepted request before the response to its first LOCK."""
+    A new connection has no accepted request before the response to its first LOCK.
+    """
 
     epochs: dict[int, int] = field(default_factory=dict)
     proven_ms: int = -(10**9)

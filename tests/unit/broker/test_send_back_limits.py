@@ -1,6 +1,7 @@
 """CONSUMER_SEND_MSG_BACK for unknown groups: it creates a group, and has the same limits as every other creation.
 
-The request needs no membership, and each group's topic is created for it: one stored message was enough for unlimited topics."""
+The request needs no membership, and each group's topic is created for it: one stored message was enough for unlimited topics.
+"""
 
 import asyncio
 import shutil

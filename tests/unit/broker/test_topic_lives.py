@@ -1,6 +1,7 @@
 """A deleted and recreated topic: no earlier message is served in it, and no later message is lost.
 
-The oldest queue of a layout (`began`) stays the same from a topic's creation to its deletion, and is younger in each later creation."""
+The oldest queue of a layout (`began`) stays the same from a topic's creation to its deletion, and is younger in each later creation.
+"""
 
 from itertools import product
 

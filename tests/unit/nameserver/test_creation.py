@@ -1,6 +1,7 @@
 """Two concurrent creators end with one layout.
 
-Creation asks the brokers in order of their names and continues with the layout of the first one that has it."""
+Creation asks the brokers in order of their names and continues with the layout of the first one that has it.
+"""
 
 from collections.abc import Iterator
 
