@@ -108,7 +108,7 @@ async def test_connections_beyond_the_descriptor_limit_do_not_affect_connected_c
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_producer_and_consumer_continue_beside_more_connections_than_descriptors(tmp_path: Path, loop: str) -> None:
+async def test_producer_and_consumer_continue_with_more_connections_than_descriptors(tmp_path: Path, loop: str) -> None:
     """The broker, killed with all of them open, starts again and serves."""
     with hostile_world(tmp_path, program=("-m", "support.worker_limited", "256", loop)) as world:
         async with undisturbed_world(world):

@@ -63,7 +63,7 @@ async def idle_share(cluster: Cluster, lines: Lines, number: int) -> float:
     return watch.core_share
 
 
-async def test_million_pending_delays_use_little_memory_and_cpu_even_after_a_kill(cluster: Cluster, report: Report) -> None:
+async def test_one_million_pending_delays_use_little_memory_and_cpu_even_after_a_kill(cluster: Cluster, report: Report) -> None:
     await cluster.servers(*LEVELS, queues=1, brokers=("broker-a",))
     lines = await consumer(cluster, "worker")
     empty = resident_bytes(cluster.processes["broker-a"].pid)

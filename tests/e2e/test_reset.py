@@ -19,7 +19,7 @@ async def reset(cluster: Cluster, *options: str) -> dict[str, Any]:
 
 
 async def test_reset_under_load_redelivers_from_the_beginning(cluster: Cluster, report: Report) -> None:
-    """There is no restart; each queue is redelivered in order under a higher epoch, and nothing is lost."""
+    """Without a restart, each queue is redelivered in order under a higher epoch, and nothing is lost."""
     await cluster.servers(queues=2)
     for name in CONSUMERS:
         await cluster.consumer(name)

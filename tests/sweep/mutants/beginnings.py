@@ -50,7 +50,7 @@ def a_topic_is_created_for_a_copy_that_is_refused(patch: Patches) -> None:
     patch.set(Store, "check_append", lambda self, size: None)
 
 
-@mutant("swarm", aimed=f"{GROUPS}::test_group_without_members_counts_while_its_topic_exists_here")
+@mutant("swarm", aimed=f"{GROUPS}::test_group_without_members_counts_while_the_broker_has_its_topic")
 def groups_leave_their_topics_behind(patch: Patches) -> None:
     """A group counts while its retry or dead-letter topic exists and it is not idle."""
     tidy: Any = GroupState.forget_if_empty

@@ -140,7 +140,7 @@ def only_the_first_registration_brings_topics(patch: Patches) -> None:
     patch.set(TopicQuota, "has_room", lambda self, name: fits(self, name) and name not in here[id(self)])
 
 
-@mutant("first", aimed=ROOM + "test_next_broker_has_its_share_whatever_other_brokers_use")
+@mutant("first", aimed=ROOM + "test_next_broker_has_its_share_regardless_of_other_brokers")
 def one_broker_takes_all_the_room(patch: Patches) -> None:
     """A broker may add topics to a nameserver while it has fewer than are free."""
     patch.set(TopicQuota, "has_room", lambda self, name: len(self._broker_of) < topic_quota.LAYOUTS_MAX)

@@ -28,7 +28,7 @@ def what_drains_is_not_renewed(patch: Patches) -> None:
     patch.set(LockSync, "_renew", moved)
 
 
-@mutant("fsync", aimed="tests/unit/broker/test_lock_processors.py::test_empty_sync_is_answered_at_once_and_overtakes_a_waiting_one")
+@mutant("fsync", aimed="tests/unit/broker/test_lock_processors.py::test_empty_sync_gets_its_response_before_a_waiting_one")
 def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
     """The response to an empty SYNC is sent at once, also before one that waits for the disk."""
     sync = vars(LockProcessor)["sync"]

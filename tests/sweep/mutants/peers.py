@@ -37,7 +37,7 @@ WAITING = "tests/unit/broker/test_waiting_memory.py"
 ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
 
-@mutant("swarm", aimed=f"{ONE_BUG}::test_failing_pull_leaves_other_pulls_of_its_turn_alone")
+@mutant("swarm", aimed=f"{ONE_BUG}::test_failing_pull_does_not_affect_others_of_its_turn")
 def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
     """An error in one pull is the response to that pull; the other pulls of the turn are served."""
 

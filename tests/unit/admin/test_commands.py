@@ -133,7 +133,7 @@ def test_invalid_value_exits_with_code_2_and_one_line(lockstep: Any, arguments: 
     assert_failed(lockstep(*arguments), words, code=2)
 
 
-def test_an_invalid_address_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_address_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert_failed(Run(capsys, "cluster", "--nameserver", "nowhere"), "nowhere", "HOST:PORT", code=2)
 
 

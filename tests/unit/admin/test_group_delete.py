@@ -58,7 +58,7 @@ def test_json_output_lists_brokers_failures_and_remaining_topics(delete: Any, cl
     assert json.loads(out) == {"group": "billing", "brokers": ["broker-a", "broker-b"], "failed": {}, "topics_kept": []}
 
 
-def test_group_with_members_is_deleted_nowhere_and_they_are_named(delete: Any, cluster: ThreadedCluster) -> None:
+def test_group_with_members_is_deleted_at_no_broker_and_they_are_named(delete: Any, cluster: ThreadedCluster) -> None:
     cluster.brokers["broker-b"].groups["billing"] = status(*(f"m{number}" for number in range(9)))
     code, _, err = delete("billing")
     assert (code, brokers_with_group(cluster)) == (1, ["broker-a", "broker-b"])

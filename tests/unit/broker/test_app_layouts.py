@@ -59,7 +59,7 @@ async def test_message_in_a_queue_without_layout_is_readable_after_the_next_star
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 5])
-async def test_topic_recreated_elsewhere_has_no_earlier_message_even_after_a_kill(tmp_path: Path, ahead: int) -> None:
+async def test_topic_recreated_at_another_broker_has_no_earlier_message_after_a_kill(tmp_path: Path, ahead: int) -> None:
     """This broker was away, and had changed the layout `ahead` times alone before."""
 
     def grown(entry_count: int, began: int, counter: int) -> TopicLayout:

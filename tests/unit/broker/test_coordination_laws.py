@@ -30,7 +30,7 @@ Op = tuple[int, int, int, int]
 
 @dataclass
 class Running:
-    """What a session may still do: the epochs that it was granted and has not released, and the time of its last accepted request.
+    """The rights of a session: the epochs that it was granted and has not released, and the time of its last accepted request.
 
     A new connection has no accepted request before the response to its first LOCK.
     """

@@ -1,5 +1,7 @@
-"""An error in the broker's own callbacks: the affected requests are answered SYSTEM_ERROR, later ones are served. The process ends only if
-it can no longer know which changes are written and which responses are sent."""
+"""Errors in the broker's own callbacks: the affected requests get SYSTEM_ERROR, later ones are served.
+
+The process ends only if it is unknown which changes are written and which responses are sent.
+"""
 
 import asyncio
 from pathlib import Path

@@ -461,7 +461,7 @@ def test_contract_that_the_log_cannot_store_leaves_no_group() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
-def test_group_without_members_counts_while_its_topic_exists_here(prefix: str) -> None:
+def test_group_without_members_counts_while_the_broker_has_its_topic(prefix: str) -> None:
     """Otherwise clients that join, send a message back and leave, each in a group of its own, would create topics beyond the limit."""
     on = bench(groups_max=1, group_idle_days=30)
     on.layouts.adopt(layout(f"{prefix}first", 1))

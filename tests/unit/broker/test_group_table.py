@@ -35,7 +35,7 @@ def test_session_change_of_a_member_is_a_list_change_only_after_a_classic_client
     assert table.take_changed_lists() == ["g"]
 
 
-def test_a_group_without_contract_and_members_is_forgotten() -> None:
+def test_group_without_contract_and_members_is_forgotten() -> None:
     table = GroupTable(Journal())
     table.set_contract("g", CONTRACT)
     table.join("g", "a", "s")

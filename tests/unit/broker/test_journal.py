@@ -32,7 +32,7 @@ def test_changes_beyond_one_record_become_several_in_order() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 65_535, 65_536, 65_537])
-def test_a_record_is_the_msgpack_of_all_its_changes(count: int) -> None:
+def test_record_is_the_msgpack_of_all_its_changes(count: int) -> None:
     journal = Journal()
     changes = [("lock.freed", "g", "t", queue_id) for queue_id in range(count)]
     for change in changes:

@@ -145,7 +145,7 @@ def read(cls: type[T], command: Command) -> T:
     return decode_body(cls, command.body)
 
 
-def test_heartbeat_is_answered_at_once_and_sets_the_connections_codec() -> None:
+def test_heartbeat_response_is_sent_at_once_and_sets_the_connections_codec() -> None:
     desk = Desk()
     peer = Peer(1)
     body = HeartbeatBody("a", (ordered(),), session="1" * 32, connection=1)
@@ -191,7 +191,7 @@ def test_lock_and_sync_with_items_wait_for_the_log_even_without_a_change() -> No
         assert read(SyncReply, desk.wait(peer, RequestCode.SYNC, None, commit)).items[0].verdict is LockVerdict.OK
 
 
-def test_empty_sync_is_answered_at_once_and_overtakes_a_waiting_one() -> None:
+def test_empty_sync_gets_its_response_before_a_waiting_one() -> None:
     desk = Desk()
     peer = desk.native()
     desk.send(peer, RequestCode.SYNC, None, SyncBody((SyncItem(GROUP, TOPIC, 0, 1, offset=3),)))
@@ -212,7 +212,7 @@ def test_session_request_on_an_unbound_connection_closes_it_without_a_response(c
     assert desk.bench.drain(CloseConnection)[0].connection == 9
 
 
-def test_a_classic_client_locks_and_unlocks_by_name() -> None:
+def test_classic_client_locks_and_unlocks_by_broker_name() -> None:
     desk = Desk()
     peer = Peer(1)
     batch = LockBatchBody("c", GROUP, (QueueRef(TOPIC, BROKER, 0), QueueRef(TOPIC, "elsewhere", 1)))

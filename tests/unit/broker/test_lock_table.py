@@ -18,7 +18,7 @@ def test_fencing_tokens_rise_within_a_term_and_over_terms() -> None:
 
 
 @pytest.mark.parametrize("term", [0, 4, 5])
-def test_a_term_never_falls(term: int) -> None:
+def test_term_never_falls(term: int) -> None:
     fence = FencingCounter()
     fence.start_term(5)
     with pytest.raises(AssertionError):

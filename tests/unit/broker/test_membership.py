@@ -105,7 +105,7 @@ def test_member_that_has_left_is_granted_no_queue() -> None:
 # -------------------------------------------------------------------------------------------------------------------- classic
 
 
-def test_a_classic_member_leaves_with_its_connection() -> None:
+def test_classic_member_leaves_with_its_connection() -> None:
     bench = Bench()
     a, b = ClassicClient(bench, "a"), ClassicClient(bench, "b")
     a.connect()

@@ -105,7 +105,7 @@ async def unused_address() -> str:
     return f"127.0.0.1:{port}"
 
 
-async def test_a_broker_registers_with_every_nameserver() -> None:
+async def test_broker_registers_with_every_nameserver() -> None:
     async with nameserver() as one, nameserver() as other, running(Broker([one.address, other.address], layout("orders"))) as broker:
         await broker.registration.wait_until_accepted()
         for served in (one, other):
@@ -271,7 +271,7 @@ async def test_broker_waits_for_its_first_nameserver_and_logs_it_once(caplog: py
     assert "connection refused" in warned[0]
 
 
-async def test_broker_without_nameservers_starts_alone() -> None:
+async def test_broker_without_nameservers_starts_at_once() -> None:
     async with running(Broker([])) as broker:
         await broker.registration.wait_until_accepted()
 

@@ -175,7 +175,7 @@ def fail_once(broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("stage", ["read", "read_cold"])
-async def test_failing_pull_leaves_other_pulls_of_its_turn_alone(
+async def test_failing_pull_does_not_affect_others_of_its_turn(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
@@ -189,7 +189,7 @@ async def test_failing_pull_leaves_other_pulls_of_its_turn_alone(
         assert not broker._failed
 
 
-async def test_failing_woken_pull_leaves_others_woken_with_it_alone(
+async def test_failing_woken_pull_does_not_affect_others_woken_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:

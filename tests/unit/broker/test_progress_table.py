@@ -50,7 +50,7 @@ def test_commit_without_a_change_is_not_journaled_but_its_time_is_updated() -> N
     assert table.committed_ms(KEY) == 80
 
 
-def test_a_gap_remains_until_a_commit_passes_its_end() -> None:
+def test_gap_remains_until_a_commit_passes_its_end() -> None:
     table = table_at(30, gap=(5, 30))
     seen = []
     for offset, attempts in [(30, 1), (31, 0)]:

@@ -40,7 +40,7 @@ def stop(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("serve", [wake, expire, make_stale, stop])
-async def test_failing_held_pull_leaves_the_others_alone(serve: Callable[[Broker], None], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_held_pull_does_not_affect_others(serve: Callable[[Broker], None], monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
     for opaque in (1, 2, 3):
         broker.pull(opaque=opaque, **LONG)
@@ -57,7 +57,7 @@ async def test_failing_held_pull_leaves_the_others_alone(serve: Callable[[Broker
     assert [(response.opaque, response.remark) for response in failed] == [(1, "KeyError: 'missing'")]
 
 
-async def test_failing_pull_of_a_drained_connection_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_pull_of_a_drained_connection_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
     broker.endpoint.unsent_bytes = 1 << 30
     broker.endpoint.drained = asyncio.get_running_loop().create_future()
@@ -77,7 +77,7 @@ async def test_failing_pull_of_a_drained_connection_leaves_the_others_alone(monk
 
 
 @pytest.mark.parametrize("stage", ["read_cold", "_hashes", "_deliver"])
-async def test_failing_cold_pull_leaves_the_others_alone(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_cold_pull_does_not_affect_others(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
     broker.arrive(b"x")
     broker.store.cold = True

@@ -263,7 +263,7 @@ def test_released_queue_is_pushed_to_its_owner_by_the_member_list() -> None:
     assert bench.pushed() == {b.connection: [1]}
 
 
-def test_a_free_queue_is_pushed_when_the_list_changes() -> None:
+def test_free_queue_is_pushed_when_the_list_changes() -> None:
     bench = Bench()
     a, b = pair(bench)
     a.lock(0)

@@ -15,7 +15,7 @@ OK = LockVerdict.OK
     ("where", "begins"),
     [(ConsumeFromWhere.FIRST_OFFSET, [10, 20]), (ConsumeFromWhere.LAST_OFFSET, [50, 60]), (ConsumeFromWhere.TIMESTAMP, [33, 60])],
 )
-def test_the_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: ConsumeFromWhere, begins: list[int]) -> None:
+def test_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: ConsumeFromWhere, begins: list[int]) -> None:
     bench = Bench(layout(queues=2, counter=5))
     bench.ends.queues = {(TOPIC, 0): (10, 50), (TOPIC, 1): (20, 60)}
     a = Client(bench, "a", ordered(consume_from_where=where, consume_timestamp_ms=1_000))

@@ -1,4 +1,4 @@
-"""Settings of a group: they survive restarts and need no members; who may consume; whose subscriptions count."""
+"""Settings of a group: they survive restarts, need no members, and decide whether the group may consume and which subscription counts."""
 
 from dataclasses import replace
 
@@ -113,7 +113,7 @@ def test_classic_policy_last_joiner_decides_and_heartbeats_do_not_revert_it() ->
 
 
 def test_classic_policy_status_has_the_subscription_of_each_member() -> None:
-    """ordering.md 11.4: the status of an inconsistent subscription has what each member requested, and what is in force."""
+    """ordering.md 11.4: the status of an inconsistent subscription has each member's own one and the one in force."""
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
     a = joined(bench, "a", tagged("tagA"))

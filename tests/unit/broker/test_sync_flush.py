@@ -51,7 +51,7 @@ def hold_syncs(broker: Broker) -> Iterator[asyncio.Event]:
 
 
 async def check_handled(client: Native) -> None:
-    """Wait until everything sent earlier on this connection has been handled: an empty SYNC is answered at once."""
+    """Wait until everything sent earlier on this connection has been handled: the response to an empty SYNC is sent at once."""
     await client.done(RequestCode.SYNC, body=encode_body(SyncBody(())))
 
 

@@ -27,7 +27,7 @@ def table() -> TopicTable:
 
 
 @pytest.mark.parametrize("topic", [*OWN, *RESERVED])
-def test_a_system_topic_cannot_be_created_or_deleted(topic: str) -> None:
+def test_system_topic_cannot_be_created_or_deleted(topic: str) -> None:
     assert is_system_topic(topic)
     topics = table()
     for create in (

@@ -135,7 +135,7 @@ def test_table_is_rebuilt_from_the_log_and_from_a_snapshot() -> None:
     assert replayed.layouts.all() == restored.layouts.all() == topics.layouts.all()
 
 
-def test_a_missing_topic_is_reported_with_the_next_step() -> None:
+def test_unknown_topic_is_reported_with_the_next_step() -> None:
     with pytest.raises(TopicNotExistError, match="lockstep topic create nowhere"):
         table().require_layout("nowhere")
 

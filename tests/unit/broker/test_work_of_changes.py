@@ -1,4 +1,4 @@
-"""A change visits only what it affects: topics, groups, locks, leases and connections. Counted by lines and calls."""
+"""A change visits only the affected topics, groups, locks, leases and connections. Counted by lines and calls."""
 
 import pytest
 

@@ -166,7 +166,7 @@ def test_registered_store_becomes_owner_after_seven_days_without_the_owner(away_
 
 
 def replaced(table: RouteTable, new: Registration) -> None:
-    """Return a table where the owner's disk is lost at 0, and another store is registered under its name."""
+    """Register the owner, close its connection at 0, and register another store under its name."""
     table.register(said(), 1, 0)
     table.connection_closed(1)
     table.register(new, 2, 0)

@@ -105,14 +105,14 @@ def test_suspension_of_the_nameserver_does_not_count_as_silence(heard_ms: int) -
     assert table.expire(heard_ms + pause_ms + SILENCE_MS) == {"broker-a": 1}
 
 
-def test_broker_heard_during_a_pause_is_not_dated_in_the_future() -> None:
+def test_broker_heard_during_a_pause_is_not_recorded_in_the_future() -> None:
     table = RouteTable()
     table.register(said(), 1, 1_000_000)
     table.exclude_pause(1_000_000, 1_000_000)
     assert table.expire(1_000_000 + SILENCE_MS) == {"broker-a": 1}
 
 
-def test_registration_of_the_incumbent_answers_the_challenge() -> None:
+def test_registration_of_the_incumbent_ends_the_challenge() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS["a higher term"], 2, 1_000)

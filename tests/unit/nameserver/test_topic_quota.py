@@ -46,7 +46,7 @@ def test_broker_may_use_half_of_the_free_topics_and_rejected_ones_are_named() ->
 
 
 @given(st.lists(st.integers(0, 2 * ROOM), max_size=12))
-def test_next_broker_has_its_share_whatever_other_brokers_use(wanted: list[int]) -> None:
+def test_next_broker_has_its_share_regardless_of_other_brokers(wanted: list[int]) -> None:
     """Each leaves as much space as it uses."""
     table = RouteTable()
     for number, count in enumerate(wanted):

@@ -1,4 +1,4 @@
-"""Accepting a frame: which checks it passes, what is patched, what is refused and with which error."""
+"""Accepting a frame: its checks, the fields that are patched, and the errors of rejected frames."""
 
 import zlib
 from struct import pack

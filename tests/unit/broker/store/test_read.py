@@ -61,7 +61,7 @@ async def test_read_status_of_an_offset_is_rocketmqs(offset: int, status: ReadSt
     await store.close()
 
 
-async def test_unknown_queue_is_no_queue_and_an_unconfirmed_one_is_empty() -> None:
+async def test_unknown_queue_reads_as_no_queue_and_an_unconfirmed_one_as_empty() -> None:
     store = await open_store(SimFiles())
     assert read(store, 5).status is ReadStatus.NO_QUEUE
     append(store, b"a")

@@ -173,7 +173,7 @@ async def test_synced_length_is_recorded_within_a_second_of_its_sync() -> None:
     await store.close()
 
 
-async def test_partial_idempotent_frame_is_cut_whole() -> None:
+async def test_partial_idempotent_frame_is_cut_completely() -> None:
     files = SimFiles()
     store = await open_store(files, **NEVER)
     first, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)

@@ -1,4 +1,4 @@
-"""Snapshots: which one a start uses, what it replays after that, when one is due."""
+"""Snapshots: the one that a start uses, the replay after it, and when the next one is due."""
 
 import asyncio
 import json
