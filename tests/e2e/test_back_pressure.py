@@ -17,7 +17,7 @@ COUNT = 1_600
 """100 MiB, twenty-five times the limit."""
 
 
-async def told(cluster: Cluster, process: str, event: str) -> dict[str, Any]:
+async def latest_report(cluster: Cluster, process: str, event: str) -> dict[str, Any]:
     """Return the process's latest report about itself."""
     before = len(cluster.heard(process, event))
     cluster.signal(signal.SIGUSR2, process)
@@ -29,12 +29,12 @@ async def test_sends_to_a_stopped_broker_wait_in_bounded_memory_and_then_complet
     await cluster.servers(queues=4, brokers=["broker-a"])
     options = ["--count", str(COUNT), "--body-bytes", str(BODY_BYTES), "--in-flight-bytes", str(LIMIT_BYTES)]
     await cluster.start("flood", ["-m", "support.worker_flood", "--nameserver", cluster.nameservers, *options], "worker.ready")
-    before = await told(cluster, "flood", "flood.state")
+    before = await latest_report(cluster, "flood", "flood.state")
     cluster.signal(signal.SIGSTOP, "broker-a")
     cluster.signal(signal.SIGUSR1, "flood")
-    states = [await told(cluster, "flood", "flood.state")]
+    states = [await latest_report(cluster, "flood", "flood.state")]
     while len(states) < 100 or len(cluster.heard("flood", "broker.disconnected")) < 1:
-        states.append(await told(cluster, "flood", "flood.state"))
+        states.append(await latest_report(cluster, "flood", "flood.state"))
     assert {state["acknowledged"] for state in states} == {before["acknowledged"]}
     assert {state["failed"] for state in states} == {0}
     assert max(state["in_flight_bytes"] for state in states) <= LIMIT_BYTES + 2 * BODY_BYTES
@@ -61,7 +61,7 @@ async def test_blocked_listener_buffers_up_to_each_threshold(cluster: Cluster) -
     await cluster.consumer("by-span", "--group", "span", "--span-max", "300", "--tags", "even", *stuck)
 
     async def held(name: str) -> dict[str, int]:
-        (queue,) = (await told(cluster, name, "consumer.held"))["queues"].values()
+        (queue,) = (await latest_report(cluster, name, "consumer.held"))["queues"].values()
         return queue
 
     full = {"by-count": ("count", 100), "by-bytes": ("bytes", 64 << 10), "by-span": ("span", 300)}

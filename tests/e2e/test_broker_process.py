@@ -34,7 +34,7 @@ def command(store: Path, *flags: str) -> tuple[str, ...]:
     return ("lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(store), *flags)
 
 
-def refused(store: Path, *flags: str) -> tuple[int, str]:
+def run_rejected(store: Path, *flags: str) -> tuple[int, str]:
     """Return (exit code, the line on stderr) of a broker that does not start."""
     ended = run_program(*command(store, *flags))
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
@@ -42,7 +42,7 @@ def refused(store: Path, *flags: str) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def dialled(broker: Program) -> AsyncIterator[Endpoint]:
+async def connected(broker: Program) -> AsyncIterator[Endpoint]:
     endpoint = await connect(Host.real(), broker.started["address"])
     try:
         yield endpoint
@@ -78,7 +78,7 @@ async def send(endpoint: Endpoint, frame: tuple[dict[str, object], bytes]) -> Co
     return await endpoint.request(RequestCode.SEND_RECORDS, *frame, timeout_ms=10_000)
 
 
-async def everything(endpoint: Endpoint) -> list[int]:
+async def pull_all(endpoint: Endpoint) -> list[int]:
     found: list[int] = []
     while True:
         header = PullHeader("g", "t", 0, len(found), max_msg_nums=1_000, sys_flag=SUBSCRIPTION, max_msg_bytes=1 << 20)
@@ -104,7 +104,7 @@ async def test_broker_killed_under_load_has_every_acknowledged_message_once(tmp_
     unanswered: tuple[dict[str, object], bytes] | None = None
     for _ in range(4):
         with serving(tmp_path / "s", "--segment-mib", "2") as broker:
-            async with dialled(broker) as endpoint:
+            async with connected(broker) as endpoint:
                 await create(endpoint)
                 for number in range(60):
                     frame = unanswered or stream.frame(100)
@@ -120,10 +120,10 @@ async def test_broker_killed_under_load_has_every_acknowledged_message_once(tmp_
             broker.process.wait()
     with serving(tmp_path / "s", "--segment-mib", "2") as broker:
         assert broker.started["clean"] is False
-        async with dialled(broker) as endpoint:
+        async with connected(broker) as endpoint:
             assert unanswered is not None
             assert (await send(endpoint, unanswered)).code == ResponseCode.SUCCESS
-            assert await everything(endpoint) == list(range((frames + 1) * 100))
+            assert await pull_all(endpoint) == list(range((frames + 1) * 100))
 
 
 def test_broker_without_its_nameserver_waits_and_can_be_stopped(tmp_path: Path) -> None:
@@ -134,17 +134,17 @@ def test_broker_without_its_nameserver_waits_and_can_be_stopped(tmp_path: Path) 
 
 
 def test_exit_2_names_the_invalid_setting(tmp_path: Path) -> None:
-    exit_code, errors = refused(tmp_path / "s", "--advertise", "outside=host:1")
+    exit_code, errors = run_rejected(tmp_path / "s", "--advertise", "outside=host:1")
     assert exit_code == 2
     assert "outside" in errors
-    exit_code, errors = refused(tmp_path / "s", "--listen", "other=0.0.0.0:0")
+    exit_code, errors = run_rejected(tmp_path / "s", "--listen", "other=0.0.0.0:0")
     assert exit_code == 2
     assert "--insecure" in errors
 
 
 def test_exit_3_on_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    exit_code, errors = refused(tmp_path / "file" / "s")
+    exit_code, errors = run_rejected(tmp_path / "file" / "s")
     assert exit_code == 3
     assert "file/s" in errors
 
@@ -152,14 +152,14 @@ def test_exit_3_on_a_disk_error(tmp_path: Path) -> None:
 def test_exit_4_for_another_name(tmp_path: Path) -> None:
     with serving(tmp_path / "s") as broker:
         broker.stop()
-    exit_code, errors = refused(tmp_path / "s", "--name", "broker-b")
+    exit_code, errors = run_rejected(tmp_path / "s", "--name", "broker-b")
     assert exit_code == 4
     assert "broker-a" in errors
 
 
 async def test_exit_5_for_a_flipped_bit_below_the_synced_length(tmp_path: Path) -> None:
     with serving(tmp_path / "s") as broker:
-        async with dialled(broker) as endpoint:
+        async with connected(broker) as endpoint:
             await create(endpoint)
             await send(endpoint, Stream().frame(100))
         broker.stop()
@@ -171,14 +171,14 @@ async def test_exit_5_for_a_flipped_bit_below_the_synced_length(tmp_path: Path) 
         byte = file.read(1)
         file.seek(5_000)
         file.write(bytes([byte[0] ^ 1]))
-    exit_code, errors = refused(tmp_path / "s")
+    exit_code, errors = run_rejected(tmp_path / "s")
     assert exit_code == 5
     assert "position" in errors
 
 
 def test_exit_6_for_a_store_in_use(tmp_path: Path) -> None:
     with serving(tmp_path / "s"):
-        assert refused(tmp_path / "s")[0] == 6
+        assert run_rejected(tmp_path / "s")[0] == 6
 
 
 def test_show_config_prints_every_value_and_its_origin(tmp_path: Path) -> None:

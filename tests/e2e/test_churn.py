@@ -47,10 +47,10 @@ async def churn(cluster: Cluster, report: Report, *, seconds: float) -> None:
     verdict = await cluster.prove("host", *present)
     assert verdict.repeats == 0, "auto commit, listeners shorter than the drain limit: nobody does anything twice"
     report(f"{changes} joined or left, {verdict.events} events")
-    report(hand_over_times(verdict))
+    report(handover_times(verdict))
 
 
-def hand_over_times(verdict: Verdict) -> str:
+def handover_times(verdict: Verdict) -> str:
     gaps = sorted(handover.idle_us / 1000 for handover in verdict.handovers)
     middle, high = gaps[len(gaps) // 2], gaps[len(gaps) * 95 // 100]
     return f"{len(gaps)} hand-overs: median {middle:.0f} ms, 95 % {high:.0f} ms, longest {gaps[-1]:.0f} ms (goal 100 ms)"

@@ -34,7 +34,7 @@ def test_published_experiment_of_the_inconsistent_subscription(tmp_path: Path) -
     assert done.stdout.splitlines() == TOLD
 
 
-async def refused(cluster: Cluster, name: str, *options: str) -> str:
+async def rejected_output(cluster: Cluster, name: str, *options: str) -> str:
     """Return the last output of a member that can't join."""
     files = ["--file", str(cluster.folder / f"{name}.handled"), "--accepted", str(cluster.folder / f"{name}.accepted")]
     command = ["-m", "support.worker_consumer", "--nameserver", cluster.nameservers, "--name", name, *files, *options]
@@ -47,7 +47,7 @@ async def test_differing_subscription_is_rejected_until_the_other_members_have_l
     await cluster.servers(*DEFAULTS)
     await cluster.consumer("consumer-1", "--tags", "even")
     await cluster.until_held(8, "consumer-1")
-    said = await refused(cluster, "stranger", "--tags", "odd")
+    said = await rejected_output(cluster, "stranger", "--tags", "odd")
     assert SubscriptionConflictError.__name__ in said
     assert "subscription of orders: 'even' here, 'odd' asked for" in said
     assert len((await cluster.group())["members"]) == 1, "it has left wherever it had joined"

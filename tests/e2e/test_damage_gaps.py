@@ -27,7 +27,7 @@ BODIES = [b"%02d" % number * 50 for number in range(20)]
 DAMAGED = (7, 8)
 
 
-async def damaged(cluster: Cluster) -> None:
+async def create_damaged_topic(cluster: Cluster) -> None:
     """Create a topic of one queue whose offsets 7 and 8 are damaged while the broker does not run."""
     await cluster.servers(*QUICK, queues=1, brokers=("broker-a",))
     async with Producer("test", nameserver=cluster.nameservers) as producer:
@@ -41,13 +41,13 @@ async def damaged(cluster: Cluster) -> None:
     await cluster.restart("broker-a")
 
 
-def told(gaps: list[QueueGap]) -> set[int]:
+def gap_offsets(gaps: list[QueueGap]) -> set[int]:
     return {offset for gap in gaps for offset in range(gap.first, gap.end)}
 
 
 @pytest.mark.parametrize("kind", ["orderly", "concurrently", "broadcasting"])
 async def test_push_consumer_gets_every_undamaged_message_and_a_gap_event(cluster: Cluster, tmp_path: Path, kind: str) -> None:
-    await damaged(cluster)
+    await create_damaged_topic(cluster)
     options: dict[str, Any] = {}
     if kind == "broadcasting":
         options = {"message_model": MessageModel.BROADCASTING, "offset_dir": str(tmp_path / "offsets"), "instance_name": "one"}
@@ -72,11 +72,11 @@ async def test_push_consumer_gets_every_undamaged_message_and_a_gap_event(cluste
     async with consumer:
         await cluster.until("all are handled", lambda: len(found) == 18)
     assert found == {offset: body for offset, body in enumerate(BODIES) if offset not in DAMAGED}
-    assert told(gaps) == set(DAMAGED)
+    assert gap_offsets(gaps) == set(DAMAGED)
 
 
 async def test_pull_consumer_gets_every_undamaged_message_and_a_gap_event(cluster: Cluster) -> None:
-    await damaged(cluster)
+    await create_damaged_topic(cluster)
     consumer = PullConsumer("billing", nameserver=cluster.nameservers)
     consumer.subscribe("orders")
     gaps: list[QueueGap] = []
@@ -86,4 +86,4 @@ async def test_pull_consumer_gets_every_undamaged_message_and_a_gap_event(cluste
         while len(found) < 18:
             found.update((message.queue_offset, message.body) for message in await consumer.poll())
     assert found == {offset: body for offset, body in enumerate(BODIES) if offset not in DAMAGED}
-    assert told(gaps) == set(DAMAGED)
+    assert gap_offsets(gaps) == set(DAMAGED)

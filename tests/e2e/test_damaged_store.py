@@ -46,7 +46,7 @@ async def served(store: Path, *options: str) -> AsyncIterator[tuple[Background, 
 
 
 @dataclass
-class Life:
+class SentFrames:
     """The acknowledged frames, and the position of each in the log."""
 
     stream: Stream = field(default_factory=lambda: Stream("orders"))
@@ -69,9 +69,9 @@ class Life:
         self.stream, self.bodies, self.frames = stream, self.bodies[: frames * FRAME], self.frames[:frames]
 
 
-async def lived(store: Path, frames: int, *, killed: bool = True) -> tuple[Life, Damage]:
+async def run_broker(store: Path, frames: int, *, killed: bool = True) -> tuple[SentFrames, Damage]:
     """Run a broker that accepts `count` frames, and end it."""
-    life = Life()
+    life = SentFrames()
     async with served(store) as (broker, client):
         await client.create("orders")
         await life.send(client, frames)
@@ -80,7 +80,7 @@ async def lived(store: Path, frames: int, *, killed: bool = True) -> tuple[Life,
     return life, Damage(store)
 
 
-async def goes_on(store: Path, life: Life, *options: str) -> dict[str, object]:
+async def check_continues(store: Path, life: SentFrames, *options: str) -> dict[str, object]:
     """Start it; check that it has exactly the expected frames, accepts more, and has those after another kill. Return its started event."""
     async with served(store, *options) as (broker, client):
         started = broker.started("broker.started")
@@ -93,7 +93,7 @@ async def goes_on(store: Path, life: Life, *options: str) -> dict[str, object]:
     return started
 
 
-def stops(store: Path, position: int) -> str:
+def check_start_fails(store: Path, position: int) -> str:
     """Check for exit 5 and one line that names the position and both next steps."""
     ended = run_program(*command(store))
     assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
@@ -106,45 +106,45 @@ def stops(store: Path, position: int) -> str:
 
 
 async def test_torn_frame_is_cut_and_can_be_sent_again(tmp_path: Path) -> None:
-    life, damage = await lived(tmp_path / "s", 10)
+    life, damage = await run_broker(tmp_path / "s", 10)
     damage.say_synced(life.frames[8])
     damage.zero(life.frames[9] + 5_000)
     life.cut(9)
-    started = await goes_on(tmp_path / "s", life)
+    started = await check_continues(tmp_path / "s", life)
     assert started["clean"] is False
     assert 0 < int(str(started["cut_bytes"])) <= 5_000
 
 
 async def test_unsynced_hole_cuts_the_intact_records_after_it(tmp_path: Path) -> None:
     """Pages reach the disk in any order. The cut part is zeroed, or its records would be found again after new ones."""
-    life, damage = await lived(tmp_path / "s", 40)
+    life, damage = await run_broker(tmp_path / "s", 40)
     damage.say_synced(life.frames[10])
     damage.zero(life.frames[12] + 100, 4_096)
     end = life.frames[39]
     assert damage.record(end).body == life.bodies[390]
     life.cut(12)
-    started = await goes_on(tmp_path / "s", life)
+    started = await check_continues(tmp_path / "s", life)
     assert int(str(started["cut_bytes"])) > 27 * FRAME * BODY_BYTES
     assert damage.read(end, 10_000) == bytes(10_000)
 
 
 async def test_garbage_after_the_last_record_is_cut(tmp_path: Path) -> None:
-    life, damage = await lived(tmp_path / "s", 5)
+    life, damage = await run_broker(tmp_path / "s", 5)
     position = damage.record(life.frames[4]).physical_offset
     end = position + (life.frames[4] - life.frames[3])
     damage.write(end, b"\xde\xad\xbe\xef" * 3_000)
-    await goes_on(tmp_path / "s", life)
+    await check_continues(tmp_path / "s", life)
 
 
 async def test_unsynced_segment_that_was_never_written_is_cut(tmp_path: Path) -> None:
-    life, damage = await lived(tmp_path / "s", 150)
+    life, damage = await run_broker(tmp_path / "s", 150)
     assert len(damage.segments) == 2
     second = int(damage.segments[1].name)
     kept = sum(start < second for start in life.frames)
     damage.say_synced(life.frames[kept - 1])
     damage.zero(second)
     life.cut(kept)
-    await goes_on(tmp_path / "s", life)
+    await check_continues(tmp_path / "s", life)
 
 
 # --------------------------------------------------------------------------------------------------- below the synced length
@@ -153,11 +153,11 @@ async def test_unsynced_segment_that_was_never_written_is_cut(tmp_path: Path) ->
 @pytest.mark.parametrize("at", [21, 300, 1_090])
 async def test_flipped_bit_below_the_synced_length_fails_the_start_unless_cut_corrupt(tmp_path: Path, at: int) -> None:
     """The bit is in the queue offset, the body or the properties of a record."""
-    life, damage = await lived(tmp_path / "s", 10)
+    life, damage = await run_broker(tmp_path / "s", 10)
     damage.say_synced(life.frames[9])
     damage.flip(life.frames[4] + at, 3)
     before = damage.segments[0].read_bytes()
-    words = stops(tmp_path / "s", life.frames[4])
+    words = check_start_fails(tmp_path / "s", life.frames[4])
     assert f"and {life.frames[9]} bytes had been synced" in words
     assert damage.segments[0].read_bytes() == before, "a start that stops changes nothing"
     whole = [body for offset, body in enumerate(life.bodies) if offset != 40]
@@ -171,17 +171,17 @@ async def test_flipped_bit_below_the_synced_length_fails_the_start_unless_cut_co
 
 
 async def test_missing_synced_tail_fails_the_start(tmp_path: Path) -> None:
-    life, damage = await lived(tmp_path / "s", 10)
+    life, damage = await run_broker(tmp_path / "s", 10)
     damage.say_synced(life.frames[9])
     damage.zero(life.frames[6])
-    assert "nothing is there" in stops(tmp_path / "s", life.frames[6])
+    assert "nothing is there" in check_start_fails(tmp_path / "s", life.frames[6])
     life.cut(6)
-    await goes_on(tmp_path / "s", life, "--cut-corrupt")
+    await check_continues(tmp_path / "s", life, "--cut-corrupt")
 
 
 async def test_damage_below_the_snapshot_is_reported_as_a_gap_and_the_rest_is_served(tmp_path: Path) -> None:
     """A flipped bit and 4 KiB of zeros in a part of the log that is not read at the start."""
-    life, damage = await lived(tmp_path / "s", 150, killed=False)
+    life, damage = await run_broker(tmp_path / "s", 150, killed=False)
     damage.flip(life.frames[4] + 300)
     damage.zero(life.frames[20] + 100, 4_096)
     zeroed = [200, 201, 202, 203]
@@ -196,7 +196,7 @@ async def test_damage_below_the_snapshot_is_reported_as_a_gap_and_the_rest_is_se
 
 
 async def test_wrong_queue_entries_lose_no_message(tmp_path: Path) -> None:
-    life, damage = await lived(tmp_path / "s", 150, killed=False)
+    life, damage = await run_broker(tmp_path / "s", 150, killed=False)
     entries = damage.store / "consumequeue/orders/0" / f"{0:020d}"
     with entries.open("r+b") as file:
         file.seek(20 * 300)
@@ -212,9 +212,9 @@ async def test_wrong_queue_entries_lose_no_message(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- snapshots
 
 
-async def two_lives(store: Path) -> tuple[Life, Damage]:
+async def run_twice(store: Path) -> tuple[SentFrames, Damage]:
     """Run with two clean stops, so with two snapshots: after frame 5 with billing's commit at 20, after frame 10 with 70."""
-    life, member = Life(), Member(None, "orders")  # type: ignore[arg-type]
+    life, member = SentFrames(), Member(None, "orders")  # type: ignore[arg-type]
     for committed in (20, 70):
         async with served(store) as (broker, client):
             await client.create("orders")
@@ -236,7 +236,7 @@ async def committed(store: Path) -> int:
 
 
 async def test_snapshot_ahead_of_an_unclean_log_is_ignored_and_removed(tmp_path: Path) -> None:
-    life, damage = await two_lives(tmp_path / "s")
+    life, damage = await run_twice(tmp_path / "s")
     older, newer = damage.snapshots
     damage.say_unclean()
     damage.zero(life.frames[7])
@@ -244,20 +244,20 @@ async def test_snapshot_ahead_of_an_unclean_log_is_ignored_and_removed(tmp_path:
     life.cut(7)
     assert await committed(tmp_path / "s") == 20
     assert newer not in damage.snapshots
-    await goes_on(tmp_path / "s", life)
+    await check_continues(tmp_path / "s", life)
 
 
 async def test_snapshot_ahead_of_a_log_synced_further_fails_the_start(tmp_path: Path) -> None:
-    life, damage = await two_lives(tmp_path / "s")
+    life, damage = await run_twice(tmp_path / "s")
     damage.zero(life.frames[7])
     before = damage.snapshots
-    stops(tmp_path / "s", life.frames[7])
+    check_start_fails(tmp_path / "s", life.frames[7])
     assert damage.snapshots == before
 
 
 @pytest.mark.parametrize("harm", ["torn", "flipped"])
 async def test_damaged_snapshot_falls_back_to_the_older_one_and_the_log_after_it(tmp_path: Path, harm: str) -> None:
-    _, damage = await two_lives(tmp_path / "s")
+    _, damage = await run_twice(tmp_path / "s")
     newer = damage.snapshots[1]
     data = bytearray(newer.read_bytes())
     data[len(data) // 2] ^= 1
@@ -266,11 +266,11 @@ async def test_damaged_snapshot_falls_back_to_the_older_one_and_the_log_after_it
 
 
 async def test_without_snapshots_the_state_is_replayed_from_the_whole_log(tmp_path: Path) -> None:
-    life, damage = await two_lives(tmp_path / "s")
+    life, damage = await run_twice(tmp_path / "s")
     for snapshot in damage.snapshots:
         snapshot.unlink()
     assert await committed(tmp_path / "s") == 70
-    await goes_on(tmp_path / "s", life)
+    await check_continues(tmp_path / "s", life)
 
 
 # ----------------------------------------------------------------------------------------------------------- files removed
@@ -281,19 +281,19 @@ DERIVED = ("consumequeue", "index", "config", "checkpoint", "lockstep/boot")
 
 @pytest.mark.parametrize(("killed", "names"), [(True, DERIVED), (False, DERIVED), (True, ("lockstep/synced", "lock")), (True, ("abort",))])
 async def test_derived_files_are_rebuilt(tmp_path: Path, killed: bool, names: tuple[str, ...]) -> None:
-    life, damage = await lived(tmp_path / "s", 20, killed=killed)
+    life, damage = await run_broker(tmp_path / "s", 20, killed=killed)
     for path in [damage.store / name for name in names]:
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    await goes_on(tmp_path / "s", life)
+    await check_continues(tmp_path / "s", life)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 async def test_missing_log_file_fails_the_start_and_cut_corrupt_serves_the_others(tmp_path: Path, number: int) -> None:
     """The missing file is the first, a middle or the last one."""
-    life, damage = await lived(tmp_path / "s", 250, killed=False)
+    life, damage = await run_broker(tmp_path / "s", 250, killed=False)
     assert len(damage.segments) == 3
     missing = damage.segments[number]
     held = [int(path.name) for path in damage.segments] + [1 << 40]
@@ -320,8 +320,8 @@ async def test_missing_log_file_fails_the_start_and_cut_corrupt_serves_the_other
 @pytest.mark.parametrize("killed", [True, False])
 async def test_log_of_another_broker_fails_the_start_and_is_left_unchanged(tmp_path: Path, killed: bool) -> None:
     """With a snapshot that does not fit the log, and without one."""
-    life, damage = await lived(tmp_path / "s", 10, killed=killed)
-    _, other = await lived(tmp_path / "other", 12, killed=killed)
+    life, damage = await run_broker(tmp_path / "s", 10, killed=killed)
+    _, other = await run_broker(tmp_path / "other", 12, killed=killed)
     own = tmp_path / "own"
     (tmp_path / "s" / "commitlog").rename(own)
     shutil.copytree(tmp_path / "other" / "commitlog", tmp_path / "s" / "commitlog")
@@ -332,14 +332,14 @@ async def test_log_of_another_broker_fails_the_start_and_is_left_unchanged(tmp_p
         assert [path.read_bytes() for path in damage.segments] == [path.read_bytes() for path in other.segments]
     shutil.rmtree(tmp_path / "s" / "commitlog")
     own.rename(tmp_path / "s" / "commitlog")
-    await goes_on(tmp_path / "s", life)
+    await check_continues(tmp_path / "s", life)
 
 
 async def test_foreign_names_are_ignored_or_rejected_with_their_path(tmp_path: Path) -> None:
     """In an earlier version both ended the broker with exit 3, which means a failed disk."""
-    life, damage = await lived(tmp_path / "s", 5)
+    life, damage = await run_broker(tmp_path / "s", 5)
     (damage.store / "consumequeue" / "README").write_text("not ours")
-    await goes_on(tmp_path / "s", life)
+    await check_continues(tmp_path / "s", life)
     stray = damage.store / "commitlog" / f"{8 << 20:020d}"
     stray.mkdir()
     ended = run_program(*command(tmp_path / "s"))
@@ -348,11 +348,11 @@ async def test_foreign_names_are_ignored_or_rejected_with_their_path(tmp_path: P
     checked = run_program("lockstep.admin.cli", "store", "check", str(tmp_path / "s"), "--json")
     assert (checked.returncode, len(json.loads(checked.stdout)["problems"])) == (5, 1)
     stray.rmdir()
-    await goes_on(tmp_path / "s", life)
+    await check_continues(tmp_path / "s", life)
 
 
 async def test_damaged_identity_fails_the_start(tmp_path: Path) -> None:
-    life, _ = await lived(tmp_path / "s", 5)
+    life, _ = await run_broker(tmp_path / "s", 5)
     identity = tmp_path / "s" / "lockstep" / "identity"
     whole = identity.read_text()
     identity.write_text(whole[:40])
@@ -364,7 +364,7 @@ async def test_damaged_identity_fails_the_start(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr.count("\n")) == (4, 1), (ended.returncode, ended.stderr)
     assert "use the version that wrote it" in ended.stderr
     identity.write_text(whole)
-    await goes_on(tmp_path / "s", life)
+    await check_continues(tmp_path / "s", life)
 
 
 # ------------------------------------------------------------------------------------------------------------- check and scrub
@@ -375,7 +375,7 @@ def check(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_store_check_prints_each_problem_and_changes_nothing(tmp_path: Path) -> None:
-    life, damage = await lived(tmp_path / "s", 150, killed=False)
+    life, damage = await run_broker(tmp_path / "s", 150, killed=False)
     assert check(tmp_path / "s").returncode == 0
     damage.flip(life.frames[4] + 300)
     damage.zero(life.frames[20] + 100, 4_096)

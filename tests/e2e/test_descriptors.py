@@ -47,7 +47,7 @@ async def broker_of(folder: Path, limit: int, loop: str) -> AsyncIterator[tuple[
         broker.end()
 
 
-def dialled(address: str, count: int) -> list[socket.socket]:
+def open_connections(address: str, count: int) -> list[socket.socket]:
     """Open `count` connections, as far as the kernel accepts them."""
     host, _, port = address.rpartition(":")
     made = []
@@ -59,7 +59,7 @@ def dialled(address: str, count: int) -> list[socket.socket]:
     return made
 
 
-async def roll(client: Native, count: int) -> None:
+async def fill_log_files(client: Native, count: int) -> None:
     """Send messages that fill `count` files of the log."""
     for _ in range(count * 3):
         assert (await client.send("orders", os.urandom(400_000))).code == ResponseCode.SUCCESS
@@ -74,17 +74,17 @@ async def test_connections_beyond_the_descriptor_limit_do_not_affect_connected_c
         assert told["connections_max"] == {256: 96, 1_024: 640}[limit]
         async with native(address) as client:
             await client.create("orders")
-            await roll(client, 1)
+            await fill_log_files(client, 1)
             crowd: list[socket.socket] = []
             for _ in range(4):
                 # All connections are opened while a file is due in the same turn: they have descriptors before they can be rejected.
                 broker.process.send_signal(signal.SIGSTOP)
-                crowd += dialled(address, limit // 2)
+                crowd += open_connections(address, limit // 2)
                 answers = [client.send("orders", os.urandom(400_000)) for _ in range(3)]
                 await asyncio.sleep(0)
                 broker.process.send_signal(signal.SIGCONT)
                 assert [(await answer).code for answer in answers] == [ResponseCode.SUCCESS] * 3
-            await roll(client, 70)  # a snapshot is due after 64 MiB
+            await fill_log_files(client, 70)  # a snapshot is due after 64 MiB
             await broker.until("a snapshot is written", lambda: bool(snapshots(tmp_path)))
             assert len(os.listdir(tmp_path / "store" / "commitlog")) > 50
             assert len(crowd) > limit
@@ -95,7 +95,7 @@ async def test_connections_beyond_the_descriptor_limit_do_not_affect_connected_c
                 connection.close()
             await until_served(broker, address)
             async with native(address) as late:
-                await roll(late, 1)
+                await fill_log_files(late, 1)
             assert (await client.pull("orders")).code == ResponseCode.SUCCESS
         assert [each for each in broker.events if each["event"] in UNFORESEEN] == []
         assert broker.stop() == 0
@@ -114,7 +114,7 @@ async def test_producer_and_consumer_continue_with_more_connections_than_descrip
         async with undisturbed_world(world):
             crowd: list[socket.socket] = []
             for _ in range(3):
-                crowd += dialled(world.broker_address, 256)
+                crowd += open_connections(world.broker_address, 256)
                 await world.goes_on()
             assert world.broker.find("connection.refused")
         with world.restarted_broker() as again:
@@ -127,7 +127,7 @@ async def test_broker_without_a_free_descriptor_rejects_sends_and_continues(tmp_
     """Its limit is lowered below the number of its open files, so that the reserve does not help either."""
     async with broker_of(tmp_path, 256, "uvloop") as (broker, address), native(address) as client:
         await client.create("orders")
-        await roll(client, 1)
+        await fill_log_files(client, 1)
         resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (3, 256))
         codes = [(await client.send("orders", os.urandom(size))).code for size in [100_000] * 30 + [500] * 300]
         assert {*codes} == {ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE}
@@ -135,7 +135,7 @@ async def test_broker_without_a_free_descriptor_rejects_sends_and_continues(tmp_
             await client.create(f"topic-{number}")
         assert broker.process.poll() is None
         resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (256, 256))
-        await roll(client, 3)
+        await fill_log_files(client, 3)
         assert broker.stop() == 0
         assert [each for each in broker.events if each["event"] in UNFORESEEN] == []
     with background(
@@ -169,7 +169,7 @@ async def test_nameserver_serves_again_after_excess_connections_have_closed(tmp_
     try:
         told = nameserver.started("nameserver.started")
         assert (told["connections_max"], told["descriptor_limit"]) == (128, 256)
-        crowd = dialled(told["address"], 600)
+        crowd = open_connections(told["address"], 600)
         for connection in crowd[:5]:
             await asyncio.get_running_loop().sock_connect(connection, crowd[0].getpeername())
         for connection in crowd:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 BAD, GOOD = ("bad-1", "bad-2", "bad-3"), ("good-1", "good-2")
 
 
-async def mailing(cluster: Cluster) -> None:
+async def start_failing_group(cluster: Cluster) -> None:
     """Start a concurrent group that gives up at the first failure of each message beginning with `bad`."""
     await cluster.servers(queues=1)
     file = str(cluster.folder / "mailing.calls")
@@ -35,7 +35,7 @@ async def dlq(cluster: Cluster, *arguments: str) -> Any:
     return json.loads(await cluster.command("dlq", *arguments, "--json"))
 
 
-async def dead(cluster: Cluster, count: int) -> list[dict[str, Any]]:
+async def wait_for_dead_letters(cluster: Cluster, count: int) -> list[dict[str, Any]]:
     """Return the group's dead letters when there are `count` of them."""
     await cluster.until("every message was called", lambda: {body for body, _, _ in calls(cluster)} == {*BAD, *GOOD})
     while True:
@@ -46,8 +46,8 @@ async def dead(cluster: Cluster, count: int) -> list[dict[str, Any]]:
 
 
 async def test_dead_letters_are_listed_with_their_origin_and_reason(cluster: Cluster) -> None:
-    await mailing(cluster)
-    found = await dead(cluster, 3)
+    await start_failing_group(cluster)
+    found = await wait_for_dead_letters(cluster, 3)
     assert sorted(letter["body"] for letter in found) == sorted(BAD)
     for letter in found:
         assert (letter["origin_topic"], letter["tags"], letter["replayed"]) == ("orders", "mail", False)
@@ -60,8 +60,8 @@ async def test_dead_letters_are_listed_with_their_origin_and_reason(cluster: Clu
 
 
 async def test_replay_redelivers_to_the_group_once_and_is_remembered(cluster: Cluster) -> None:
-    await mailing(cluster)
-    await dead(cluster, 3)
+    await start_failing_group(cluster)
+    await wait_for_dead_letters(cluster, 3)
     would = {"group": "mailing", "done": False, "to": "retry", "count": 3, "left": [], "failed": {}}
     assert await dlq(cluster, "replay", "mailing", "--dry-run") == would
     assert "3 dead letters of mailing were sent to %RETRY%mailing" in await cluster.command("dlq", "replay", "mailing")
@@ -76,8 +76,8 @@ async def test_replay_redelivers_to_the_group_once_and_is_remembered(cluster: Cl
 
 
 async def test_replay_to_the_topic_sends_the_original_message(cluster: Cluster) -> None:
-    await mailing(cluster)
-    await dead(cluster, 3)
+    await start_failing_group(cluster)
+    await wait_for_dead_letters(cluster, 3)
     before = {(queue["broker"], queue["queue_id"]): queue["max_offset"] for queue in await topic(cluster)}
     assert (await dlq(cluster, "replay", "mailing", "--to", "topic"))["count"] == 3
     grown = {key: end - before[key] for key, end in ((((q["broker"], q["queue_id"])), q["max_offset"]) for q in await topic(cluster))}
@@ -91,8 +91,8 @@ async def topic(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 async def test_replay_to_a_group_without_members_requires_the_target_option(cluster: Cluster) -> None:
-    await mailing(cluster)
-    await dead(cluster, 3)
+    await start_failing_group(cluster)
+    await wait_for_dead_letters(cluster, 3)
     await cluster.stop("mailing")
     assert "use --to retry if it is concurrent, else --to topic" in await cluster.command("dlq", "replay", "mailing", code=1)
     assert "is not one of 'retry', 'topic'" in await cluster.command("dlq", "replay", "mailing", "--to", "moon", code=2)

@@ -49,12 +49,12 @@ def target(request: pytest.FixtureRequest, world: World) -> tuple[Background, st
     return world.nameserver, world.nameserver_address
 
 
-async def dialled(address: str) -> RawPeer:
+async def connected(address: str) -> RawPeer:
     host, _, port = address.rpartition(":")
     return RawPeer(*await asyncio.open_connection(host, int(port)))
 
 
-async def alive(address: str) -> None:
+async def check_alive(address: str) -> None:
     """Check that another client is served."""
     async with native(address) as other:
         answer = await other.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
@@ -98,16 +98,16 @@ async def test_invalid_frame_closes_its_connection_with_a_logged_reason(target: 
     logged = None
     while logged is None:  # again if the log already had its ten lines of this second
         before = len(server.events)
-        peer = await dialled(address)
+        peer = await connected(address)
         own = "{}:{}".format(*peer.writer.get_extra_info("sockname")[:2])
         await peer.send(data)
         assert await peer.ended() == b""
         await peer.close()
-        logged = await refusal(server, before, own)
+        logged = await refusal_event(server, before, own)
     assert reason in logged["reason"]
 
 
-async def refusal(server: Background, before: int, peer: str) -> dict[str, Any] | None:
+async def refusal_event(server: Background, before: int, peer: str) -> dict[str, Any] | None:
     """Return the log event of the rejected connection, or None if it was suppressed."""
     found: list[dict[str, Any]] = []
 
@@ -121,7 +121,7 @@ async def refusal(server: Background, before: int, peer: str) -> dict[str, Any] 
 
 async def test_valid_request_before_garbage_gets_its_response(target: tuple[Background, str]) -> None:
     _, address = target
-    peer = await dialled(address)
+    peer = await connected(address)
     await peer.send(encode_frame(Command(12_345, opaque=9)) + b"garbage, and more of it")
     answer = await peer.next()
     assert (answer.opaque, answer.code) == (9, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
@@ -134,13 +134,13 @@ async def test_random_bytes_affect_no_other_client(target: tuple[Background, str
     _, address = target
     random = Random(1)
     for _ in range(60):
-        peer = await dialled(address)
+        peer = await connected(address)
         data = random.randbytes(random.choice((1, 7, 8, 50, 5_000)))
         if random.random() < 0.5:
             data = pack(">iI", len(data) + 4, 0x4D << 24 | min(len(data), random.choice((0, 5, 60)))) + data
         await peer.send(data)
         await peer.close()
-    await alive(address)
+    await check_alive(address)
 
 
 async def test_claimed_lengths_allocate_no_memory(target: tuple[Background, str]) -> None:
@@ -148,10 +148,10 @@ async def test_claimed_lengths_allocate_no_memory(target: tuple[Background, str]
     before = server.resident_bytes()
     async with AsyncExitStack() as peers:
         for _ in range(100):
-            peer = await dialled(address)
+            peer = await connected(address)
             peers.push_async_callback(peer.close)
             await peer.send(pack(">iI", 16 * MIB - 8, 0x4D << 24 | 200_000) + b"x")
-        await alive(address)
+        await check_alive(address)
         assert server.resident_bytes() - before < 16 * MIB
 
 
@@ -159,7 +159,7 @@ async def test_slow_frames_delay_no_other_client(world: World, target: tuple[Bac
     """A frame is accepted if it is complete within 30 s."""
     _, address = target
     frame = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=5, fields=to_plain(QueueHeader("fuzz", 0))))
-    peers = [await dialled(address) for _ in range(20)]
+    peers = [await connected(address) for _ in range(20)]
     for byte in frame[:3]:
         for peer in peers:
             await peer.send(bytes([byte]))
@@ -177,7 +177,7 @@ async def test_frame_that_arrives_a_byte_per_second_is_cut_off_with_a_logged_rea
     server, address = target
     frame = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=5, fields=to_plain(QueueHeader("fuzz", 0)), body=bytes(100)))
     before = len(server.events)
-    peer = await dialled(address)
+    peer = await connected(address)
     own = "{}:{}".format(*peer.writer.get_extra_info("sockname")[:2])
     ended = asyncio.ensure_future(peer.ended())
     sent = 0
@@ -199,7 +199,7 @@ async def test_half_closed_connection_gets_its_responses_and_is_closed(target: t
     _, address = target
     request = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=3, fields=to_plain(QueueHeader("fuzz", 0))))
     for sent, answers in ((b"", 0), (request[:5], 0), (request, 1), (request * 3, 3)):
-        peer = await dialled(address)
+        peer = await connected(address)
         await peer.send(sent)
         peer.writer.write_eof()
         for _ in range(answers):
@@ -216,15 +216,15 @@ async def test_reset_connections_leave_the_server_working(target: tuple[Backgrou
         with socket.create_connection((host, int(port))) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
             connection.sendall((request * 4)[: count * 7])
-    await alive(address)
+    await check_alive(address)
 
 
 async def test_idle_connections_do_not_affect_other_clients(world: World, target: tuple[Background, str]) -> None:
     server, address = target
     before = server.resident_bytes()
-    peers = await asyncio.gather(*(dialled(address) for _ in range(500)))
+    peers = await asyncio.gather(*(connected(address) for _ in range(500)))
     await world.goes_on()
-    await alive(address)
+    await check_alive(address)
     assert server.resident_bytes() - before < 32 * MIB
     for peer in peers:
         await peer.close()
@@ -252,7 +252,7 @@ async def test_client_that_never_reads_its_messages_uses_bounded_memory(world: W
             assert world.broker.resident_bytes() - before < 24 * MIB
         pushing.cancel()
         await asyncio.wait([pushing])
-    await alive(world.broker_address)
+    await check_alive(world.broker_address)
 
 
 async def test_client_that_never_reads_small_responses_is_no_longer_read(world: World) -> None:
@@ -261,12 +261,12 @@ async def test_client_that_never_reads_small_responses_is_no_longer_read(world: 
     host, _, port = world.broker_address.rpartition(":")
     with socket.create_connection((host, int(port))) as deaf:
         deaf.settimeout(1)
-        assert await asyncio.to_thread(poured, deaf, encode_frame(Command(12_345, opaque=1)) * 10_000, 48 * MIB) < 48 * MIB
+        assert await asyncio.to_thread(send_until_blocked, deaf, encode_frame(Command(12_345, opaque=1)) * 10_000, 48 * MIB) < 48 * MIB
         await world.goes_on()
         assert world.broker.resident_bytes() - before < 16 * MIB
 
 
-def poured(connection: socket.socket, data: bytes, limit: int) -> int:
+def send_until_blocked(connection: socket.socket, data: bytes, limit: int) -> int:
     """Return how many bytes the other end accepted before it accepted none for the connection's timeout."""
     taken = at = 0
     while taken < limit:
@@ -416,7 +416,7 @@ async def test_body_of_many_empty_values_is_rejected_without_delaying_others(tar
     async with native(address) as client:
         _, remark = await client.refused(code, header, b"\xdc\x00\xf0" + (b"\xdc\xff\xff" + empty * 65_535) * 240)
         assert "elements" in remark or "has a body of" in remark
-    await alive(address)
+    await check_alive(address)
     assert server.resident_bytes() - before < 160 * MIB
 
 
@@ -456,13 +456,13 @@ async def volley(client: Native, code: int, requests: list[tuple[dict[str, objec
 @pytest.mark.parametrize("seed", range(3))
 async def test_every_broker_request_handles_any_fields(world: World, seed: int) -> None:
     assert await fuzz(world.broker_address, BROKER_CODES, seed, 120) > 1_500
-    await alive(world.broker_address)
+    await check_alive(world.broker_address)
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_every_nameserver_request_handles_any_fields(world: World, seed: int) -> None:
     assert await fuzz(world.nameserver_address, NAMESERVER_CODES, 100 + seed, 120) > 800
-    await alive(world.nameserver_address)
+    await check_alive(world.nameserver_address)
     environment = clean_environment(LOCKSTEP_NAMESERVER=world.nameserver_address)
     listed = run_program("lockstep.admin.cli", "topic", "show", "good", environment=environment)
     assert listed.returncode == 0, listed.stderr

@@ -130,7 +130,7 @@ EVIL = "gone\r\n\x1b[2J\x1b[31m2026-01-01 [info] broker.started\x9b1m\x00\u202e\
 
 
 @asynccontextmanager
-async def evil_server(code: ResponseCode) -> AsyncIterator[str]:
+async def invalid_remark_server(code: ResponseCode) -> AsyncIterator[str]:
     """Run a server that responds to every request with that code and an invalid remark."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -148,7 +148,7 @@ async def evil_server(code: ResponseCode) -> AsyncIterator[str]:
         server.close()
 
 
-def shown(text: str) -> None:
+def check_escaped(text: str) -> None:
     """Check that the remark is printed, without any character that a terminal or a line reader interprets."""
     assert "broker.started" in text
     assert all(line.isprintable() for line in text.split("\n"))
@@ -159,21 +159,21 @@ def shown(text: str) -> None:
     "command", [("topic", "list"), ("topic", "create", "t"), ("group", "list"), ("cluster",), ("doctor",), ("send", "t", "x")]
 )
 async def test_remark_of_a_server_is_escaped_before_it_is_printed(world: World, command: tuple[str, ...]) -> None:
-    async with evil_server(ResponseCode.SYSTEM_ERROR) as address:
+    async with invalid_remark_server(ResponseCode.SYSTEM_ERROR) as address:
         environment = clean_environment(LOCKSTEP_NAMESERVER=address)
         ended = await asyncio.to_thread(run_program, "lockstep.admin.cli", *command, environment=environment)
     assert ended.returncode == 1
-    shown(ended.stdout + ended.stderr)
+    check_escaped(ended.stdout + ended.stderr)
     if command != ("doctor",):
         assert ended.stderr.count("\n") == 1
 
 
 async def test_remark_of_a_nameserver_is_escaped_before_a_broker_logs_it(world: World, tmp_path: Path) -> None:
-    async with evil_server(ResponseCode.BROKER_NAME_TAKEN) as address:
+    async with invalid_remark_server(ResponseCode.BROKER_NAME_TAKEN) as address:
         options = ("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), "--nameserver", address)
         broker = Background(tmp_path, "refused", "-m", "lockstep.broker", *options)
         assert await asyncio.to_thread(broker.process.wait, 30) == 4
-    shown(broker.complained.read_text())
+    check_escaped(broker.complained.read_text())
     for line in broker.said.read_text().splitlines():
         assert line.isprintable()
         json.loads(line)

@@ -24,7 +24,7 @@ SERVER_OPTIONS = ("--admin-listen", "127.0.0.1:0")
 PULLS = 2_000
 
 
-def hold(client: Native, count: int, body: bytes = b"", unknown: str = "") -> dict[str, Any]:
+def hold_pulls(client: Native, count: int, body: bytes = b"", unknown: str = "") -> dict[str, Any]:
     """Send `count` pulls that are held; return the header fields of the last one."""
     fields: dict[str, Any] = {}
     for number in range(count):
@@ -41,7 +41,7 @@ async def test_held_pull_keeps_no_unknown_fields_of_its_frame(world: World, what
     body, unknown = (bytes(REQUEST_BYTES_MAX), "") if what == "body" else (b"", "x" * (REQUEST_HEADER_BYTES_MAX - 400))
     async with native(world.broker_address) as stranger:
         for _ in range(0, PULLS, 100):
-            fields = hold(stranger, 100, body, unknown)
+            fields = hold_pulls(stranger, 100, body, unknown)
             await stranger.ask(RequestCode.GET_MAX_OFFSET, {"topic": "fuzz", "queueId": 0})
         await world.goes_on()
         # Their frames have 125 MiB (body) or 7 MiB.
@@ -56,21 +56,21 @@ async def test_held_pull_keeps_no_unknown_fields_of_its_frame(world: World, what
 async def test_members_with_invented_client_ids_on_one_connection_are_limited(world: World) -> None:
     before = world.broker.resident_bytes()
     async with native(world.broker_address) as stranger:
-        asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented(number, 1)) for number in range(2_000)]
+        asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented_heartbeat(number, 1)) for number in range(2_000)]
         codes = [(await answer).code for answer in asked]
         assert codes == [ResponseCode.SUCCESS] * 256 + [ResponseCode.NO_PERMISSION] * (2_000 - 256)
         await world.goes_on()
     async with native(world.broker_address) as stranger:
-        asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented(number, 250)) for number in range(200)]
+        asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented_heartbeat(number, 250)) for number in range(200)]
         codes = [(await answer).code for answer in asked]
         assert codes.count(ResponseCode.SUCCESS) < 50
-        code, remark = await stranger.refused(RequestCode.HEART_BEAT, None, invented(1_000, 500))
+        code, remark = await stranger.refused(RequestCode.HEART_BEAT, None, invented_heartbeat(1_000, 500))
         assert (code, "2000 topics in its subscriptions, 1024 allowed" in remark) == (ResponseCode.SYSTEM_ERROR, True), remark
         await world.goes_on()
     assert world.broker.resident_bytes() - before < 128 * MIB
 
 
-def invented(number: int, topics: int) -> bytes:
+def invented_heartbeat(number: int, topics: int) -> bytes:
     """Return a heartbeat of an absent client, in four groups if it names many topics."""
     named = tuple(Subscription(f"t{topic}-{number}", "a||b||c||d") for topic in range(topics))
     groups = tuple(ConsumerGroup(f"invented-{group}", named) for group in range(1 if topics == 1 else 4))
@@ -82,7 +82,7 @@ async def test_broker_restarts_on_its_store_after_large_requests(world: World) -
     with background(world.folder / "first-run", "broker", *options, ready="broker.started") as broker:
         async with native(broker.started("broker.started")["address"]) as client:
             await client.create("fuzz", 2)
-            hold(client, 100, bytes(REQUEST_BYTES_MAX))
+            hold_pulls(client, 100, bytes(REQUEST_BYTES_MAX))
             assert (await client.send("fuzz", b"x")).code == ResponseCode.SUCCESS
         broker.process.kill()
         broker.process.wait()

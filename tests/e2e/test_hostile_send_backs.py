@@ -27,7 +27,7 @@ GROUPS_MAX, TOPICS_MAX, ASKED = 50, 10, 3_000
 LIMITS = ("--groups-max", str(GROUPS_MAX), "--topics-max", str(TOPICS_MAX))
 
 
-async def stored(client: Native, topic: str) -> int:
+async def store_message(client: Native, topic: str) -> int:
     """Store a message and return its log position."""
     answer = await client.send(topic, b"x")
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -48,18 +48,18 @@ async def test_send_backs_for_invented_groups_create_a_limited_number_of_topics(
     """One connection and one stored message made 133,500 topics in an earlier version, and the nameserver rejected the broker."""
     with hostile_world(tmp_path, "--admin-listen", "127.0.0.1:0", of_broker=LIMITS) as world:
         async with undisturbed_world(world):
-            await invented(world)
+            await send_back_for_invented_groups(world)
             await world.goes_on()
         with world.restarted_broker() as again:
             async with native(again.started("broker.started")["address"]) as client:
-                answers = await send_back(client, await stored(client, "fuzz"), 200, -1)
+                answers = await send_back(client, await store_message(client, "fuzz"), 200, -1)
                 assert sum(code == ResponseCode.SUCCESS for code, _ in answers) <= GROUPS_MAX
 
 
-async def invented(world: World) -> None:
+async def send_back_for_invented_groups(world: World) -> None:
     before = world.broker.resident_bytes()
     async with native(world.broker_address) as stranger:
-        offset = await stored(stranger, "fuzz")
+        offset = await store_message(stranger, "fuzz")
         for level in (-1, 3):
             answers = await send_back(stranger, offset, ASKED, level)
             refused = [remark for code, remark in answers if code == ResponseCode.NO_PERMISSION]
@@ -82,7 +82,7 @@ async def test_send_backs_on_a_full_disk_create_and_write_nothing(tmp_path: Path
     with background(tmp_path, "before", *command, ready="broker.started") as broker:
         async with native(broker.started("broker.started")["address"]) as client:
             await client.create("fuzz")
-            offset = await stored(client, "fuzz")
+            offset = await store_message(client, "fuzz")
             await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("here", "fuzz", 0, 0))
     reserve_mib = 3 * shutil.disk_usage(tmp_path).free // MIB
     with background(tmp_path, "full", *command, "--disk-reserve-mib", str(reserve_mib), ready="broker.started") as broker:

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.e2e
 CONSUMERS = ("consumer-1", "consumer-2")
 
 
-async def running(cluster: Cluster, nameservers: int = 1) -> None:
+async def start_cluster(cluster: Cluster, nameservers: int = 1) -> None:
     for number in range(1, nameservers):
         await cluster.nameserver(f"nameserver-{number}")
     await cluster.servers(queues=4)
@@ -28,7 +28,7 @@ def revocations(cluster: Cluster) -> list[dict[str, object]]:
 
 async def test_clients_continue_without_nameservers_and_with_an_empty_one(cluster: Cluster) -> None:
     """No release and no epoch change, by the consumers' events, the brokers' status and the epochs of all records."""
-    await running(cluster, nameservers=2)
+    await start_cluster(cluster, nameservers=2)
     queues, epochs, revoked = cluster.told_queues(), await cluster.epochs(), revocations(cluster)
     await cluster.kill("nameserver", "nameserver-1")
     gone_us = now_us()
@@ -52,7 +52,7 @@ async def test_clients_continue_without_nameservers_and_with_an_empty_one(cluste
 
 
 async def test_new_consumer_starts_with_the_remaining_nameserver(cluster: Cluster) -> None:
-    await running(cluster, nameservers=2)
+    await start_cluster(cluster, nameservers=2)
     await cluster.kill("nameserver")
     await cluster.consumer("consumer-3")
     await cluster.until_held(8, *CONSUMERS, "consumer-3")
@@ -61,7 +61,7 @@ async def test_new_consumer_starts_with_the_remaining_nameserver(cluster: Cluste
 
 
 async def test_broker_restarted_on_another_port_is_found(cluster: Cluster, report: Report) -> None:
-    await running(cluster)
+    await start_cluster(cluster)
     queues = [queue for queue in cluster.told_queues() if "broker-b" in queue]
     held, old = {name: cluster.held(name) for name in CONSUMERS}, cluster.addresses["broker-b"]
     await cluster.kill("broker-b")

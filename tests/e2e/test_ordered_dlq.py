@@ -37,7 +37,7 @@ def given_up(cluster: Cluster) -> list[dict[str, Any]]:
     return [event for name in CONSUMERS for event in cluster.heard(name, "consumer.MessageDeadLettered")]
 
 
-async def given_up_orders(cluster: Cluster) -> Path:
+async def dead_letter_orders(cluster: Cluster) -> Path:
     """Let every third order be dead-lettered, each event after two calls. Return the file that makes the listener fail."""
     broken = cluster.folder / "broken"
     broken.touch()
@@ -54,7 +54,7 @@ async def given_up_orders(cluster: Cluster) -> Path:
 
 
 async def test_replay_redelivers_each_order_once_and_in_order(cluster: Cluster) -> None:
-    broken = await given_up_orders(cluster)
+    broken = await dead_letter_orders(cluster)
     assert (await dlq(cluster, "ls"))["groups"] == [{"group": "billing", "stored": LETTERS, "not_replayed": LETTERS}]
     letters = (await dlq(cluster, "ls", "billing", "--limit", "100"))["dead_letters"]
     assert {(letter["origin_topic"], letter["reason"], letter["replayed"]) for letter in letters} == {
@@ -76,7 +76,7 @@ async def test_replay_redelivers_each_order_once_and_in_order(cluster: Cluster) 
 
 
 async def test_kills_during_a_replay_lose_nothing_and_keep_the_order(cluster: Cluster, report: Report) -> None:
-    broken = await given_up_orders(cluster)
+    broken = await dead_letter_orders(cluster)
     broken.unlink()
     before = len(cluster.handled_events())
     replay = asyncio.ensure_future(dlq(cluster, "replay", "billing", "--rate", "10"))

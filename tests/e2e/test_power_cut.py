@@ -29,7 +29,7 @@ class Billing:
         assert (await self.member.commit(self.grant.epoch, committed)).verdict is LockVerdict.OK
 
 
-async def first_life(machine: Machine, *, committed: int = 20) -> Billing:
+async def run_until_kill(machine: Machine, *, committed: int = 20) -> Billing:
     """Store 50 messages, some of them committed, all synced; then kill the broker."""
     billing = Billing()
     async with machine.serving() as broker, native(broker.address) as client:
@@ -41,7 +41,7 @@ async def first_life(machine: Machine, *, committed: int = 20) -> Billing:
     return billing
 
 
-async def freed(client: Native) -> None:
+async def wait_until_free(client: Native) -> None:
     """Wait until QUEUE_FREE names the queue."""
     async with asyncio.timeout(20):
         while True:
@@ -53,7 +53,7 @@ async def freed(client: Native) -> None:
 
 async def test_power_cut_under_async_flush_ends_grants_and_suspends_granting_for_the_grace() -> None:
     machine = Machine()
-    billing = await first_life(machine)
+    billing = await run_until_kill(machine)
     await machine.crash(None, power=True)
     old = billing.grant
     async with machine.serving() as broker, native(broker.address) as client:
@@ -65,7 +65,7 @@ async def test_power_cut_under_async_flush_ends_grants_and_suspends_granting_for
         assert pulled.code == ResponseCode.STALE_EPOCH
         assert (await billing.member.lock(epoch=old.epoch, offset=30)).verdict is LockVerdict.STALE
         assert (await billing.member.lock()).verdict is LockVerdict.WAIT
-        await freed(client)
+        await wait_until_free(client)
         grant = await billing.member.lock()
         assert grant.verdict is LockVerdict.OK
         assert grant.epoch > old.epoch
@@ -76,7 +76,7 @@ async def test_power_cut_under_async_flush_ends_grants_and_suspends_granting_for
 
 async def test_unfinished_suspension_restarts_with_the_next_start() -> None:
     machine = Machine()
-    billing = await first_life(machine)
+    billing = await run_until_kill(machine)
     await machine.crash(None, power=True)
     for _ in range(3):
         async with machine.serving() as broker, native(broker.address) as client:
@@ -84,7 +84,7 @@ async def test_unfinished_suspension_restarts_with_the_next_start() -> None:
             assert (await billing.member.lock()).verdict is LockVerdict.WAIT
     async with machine.serving() as broker, native(broker.address) as client:
         await billing.member.join(client)
-        await freed(client)
+        await wait_until_free(client)
         grant = await billing.member.lock()
         assert grant.verdict is LockVerdict.OK
     async with machine.serving() as broker, native(broker.address) as client:
@@ -96,7 +96,7 @@ async def test_unfinished_suspension_restarts_with_the_next_start() -> None:
 @pytest.mark.parametrize(("flush", "power"), [("async", False), ("sync", False), ("sync", True)])
 async def test_owner_keeps_its_epoch_if_nothing_can_be_lost(flush: str, power: bool) -> None:
     machine = Machine(flush=flush)
-    billing = await first_life(machine)
+    billing = await run_until_kill(machine)
     await machine.crash(None, power=power)
     async with machine.serving() as broker, native(broker.address) as client:
         assert not broker.state.coordination.state.grants_suspended
@@ -113,7 +113,7 @@ async def test_second_crash_during_the_start_does_not_forget_the_first(power: bo
     survived = 0
     for countdown in range(0, 200, 2):
         machine = Machine(countdown)
-        billing = await first_life(machine)
+        billing = await run_until_kill(machine)
         await machine.crash(None, power=True)
         machine.files.countdown = countdown
         try:
@@ -149,7 +149,7 @@ async def test_records_acknowledged_under_sync_flush_survive_and_no_others_appea
             stream = Stream("orders", producer_id=f"{life:032x}")
             await billing.member.join(client)
             if broker.state.coordination.state.grants_suspended:
-                await freed(client)
+                await wait_until_free(client)
             grant = await billing.member.lock()
             assert grant.epoch > billing.grant.epoch
             assert grant.offset <= len(found)

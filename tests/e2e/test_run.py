@@ -53,7 +53,7 @@ def service(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
-def told(process: "subprocess.Popen[str]", event: str, times: int = 1) -> list[dict[str, Any]]:
+def events_until(process: "subprocess.Popen[str]", event: str, times: int = 1) -> list[dict[str, Any]]:
     """Return its events until this one has occurred `times` times."""
     lines: list[dict[str, Any]] = []
     assert process.stdout is not None
@@ -69,9 +69,9 @@ def told(process: "subprocess.Popen[str]", event: str, times: int = 1) -> list[d
 def test_signal_lets_running_listeners_finish_and_leaves_the_groups(nameserver: str, number: signal.Signals) -> None:
     lockstep(nameserver, "send", "jobs", "wait")
     with service(nameserver, "first", "second") as process:
-        begun = told(process, "begun", times=2)
+        begun = events_until(process, "begun", times=2)
         process.send_signal(number)
-        rest = told(process, "returned")
+        rest = events_until(process, "returned")
         assert process.wait(LIMIT_S) == 0
     assert begun[0] == {"event": "database.opened", "loop": "uvloop"}
     assert [line["event"] for line in rest] == ["done", "done", "database.closed", "returned"], "the producer outlived both consumers"
@@ -85,10 +85,10 @@ def test_signal_lets_running_listeners_finish_and_leaves_the_groups(nameserver: 
 def test_pull_consumer_runs_until_a_signal(nameserver: str, other: list[str]) -> None:
     lockstep(nameserver, "send", "jobs", "wait")
     with service(nameserver, "pull", *other) as process:
-        begun = told(process, "polled")
+        begun = events_until(process, "polled")
         assert begun[-1]["body"] == "wait"
         process.send_signal(signal.SIGTERM)
-        rest = told(process, "returned")
+        rest = events_until(process, "returned")
         assert process.wait(LIMIT_S) == 0
     assert [line for line in rest if line["event"] == "poll.ended"] == [{"event": "poll.ended", "error": "NoneType"}]
     shown = group(nameserver, "pull")
@@ -98,7 +98,7 @@ def test_pull_consumer_runs_until_a_signal(nameserver: str, other: list[str]) ->
 def test_listener_that_exits_ends_the_process_with_its_code(nameserver: str) -> None:
     with service(nameserver, "leaver") as process:
         lockstep(nameserver, "send", "jobs", "exit")
-        told(process, "database.closed")
+        events_until(process, "database.closed")
         assert process.wait(LIMIT_S) == 3
     shown = group(nameserver, "leaver")
     assert (shown["members"], shown["lag"]) == ([], 1), "left, and the message is not handled"
@@ -108,14 +108,14 @@ def test_listener_that_exits_ends_the_process_with_its_code(nameserver: str) -> 
 def test_second_signal_ends_a_blocked_loop_at_once(nameserver: str) -> None:
     with service(nameserver, "blocked") as process:
         lockstep(nameserver, "send", "jobs", "block")
-        told(process, "begun")
+        events_until(process, "begun")
         process.send_signal(signal.SIGTERM)
-        told(process, "signalled")
+        events_until(process, "signalled")
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT_S) == -signal.SIGTERM
 
 
 def test_error_during_the_start_of_a_service_is_raised(tmp_path: Path) -> None:
     with service("127.0.0.1:1", "nobody") as process:
-        assert [line["event"] for line in told(process, "database.closed")] == ["database.opened", "database.closed"]
+        assert [line["event"] for line in events_until(process, "database.closed")] == ["database.opened", "database.closed"]
         assert process.wait(LIMIT_S) == 1

@@ -38,7 +38,7 @@ def broker(store: Path, *options: str) -> tuple[str, ...]:
     return "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(store), "--segment-mib", "1", *options
 
 
-def refused(exit_code: int, store: Path, *options: str) -> str:
+def run_rejected(exit_code: int, store: Path, *options: str) -> str:
     """Return the one line on stderr."""
     ended = run_program(*broker(store, *options))
     assert ended.returncode == exit_code, (ended.returncode, ended.stderr)
@@ -48,13 +48,13 @@ def refused(exit_code: int, store: Path, *options: str) -> str:
     return ended.stderr
 
 
-def made(store: Path, *options: str) -> None:
+def create_store(store: Path, *options: str) -> None:
     """Create a store that has served once."""
     with program(*broker(store, *options), event="broker.started") as once:
         assert once.stop() == 0
 
 
-def serves(store: Path, *options: str) -> int:
+def check_serves(store: Path, *options: str) -> int:
     """Check that it starts and stops cleanly; return its term."""
     with program(*broker(store, *options), event="broker.started") as once:
         assert once.stop() == 0
@@ -71,19 +71,19 @@ def routes() -> Iterator[str]:
 def test_second_broker_on_a_store_exits_with_6_and_the_first_continues(tmp_path: Path) -> None:
     with program(*broker(tmp_path / "s"), event="broker.started") as first:
         for options in ((), ("--name", "broker-b"), ("--cluster", "other")):
-            words = refused(6, tmp_path / "s", *options)
+            words = run_rejected(6, tmp_path / "s", *options)
             assert f"store {tmp_path / 's'} is open in another broker" in words
             assert "directory of its own" in words
         assert first.process.poll() is None
         assert first.stop() == 0
-    assert serves(tmp_path / "s") > first.started["term"]
+    assert check_serves(tmp_path / "s") > first.started["term"]
 
 
 def test_store_of_a_killed_broker_can_be_opened(tmp_path: Path) -> None:
     with program(*broker(tmp_path / "s"), event="broker.started") as first:
         first.process.kill()
         first.process.wait()
-    serves(tmp_path / "s")
+    check_serves(tmp_path / "s")
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ def test_store_of_a_killed_broker_can_be_opened(tmp_path: Path) -> None:
     ],
 )
 def test_store_of_another_name_or_cluster_exits_with_4_and_is_unchanged(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
-    made(tmp_path / "s")
-    assert words in refused(4, tmp_path / "s", *options)
-    serves(tmp_path / "s")
+    create_store(tmp_path / "s")
+    assert words in run_rejected(4, tmp_path / "s", *options)
+    check_serves(tmp_path / "s")
 
 
 def test_name_of_a_registered_broker_with_another_store_exits_with_4(tmp_path: Path, routes: str) -> None:
     options = ("--nameserver", routes)
     with program(*broker(tmp_path / "one", *options), event="broker.started") as first:
-        words = refused(4, tmp_path / "two", *options)
+        words = run_rejected(4, tmp_path / "two", *options)
         assert f"nameserver {routes} refused this broker" in words
         assert f"'broker-a' is registered from {first.started['address']} with store" in words
         assert "give it another name and a store of its own" in words
-        assert routed(routes) == {"broker-a": (first.started["address"], True)}
+        assert registered_brokers(routes) == {"broker-a": (first.started["address"], True)}
 
 
-def routed(routes: str) -> dict[str, tuple[str, bool]]:
+def registered_brokers(routes: str) -> dict[str, tuple[str, bool]]:
     """Return broker → (address, registered)."""
     shown = run_program("lockstep.admin.cli", "cluster", "--json", "--nameserver", routes)
     assert shown.returncode == 0, shown.stderr
@@ -118,7 +118,7 @@ def routed(routes: str) -> dict[str, tuple[str, bool]]:
 
 async def test_copy_with_a_lower_term_exits_with_4_and_the_original_is_unaffected(tmp_path: Path, routes: str) -> None:
     """The original has since served under a clock that was ahead; terms never fall."""
-    made(tmp_path / "one")
+    create_store(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     real = Host.real()
     ahead = Broker(BrokerConfig(listen=("127.0.0.1:0",), store=str(tmp_path / "one")), replace(real, clock=ClockAhead()))
@@ -126,28 +126,28 @@ async def test_copy_with_a_lower_term_exits_with_4_and_the_original_is_unaffecte
     await ahead.stop()
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         assert first.started["term"] == ahead.term + 1
-        words = refused(4, tmp_path / "copy", "--nameserver", routes)
+        words = run_rejected(4, tmp_path / "copy", "--nameserver", routes)
         assert f"is registered from {first.started['address']} with term {first.started['term']}" in words
         assert "two copies of one store" in words
         assert "Do not delete either" in words
-        assert routed(routes) == {"broker-a": (first.started["address"], True)}
+        assert registered_brokers(routes) == {"broker-a": (first.started["address"], True)}
         assert first.stop() == 0
-    words = refused(4, tmp_path / "copy", "--nameserver", routes)
+    words = run_rejected(4, tmp_path / "copy", "--nameserver", routes)
     assert f"is last registered from {first.started['address']}" in words
 
 
 def test_repeatedly_started_copy_does_not_replace_the_original(tmp_path: Path, routes: str) -> None:
     """A supervisor starts it again after each rejection; then the original's machine is gone for a moment."""
-    made(tmp_path / "one", "--nameserver", routes)
+    create_store(tmp_path / "one", "--nameserver", routes)
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         for _ in range(3):
-            refused(4, tmp_path / "copy", "--nameserver", routes)
+            run_rejected(4, tmp_path / "copy", "--nameserver", routes)
         assert first.stop() == 0
-    words = refused(4, tmp_path / "copy", "--nameserver", routes)
+    words = run_rejected(4, tmp_path / "copy", "--nameserver", routes)
     assert f"is last registered from {first.started['address']}" in words
     assert f"it has not seen term {first.started['term']}" in words
-    assert serves(tmp_path / "one", "--nameserver", routes) > first.started["term"]
+    assert check_serves(tmp_path / "one", "--nameserver", routes) > first.started["term"]
 
 
 def broker_ahead(store: Path, routes: str) -> Broker:
@@ -157,16 +157,16 @@ def broker_ahead(store: Path, routes: str) -> Broker:
 
 
 async def test_copy_with_a_higher_term_exits_with_4_while_the_original_is_registered(tmp_path: Path, routes: str) -> None:
-    made(tmp_path / "one")
+    create_store(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         copy = broker_ahead(tmp_path / "copy", routes)
         with pytest.raises(RegistrationRefusedError, match=f"it has not seen term {first.started['term']}"):
             await copy.start()
         await copy.stop()
-        assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
+        assert await asyncio.to_thread(registered_brokers, routes) == {"broker-a": (first.started["address"], True)}
         assert first.stop() == 0
-    assert serves(tmp_path / "one", "--nameserver", routes) > first.started["term"]
+    assert check_serves(tmp_path / "one", "--nameserver", routes) > first.started["term"]
 
 
 async def test_copy_of_the_last_state_is_rejected_while_the_original_responds(tmp_path: Path, routes: str) -> None:
@@ -177,7 +177,7 @@ async def test_copy_of_the_last_state_is_rejected_while_the_original_responds(tm
         with pytest.raises(RegistrationRefusedError, match="The registered one responds"):
             await copy.start()
         await copy.stop()
-        assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
+        assert await asyncio.to_thread(registered_brokers, routes) == {"broker-a": (first.started["address"], True)}
         assert first.stop() == 0
 
 
@@ -189,12 +189,12 @@ async def test_original_exits_with_4_after_its_copy_has_served_and_is_unchanged(
     await copy.start()
     address, term = copy.address, copy.term
     await copy.stop()
-    words = await asyncio.to_thread(refused, 4, tmp_path / "one", "--nameserver", routes)
+    words = await asyncio.to_thread(run_rejected, 4, tmp_path / "one", "--nameserver", routes)
     assert f"is last registered from {address} with term {term}" in words
     assert "which is lower" in words
-    serves(tmp_path / "copy", "--nameserver", routes)
+    check_serves(tmp_path / "copy", "--nameserver", routes)
     with program(*NAMESERVER, event="nameserver.started") as fresh:
-        serves(tmp_path / "one", "--nameserver", str(fresh.started["address"]))
+        check_serves(tmp_path / "one", "--nameserver", str(fresh.started["address"]))
 
 
 async def test_repeatedly_killed_broker_is_accepted_each_time(tmp_path: Path, routes: str) -> None:
@@ -204,7 +204,7 @@ async def test_repeatedly_killed_broker_is_accepted_each_time(tmp_path: Path, ro
             once.process.kill()
             once.process.wait()
         if round_:
-            made(tmp_path / "one")
+            create_store(tmp_path / "one")
 
 
 async def test_registration_of_a_stranger_does_not_replace_a_broker_that_responds(tmp_path: Path, routes: str) -> None:
@@ -223,7 +223,7 @@ async def test_registration_of_a_stranger_does_not_replace_a_broker_that_respond
                     code, remark = await stranger.refused(RequestCode.REGISTER_BROKER, header, body)
                 assert code == ResponseCode.BROKER_NAME_TAKEN
                 assert (tmp_path / "one/lockstep/proof").read_text() not in remark
-        assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
+        assert await asyncio.to_thread(registered_brokers, routes) == {"broker-a": (first.started["address"], True)}
 
 
 async def test_producer_and_consumer_continue_while_strangers_register_their_brokers_name(tmp_path: Path) -> None:
@@ -242,10 +242,10 @@ async def test_producer_and_consumer_continue_while_strangers_register_their_bro
                 ]
                 asked = [each.ask(RequestCode.REGISTER_BROKER, header, body) for each in strangers for header in headers]
                 codes.update(answer.code for answer in await asyncio.gather(*asked))
-        assert await asyncio.to_thread(routed, world.nameserver_address) == {name: (world.broker_address, True)}
+        assert await asyncio.to_thread(registered_brokers, world.nameserver_address) == {name: (world.broker_address, True)}
         with world.restarted_broker() as again:
             back = again.started("broker.started")["address"]
-            assert await asyncio.to_thread(routed, world.nameserver_address) == {name: (back, True)}
+            assert await asyncio.to_thread(registered_brokers, world.nameserver_address) == {name: (back, True)}
 
 
 async def test_stranger_with_the_name_of_a_killed_broker_is_replaced_when_it_returns(tmp_path: Path, routes: str) -> None:
@@ -269,7 +269,7 @@ async def test_stranger_with_the_name_of_a_killed_broker_is_replaced_when_it_ret
 def serves_as_registered(store: Path, routes: str) -> bool:
     """Check that it starts at once, that the nameserver names it, and that it stops cleanly."""
     with program(*broker(store, "--nameserver", routes), event="broker.started") as back:
-        found = routed(routes) == {"broker-a": (back.started["address"], True)}
+        found = registered_brokers(routes) == {"broker-a": (back.started["address"], True)}
         assert back.stop() == 0
     return found
 
@@ -305,6 +305,6 @@ def test_restarted_nameserver_accepts_the_running_broker(tmp_path: Path) -> None
             routes.process.wait()
             again = ("lockstep.nameserver", "--listen", where)
             with program(*again, event="nameserver.started"):
-                while routed(where) != {"broker-a": (first.started["address"], True)}:
+                while registered_brokers(where) != {"broker-a": (first.started["address"], True)}:
                     assert first.process.poll() is None
-                refused(4, tmp_path / "two", "--nameserver", where)
+                run_rejected(4, tmp_path / "two", "--nameserver", where)

@@ -42,7 +42,7 @@ async def generations(cluster: Cluster, group: str) -> dict[str, int]:
     return {f"{line['broker']}:{line['queue_id']}": int(line["generation"]) for line in lines}
 
 
-async def busy(cluster: Cluster) -> None:
+async def start_load(cluster: Cluster) -> None:
     await cluster.servers(queues=2)
     for name in CONSUMERS:
         await cluster.consumer(name)
@@ -53,7 +53,7 @@ async def busy(cluster: Cluster) -> None:
 
 async def test_topic_deleted_under_load_is_gone_for_all_clients_and_empty_when_recreated(cluster: Cluster) -> None:
     """Producers get TOPIC_NOT_EXIST, consumers release its queues and continue; when it is created again, it starts with new epochs."""
-    await busy(cluster)
+    await start_load(cluster)
     await readers(cluster)
     await cluster.until("every reader is at work", lambda: all(len(read(cluster, name)) >= 100 for name in READERS))
     before, version = await cluster.epochs(), await layout(cluster)

@@ -10,7 +10,7 @@ SERVERS = ("nameserver", "broker-a", "broker-b")
 CONSUMERS = ("consumer-1", "consumer-2")
 
 
-async def everything(cluster: Cluster) -> None:
+async def start_everything(cluster: Cluster) -> None:
     await cluster.servers(*DEFAULTS, queues=4)
     for name in CONSUMERS:
         await cluster.consumer(name)
@@ -22,7 +22,7 @@ async def everything(cluster: Cluster) -> None:
 
 async def test_consumption_resumes_after_all_processes_were_killed(cluster: Cluster, report: Report) -> None:
     """The consumers are new ones: the killed ones keep their queues for the grace."""
-    await everything(cluster)
+    await start_everything(cluster)
     queues = cluster.told_queues()
     await cluster.kill(*SERVERS, *CONSUMERS, "producer")
     cluster.bury_producer()
@@ -37,7 +37,7 @@ async def test_consumption_resumes_after_all_processes_were_killed(cluster: Clus
 
 async def test_kill_of_all_servers_loses_no_member_and_no_lock(cluster: Cluster, report: Report) -> None:
     """Locks, members and progress are in the log: consumers that reconnect within the grace keep their epochs."""
-    await everything(cluster)
+    await start_everything(cluster)
     queues = cluster.told_queues()
     held = {name: cluster.held(name) for name in CONSUMERS}
     await cluster.kill(*SERVERS)

@@ -24,12 +24,12 @@ def status(*members: MemberStatus, queues: tuple[QueueStatus, ...] = (), contrac
     return GroupStatus("g", ListVersion(1, 1), contract, members, queues)
 
 
-def at(*brokers: str) -> list[MessageQueue]:
+def queues_at(*brokers: str) -> list[MessageQueue]:
     return [MessageQueue("orders", broker, 0) for broker in brokers]
 
 
 def test_queues_of_an_unreached_broker_are_listed_without_values() -> None:
-    made = report("g", {"a": status(queues=(queue(),))}, [*at("a", "b", "c"), MessageQueue("orders", "b", 1)], {"b": "refused"})
+    made = report("g", {"a": status(queues=(queue(),))}, [*queues_at("a", "b", "c"), MessageQueue("orders", "b", 1)], {"b": "refused"})
     assert [(line.broker, line.queue_id, line.reached, line.max_offset, line.lag) for line in made.queues] == [
         ("a", 0, True, 10, 7),
         ("b", 0, False, None, None),
@@ -39,33 +39,33 @@ def test_queues_of_an_unreached_broker_are_listed_without_values() -> None:
 
 
 def test_member_is_missing_at_a_broker_with_queues_whose_list_lacks_it() -> None:
-    made = report("g", {"a": status(member("x"), member("y")), "b": status(member("x")), "c": status()}, at("a", "b"))
+    made = report("g", {"a": status(member("x"), member("y")), "b": status(member("x")), "c": status()}, queues_at("a", "b"))
     assert [(line.client_id, line.missing_at) for line in made.members] == [("x", ()), ("y", ("b",))]
 
 
 def test_member_is_missing_at_a_broker_that_does_not_know_its_group() -> None:
-    made = report("g", {"a": status(member("x"))}, at("a", "b", "c"), {"c": "refused"}, without_group=["b", "elsewhere"])
+    made = report("g", {"a": status(member("x"))}, queues_at("a", "b", "c"), {"c": "refused"}, without_group=["b", "elsewhere"])
     assert [(line.client_id, line.missing_at) for line in made.members] == [("x", ("b",))]
 
 
 def test_unreached_broker_is_not_called_missing() -> None:
-    assert report("g", {"a": status(member("x"))}, at("a", "silent")).members[0].missing_at == ()
+    assert report("g", {"a": status(member("x"))}, queues_at("a", "silent")).members[0].missing_at == ()
 
 
 def test_member_in_its_grace_at_any_broker_is_not_connected() -> None:
-    made = report("g", {"a": status(member("x", heard=900)), "b": status(member("x", connected=False, heard=50))}, at("a", "b"))
+    made = report("g", {"a": status(member("x", heard=900)), "b": status(member("x", connected=False, heard=50))}, queues_at("a", "b"))
     assert (made.members[0].connected, made.members[0].heard_ago_ms) == (False, 50)
 
 
 def test_queue_without_progress_lags_by_all_its_messages() -> None:
-    made = report("g", {"a": status(queues=(queue(committed=-1, end=10), queue(queue_id=1, committed=12, end=10)))}, at("a"))
+    made = report("g", {"a": status(queues=(queue(committed=-1, end=10), queue(queue_id=1, committed=12, end=10)))}, queues_at("a"))
     assert [(line.committed_offset, line.lag) for line in made.queues] == [(None, 10), (12, 0)]
     assert made.lag == 10
 
 
 def test_queues_are_sorted_by_topic_broker_and_id_with_all_values() -> None:
     at_b, at_a = (queue(queue_id=1, lease=40), queue()), (queue("zebra"), queue())
-    made = report("g", {"b": status(queues=at_b), "a": status(queues=at_a)}, at("a", "b"))
+    made = report("g", {"b": status(queues=at_b), "a": status(queues=at_a)}, queues_at("a", "b"))
     places = [(line.topic, line.broker, line.queue_id) for line in made.queues]
     assert places == [("orders", "a", 0), ("orders", "b", 0), ("orders", "b", 1), ("zebra", "a", 0)]
     line = made.queues[2]
@@ -83,7 +83,7 @@ def test_brokers_with_different_contracts_are_named_with_the_fields() -> None:
 
 def test_members_own_subscription_overrides_the_contracts_for_it() -> None:
     other = replace(member("y"), subscriptions=(Subscription("orders", "c"),))
-    made = report("g", {"a": status(member("x"), other)}, at("a"))
+    made = report("g", {"a": status(member("x"), other)}, queues_at("a"))
     assert [(line.client_id, line.subscription, line.topics) for line in made.members] == [
         ("x", {"orders": "a || b", "bills": "*"}, ("bills", "orders")),
         ("y", {"orders": "c"}, ("orders",)),
@@ -93,7 +93,7 @@ def test_members_own_subscription_overrides_the_contracts_for_it() -> None:
 
 def test_classic_members_have_a_subscription_without_a_contract() -> None:
     classic = replace(member("z", session=None), subscriptions=(Subscription("orders", "c"),))
-    made = report("g", {"a": status(classic, member("y"), contract=None)}, at("a"))
+    made = report("g", {"a": status(classic, member("y"), contract=None)}, queues_at("a"))
     assert [line.subscription for line in made.members] == [{}, {"orders": "c"}]
     assert made.subscription == {}
 
@@ -108,7 +108,7 @@ def test_brokers_with_different_settings_are_named_with_the_fixing_command() -> 
 
 
 def test_group_without_members_has_progress_and_no_contract() -> None:
-    made = report("g", {"a": status(queues=(queue(),), contract=None)}, at("a"))
+    made = report("g", {"a": status(queues=(queue(),), contract=None)}, queues_at("a"))
     assert (made.ordered, made.members, len(made.queues)) == (None, (), 1)
 
 
@@ -118,7 +118,7 @@ def test_topics_are_the_subscribed_ones_and_those_with_progress() -> None:
 
 @given(st.dictionaries(st.sampled_from("abc"), st.sets(st.sampled_from("xyz"))), st.sets(st.sampled_from("abcd")))
 def test_member_is_listed_or_missing_at_each_broker_of_the_layout(lists: dict[str, set[str]], layout: set[str]) -> None:
-    made = report("g", {broker: status(*map(member, sorted(names))) for broker, names in lists.items()}, at(*sorted(layout)))
+    made = report("g", {broker: status(*map(member, sorted(names))) for broker, names in lists.items()}, queues_at(*sorted(layout)))
     assert [line.client_id for line in made.members] == sorted({name for names in lists.values() for name in names})
     for line in made.members:
         assert set(line.missing_at) == {broker for broker in layout & set(lists) if line.client_id not in lists[broker]}

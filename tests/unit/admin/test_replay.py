@@ -32,7 +32,7 @@ RATE = 100_000
 
 
 @dataclass
-class World:
+class FakeDeadLetters:
     """Dead letters of one broker: the one at offset n has the key `keys[n]` and the body n; those in `bad` can't be sent."""
 
     keys: list[str | None]
@@ -89,8 +89,8 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def make(*keys: str | None, **facts: Any) -> World:
-        made = World(list(keys), **facts)
+    def make(*keys: str | None, **facts: Any) -> FakeDeadLetters:
+        made = FakeDeadLetters(list(keys), **facts)
         monkeypatch.setattr(replay, "read_dead_letters", made.read_dead_letters)
         monkeypatch.setattr(replay, "commit_replayed", made.commit_replayed)
         return made

@@ -73,7 +73,7 @@ def test_each_track_type_has_a_meaning() -> None:
     assert MEANINGS.keys() == set(TrackType)
 
 
-class Asked(AdminClient):
+class FakeBroker(AdminClient):
     """A broker that knows five groups and returns the status of only one."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Asked(AdminClient):
 
 
 async def test_group_with_an_error_is_unknown_with_the_reason_and_others_are_listed() -> None:
-    found = await tracks(Asked(), BrokerAddress("a", "c", "10.0.0.1:10911", True, 1), message())
+    found = await tracks(FakeBroker(), BrokerAddress("a", "c", "10.0.0.1:10911", True, 1), message())
     assert [(each.type, each.why) for each in found] == [
         (TrackType.UNKNOWN, "SYSTEM_ERROR: the table is being read"),
         (TrackType.CONSUMED, None),

@@ -175,14 +175,14 @@ async def wait_until_offered(client: Client, queue_id: int) -> None:
 async def test_store_rejects_a_second_broker_and_another_name(tmp_path: Path) -> None:
     async with running(settings(tmp_path)):
         with pytest.raises(StoreInUseError):
-            await started(settings(tmp_path))
+            await start_broker(settings(tmp_path))
     with pytest.raises(IdentityError):
-        await started(settings(tmp_path, name="broker-b"))
+        await start_broker(settings(tmp_path, name="broker-b"))
     with pytest.raises(IdentityError):
-        await started(settings(tmp_path, cluster="other"))
+        await start_broker(settings(tmp_path, cluster="other"))
 
 
-async def started(config: BrokerConfig) -> None:
+async def start_broker(config: BrokerConfig) -> None:
     async with running(config):
         pass
 
@@ -198,7 +198,7 @@ async def test_broker_is_in_routes_after_its_nameserver_accepted_it(tmp_path: Pa
             assert [(one.address, one.registered) for one in route.brokers] == [(broker.address, True)]
             second = settings(tmp_path / "second", nameserver=nameserver.address)
             with pytest.raises(RegistrationRefusedError, match=broker.address):
-                await started(second)
+                await start_broker(second)
         route = await route_of(nameserver, LAYOUT.version)
         assert [one.registered for one in route.brokers] == [False]
     finally:

@@ -19,7 +19,7 @@ GROUP = "g" * 120
 """The longest name that leaves room for `%RETRY%`."""
 
 
-async def sent_message(client: Client, body: bytes = b"m0", properties: str = "TAGS\x01paid\x02UNIQ_KEY\x01k") -> int:
+async def send_message(client: Client, body: bytes = b"m0", properties: str = "TAGS\x01paid\x02UNIQ_KEY\x01k") -> int:
     """Send a message to queue 0 of the topic and return its log position."""
     await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=properties), body)
     return (await stored(client, TOPIC))[-1].physical_offset
@@ -28,12 +28,12 @@ async def sent_message(client: Client, body: bytes = b"m0", properties: str = "T
 async def test_message_sent_back_is_redelivered_until_its_retries_are_used_up(tmp_path: Path) -> None:
     async with running(settings(tmp_path, message_delay_level="10ms")) as broker, dialled(broker) as client:
         await client.create()
-        offset = await sent_message(client)
+        offset = await send_message(client)
         for times in range(1, 4):
             await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", max_reconsume_times=2))
             if times == 3:
                 break
-            await arrived(client, "%RETRY%g", times)
+            await wait_for_count(client, "%RETRY%g", times)
             again = (await stored(client, "%RETRY%g"))[-1]
             assert again.reconsume_times == times
             properties = decode_properties(again.properties)
@@ -44,7 +44,7 @@ async def test_message_sent_back_is_redelivered_until_its_retries_are_used_up(tm
         assert len(await stored(client, "%RETRY%g")) == 2
 
 
-async def arrived(client: Client, topic: str, count: int) -> None:
+async def wait_for_count(client: Client, topic: str, count: int) -> None:
     """Wait by a long poll until queue 0 of the topic has `count` messages."""
     header = PullHeader("g", topic, 0, count - 1, 1, SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000, max_msg_bytes=1 << 20)
     await client.done(RequestCode.PULL_MESSAGE, header)
@@ -53,7 +53,7 @@ async def arrived(client: Client, topic: str, count: int) -> None:
 async def test_negative_delay_level_dead_letters_and_an_unknown_offset_is_rejected(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        offset = await sent_message(client)
+        offset = await send_message(client)
         await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1))
         assert [record.body for record in await stored(client, "%DLQ%g")] == [b"m0"]
         refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset + 1, "g"))
@@ -66,7 +66,7 @@ async def test_negative_delay_level_dead_letters_and_an_unknown_offset_is_reject
 async def test_dead_letter_sent_back_again_keeps_its_attempts_and_reason(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        offset = await sent_message(client)
+        offset = await send_message(client)
         await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", max_reconsume_times=0))
         (first,) = await stored(client, "%DLQ%g")
         await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(first.physical_offset, "g", -1))
@@ -83,7 +83,7 @@ async def test_send_back_that_names_another_message_than_the_stored_one_is_rejec
     """The consumer received a message that a power cut removed, and another message is at its position now."""
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        offset = await sent_message(client)
+        offset = await send_message(client)
         refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "another"))
         assert refused.code == ResponseCode.QUERY_NOT_FOUND
         assert "holds message k, not another" in (refused.remark or "")
@@ -99,7 +99,7 @@ async def test_dead_letter_and_its_commit_are_one_write(tmp_path: Path) -> None:
     async with dialled(broker) as client:
         await client.create()
         for number in range(3):
-            await sent_message(client, b"m%d" % number)
+            await send_message(client, b"m%d" % number)
         epoch = await join(client, "a@1#0", "0" * 32)
         letter = DeadLetterHeader("g", TOPIC, 0, epoch, 1, 4, "ValueError: no")
         await client.done(RequestCode.DEAD_LETTER, letter)
@@ -123,11 +123,11 @@ async def test_delayed_messages_survive_a_kill_and_are_delivered_once(tmp_path: 
         await client.create()
         for level in (1, 2, 2):
             await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=f"DELAY\x01{level}"), b"%d" % level)
-        await arrived(client, TOPIC, 1)
+        await wait_for_count(client, TOPIC, 1)
         await kill(broker)
     async with running(config) as again, dialled(again) as client:
-        await arrived(client, TOPIC, 2)
-        await arrived(client, TOPIC, 3)
+        await wait_for_count(client, TOPIC, 2)
+        await wait_for_count(client, TOPIC, 3)
         found = await stored(client, TOPIC)
         assert [record.body for record in found] == [b"1", b"2", b"2"]
         assert all("DELAY" not in decode_properties(record.properties) for record in found)
@@ -151,12 +151,12 @@ async def test_message_with_the_longest_properties_is_delayed_retried_and_dead_l
             answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=properties), b"x")
             assert (answer.code, f"at most {SENT_PROPERTIES_BYTES_MAX}" in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
         await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=f"{longest}\x02DELAY\x011"), b"x")
-        await arrived(client, TOPIC, 1)
+        await wait_for_count(client, TOPIC, 1)
         (message,) = await stored(client, TOPIC)
         assert message.properties == longest.encode()
         for times in range(1, 4):
             await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(message.physical_offset, GROUP))
-            await arrived(client, f"%RETRY%{GROUP}", times)
+            await wait_for_count(client, f"%RETRY%{GROUP}", times)
             message = (await stored(client, f"%RETRY%{GROUP}"))[-1]
         epoch = await join(client, "a@1#0", "0" * 32)
         await client.done(RequestCode.DEAD_LETTER, DeadLetterHeader("g", TOPIC, 0, epoch, 0, 4, "\U0001f4a3" * 200))

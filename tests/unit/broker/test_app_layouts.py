@@ -19,7 +19,7 @@ def layout(topic: str, counter: int, broker: str = "broker-a") -> TopicLayout:
     return TopicLayout(topic, LayoutVersion(counter, 7), (LayoutEntry(broker, 2, 2, 1),))
 
 
-def stored_by_an_earlier_version(broker: Broker, found: TopicLayout) -> None:
+def store_unchecked(broker: Broker, found: TopicLayout) -> None:
     """Write the layout into the log without a check."""
     broker.state.topics._put(found)
     broker.state.write_changes()
@@ -30,7 +30,7 @@ async def test_store_with_an_invalid_layout_opens_and_registers_its_other_layout
     async with running(settings(tmp_path)) as before:
         async with dialled(before) as client:
             await client.create()
-        stored_by_an_earlier_version(before, layout("wrong", COUNTER_MAX + 1))
+        store_unchecked(before, layout("wrong", COUNTER_MAX + 1))
     nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
     await nameserver.start()
     try:
@@ -50,7 +50,7 @@ async def test_message_in_a_queue_without_layout_is_readable_after_the_next_star
         async with dialled(first) as client:
             answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 1), b"kept")
             assert answer.code == ResponseCode.SUCCESS
-        stored_by_an_earlier_version(first, layout("new", 9, "broker-b"))
+        store_unchecked(first, layout("new", 9, "broker-b"))
         await first._store.sync()  # type: ignore[union-attr]
         await kill(first)
     async with running(settings(tmp_path)) as again, dialled(again) as client:

@@ -51,7 +51,7 @@ from support.whole_broker import (
 )
 
 
-async def everything(client: Client) -> list[bytes]:
+async def pull_all(client: Client) -> list[bytes]:
     """Return all messages of queue 0, with as many pulls as necessary."""
     found: list[bytes] = []
     while (answer := await client.pull(len(found))).code == ResponseCode.SUCCESS:
@@ -78,14 +78,14 @@ async def test_messages_topics_sequences_and_locks_survive_a_restart(
         assert place(await client.done(RequestCode.SEND_RECORDS, header, data)) == replace(first, store_host=again.address)
         following, more, _ = frame(3, 1, crc=crc)
         assert place(await client.done(RequestCode.SEND_RECORDS, following, more)).queue_offset == 3
-        assert await everything(client) == [b"m0", b"m1", b"m2", b"m3"]
+        assert await pull_all(client) == [b"m0", b"m1", b"m2", b"m3"]
         assert await client.create() == LAYOUT
         await heartbeat(client, "a@1#0", "0" * 32, connection=2)
         answer = await reconcile(client, LockItem("g", TOPIC, 0, epoch=grant))
         assert (answer.verdict, answer.epoch, answer.offset, answer.attempts) == (LockVerdict.OK, grant, 2, 1)
 
 
-class Slept(Clock):
+class SuspendedClock(Clock):
     """The clock of a machine that was suspended for a day."""
 
     def boot_ms(self) -> int:
@@ -93,7 +93,7 @@ class Slept(Clock):
 
 
 async def test_leases_are_measured_on_the_clock_that_counts_suspension(tmp_path: Path) -> None:
-    clock = Slept()
+    clock = SuspendedClock()
     broker = Broker(settings(tmp_path), replace(Host.real(), clock=clock))
     try:
         await broker.start()

@@ -11,7 +11,7 @@ from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, 
 LEASE = 60_000
 
 
-def two(bench: Bench) -> tuple[ClassicClient, ClassicClient]:
+def two_clients(bench: Bench) -> tuple[ClassicClient, ClassicClient]:
     a, b = ClassicClient(bench, "a"), ClassicClient(bench, "b")
     a.connect()
     b.connect()
@@ -23,14 +23,14 @@ def two(bench: Bench) -> tuple[ClassicClient, ClassicClient]:
 
 def test_free_queue_is_granted_and_a_held_one_is_not() -> None:
     bench = Bench()
-    a, b = two(bench)
+    a, b = two_clients(bench)
     assert a.lock(0, 1) == [0, 1]
     assert b.lock(0, 1, 2) == [2]
 
 
 def test_repeated_lock_is_reentrant_and_keeps_the_epoch() -> None:
     bench = Bench()
-    a, _ = two(bench)
+    a, _ = two_clients(bench)
     a.lock(0)
     epoch = bench.epoch(0)
     assert a.lock(0) == [0]
@@ -40,7 +40,7 @@ def test_repeated_lock_is_reentrant_and_keeps_the_epoch() -> None:
 @pytest.mark.parametrize(("after", "taken"), [(LEASE - 1, []), (LEASE, []), (LEASE + 1, [0])])
 def test_lock_not_renewed_for_60_s_can_be_taken_over(after: int, taken: list[int]) -> None:
     bench = Bench()
-    a, b = two(bench)
+    a, b = two_clients(bench)
     a.lock(0)
     bench.now_ms += after
     assert b.lock(0) == taken
@@ -50,7 +50,7 @@ def test_lock_not_renewed_for_60_s_can_be_taken_over(after: int, taken: list[int
 @pytest.mark.parametrize(("after", "taken"), [(LEASE, []), (LEASE + 1, [0])])
 def test_renewal_restarts_the_60_s_lease(after: int, taken: list[int]) -> None:
     bench = Bench()
-    a, b = two(bench)
+    a, b = two_clients(bench)
     a.lock(0)
     bench.now_ms += LEASE
     assert a.lock(0) == [0]
@@ -60,7 +60,7 @@ def test_renewal_restarts_the_60_s_lease(after: int, taken: list[int]) -> None:
 
 def test_client_with_an_expired_lease_reacquires_its_free_queue() -> None:
     bench = Bench()
-    a, _ = two(bench)
+    a, _ = two_clients(bench)
     a.lock(0)
     epoch = bench.epoch(0)
     bench.now_ms += LEASE + 1
@@ -70,7 +70,7 @@ def test_client_with_an_expired_lease_reacquires_its_free_queue() -> None:
 
 def test_takeover_raises_the_epoch() -> None:
     bench = Bench()
-    a, b = two(bench)
+    a, b = two_clients(bench)
     a.lock(0)
     epoch = bench.epoch(0)
     bench.now_ms += LEASE + 1
@@ -80,7 +80,7 @@ def test_takeover_raises_the_epoch() -> None:
 
 def test_unlock_frees_only_queues_that_the_caller_holds() -> None:
     bench = Bench()
-    a, b = two(bench)
+    a, b = two_clients(bench)
     a.lock(0, 1)
     b.unlock(0)
     assert b.lock(0) == []
@@ -91,7 +91,7 @@ def test_unlock_frees_only_queues_that_the_caller_holds() -> None:
 
 def test_lock_survives_the_connection_and_the_membership_of_its_client() -> None:
     bench = Bench()
-    a, b = two(bench)
+    a, b = two_clients(bench)
     a.lock(0)
     a.close()
     bench.advance(LEASE)
@@ -107,7 +107,7 @@ def test_classic_lock_does_not_require_membership() -> None:
 
 def test_queues_of_another_broker_or_without_layout_are_not_granted() -> None:
     bench = Bench()
-    a, _ = two(bench)
+    a, _ = two_clients(bench)
     assert a.lock(0, broker="broker-b") == []
     assert a.lock(4, -1) == []
     assert a.lock(0, topic="nowhere") == []
@@ -115,7 +115,7 @@ def test_queues_of_another_broker_or_without_layout_are_not_granted() -> None:
 
 def test_restart_restarts_the_lease_of_every_classic_lock() -> None:
     bench = Bench()
-    a, b = two(bench)
+    a, b = two_clients(bench)
     a.lock(0)
     bench.advance(LEASE - 10)
     bench.restart()
@@ -210,7 +210,7 @@ def held_by_a_session(bench: Bench, me: ClassicClient) -> None:
     assert native.verdicts(0) == {0: LockVerdict.OK}
 
 
-def setting(made: Setting) -> tuple[Bench, ClassicClient]:
+def bench_and_client(made: Setting) -> tuple[Bench, ClassicClient]:
     bench = Bench()
     me = ClassicClient(bench, "me")
     me.connect()
@@ -223,7 +223,7 @@ def setting(made: Setting) -> tuple[Bench, ClassicClient]:
     ("made", "commits"), [(free_queue, True), (held_by_me, True), (held_by_another, False), (held_by_a_session, False)]
 )
 def test_pull_without_epoch_is_served_and_commits_unless_another_client_holds_the_queue(made: Setting, commits: bool) -> None:
-    bench, me = setting(made)
+    bench, me = bench_and_client(made)
     check = bench.c.pulls.check(me.connection, (GROUP, TOPIC, 0), None)
     assert check is not None
     assert (check.stale, check.may_commit) == (False, commits)
@@ -232,7 +232,7 @@ def test_pull_without_epoch_is_served_and_commits_unless_another_client_holds_th
 @pytest.mark.parametrize("made", [free_queue, held_by_me])
 @pytest.mark.parametrize("offset", [40, 50, 60])
 def test_update_offset_of_an_unheld_queue_is_applied_and_a_lower_value_is_a_reset(made: Setting, offset: int) -> None:
-    bench, me = setting(made)
+    bench, me = bench_and_client(made)
     row = bench.c.status.read(GROUP, bench.now_ms, str)
     assert row is not None
     before = row.queues[0].generation
@@ -247,7 +247,7 @@ def test_update_offset_of_an_unheld_queue_is_applied_and_a_lower_value_is_a_rese
 @pytest.mark.parametrize(("made", "holder"), [(held_by_another, "other"), (held_by_a_session, "native")])
 @pytest.mark.parametrize("offset", [40, 60])
 def test_update_offset_of_a_held_queue_is_rejected_with_its_holder_and_counted(made: Setting, holder: str, offset: int) -> None:
-    bench, me = setting(made)
+    bench, me = bench_and_client(made)
     with pytest.raises(NoPermissionError, match=f"held by {holder} of group {GROUP}"):
         me.update(0, offset)
     assert bench.progress(0) == (50, 0)
@@ -258,13 +258,13 @@ def test_update_offset_of_a_held_queue_is_rejected_with_its_holder_and_counted(m
     ("made", "owner"), [(free_queue, None), (held_by_me, None), (held_by_another, "other"), (held_by_a_session, "native")]
 )
 def test_unlock_frees_only_the_callers_own(made: Setting, owner: str | None) -> None:
-    bench, me = setting(made)
+    bench, me = bench_and_client(made)
     me.unlock(0)
     assert bench.owner(0) == owner
 
 
 def test_connection_without_a_heartbeat_is_another_client() -> None:
-    bench, me = setting(held_by_me)
+    bench, me = bench_and_client(held_by_me)
     me.connection = bench.new_connection()
     with pytest.raises(NoPermissionError):
         me.update(0, 60)

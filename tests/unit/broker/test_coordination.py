@@ -120,7 +120,7 @@ def test_restart_keeps_every_generation() -> None:
 # ---------------------------------------------------------------------------------------------------------------- assumed loss
 
 
-def crashed() -> tuple[Bench, Client, Client]:
+def bench_after_assumed_loss() -> tuple[Bench, Client, Client]:
     bench = Bench()
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
@@ -133,7 +133,7 @@ def crashed() -> tuple[Bench, Client, Client]:
 
 
 def test_assumed_loss_ends_every_recorded_grant() -> None:
-    _, a, _ = crashed()
+    _, a, _ = bench_after_assumed_loss()
     a.connect()
     assert a.commit(0, 6) is STALE
     assert a.pull(0) is False
@@ -141,7 +141,7 @@ def test_assumed_loss_ends_every_recorded_grant() -> None:
 
 
 def test_assumed_loss_raises_every_generation() -> None:
-    bench, a, _ = crashed()
+    bench, a, _ = bench_after_assumed_loss()
     earlier = replay_generation(bench, 0)
     a.connect()
     bench.advance(GRACE)
@@ -159,7 +159,7 @@ def replay_generation(bench: Bench, queue_id: int) -> int:
 
 @pytest.mark.parametrize(("after", "verdict"), [(GRACE - 1, WAIT), (GRACE, OK)])
 def test_no_queue_is_granted_for_one_grace_after_an_assumed_loss(after: int, verdict: LockVerdict) -> None:
-    bench, a, _ = crashed()
+    bench, a, _ = bench_after_assumed_loss()
     a.connect()
     bench.advance(after)
     a.held = {}
@@ -168,7 +168,7 @@ def test_no_queue_is_granted_for_one_grace_after_an_assumed_loss(after: int, ver
 
 
 def test_end_of_the_suspension_notifies_every_member_of_free_queues() -> None:
-    bench, a, b = crashed()
+    bench, a, b = bench_after_assumed_loss()
     a.connect()
     b.connect()
     assert bench.pushed() == {}
@@ -178,14 +178,14 @@ def test_end_of_the_suspension_notifies_every_member_of_free_queues() -> None:
 
 
 def test_no_member_is_notified_of_free_queues_during_the_suspension() -> None:
-    bench, a, _ = crashed()
+    bench, a, _ = bench_after_assumed_loss()
     a.connect()
     Client(bench, "c").connect()
     assert bench.pushed() == {}
 
 
 def test_start_during_the_suspension_restarts_it() -> None:
-    bench, a, _ = crashed()
+    bench, a, _ = bench_after_assumed_loss()
     bench.advance(GRACE - 1)
     bench.restart()
     assert bench.c.state.grants_suspended
@@ -198,7 +198,7 @@ def test_start_during_the_suspension_restarts_it() -> None:
 
 
 def test_completed_suspension_is_not_repeated_at_the_next_start() -> None:
-    bench, a, _ = crashed()
+    bench, a, _ = bench_after_assumed_loss()
     a.connect()
     bench.advance(GRACE)
     bench.restart()
@@ -243,7 +243,7 @@ def test_suspension_lasts_as_long_as_the_longest_announced_grace() -> None:
 
 
 def test_members_and_progress_survive_an_assumed_loss() -> None:
-    bench, _, _ = crashed()
+    bench, _, _ = bench_after_assumed_loss()
     assert bench.lists() == ("a", "b")
     assert bench.progress(0) == (5, 0)
 

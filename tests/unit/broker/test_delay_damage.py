@@ -22,7 +22,7 @@ HARMED = 1
 PROPERTIES = b"TAGS\x01paid\x02KEYS\x01order-7\x02colour\x01red"
 
 
-async def waiting(machine: Machine) -> None:
+async def create_delayed(machine: Machine) -> None:
     """Return a cleanly stopped store with a snapshot and three messages that are delayed by a second."""
     await machine.start()
     for body in BODIES:
@@ -33,7 +33,7 @@ async def waiting(machine: Machine) -> None:
     await machine.store.close()
 
 
-def harmed(machine: Machine) -> tuple[int, int]:
+def damaged_range(machine: Machine) -> tuple[int, int]:
     """Return [begin, end) of the harmed record in the log's file."""
     log = bytes(machine.files.names[LOG].cache)
     at = log.index(BODIES[HARMED])
@@ -41,7 +41,7 @@ def harmed(machine: Machine) -> tuple[int, int]:
     return begin, begin + int.from_bytes(log[begin : begin + 4], "big")
 
 
-async def delivered(machine: Machine) -> list[tuple[bytes, bytes, int, int, int, bytes]]:
+async def delivered_messages(machine: Machine) -> list[tuple[bytes, bytes, int, int, int, bytes]]:
     """Return body, properties, flag, system flag, birth time and host of each message in its topic, in order."""
     first, end = machine.store.bounds("orders", 2)
     found = []
@@ -64,14 +64,14 @@ async def run_service(machine: Machine, count: int) -> None:
 
 async def run_with_damage(flip: int, *, sealed: bool) -> None:
     machine = Machine()
-    await waiting(machine)
-    begin, end = harmed(machine)
+    await create_delayed(machine)
+    begin, end = damaged_range(machine)
     if not sealed:
         machine.files.overwrite(LOG, begin + PREPARED_OFFSET_AT, bytes(8))
     machine.files.flip(LOG, begin + flip // 8 % (end - begin), flip % 8)
     await machine.start()
     await run_service(machine, 10)
-    found = await delivered(machine)
+    found = await delivered_messages(machine)
     bodies = [body for body, *_ in found]
     if sealed:
         whole = (PROPERTIES, 0, 0, 1, bytes(8))
@@ -99,14 +99,14 @@ def test_any_flipped_bit_of_a_delayed_message_of_an_earlier_version_is_not_fatal
 async def test_non_numeric_property_of_a_stored_message_is_counted_as_damage(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """An earlier version exited with code 1 at every start."""
     machine = Machine()
-    await waiting(machine)
-    begin, end = harmed(machine)
+    await create_delayed(machine)
+    begin, end = damaged_range(machine)
     machine.files.overwrite(LOG, begin + PREPARED_OFFSET_AT, bytes(8))
     log = bytes(machine.files.names[LOG].cache)
     machine.files.flip(LOG, log.index(name.encode() + b"\x01", begin, end) + len(name) + 1, 6)
     await machine.start()
     await run_service(machine, 3)
-    assert [body for body, *_ in await delivered(machine)] == [b"before", b"behind"]
+    assert [body for body, *_ in await delivered_messages(machine)] == [b"before", b"behind"]
     assert machine.store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]
     assert sum("delay.undeliverable" in record.getMessage() for record in caplog.records) == 1
     await machine.store.close()
@@ -127,11 +127,11 @@ async def test_message_with_an_unexpected_error_is_skipped_after_all_attempts(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = Machine()
-    await waiting(machine)
+    await create_delayed(machine)
     await machine.start()
     store, delays = machine.store, machine.delays
     pass_on, stored_ms, read_some = delays._deliver_message, store.stored_ms, store.read_or_wait
-    begin, _ = harmed(machine)
+    begin, _ = damaged_range(machine)
 
     async def failing_read(topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> object:
         result = await read_some(topic, queue_id, offset, 1 if place == "parts" else max_count, max_bytes)
@@ -149,7 +149,7 @@ async def test_message_with_an_unexpected_error_is_skipped_after_all_attempts(
         monkeypatch.setattr(store, "read_or_wait", failing_read)
     await run_service(machine, 10)
     monkeypatch.undo()
-    found = [body for body, *_ in await delivered(machine)]
+    found = [body for body, *_ in await delivered_messages(machine)]
     failed = [record for record in caplog.records if "delay.failed" in record.getMessage()]
     assert all(record.exc_info for record in failed), "with its traceback"
     if place != "read_or_wait":
@@ -162,12 +162,12 @@ async def test_message_with_an_unexpected_error_is_skipped_after_all_attempts(
 
 async def test_unexpected_error_that_disappears_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
-    await waiting(machine)
+    await create_delayed(machine)
     await machine.start()
     for _ in range(3):
         with monkeypatch.context() as patch:
             patch.setattr(DelayedDelivery, "_deliver_message", missing)
             await run_service(machine, ATTEMPTS_MAX - 1)
         await run_service(machine, 1)
-    assert [body for body, *_ in await delivered(machine)] == list(BODIES)
+    assert [body for body, *_ in await delivered_messages(machine)] == list(BODIES)
     await machine.store.close()

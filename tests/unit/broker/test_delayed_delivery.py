@@ -30,7 +30,7 @@ LEVELS = (100, 1_000, 60_000)
 FIRST = delay_queue_id(LEVELS[0])
 
 
-class Clocked(FakeStore):
+class StampingStore(FakeStore):
     """Stamp each record as the store does."""
 
     def __init__(self, host: FakeHost) -> None:
@@ -49,10 +49,10 @@ class Clocked(FakeStore):
         return self.append(topic, queue_id, [bytes(data)], how["born_host"])
 
 
-class Desk:
+class DeliveryBench:
     def __init__(self) -> None:
         self.host = FakeHost()
-        self.store = Clocked(self.host)
+        self.store = StampingStore(self.host)
         self.journal = Journal()
         self.table = DelayTable(self.journal)
         self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
@@ -83,7 +83,7 @@ class Desk:
 
 
 async def test_message_is_due_exactly_at_its_store_time_plus_its_delay() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"x", 2)
     await desk.look()
     await desk.pass_ms(999)
@@ -98,7 +98,7 @@ async def test_message_is_due_exactly_at_its_store_time_plus_its_delay() -> None
 @pytest.mark.parametrize("cold", [False, True])
 async def test_unreadable_delay_queue_is_retried_and_other_delays_continue(error: Exception, cold: bool) -> None:
     """An earlier version exited with code 1."""
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"x", 2)
     desk.put(b"y", 1)
     desk.store.cold, desk.store.unreadable = cold, {(SCHEDULE_TOPIC, delay_queue_id(LEVELS[1])): error}
@@ -114,7 +114,7 @@ async def test_unreadable_delay_queue_is_retried_and_other_delays_continue(error
 async def test_messages_before_an_unreadable_one_are_delivered_and_it_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     for body in (b"0", b"1", b"2"):
         desk.put(body, 1)
     desk.store.rotten[SCHEDULE_TOPIC, FIRST] = 2
@@ -126,7 +126,7 @@ async def test_messages_before_an_unreadable_one_are_delivered_and_it_is_logged_
 
 
 async def test_level_above_the_last_one_is_the_last_one() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"x", 99)
     await desk.pass_ms(59_999)
     assert desk.arrived() == []
@@ -135,7 +135,7 @@ async def test_level_above_the_last_one_is_the_last_one() -> None:
 
 
 async def test_wall_clock_set_back_makes_no_delay_early() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"x", 2)
     await desk.pass_ms(-5_000)
     await desk.pass_ms(5_999)
@@ -145,7 +145,7 @@ async def test_wall_clock_set_back_makes_no_delay_early() -> None:
 
 
 async def test_progress_is_written_with_the_deliveries_and_a_restart_continues_after_it() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     for number in range(3):
         desk.put(b"%d" % number, 1)
     await desk.pass_ms(100)
@@ -169,7 +169,7 @@ def layout(counter: int, *entries: tuple[int, int]) -> TopicLayout:
 
 @pytest.mark.parametrize("copy", [False, True])
 async def test_recreated_topic_gets_no_delayed_message_of_its_predecessor(copy: bool) -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     if copy:
         record = RecordView(encode_record(b"orders", 2, b"old", b"", born_ms=1))
         desk.delays.append(failed_copy(record, "%RETRY%g", 0), 1)
@@ -184,7 +184,7 @@ async def test_recreated_topic_gets_no_delayed_message_of_its_predecessor(copy: 
 
 
 async def test_altered_topic_gets_its_delayed_messages() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"x", 1)
     desk.topics.create(layout(2, (4, 1), (2, 2)))
     desk.topics.create(layout(3, (4, 1)))
@@ -193,7 +193,7 @@ async def test_altered_topic_gets_its_delayed_messages() -> None:
 
 
 async def test_full_disk_stops_a_level_until_space_is_free_and_keeps_its_order() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"0", 1)
     desk.put(b"1", 1)
     desk.store.refuse = ServiceNotAvailableError("full")
@@ -207,7 +207,7 @@ async def test_full_disk_stops_a_level_until_space_is_free_and_keeps_its_order()
 
 
 async def test_delayed_message_of_a_deleted_topic_is_dropped_and_others_continue() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"gone", 1, topic="doomed")
     desk.put(b"here", 1)
     await desk.pass_ms(100)
@@ -215,7 +215,7 @@ async def test_delayed_message_of_a_deleted_topic_is_dropped_and_others_continue
 
 
 async def test_group_topic_is_created_for_a_delayed_message() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"x", 1, topic="%RETRY%billing", queue_id=0)
     await desk.pass_ms(100)
     assert desk.arrived("%RETRY%billing", 0) == [b"x"]
@@ -225,7 +225,7 @@ async def test_group_topic_is_created_for_a_delayed_message() -> None:
 
 
 async def test_arrival_during_a_cold_read_is_not_missed() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"0", 1)
     await desk.pass_ms(100)
     desk.store.cold = True
@@ -248,7 +248,7 @@ async def test_arrival_during_a_cold_read_is_not_missed() -> None:
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2_000)), max_size=20))
 def test_each_message_arrives_once_at_the_first_check_after_its_due_time(coming: list[tuple[int, int]]) -> None:
     async def main() -> None:
-        desk = Desk()
+        desk = DeliveryBench()
         due: dict[bytes, int] = {}
         began = desk.host.clock.now_ms
         for number, (level, wait_ms) in enumerate(coming):
@@ -275,7 +275,7 @@ def test_changed_delay_table_keeps_the_due_time_of_each_stored_message(
     """A message is not early because of a shorter delay, not late because of a longer one, and not lost if a start has a shorter table."""
 
     async def main() -> None:
-        desk = Desk()
+        desk = DeliveryBench()
         due: dict[bytes, int] = {}
         for levels_ms, coming in starts:
             desk.delays = desk.service(levels_ms)
@@ -330,7 +330,7 @@ async def test_delay_entries_hold_the_due_time_also_after_a_rebuild() -> None:
 
 
 @asynccontextmanager
-async def running(desk: Desk) -> AsyncIterator[None]:
+async def running(desk: DeliveryBench) -> AsyncIterator[None]:
     task = asyncio.ensure_future(desk.delays.run())
     try:
         yield
@@ -339,7 +339,7 @@ async def running(desk: Desk) -> AsyncIterator[None]:
 
 
 async def test_idle_delivery_task_is_not_woken() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     async with running(desk):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -408,7 +408,7 @@ async def test_slow_clock_at_a_start_makes_no_delay_early_when_it_is_set() -> No
 
 async def test_delayed_message_for_a_replaced_layout_gets_a_queue_of_this_broker() -> None:
     """Another broker created the topic at the same time and its layout won, because this broker's queues were empty."""
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"x", 2)
     desk.topics.adopt([TopicLayout("orders", LayoutVersion(1, 8), (LayoutEntry("broker-b", 4, 4, 1),))])
     assert desk.topics.own_write_count(desk.topics.require_layout("orders")) == 0
@@ -418,7 +418,7 @@ async def test_delayed_message_for_a_replaced_layout_gets_a_queue_of_this_broker
 
 
 async def test_delayed_retry_gets_its_topic_even_at_the_topic_limit() -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.topics.topics_max = 1
     desk.put(b"x", 2, topic="%RETRY%g", queue_id=0)
     await desk.pass_ms(1_000)
@@ -426,7 +426,7 @@ async def test_delayed_retry_gets_its_topic_even_at_the_topic_limit() -> None:
 
 
 async def test_delayed_retry_waits_while_the_cluster_is_at_its_topic_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk()
+    desk = DeliveryBench()
     desk.put(b"x", 2, topic="%RETRY%g", queue_id=0)
     monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 1)
     await desk.pass_ms(5_000)

@@ -36,7 +36,7 @@ def check_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EventLimit, "allows", lambda *_: True)
 
 
-def fails_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch, on_call: int = 1, at_end: bool = False) -> list[int]:
+def fail_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch, on_call: int = 1, at_end: bool = False) -> list[int]:
     """Let one call of `owner.name` raise KeyError, at its beginning or its end; return the calls so far."""
     own, calls = getattr(owner, name), list[int]()
 
@@ -69,7 +69,7 @@ async def test_held_pulls_get_a_response_if_waking_them_fails(
         await until(lambda: pulls.held_count == 4)
         held = list(pulls._holds)
         with monkeypatch.context() as patch:
-            fails_once(LongPollTable, name, patch, at_end=at_end)
+            fail_once(LongPollTable, name, patch, at_end=at_end)
             header, data, _ = frame(0, 1)
             await client.done(RequestCode.SEND_RECORDS, header, data)
             answers = [await each for each in asked]
@@ -84,14 +84,14 @@ async def test_held_pulls_get_a_response_if_waking_them_fails(
 async def test_held_pulls_get_a_response_if_the_table_fails_at_their_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        fails_once(LongPollTable, "take_expired", monkeypatch)
+        fail_once(LongPollTable, "take_expired", monkeypatch)
         first = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
         second = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
         assert (first.code, second.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.PULL_NOT_FOUND)
 
 
 async def test_deadlines_are_served_after_their_callback_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails_once(PullProcessor, "_expire", monkeypatch)
+    fail_once(PullProcessor, "_expire", monkeypatch)
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         answer = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
@@ -101,7 +101,7 @@ async def test_deadlines_are_served_after_their_callback_failed(tmp_path: Path, 
 async def test_pulls_of_a_failing_turn_get_a_response_and_the_next_turn_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fails_once(PullProcessor, "_serve_found", monkeypatch)
+    fail_once(PullProcessor, "_serve_found", monkeypatch)
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         answers = await asyncio.gather(client.pull(), client.pull(0, 1))
@@ -153,7 +153,7 @@ def test_error_while_building_notices_loses_no_close_and_no_stale_pull(monkeypat
     a.connect()
     bench.c.state.pending.drain()
     bench.c.state.pending.close_connection(a.connection, "its session is over")
-    fails_once(PendingEffects, "_free_queue_effects", monkeypatch)
+    fail_once(PendingEffects, "_free_queue_effects", monkeypatch)
     effects = bench.c.state.pending.drain()
     assert [type(each) for each in effects] == [CloseConnection, DrainFault]
 
@@ -166,7 +166,7 @@ async def test_effects_are_executed_after_their_callback_failed(monkeypatch: pyt
         peer = "p"
         abort = closed.append
 
-    fails_once(EffectRunner, "_run_steps", monkeypatch)
+    fail_once(EffectRunner, "_run_steps", monkeypatch)
     EffectRunner(bench.c.state.pending, cast(Any, {7: Peer()}), cast(Any, None))
     bench.c.state.pending.close_connection(7, "its session is over")
     await until(lambda: closed == ["its session is over"])

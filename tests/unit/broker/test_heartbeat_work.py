@@ -23,7 +23,7 @@ from support.counting import Steps
 SESSION = "ab" * 16
 
 
-class Desk:
+class HeartbeatBench:
     def __init__(self) -> None:
         self.bench = Bench()
         host = FakeHost()
@@ -48,7 +48,7 @@ def body(topics: int, tags: int = 1, groups: int = 1, session: str | None = None
 
 @pytest.mark.parametrize("session", [None, SESSION])
 def test_unchanged_heartbeat_is_decoded_and_parsed_once(session: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk, calls = Desk(), list[str]()
+    desk, calls = HeartbeatBench(), list[str]()
 
     def counted(owner: Any, name: str) -> None:
         own = getattr(owner, name)
@@ -94,7 +94,7 @@ def test_cached_heartbeat_counts_all_of_its_text(large: HeartbeatBody) -> None:
 @pytest.mark.parametrize("session", [None, SESSION])
 def test_work_of_a_heartbeat_is_linear_in_its_topics(session: str | None) -> None:
     def lines(topics: int) -> int:
-        desk = Desk()
+        desk = HeartbeatBench()
         desk.beat(body(topics, session=session))
         with Steps("broker/") as steps:
             desk.beat(body(topics, session=session, first=1))
@@ -122,7 +122,7 @@ def test_work_of_a_heartbeat_is_linear_in_its_topics(session: str | None) -> Non
     ids=["topics", "groups", "tags", "producers"],
 )
 def test_heartbeat_above_a_limit_is_rejected_by_name(fits: HeartbeatBody, too_much: HeartbeatBody, what: str) -> None:
-    desk = Desk()
+    desk = HeartbeatBench()
     assert desk.beat(fits).code == ResponseCode.SUCCESS
     answer = desk.beat(too_much)
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"client client-1 names {what} allowed")
@@ -130,7 +130,7 @@ def test_heartbeat_above_a_limit_is_rejected_by_name(fits: HeartbeatBody, too_mu
 
 def test_topics_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "from_plain", lambda *_: pytest.fail("decoded"))
-    assert Desk().beat(body(TOPICS_PER_CLIENT_MAX + 1)).code == ResponseCode.SYSTEM_ERROR
+    assert HeartbeatBench().beat(body(TOPICS_PER_CLIENT_MAX + 1)).code == ResponseCode.SYSTEM_ERROR
 
 
 def test_longest_names_of_one_client_fit_a_heartbeat() -> None:

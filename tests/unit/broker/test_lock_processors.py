@@ -93,7 +93,7 @@ class FakeStore:
             callback()
 
 
-class Desk:
+class DispatcherBench:
     """A bench with a dispatcher."""
 
     def __init__(self, config: CoordinationConfig = CONFIG) -> None:
@@ -146,7 +146,7 @@ def read(cls: type[T], command: Command) -> T:
 
 
 def test_heartbeat_response_is_sent_at_once_and_sets_the_connections_codec() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = Peer(1)
     body = HeartbeatBody("a", (ordered(),), session="1" * 32, connection=1)
     reply = read(HeartbeatReply, desk.ask(peer, RequestCode.HEART_BEAT, None, body))
@@ -163,7 +163,7 @@ def test_heartbeat_response_is_sent_at_once_and_sets_the_connections_codec() -> 
     ],
 )
 def test_rejected_heartbeat_has_a_code_and_a_remark(body: HeartbeatBody, code: int) -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     desk.native()
     answer = desk.ask(Peer(2), RequestCode.HEART_BEAT, None, body)
     assert answer.code == code
@@ -171,7 +171,7 @@ def test_rejected_heartbeat_has_a_code_and_a_remark(body: HeartbeatBody, code: i
 
 
 def test_late_heartbeat_gets_no_response_and_closes_its_connection() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     desk.native()
     late = Peer(2)
     desk.send(late, RequestCode.HEART_BEAT, None, HeartbeatBody("client-1", (), session=f"{1:032x}", connection=0))
@@ -180,7 +180,7 @@ def test_late_heartbeat_gets_no_response_and_closes_its_connection() -> None:
 
 
 def test_lock_and_sync_with_items_wait_for_the_log_even_without_a_change() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native()
     wanted = SessionLockBody((LockItem(GROUP, TOPIC, 0),))
     epoch = read(SessionLockReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, wanted)).items[0].epoch
@@ -192,7 +192,7 @@ def test_lock_and_sync_with_items_wait_for_the_log_even_without_a_change() -> No
 
 
 def test_empty_sync_gets_its_response_before_a_waiting_one() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native()
     desk.send(peer, RequestCode.SYNC, None, SyncBody((SyncItem(GROUP, TOPIC, 0, 1, offset=3),)))
     assert peer.sent == []
@@ -204,7 +204,7 @@ def test_empty_sync_gets_its_response_before_a_waiting_one() -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.SYNC])
 def test_session_request_on_an_unbound_connection_closes_it_without_a_response(code: int) -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     stranger = Peer(9)
     body = SessionLockBody((LockItem(GROUP, TOPIC, 0),)) if code == RequestCode.LOCK_BATCH_MQ else SyncBody()
     desk.send(stranger, code, None, body)
@@ -213,7 +213,7 @@ def test_session_request_on_an_unbound_connection_closes_it_without_a_response(c
 
 
 def test_classic_client_locks_and_unlocks_by_broker_name() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = Peer(1)
     batch = LockBatchBody("c", GROUP, (QueueRef(TOPIC, BROKER, 0), QueueRef(TOPIC, "elsewhere", 1)))
     reply = read(LockBatchReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, batch))
@@ -225,14 +225,14 @@ def test_classic_client_locks_and_unlocks_by_broker_name() -> None:
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", b"\x90"])
 @pytest.mark.parametrize("session", [True, False])
 def test_lock_with_an_invalid_body_is_rejected_with_a_remark(body: bytes, session: bool) -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     answer = desk.ask(desk.native() if session else Peer(2), RequestCode.LOCK_BATCH_MQ, None, body)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark
 
 
 async def test_start_by_time_is_looked_up_before_the_lock_and_only_once() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
     assert desk.bench.owner(2) is None
@@ -247,7 +247,7 @@ async def test_start_by_time_is_looked_up_before_the_lock_and_only_once() -> Non
 
 
 async def test_concurrent_lookups_by_time_are_limited_by_the_lane() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     for _ in range(20):
         desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
@@ -260,7 +260,7 @@ async def test_lookups_by_time_per_lock_are_limited_and_the_member_retries_the_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(start_policy, "TIMES_MAX", 6)
-    desk = Desk()
+    desk = DispatcherBench()
     topics = [f"t{number}" for number in range(3)]
     for topic in topics:
         desk.bench.layouts.adopt(layout(topic, 3))
@@ -279,7 +279,7 @@ async def test_lookups_by_time_per_lock_are_limited_and_the_member_retries_the_r
 
 
 async def test_lock_above_the_progress_limit_looks_up_nothing() -> None:
-    desk = Desk(replace(CONFIG, progress_max=3))
+    desk = DispatcherBench(replace(CONFIG, progress_max=3))
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     answer = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
     assert read(SessionLockReply, answer).items[0].verdict is LockVerdict.REFUSED
@@ -288,7 +288,7 @@ async def test_lock_above_the_progress_limit_looks_up_nothing() -> None:
 
 
 async def test_rejected_lock_by_time_gets_an_error_response() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     twice = SessionLockBody((LockItem(GROUP, TOPIC, 2), LockItem(GROUP, TOPIC, 2)))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, twice)
@@ -298,7 +298,7 @@ async def test_rejected_lock_by_time_gets_an_error_response() -> None:
 
 
 async def test_disk_error_in_a_lookup_by_time_rejects_the_lock_and_is_not_fatal() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     desk.store.offset_by_time = broken_disk  # type: ignore[method-assign]
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
@@ -313,7 +313,7 @@ async def broken_disk(*_: object) -> int:
 
 
 async def test_lock_by_time_of_a_closed_connection_leaves_no_state() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.bench.c.state.pending.drain()
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
@@ -325,7 +325,7 @@ async def test_lock_by_time_of_a_closed_connection_leaves_no_state() -> None:
 
 
 def test_unregister_removes_a_consumer_and_ignores_producer_groups() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native()
     assert desk.ask(peer, RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("client-1", producer_group="p")).code == 0
     assert desk.bench.lists() == ("client-1",)
@@ -334,14 +334,14 @@ def test_unregister_removes_a_consumer_and_ignores_producer_groups() -> None:
 
 
 def test_member_list_is_returned_and_an_unknown_group_is_rocketmqs_error() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native()
     assert read(MemberList, desk.ask(peer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(GROUP))).members == ("client-1",)
     answer = desk.ask(peer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader("none"))
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, none")
 
 
-async def ask_status(desk: Desk, peer: Peer, group: str | None = None) -> Command:
+async def ask_status(desk: DispatcherBench, peer: Peer, group: str | None = None) -> Command:
     """The request has a lane: the response is sent some turns later."""
     desk.send(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(group))
     await until(lambda: bool(peer.sent))
@@ -349,7 +349,7 @@ async def ask_status(desk: Desk, peer: Peer, group: str | None = None) -> Comman
 
 
 async def test_group_status_returns_all_group_names_or_one_status() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native()
     assert read(GroupStatusReply, await ask_status(desk, peer)) == GroupStatusReply((GROUP,))
     reply = read(GroupStatusReply, await ask_status(desk, peer, GROUP))
@@ -365,7 +365,7 @@ async def test_group_status_returns_all_group_names_or_one_status() -> None:
 
 
 async def test_status_of_a_group_with_thousands_of_queues_is_built_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native()
     keys = [(GROUP, TOPIC, queue_id) for queue_id in range(4 * LANE_ITEMS_PER_TURN)]
     turns = [0]
@@ -385,7 +385,7 @@ async def test_status_of_a_group_with_thousands_of_queues_is_built_in_slices(mon
 
 
 def test_updated_offset_is_found_and_a_missing_one_has_its_own_code() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer, query = Peer(1), QueryConsumerOffsetHeader(GROUP, TOPIC, 0)
     assert desk.ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).fields == {"offset": 0}
     desk.store.young = False
@@ -395,7 +395,7 @@ def test_updated_offset_is_found_and_a_missing_one_has_its_own_code() -> None:
 
 
 def test_update_offset_of_a_held_queue_is_rejected_with_its_holder() -> None:
-    desk = Desk()
+    desk = DispatcherBench()
     peer = desk.native()
     desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 0),)))
     answer = desk.ask(Peer(2), RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(GROUP, TOPIC, 0, 9))

@@ -35,7 +35,7 @@ from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordere
 QUEUES = 6 * STEPS_PER_TURN
 
 
-class Counted:
+class TurnCounter:
     """Counts calls of a function by turn of the loop."""
 
     def __init__(self) -> None:
@@ -61,13 +61,13 @@ class Counted:
 class Peer:
     """An endpoint that counts its frames."""
 
-    def __init__(self, counted: Counted) -> None:
+    def __init__(self, counted: TurnCounter) -> None:
         self.sent: list[int] = []
         self.oneway = counted.of(lambda code, fields=None, body=b"": self.sent.append(code))
 
 
 async def test_free_queues_of_a_new_member_are_computed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Counted()
+    counted = TurnCounter()
     bench = Bench(layout(queues=QUEUES))
     monkeypatch.setattr(LockTable, "holder", counted.of(LockTable.holder))
     drained: list[Any] = []
@@ -129,7 +129,7 @@ def test_queue_granted_between_two_slices_is_not_reported_as_free() -> None:
 
 async def test_effects_are_executed_in_slices_and_in_order_for_each_kind() -> None:
     """Other effects are executed in each turn while notices wait."""
-    counted = Counted()
+    counted = TurnCounter()
     peers = {number: Peer(counted) for number in range(2 * STEPS_PER_TURN)}
     stale: list[StalePulls] = []
 
@@ -161,7 +161,7 @@ async def test_effects_are_executed_in_slices_and_in_order_for_each_kind() -> No
 
 
 async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices() -> None:
-    counted = Counted()
+    counted = TurnCounter()
     done: list[tuple[int, int, str]] = []
 
     class Peer:
@@ -210,7 +210,7 @@ async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices()
 
 async def test_queue_status_of_a_group_is_built_and_packed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a group with many topics and queues, no turn collects, computes or packs the status of more queues than a slice."""
-    counted = Counted()
+    counted = TurnCounter()
     topics = [f"t{number:02}" for number in range(12)]
     bench = Bench(*(layout(topic, LANE_ITEMS_PER_TURN // 2) for topic in topics))
     Client(bench, "a", ordered(topics=topics)).connect()
@@ -239,7 +239,7 @@ async def test_queue_status_of_a_group_is_built_and_packed_in_slices(monkeypatch
 
 async def test_concurrent_status_requests_share_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of these requests suspends, and each is smaller than the limit of a turn."""
-    counted = Counted()
+    counted = TurnCounter()
     bench = Bench(layout(TOPIC, LANE_ITEMS_PER_TURN - 2))
     groups = [f"g{number}" for number in range(20)]
     Client(bench, "a", *(ordered(name) for name in groups)).connect()
@@ -261,7 +261,7 @@ async def test_concurrent_status_requests_share_the_turns(monkeypatch: pytest.Mo
 
 
 async def test_member_status_of_a_group_is_built_and_packed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Counted()
+    counted = TurnCounter()
     bench = Bench(layout())
     for number in range(3 * LANE_ITEMS_PER_TURN):
         Client(bench, f"c{number:04}").connect()
@@ -280,7 +280,7 @@ async def test_member_status_of_a_group_is_built_and_packed_in_slices(monkeypatc
 
 
 async def test_progress_moved_by_retention_is_updated_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Counted()
+    counted = TurnCounter()
     bench = Bench(layout(queues=QUEUES))
     generations = [Progress(number + 1, 5) for number in range(QUEUES)]
     progress = bench.c.state.progress
@@ -304,7 +304,7 @@ async def test_progress_moved_by_retention_is_updated_in_slices(monkeypatch: pyt
 
 
 async def test_forgetting_idle_groups_and_sequences_scans_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Counted()
+    counted = TurnCounter()
     bench = Bench()
     for number in range(3 * SLICE_ITEMS):
         bench.c.state.activity.record_activity(f"g{number}")

@@ -25,7 +25,7 @@ from lockstep.protocol.sequence import FrameSequence
 SEQUENCE = FrameSequence("ab" * 16, 0, 1, 0, 1, True, 7).encode()
 
 
-def stored(topic: str = "orders", *, times: int = 0, **properties: str) -> RecordView:
+def stored_record(topic: str = "orders", *, times: int = 0, **properties: str) -> RecordView:
     """Return a record as it is in the log."""
     data = bytearray(encode_record(topic.encode(), 3, b"body", encode_properties(properties), flag=9, born_ms=1_000, reconsume_times=times))
     OFFSETS.pack_into(data, 20, 41, 4_096)
@@ -34,7 +34,7 @@ def stored(topic: str = "orders", *, times: int = 0, **properties: str) -> Recor
 
 
 def test_delayed_message_is_delivered_as_it_was_sent() -> None:
-    letter = MessageCopy.of(stored(TAGS="paid", KEYS="a b"))
+    letter = MessageCopy.of(stored_record(TAGS="paid", KEYS="a b"))
     waiting = letter.as_delayed(5, 4, 3)
     assert (waiting.topic, waiting.queue_id) == ("SCHEDULE_TOPIC_XXXX", 4)
     assert (waiting.properties["DELAY"], waiting.properties[ORIGIN_LAYOUT], waiting.origin_topic) == ("5", "3", "orders")
@@ -46,13 +46,13 @@ def test_delayed_message_is_delivered_as_it_was_sent() -> None:
 
 def test_frame_sequence_is_not_copied() -> None:
     """Recovery would take the copy for the frame of an idempotent producer."""
-    copy = failed_copy(stored(__LS_SEQ=SEQUENCE, TAGS="paid"), "%RETRY%g", 0)
+    copy = failed_copy(stored_record(__LS_SEQ=SEQUENCE, TAGS="paid"), "%RETRY%g", 0)
     assert "__LS_SEQ" not in copy.properties
     assert copy.properties["TAGS"] == "paid"
 
 
 def test_failed_copy_counts_attempts_and_keeps_its_first_origin() -> None:
-    first = failed_copy(stored(), "%RETRY%g", 0)
+    first = failed_copy(stored_record(), "%RETRY%g", 0)
     assert (first.topic, first.reconsume_times, first.properties["RETRY_TOPIC"]) == ("%RETRY%g", 1, "orders")
     assert (first.properties[ORIGIN_QUEUE], first.origin_topic) == ("3", "orders")
     origin = first.properties["ORIGIN_MESSAGE_ID"]
@@ -70,12 +70,12 @@ COUNTER = (1 << 63) - 1
 BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)
 
 
-def waited(letter: MessageCopy) -> MessageCopy:
+def after_delay(letter: MessageCopy) -> MessageCopy:
     """Return the record after its delay."""
     return MessageCopy.of(RecordView(letter.as_delayed(18, 17, COUNTER).frame())).as_delivered()
 
 
-def replayed(record: bytes) -> MessageCopy:
+def sent_again(record: bytes) -> MessageCopy:
     """Return the record sent again, as by `dlq replay`."""
     (message,) = decode_messages(record, "broker-a")
     again = DeadLetter(BROKER, message, 0, None, None, None).original_message()
@@ -83,11 +83,11 @@ def replayed(record: bytes) -> MessageCopy:
 
 
 STEPS: dict[str, Callable[[bytes], MessageCopy]] = {
-    "delayed": lambda record: waited(MessageCopy.of(RecordView(record))),
-    "sent back": lambda record: waited(failed_copy(RecordView(record), LONGEST, 0)),
+    "delayed": lambda record: after_delay(MessageCopy.of(RecordView(record))),
+    "sent back": lambda record: after_delay(failed_copy(RecordView(record), LONGEST, 0)),
     "dead": lambda record: failed_copy(RecordView(record), LONGEST, 0, "\U0001f4a3" * 500),
     "given up again": lambda record: MessageCopy.of(RecordView(record)),
-    "replayed": replayed,
+    "replayed": sent_again,
 }
 
 

@@ -28,7 +28,7 @@ from support.whole_broker import TOPIC, dialled, frame, heartbeat, join, kill, r
 YEAR_MS = 365 * 86_400_000
 
 
-class Ahead(Clock):
+class ClockAhead(Clock):
     """Its wall clock is a year ahead."""
 
     def wall_ms(self) -> int:
@@ -97,7 +97,7 @@ async def test_message_age_does_not_grow_when_the_clock_is_set_forward(tmp_path:
         steady = broker._store._state.stamps._steady
         assert steady is not None
         steady._stray_ms, steady._strayed_for_ms = YEAR_MS, TRUST_MS
-        steady._clock = Ahead()
+        steady._clock = ClockAhead()
         broker._store.follow_clock()
         found = await scrape(broker)
         assert 0 <= found['rocketmq_consumer_lag_latency{consumer_group="g",topic="orders"}'] < YEAR_MS

@@ -58,7 +58,7 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def check_one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     """Check that the request of `ask` fails alone: it has one response, and the request that is sent with it has its own."""
     caplog.clear()
-    received = endpoint._pending.receivers = Received()
+    received = endpoint._pending.receivers = PendingRequests()
     failing = ask()
     beside = endpoint.request(OTHER, timeout_ms=5_000)
     answer = await failing
@@ -69,7 +69,7 @@ async def check_one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint
     assert tracebacks(caplog) == ["request.failed"]
 
 
-class Received(dict[int, Any]):
+class PendingRequests(dict[int, Any]):
     """Stores the requests of a connection that wait for a response, and the opaques of all responses, expected or not."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ async def test_error_in_the_session_table_fails_only_its_request(
 # ------------------------------------------------------------------------------------------------------------------- pulls
 
 
-async def filled(client: Client) -> None:
+async def fill_topic(client: Client) -> None:
     await client.create()
     header, data, _ = frame(0, 3)
     await client.done(RequestCode.SEND_RECORDS, header, data)
@@ -179,7 +179,7 @@ async def test_failing_pull_does_not_affect_others_of_its_turn(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
-        await filled(client)
+        await fill_topic(client)
         if stage == "read_cold":
             monkeypatch.setattr(broker._store, "read", lambda *_, **__: None)
         fail_once(broker, stage, monkeypatch)

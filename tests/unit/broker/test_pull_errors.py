@@ -11,7 +11,7 @@ from lockstep.protocol.codes import ResponseCode
 from support.pull_kit import LONG, Broker, turn
 
 
-def fails_once(owner: object, name: str, patch: pytest.MonkeyPatch) -> None:
+def fail_once(owner: object, name: str, patch: pytest.MonkeyPatch) -> None:
     """Let the next call of `owner.name` raise KeyError; later calls succeed."""
     own, calls = getattr(owner, name), list[int]()
 
@@ -46,7 +46,7 @@ async def test_failing_held_pull_does_not_affect_others(serve: Callable[[Broker]
         broker.pull(opaque=opaque, **LONG)
     await turn()
     assert broker.pulls.held_count == 3
-    fails_once(broker.topics, "check_readable", monkeypatch)
+    fail_once(broker.topics, "check_readable", monkeypatch)
     serve(broker)
     await turn()
     broker.pulls.stop()
@@ -65,7 +65,7 @@ async def test_failing_pull_of_a_drained_connection_does_not_affect_others(monke
         broker.pull(opaque=opaque)
     await turn()
     assert not broker.endpoint.take()
-    fails_once(broker.topics, "check_readable", monkeypatch)
+    fail_once(broker.topics, "check_readable", monkeypatch)
     broker.endpoint.unsent_bytes = 0
     broker.endpoint.drained.set_result(None)
     await turn()
@@ -83,7 +83,7 @@ async def test_failing_cold_pull_does_not_affect_others(stage: str, monkeypatch:
     broker.store.cold = True
     for opaque in (1, 2):
         broker.pull(opaque=opaque)
-    fails_once(broker.store if stage == "read_cold" else broker.pulls, stage, monkeypatch)
+    fail_once(broker.store if stage == "read_cold" else broker.pulls, stage, monkeypatch)
     await turn()
     await turn()
     codes = {response.opaque: response.code for response in broker.endpoint.take()}

@@ -24,7 +24,7 @@ LEVELS = (-1, 3)
 """To the dead letters at once, and to be retried."""
 
 
-async def stored(client: Client) -> int:
+async def store_message(client: Client) -> int:
     """Store one message and return its log position."""
     header, data, _ = frame(0, 1)
     return place(await client.done(RequestCode.SEND_RECORDS, header, data)).physical_offset
@@ -36,7 +36,7 @@ async def send_back(client: Client, offset: int, groups: range, level: int) -> l
     return [(answer.code, answer.remark or "") for answer in await asyncio.gather(*asked)]
 
 
-def known(broker: Broker) -> tuple[int, int]:
+def known_counts(broker: Broker) -> tuple[int, int]:
     """Return (groups, topics) of the broker."""
     return len(broker.state.coordination.state.activity), broker.state.layouts.live_count
 
@@ -45,28 +45,28 @@ def known(broker: Broker) -> tuple[int, int]:
 async def test_group_above_the_limit_is_rejected_by_name_and_gets_no_topic(tmp_path: Path, level: int) -> None:
     async with running(settings(tmp_path, groups_max=3)) as broker, dialled(broker) as client:
         await client.create()
-        offset = await stored(client)
+        offset = await store_message(client)
         assert {code for code, _ in await send_back(client, offset, range(3), level)} == {ResponseCode.SUCCESS}
         for group, (code, remark) in enumerate(await send_back(client, offset, range(3, 50), level), 3):
             assert code == ResponseCode.NO_PERMISSION
             assert f"knows 3 groups, 3 are allowed (--groups-max): group g{group} is refused" in remark
-        assert known(broker) == (3, 4)
+        assert known_counts(broker) == (3, 4)
         for each in LEVELS:  # a known group gets both of its topics
             assert {code for code, _ in await send_back(client, offset, range(3), each)} == {ResponseCode.SUCCESS}
-        assert known(broker) == (3, 7)
+        assert known_counts(broker) == (3, 7)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 async def test_rejected_topic_leaves_no_group(tmp_path: Path, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        offset = await stored(client)
+        offset = await store_message(client)
         monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 2)
         assert {code for code, _ in await send_back(client, offset, range(1), level)} == {ResponseCode.SUCCESS}
         for group, (code, remark) in enumerate(await send_back(client, offset, range(1, 5), level), 1):
             assert code == ResponseCode.NO_PERMISSION
             assert f"g{group} was not created: the cluster has 2 topics" in remark
-        assert known(broker) == (1, 2)
+        assert known_counts(broker) == (1, 2)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -74,14 +74,14 @@ async def test_rejected_topic_leaves_no_group(tmp_path: Path, level: int, monkey
 async def test_full_disk_creates_and_writes_nothing(tmp_path: Path, level: int, of_free: float) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        offset = await stored(client)
+        offset = await store_message(client)
     reserve = int(of_free * shutil.disk_usage(tmp_path).free) // MIB
     async with running(settings(tmp_path, disk_reserve_mib=reserve, disk_used_percent_max=100)) as broker, dialled(broker) as client:
-        before, end = known(broker), broker.state.take_snapshot()["layouts"]
+        before, end = known_counts(broker), broker.state.take_snapshot()["layouts"]
         log_bytes = broker.status().log_bytes
         answers = await send_back(client, offset, range(20), level)
         assert {code for code, _ in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
-        assert (known(broker), broker.state.take_snapshot()["layouts"]) == (before, end)
+        assert (known_counts(broker), broker.state.take_snapshot()["layouts"]) == (before, end)
         assert broker.status().log_bytes == log_bytes
 
 

@@ -21,7 +21,7 @@ def frame(first: int, count: int, *, epoch: int = 5, crc: int = 0xAA, first_know
     return FrameSequence(PRODUCER, 0, epoch, first, count, first_known, crc)
 
 
-def known() -> SequenceTable:
+def table_with_frames() -> SequenceTable:
     """Return a table with frames [0, 10) and [10, 15) of epoch 5 with CRC 0xAA."""
     table = SequenceTable()
     table.record_frame(SCOPE, frame(0, 10, crc=0x99), StoredFrame(30, 8_000, NOW_MS))
@@ -31,21 +31,26 @@ def known() -> SequenceTable:
 
 REFUSED = {
     "a sequence above 0 from an unknown scope": (SequenceTable, frame(7, 1), ResponseCode.OUT_OF_SEQUENCE, 0),
-    "a gap of one": (known, frame(16, 1), ResponseCode.OUT_OF_SEQUENCE, 15),
-    "one that straddles next by one at its end": (known, frame(10, 6), ResponseCode.OUT_OF_SEQUENCE, 15),
-    "one that straddles next by one at its start": (known, frame(14, 3), ResponseCode.OUT_OF_SEQUENCE, 15),
-    "one that covers everything and more": (known, frame(0, 16), ResponseCode.OUT_OF_SEQUENCE, 15),
-    "a gap flagged first in a known scope": (known, frame(16, 1, first_known=True), ResponseCode.OUT_OF_SEQUENCE, 15),
-    "an older one wholly below next": (known, frame(0, 10, crc=0x99), ResponseCode.DUPLICATE, None),
-    "one that ends just below next": (known, frame(13, 1, crc=0x77), ResponseCode.DUPLICATE, None),
-    "one that ends at next with other bytes": (known, frame(10, 5, crc=0xAB), ResponseCode.NON_DETERMINISTIC_RETRY, None),
-    "one that ends at next, cut otherwise, with other bytes": (known, frame(12, 3, crc=0xAB), ResponseCode.NON_DETERMINISTIC_RETRY, None),
-    "one that ends at next, cut otherwise, with the stored CRC": (known, frame(12, 3), ResponseCode.DUPLICATE, None),
-    "a lower epoch, even at next": (known, frame(15, 1, epoch=4), ResponseCode.STALE_EPOCH, None),
-    "a lower epoch from 0": (known, frame(0, 1, epoch=4, first_known=True), ResponseCode.STALE_EPOCH, None),
-    "a higher epoch above 0": (known, frame(15, 1, epoch=6), ResponseCode.OUT_OF_SEQUENCE, 0),
+    "a gap of one": (table_with_frames, frame(16, 1), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "one that straddles next by one at its end": (table_with_frames, frame(10, 6), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "one that straddles next by one at its start": (table_with_frames, frame(14, 3), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "one that covers everything and more": (table_with_frames, frame(0, 16), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "a gap flagged first in a known scope": (table_with_frames, frame(16, 1, first_known=True), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "an older one wholly below next": (table_with_frames, frame(0, 10, crc=0x99), ResponseCode.DUPLICATE, None),
+    "one that ends just below next": (table_with_frames, frame(13, 1, crc=0x77), ResponseCode.DUPLICATE, None),
+    "one that ends at next with other bytes": (table_with_frames, frame(10, 5, crc=0xAB), ResponseCode.NON_DETERMINISTIC_RETRY, None),
+    "one that ends at next, cut otherwise, with other bytes": (
+        table_with_frames,
+        frame(12, 3, crc=0xAB),
+        ResponseCode.NON_DETERMINISTIC_RETRY,
+        None,
+    ),
+    "one that ends at next, cut otherwise, with the stored CRC": (table_with_frames, frame(12, 3), ResponseCode.DUPLICATE, None),
+    "a lower epoch, even at next": (table_with_frames, frame(15, 1, epoch=4), ResponseCode.STALE_EPOCH, None),
+    "a lower epoch from 0": (table_with_frames, frame(0, 1, epoch=4, first_known=True), ResponseCode.STALE_EPOCH, None),
+    "a higher epoch above 0": (table_with_frames, frame(15, 1, epoch=6), ResponseCode.OUT_OF_SEQUENCE, 0),
     "a higher epoch above 0 flagged first in a known scope": (
-        known,
+        table_with_frames,
         frame(1, 1, epoch=6, first_known=True),
         ResponseCode.OUT_OF_SEQUENCE,
         0,
@@ -54,10 +59,10 @@ REFUSED = {
 TAKEN = {
     "sequence 0 from an unknown scope": (SequenceTable, frame(0, 3)),
     "first from an unknown scope": (SequenceTable, frame(7, 3, first_known=True)),
-    "exactly next": (known, frame(15, 1, crc=0x01)),
-    "exactly next, many": (known, frame(15, 1_000, crc=0x01)),
-    "sequence 0 of the next epoch": (known, frame(0, 1, epoch=6)),
-    "sequence 0 of a much higher epoch": (known, frame(0, 1, epoch=1 << 40)),
+    "exactly next": (table_with_frames, frame(15, 1, crc=0x01)),
+    "exactly next, many": (table_with_frames, frame(15, 1_000, crc=0x01)),
+    "sequence 0 of the next epoch": (table_with_frames, frame(0, 1, epoch=6)),
+    "sequence 0 of a much higher epoch": (table_with_frames, frame(0, 1, epoch=1 << 40)),
 }
 
 
@@ -76,13 +81,13 @@ def test_next_frame_is_accepted(name: str) -> None:
 
 
 def test_repeated_last_frame_gets_the_first_response() -> None:
-    table = known()
+    table = table_with_frames()
     for _ in range(3):
         assert table.check_frame(SCOPE, frame(10, 5), now_ms=NOW_MS) == SequenceVerdict(ResponseCode.SUCCESS, PLACE)
 
 
 def test_check_changes_nothing() -> None:
-    table = known()
+    table = table_with_frames()
     before = table.snapshot()
     for _, asked, *_rest in [*REFUSED.values(), *TAKEN.values()]:
         table.check_frame(SCOPE, asked, now_ms=NOW_MS)
@@ -95,13 +100,13 @@ def test_check_changes_nothing() -> None:
     ids=["producer", "partition", "topic", "queue"],
 )
 def test_each_part_of_the_scope_is_distinguished(other: Scope) -> None:
-    table = known()
+    table = table_with_frames()
     assert table.check_frame(other, frame(0, 1), now_ms=NOW_MS) is ACCEPT
     assert table.check_frame(other, frame(15, 1), now_ms=NOW_MS).code == ResponseCode.OUT_OF_SEQUENCE
 
 
 def test_dropped_topic_removes_its_sequences() -> None:
-    table = known()
+    table = table_with_frames()
     table.record_frame(SCOPE._replace(topic="other"), frame(0, 1), PLACE)
     table.drop_topic(SCOPE.topic)
     assert table.check_frame(SCOPE, frame(0, 5), now_ms=NOW_MS) is ACCEPT
@@ -109,14 +114,14 @@ def test_dropped_topic_removes_its_sequences() -> None:
 
 
 def test_new_epoch_replaces_the_old_one() -> None:
-    table = known()
+    table = table_with_frames()
     table.record_frame(SCOPE, frame(0, 2, epoch=6, crc=0x11), StoredFrame(45, 9_500, NOW_MS))
     assert table.check_frame(SCOPE, frame(15, 1, epoch=5), now_ms=NOW_MS).code == ResponseCode.STALE_EPOCH
     assert table.check_frame(SCOPE, frame(2, 1, epoch=6), now_ms=NOW_MS) is ACCEPT
 
 
 def test_crc_continues_from_the_last_frame_of_the_epoch() -> None:
-    table = known()
+    table = table_with_frames()
     assert table.crc_before(SCOPE, frame(15, 1), now_ms=NOW_MS) == 0xAA
     assert table.crc_before(SCOPE, frame(0, 1, epoch=6), now_ms=NOW_MS) == 0
     assert table.crc_before(SCOPE, frame(15, 1, first_known=True), now_ms=NOW_MS) is None

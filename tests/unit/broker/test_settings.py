@@ -20,7 +20,7 @@ def tagged(expression: str, **changes: object) -> ConsumerGroup:
     return ordered(expression=expression, **changes)
 
 
-def joined(bench: Bench, name: str, group: ConsumerGroup) -> Client:
+def join(bench: Bench, name: str, group: ConsumerGroup) -> Client:
     client = Client(bench, name, group)
     client.connect()
     return client
@@ -76,7 +76,7 @@ def test_settings_require_a_group_name() -> None:
 
 def test_group_with_consumption_disabled_cannot_pull_and_keeps_its_locks() -> None:
     bench = Bench()
-    a = joined(bench, "a", ordered())
+    a = join(bench, "a", ordered())
     a.lock(0)
     bench.c.admin.set_settings(SILENT)
     with pytest.raises(NoPermissionError, match="lockstep group update billing --consume"):
@@ -88,23 +88,23 @@ def test_group_with_consumption_disabled_cannot_pull_and_keeps_its_locks() -> No
 
 def test_strict_policy_rejects_a_second_subscription() -> None:
     bench = Bench()
-    joined(bench, "a", tagged("tagA"))
+    join(bench, "a", tagged("tagA"))
     with pytest.raises(SubscriptionConflictError, match="'tagA' here, 'tagB' asked for"):
-        joined(bench, "b", tagged("tagB"))
+        join(bench, "b", tagged("tagB"))
 
 
 def test_classic_policy_last_joiner_decides_and_heartbeats_do_not_revert_it() -> None:
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
-    a = joined(bench, "a", tagged("tagA"))
-    b = joined(bench, "b", tagged("tagB"))
+    a = join(bench, "a", tagged("tagA"))
+    b = join(bench, "b", tagged("tagB"))
     assert (subscribed(bench), bench.lists()) == ("tagB", ("a", "b"))
     a.beat()
     assert subscribed(bench) == "tagB"
     b.leave()
     a.beat()
     assert subscribed(bench) == "tagB", "nobody came"
-    joined(bench, "c", tagged("tagA"))
+    join(bench, "c", tagged("tagA"))
     assert subscribed(bench) == "tagA"
     assert bench.c.state.override_counts.get(GROUP, 0) == 2
     status = bench.c.status.read(GROUP, bench.now_ms, str)
@@ -116,8 +116,8 @@ def test_classic_policy_status_has_the_subscription_of_each_member() -> None:
     """ordering.md 11.4: the status of an inconsistent subscription has each member's own one and the one in force."""
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
-    a = joined(bench, "a", tagged("tagA"))
-    b = joined(bench, "b", tagged("tagB"))
+    a = join(bench, "a", tagged("tagA"))
+    b = join(bench, "b", tagged("tagB"))
     assert member_expressions(bench) == {"a": "tagA", "b": None}, "None: what the group's contract says"
     a.groups = (with_version(tagged("tagC || tagA"), 7),)
     a.beat()
@@ -141,8 +141,8 @@ def test_classic_policy_member_decides_again_with_the_highest_version(version: i
     """RocketMQ: messageQueueChanged raises subVersion, and the next heartbeat overwrites the broker's subscription."""
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
-    a = joined(bench, "a", with_version(tagged("tagA"), 4))
-    b = joined(bench, "b", with_version(tagged("tagB"), 5))
+    a = join(bench, "a", with_version(tagged("tagA"), 4))
+    b = join(bench, "b", with_version(tagged("tagB"), 5))
     a.groups = (with_version(tagged("tagA"), version),)
     view = a.beat()
     assert subscribed(bench) == decides
@@ -154,38 +154,38 @@ def test_classic_policy_member_decides_again_with_the_highest_version(version: i
 
 def test_strict_policy_ignores_a_higher_version() -> None:
     bench = Bench()
-    a = joined(bench, "a", tagged("tagA"))
+    a = join(bench, "a", tagged("tagA"))
     reply = a.beat()
     assert reply is not None
     assert not reply.groups[GROUP].last_decides
     a.groups = (with_version(tagged("tagA"), 9),)
     a.beat()
     with pytest.raises(SubscriptionConflictError):
-        joined(bench, "b", with_version(tagged("tagB"), 10))
+        join(bench, "b", with_version(tagged("tagB"), 10))
     assert subscribed(bench) == "tagA"
 
 
 def test_classic_policy_keeps_locks_over_another_members_subscription() -> None:
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
-    a = joined(bench, "a", tagged("tagA"))
+    a = join(bench, "a", tagged("tagA"))
     a.lock(0)
-    joined(bench, "b", tagged("tagB"))
+    join(bench, "b", tagged("tagB"))
     assert a.pull(0) is True
 
 
 def test_classic_policy_requires_equal_contracts_except_subscriptions() -> None:
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
-    joined(bench, "a", tagged("tagA"))
+    join(bench, "a", tagged("tagA"))
     with pytest.raises(SubscriptionConflictError, match="ordered"):
-        joined(bench, "b", tagged("tagB", ordered=False))
+        join(bench, "b", tagged("tagB", ordered=False))
 
 
 def test_equal_subscription_overrides_no_member() -> None:
     bench = Bench()
     bench.c.admin.set_settings(CLASSIC)
     same = (Subscription(TOPIC, "*"),)
-    joined(bench, "a", ordered(subscriptions=same))
-    joined(bench, "b", ordered(subscriptions=same))
+    join(bench, "a", ordered(subscriptions=same))
+    join(bench, "b", ordered(subscriptions=same))
     assert bench.c.state.override_counts.get(GROUP, 0) == 0

@@ -23,7 +23,7 @@ from support.store_kit import BORN_HOST, IDENTITY, NEVER, abandon, config, every
 PRODUCERS = ("ab" * 16, "cd" * 16)
 
 
-class Life:
+class BrokerRun:
     """One run of the tables on a store, driven without a network."""
 
     def __init__(self, store: Store) -> None:
@@ -89,14 +89,14 @@ class Life:
                 await asyncio.sleep(0)
 
 
-async def started(files: SimFiles) -> Life:
-    life = Life(await Store.open(config(**NEVER), host_of(files), IDENTITY))
+async def start_run(files: SimFiles) -> BrokerRun:
+    life = BrokerRun(await Store.open(config(**NEVER), host_of(files), IDENTITY))
     await life.store.recover(life.state)
     await life.store.sync()
     return life
 
 
-async def killed(life: Life, files: SimFiles) -> dict[str, Any]:
+async def kill_run(life: BrokerRun, files: SimFiles) -> dict[str, Any]:
     """Kill the broker; return its tables and queues at that time."""
     await life.store.sync()
     seen = tables(life)
@@ -106,14 +106,14 @@ async def killed(life: Life, files: SimFiles) -> dict[str, Any]:
     return seen
 
 
-def tables(life: Life) -> dict[str, Any]:
+def tables(life: BrokerRun) -> dict[str, Any]:
     return {**life.state.take_snapshot(), "bounds": [life.store.bounds(TOPIC, queue_id) for queue_id in range(3)]}
 
 
 async def test_frame_repeated_into_a_recreated_topic_is_not_a_repeat() -> None:
     """For a producer with the same id, the response named an offset that can't be read."""
     files = SimFiles()
-    life = await started(files)
+    life = await start_run(files)
     life.begin()
     life.send(PRODUCERS[0], 0, 2)
     life.lay_out(0)
@@ -121,8 +121,8 @@ async def test_frame_repeated_into_a_recreated_topic_is_not_a_repeat() -> None:
     assert len(life.state.sequences) == 0
     life.scopes.clear()
     life.send(PRODUCERS[0], 0, 2)
-    seen = await killed(life, files)
-    again = await started(files)
+    seen = await kill_run(life, files)
+    again = await start_run(files)
     assert len(again.state.sequences) == 1
     assert tables(again) == seen
     await again.store.close()
@@ -131,28 +131,28 @@ async def test_frame_repeated_into_a_recreated_topic_is_not_a_repeat() -> None:
 @pytest.mark.parametrize("seed", range(30))
 async def test_log_and_snapshot_with_tail_replay_to_the_live_state(seed: int) -> None:
     random, files = Random(seed), SimFiles(seed)
-    life = await started(files)
+    life = await start_run(files)
     life.begin()
     for _ in range(60):
         await life.step(random)
         if random.random() < 0.05:
             await life.store.write_snapshot(life.state.take_snapshot())
-    expected = await killed(life, files)
-    life = await started(files)
+    expected = await kill_run(life, files)
+    life = await start_run(files)
     assert tables(life) == expected
-    await killed(life, files)
+    await kill_run(life, files)
     for path in [path for path in files.names if "snapshot-" in path]:
         del files.names[path]
-    life = await started(files)
+    life = await start_run(files)
     assert tables(life) == expected
-    await killed(life, files)
+    await kill_run(life, files)
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
 async def test_frame_with_changed_bytes_ends_the_log_even_as_the_first_after_a_snapshot(snapshot: bool) -> None:
     """The body's CRC covers no properties, the frame's does: from the end of the frame before it, which the snapshot holds."""
     files = SimFiles()
-    life = await started(files)
+    life = await start_run(files)
     life.begin()
     life.send(PRODUCERS[0], 0, 2)
     if snapshot:
@@ -164,17 +164,17 @@ async def test_frame_with_changed_bytes_ends_the_log_even_as_the_first_after_a_s
     await asyncio.sleep(0)
     files.crash(power=False)
     files.flip("/store/commitlog/00000000000000000000", end - 1)
-    life = Life(await Store.open(config(**NEVER), host_of(files), IDENTITY))
+    life = BrokerRun(await Store.open(config(**NEVER), host_of(files), IDENTITY))
     found = await life.store.recover(life.state)
     assert (found.end, life.store.end_offset(TOPIC, 0)) == (at, 2)
-    await killed(life, files)
+    await kill_run(life, files)
 
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_topic_recreated_during_a_snapshot_is_empty_after_a_start(turns: int) -> None:
     """A snapshot of later tables would have the new topic at a position before the deletion, which a start then skips."""
     files = SimFiles()
-    life = await started(files)
+    life = await start_run(files)
     life.begin()
     life.send(PRODUCERS[0], 0, 2)
     await life.store.sync()
@@ -185,8 +185,8 @@ async def test_topic_recreated_during_a_snapshot_is_empty_after_a_start(turns: i
     life.lay_out(2)
     assert life.store.bounds(TOPIC, 0) == (2, 2)
     await writing
-    seen = await killed(life, files)
-    again = await started(files)
+    seen = await kill_run(life, files)
+    again = await start_run(files)
     assert tables(again) == seen
     await again.store.close()
 
@@ -204,7 +204,7 @@ async def test_topic_deleted_during_a_snapshot_needs_no_second_scan_at_the_next_
     monkeypatch.setattr(recovery, "LogScan", Scan)
     monkeypatch.setattr(snapshot, "PARTS_PER_SLICE", 1)
     files = SimFiles(1)
-    life = await started(files)
+    life = await start_run(files)
     life.begin()
     life.send(PRODUCERS[0], 0, 4)
     await life.store.sync()
@@ -216,9 +216,9 @@ async def test_topic_deleted_during_a_snapshot_needs_no_second_scan_at_the_next_
         life.lay_out(2)
         life.send(PRODUCERS[0], 0, 3)
     await writing
-    seen = await killed(life, files)
+    seen = await kill_run(life, files)
     scans.clear()
-    life = await started(files)
+    life = await start_run(files)
     assert len(scans) == 1
     assert tables(life) == seen
     assert life.store.bounds(TOPIC, 0) == (4, 7 if again else 4)

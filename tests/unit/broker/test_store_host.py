@@ -11,7 +11,7 @@ from lockstep.protocol.record import RecordView
 from support.whole_broker import dialled, frame, place, running, settings
 
 
-async def stored_by(path: Path, advertised: str, queue_id: int = 0) -> tuple[SendRecordsReply, str]:
+async def store_with_address(path: Path, advertised: str, queue_id: int = 0) -> tuple[SendRecordsReply, str]:
     """Send one message to a broker with this address; return its position and the id in its record."""
     config = settings(path, advertise=(advertised,))
     async with running(config) as broker, dialled(broker) as client:
@@ -27,7 +27,7 @@ async def stored_by(path: Path, advertised: str, queue_id: int = 0) -> tuple[Sen
 
 
 async def test_brokers_with_dns_names_give_different_message_ids_at_equal_offsets(tmp_path: Path) -> None:
-    (first, first_id), (second, second_id) = [await stored_by(tmp_path / name, "localhost:0") for name in ("a", "b")]
+    (first, first_id), (second, second_id) = [await store_with_address(tmp_path / name, "localhost:0") for name in ("a", "b")]
     assert first.physical_offset == second.physical_offset
     assert first_id != second_id
     assert is_derived_store_host(first.store_host)
@@ -35,6 +35,6 @@ async def test_brokers_with_dns_names_give_different_message_ids_at_equal_offset
 
 
 async def test_store_host_survives_a_restart_under_another_name(tmp_path: Path) -> None:
-    first, _ = await stored_by(tmp_path, "localhost:0")
-    again, _ = await stored_by(tmp_path, "LOCALHOST:0", 1)
+    first, _ = await store_with_address(tmp_path, "localhost:0")
+    again, _ = await store_with_address(tmp_path, "LOCALHOST:0", 1)
     assert again.store_host == first.store_host

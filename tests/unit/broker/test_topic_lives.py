@@ -20,7 +20,7 @@ COUNTS = range(4)
 """Changes that one broker makes alone."""
 
 
-def grow(cluster: Cluster, broker: Broker, body: str) -> None:
+def add_queue(cluster: Cluster, broker: Broker, body: str) -> None:
     """Add one queue with a message in it."""
     layout = broker.topics.require_layout(TOPIC)
     count = layout.id_count(broker.name) + 1
@@ -32,7 +32,7 @@ def bodies(broker: Broker) -> list[str]:
     return [body for queue in broker.messages.values() for body in queue]
 
 
-class Story:
+class RecreatedTopic:
     """Broker b is disconnected; a deletes the topic and creates it again."""
 
     def __init__(self, before_at_a: int, before_at_b: int) -> None:
@@ -43,7 +43,7 @@ class Story:
         for broker, count in ((self.a, before_at_a), (self.b, before_at_b)):
             broker.send(0, "old")
             for _ in range(count):
-                grow(self.cluster, broker, "old")
+                add_queue(self.cluster, broker, "old")
         self.a.topics.create(self.a.topics.require_layout(TOPIC).deletion)
         self.cluster.register(self.a)
 
@@ -54,7 +54,7 @@ class Story:
             self.a.topics.create_own(TOPIC, 1, 1)
         self.a.send(0, "new")
         for _ in range(more):
-            grow(self.cluster, self.a, "new")
+            add_queue(self.cluster, self.a, "new")
         self.cluster.register(self.a)
 
     def meet(self, how: str) -> None:
@@ -87,7 +87,7 @@ MEETINGS = (
 @pytest.mark.parametrize("both", [True, False])
 def test_messages_of_a_deleted_topic_are_never_in_the_recreated_one(how: str, both: bool) -> None:
     for before_at_a, before_at_b, more in product(COUNTS, range(8), COUNTS):
-        story = Story(before_at_a, before_at_b)
+        story = RecreatedTopic(before_at_a, before_at_b)
         story.create_again(both, more)
         sent = bodies(story.a)
         story.meet(how)
@@ -105,7 +105,7 @@ def test_messages_of_a_deleted_topic_are_never_in_the_recreated_one(how: str, bo
 @pytest.mark.parametrize("creator", ["a", "b"])
 def test_broker_that_returns_before_the_topic_is_recreated_adopts_the_deletion(creator: str) -> None:
     for before_at_a, before_at_b in product(COUNTS, range(8)):
-        story = Story(before_at_a, before_at_b)
+        story = RecreatedTopic(before_at_a, before_at_b)
         story.cluster.settle()
         assert bodies(story.b) == []
         broker = story.a if creator == "a" else story.b
@@ -119,14 +119,14 @@ def test_broker_that_returns_before_the_topic_is_recreated_adopts_the_deletion(c
 def test_messages_of_both_brokers_since_the_topic_was_recreated_are_kept(how: str) -> None:
     """Both know the deletion; then each changes the layout alone."""
     for more_at_a, more_at_b in product(COUNTS, range(6)):
-        story = Story(0, 0)
+        story = RecreatedTopic(0, 0)
         story.cluster.settle()
         story.create_again(both=True, more=0)
         story.cluster.settle()
         story.b.send(0, "new")
         for broker, more in ((story.a, more_at_a), (story.b, more_at_b)):
             for _ in range(more):
-                grow(story.cluster, broker, "new")
+                add_queue(story.cluster, broker, "new")
         story.meet(how)
         assert len(story.layouts) == 1
         for broker, more in ((story.a, more_at_a), (story.b, more_at_b)):
@@ -138,7 +138,7 @@ def test_messages_of_both_brokers_since_the_topic_was_recreated_are_kept(how: st
 def test_forgetting_first_deletions_loses_no_message_of_the_current_topic(how: str) -> None:
     """A broker that was away brings its old messages back, which is the cost of forgetting."""
     for before_at_a, before_at_b, more in product(range(2), range(6), COUNTS):
-        story = Story(before_at_a, before_at_b)
+        story = RecreatedTopic(before_at_a, before_at_b)
         deletion = story.a.layout
         assert deletion is not None
         assert deletion.version.counter <= BEGAN_FIRST_DELETIONS_MAX
@@ -160,7 +160,7 @@ def test_forgetting_first_deletions_loses_no_message_of_the_current_topic(how: s
 
 def test_creation_by_a_broker_that_missed_a_forgotten_deletion_is_the_later_one() -> None:
     """The reason why `forget-deleted` requires every broker to be registered, even without `--all`."""
-    story = Story(0, 0)
+    story = RecreatedTopic(0, 0)
     story.cluster.settle()
     story.b.send(0, "at b")
     assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
@@ -172,7 +172,7 @@ def test_creation_by_a_broker_that_missed_a_forgotten_deletion_is_the_later_one(
 
 def test_second_deletion_is_not_forgotten_with_first_ones() -> None:
     """Its topic began with a counter above 1: a broker that returns with it would make the others delete their messages."""
-    story = Story(0, 0)
+    story = RecreatedTopic(0, 0)
     story.create_again(both=False, more=0)
     story.a.topics.create(story.a.topics.require_layout(TOPIC).deletion)
     assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 0
@@ -187,8 +187,8 @@ def test_repeated_deletion_keeps_a_topic_created_after_the_first() -> None:
     cluster.settle()
     for broker in (a, b, c):
         broker.send(0, "old")
-    grow(cluster, c, "old")
-    grow(cluster, c, "old")
+    add_queue(cluster, c, "old")
+    add_queue(cluster, c, "old")
     a.topics.create(a.topics.require_layout(TOPIC).deletion)
     assert a.layout is not None
     assert b.topics.adopt([a.layout]) == 1

@@ -64,7 +64,7 @@ async def register(
     return await endpoint.request(RequestCode.REGISTER_BROKER, to_plain(header), body, timeout_ms=5_000)
 
 
-def answers(command: Command, endpoint: Endpoint) -> None:
+def respond(command: Command, endpoint: Endpoint) -> None:
     """Handle requests at a broker's end of the connection: respond to each one, as every version does."""
     if not command.is_oneway:
         endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
@@ -178,7 +178,7 @@ async def test_unregister_request_takes_effect_before_the_connection_closes() ->
 
 async def test_registered_name_is_rejected_and_the_connection_stays_open() -> None:
     async with nameserver() as served:
-        first, second = await connect(HOST, served.address, handler=answers), await connect(HOST, served.address)
+        first, second = await connect(HOST, served.address, handler=respond), await connect(HOST, served.address)
         await register(first)
         refused = await register(second, store="6" * 32)
         assert refused.code == ResponseCode.REGISTRATION_PENDING

@@ -17,19 +17,19 @@ PROOF, FORGED = "c" * 32, "d" * 32
 NAME = "broker-a"
 
 
-def said(
+def make_registration(
     *, store: str = OURS, proof: str | None = PROOF, term: int = 10, previous: int | None = None, port: int = 1, name: str = NAME
 ) -> Registration:
     return Registration(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"}, (), proof, previous)
 
 
 STRANGERS = {
-    "another store": said(store=OTHER, proof=FORGED, term=99, port=2),
-    "another store without a proof": said(store=OTHER, proof=None, term=99, port=2),
-    "the store's id and a higher term": said(proof=None, term=1 << 60, port=2),
-    "the store's id and the owner's own start": said(proof=None),
-    "the store's id and another proof": said(proof=FORGED, term=1 << 60, port=2),
-    "another store with the owner's proof": said(store=OTHER, term=99, port=2),
+    "another store": make_registration(store=OTHER, proof=FORGED, term=99, port=2),
+    "another store without a proof": make_registration(store=OTHER, proof=None, term=99, port=2),
+    "the store's id and a higher term": make_registration(proof=None, term=1 << 60, port=2),
+    "the store's id and the owner's own start": make_registration(proof=None),
+    "the store's id and another proof": make_registration(proof=FORGED, term=1 << 60, port=2),
+    "another store with the owner's proof": make_registration(store=OTHER, term=99, port=2),
 }
 
 
@@ -51,11 +51,11 @@ def address(table: RouteTable) -> str:
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_returning_owner_replaces_a_stranger_at_once(stranger: str) -> None:
     table = RouteTable()
-    table.register(said(), 1, 0)
+    table.register(make_registration(), 1, 0)
     table.connection_closed(1)
     assert outcome(table, STRANGERS[stranger], 2, 10) == "accepted", "the name is not registered"
     table.confirm_alive(NAME, 2, 20)
-    change = table.register(said(term=11, previous=10), 3, 30)
+    change = table.register(make_registration(term=11, previous=10), 3, 30)
     assert (change.joined, change.superseded, address(table)) == (True, 2, "10.0.0.1:10911")
     assert table.take_challenges() == [], "a stranger is not asked"
     assert outcome(table, STRANGERS[stranger], 4, 40) in ("pending", "refused")
@@ -66,79 +66,82 @@ def test_returning_owner_replaces_a_stranger_at_once(stranger: str) -> None:
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_silent_owner_that_lost_its_name_regains_it_with_its_next_registration(stranger: str) -> None:
     table = RouteTable()
-    table.register(said(), 1, 0)
+    table.register(make_registration(), 1, 0)
     assert outcome(table, STRANGERS[stranger], 2, 0) == "pending"
     table.count_down_challenges(CHALLENGE_MS + COUNTDOWN_STEP_MS)
     assert outcome(table, STRANGERS[stranger], 2, CHALLENGE_MS) == "accepted"
-    assert outcome(table, said(), 3, CHALLENGE_MS + 1) == "accepted"
-    assert table.register(said(), 3, CHALLENGE_MS + 2).superseded is None
+    assert outcome(table, make_registration(), 3, CHALLENGE_MS + 1) == "accepted"
+    assert table.register(make_registration(), 3, CHALLENGE_MS + 2).superseded is None
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_terms_of_the_owner_are_compared_even_after_a_stranger_was_registered(stranger: str) -> None:
     """A copy of the store has its proof, and is rejected as before."""
     table = RouteTable()
-    table.register(said(term=10, previous=9), 1, 0)
+    table.register(make_registration(term=10, previous=9), 1, 0)
     table.connection_closed(1)
     table.register(STRANGERS[stranger], 2, 10)
-    assert outcome(table, said(term=9, port=3), 3, 20) == "refused"
-    assert outcome(table, said(term=20, previous=9, port=3), 3, 20) == "refused"
-    assert outcome(table, said(term=10, previous=9, port=3), 3, 20) == "refused"
-    assert outcome(table, said(term=20, previous=10, port=1), 3, 20) == "accepted"
+    assert outcome(table, make_registration(term=9, port=3), 3, 20) == "refused"
+    assert outcome(table, make_registration(term=20, previous=9, port=3), 3, 20) == "refused"
+    assert outcome(table, make_registration(term=10, previous=9, port=3), 3, 20) == "refused"
+    assert outcome(table, make_registration(term=20, previous=10, port=1), 3, 20) == "accepted"
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_clients_follow_the_name_to_a_stranger_and_back_to_the_owner(stranger: str) -> None:
     """Clients keep the address with the highest term."""
     table, clients = RouteTable(), RouteCache()
-    table.register(said(), 1, 0)
+    table.register(make_registration(), 1, 0)
     clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
     table.connection_closed(1)
     clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
     table.register(STRANGERS[stranger], 2, 10)
     clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
     assert clients.address(NAME) == STRANGERS[stranger].address
-    table.register(said(term=11, previous=10, port=8), 3, 20)
+    table.register(make_registration(term=11, previous=10, port=8), 3, 20)
     clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
     assert clients.address(NAME) == "10.0.0.8:10911"
 
 
 def test_copy_of_the_owner_is_challenged() -> None:
     table = RouteTable()
-    table.register(said(term=10), 1, 0)
-    assert outcome(table, said(term=11, previous=10, port=2), 2, 1) == "pending"
+    table.register(make_registration(term=10), 1, 0)
+    assert outcome(table, make_registration(term=11, previous=10, port=2), 2, 1) == "pending"
     assert table.take_challenges() == [(NAME, 1)]
 
 
 # One name: (registration, its outcome, state after its connection closes); all at once unless a line waits for days.
 LINES: dict[str, list[tuple[int, Registration, str]]] = {
     "a broker is upgraded and then has a proof": [
-        (0, said(proof=None, term=10), "accepted"),
-        (0, said(term=11, previous=10), "accepted"),
-        (0, said(proof=None, term=30), "accepted"),
-        (0, said(term=12, previous=11), "accepted"),
+        (0, make_registration(proof=None, term=10), "accepted"),
+        (0, make_registration(term=11, previous=10), "accepted"),
+        (0, make_registration(proof=None, term=30), "accepted"),
+        (0, make_registration(term=12, previous=11), "accepted"),
     ],
     "a broker is downgraded and upgraded again": [
-        (0, said(term=10), "accepted"),
-        (0, said(proof=None, term=11), "accepted"),
-        (0, said(proof=None, term=12), "accepted"),
-        (0, said(term=13, previous=12), "accepted"),
+        (0, make_registration(term=10), "accepted"),
+        (0, make_registration(proof=None, term=11), "accepted"),
+        (0, make_registration(proof=None, term=12), "accepted"),
+        (0, make_registration(term=13, previous=12), "accepted"),
     ],
-    "an earlier version of a copy with a lower term": [(0, said(term=10), "accepted"), (0, said(proof=None, term=9), "refused")],
+    "an earlier version of a copy with a lower term": [
+        (0, make_registration(term=10), "accepted"),
+        (0, make_registration(proof=None, term=9), "refused"),
+    ],
     "a new store, and copies of it": [
-        (0, said(term=10), "accepted"),
-        (0, said(store=OTHER, proof=FORGED, term=5), "accepted"),
-        (0, said(store=OTHER, proof=FORGED, term=7, previous=4), "refused"),
-        (0, said(store=OTHER, proof=FORGED, term=4), "refused"),
-        (0, said(store=OTHER, proof=FORGED, term=7, previous=5), "accepted"),
+        (0, make_registration(term=10), "accepted"),
+        (0, make_registration(store=OTHER, proof=FORGED, term=5), "accepted"),
+        (0, make_registration(store=OTHER, proof=FORGED, term=7, previous=4), "refused"),
+        (0, make_registration(store=OTHER, proof=FORGED, term=4), "refused"),
+        (0, make_registration(store=OTHER, proof=FORGED, term=7, previous=5), "accepted"),
     ],
     "another proof of the same store, before and after the owner is forgotten": [
-        (0, said(term=10), "accepted"),
-        (0, said(proof=FORGED, term=3), "accepted"),
-        (0, said(term=11, previous=10), "accepted"),
-        (0, said(proof=FORGED, term=4, previous=3), "accepted"),
-        (7, said(proof=FORGED, term=5, previous=4), "accepted"),
-        (0, said(proof=FORGED, term=5, previous=3, port=9), "refused"),
+        (0, make_registration(term=10), "accepted"),
+        (0, make_registration(proof=FORGED, term=3), "accepted"),
+        (0, make_registration(term=11, previous=10), "accepted"),
+        (0, make_registration(proof=FORGED, term=4, previous=3), "accepted"),
+        (7, make_registration(proof=FORGED, term=5, previous=4), "accepted"),
+        (0, make_registration(proof=FORGED, term=5, previous=3, port=9), "refused"),
     ],
 }
 
@@ -156,7 +159,7 @@ def test_unregistered_name_is_granted_by_owner_and_term(line: str) -> None:
 @pytest.mark.parametrize(("away_ms", "owner"), [(FORGET_MS - 1, "old"), (FORGET_MS, "new")])
 def test_registered_store_becomes_owner_after_seven_days_without_the_owner(away_ms: int, owner: str) -> None:
     table = RouteTable(silence_ms=FORGET_MS * 9)
-    old, new = said(), said(store=OTHER, proof=FORGED, port=2)
+    old, new = make_registration(), make_registration(store=OTHER, proof=FORGED, port=2)
     table.register(old, 1, 0)
     table.connection_closed(1)
     table.register(new, 2, away_ms - 1_000)
@@ -165,25 +168,25 @@ def test_registered_store_becomes_owner_after_seven_days_without_the_owner(away_
     assert outcome(table, old, 3, away_ms) == ("accepted" if owner == "old" else "pending")
 
 
-def replaced(table: RouteTable, new: Registration) -> None:
+def replace_owner(table: RouteTable, new: Registration) -> None:
     """Register the owner, close its connection at 0, and register another store under its name."""
-    table.register(said(), 1, 0)
+    table.register(make_registration(), 1, 0)
     table.connection_closed(1)
     table.register(new, 2, 0)
 
 
-NEW = said(store=OTHER, proof=FORGED, port=2)
+NEW = make_registration(store=OTHER, proof=FORGED, port=2)
 
 
 @pytest.mark.parametrize(("registered_ms", "owner"), [(OWNER_MS - 1, "old"), (OWNER_MS, "new")])
 def test_store_registered_for_an_hour_becomes_the_owner(registered_ms: int, owner: str) -> None:
     table = RouteTable()
-    replaced(table, NEW)
+    replace_owner(table, NEW)
     for now_ms in range(30_000, registered_ms, 30_000):
         table.expire(now_ms)
         table.register(NEW, 2 + now_ms // 600_000, now_ms)  # also over new connections, without a time in between
     table.expire(registered_ms)
-    assert outcome(table, said(), 99, registered_ms) == ("accepted" if owner == "old" else "pending")
+    assert outcome(table, make_registration(), 99, registered_ms) == ("accepted" if owner == "old" else "pending")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +194,7 @@ def test_store_registered_for_an_hour_becomes_the_owner(registered_ms: int, owne
 )
 def test_interruption_restarts_the_hour_of_a_new_owner(interruption: str) -> None:
     table, half_ms = RouteTable(silence_ms=OWNER_MS if interruption != "it is silent" else OWNER_MS // 2), OWNER_MS // 2
-    replaced(table, NEW)
+    replace_owner(table, NEW)
     match interruption:
         case "its connection is closed":
             table.connection_closed(2)
@@ -205,26 +208,26 @@ def test_interruption_restarts_the_hour_of_a_new_owner(interruption: str) -> Non
             table.exclude_pause(half_ms, half_ms)
     table.register(NEW, 2, half_ms)
     table.expire(half_ms + OWNER_MS - 1)
-    assert table._brokers[NAME].owner == replace(said(), listeners={INTERNAL_LISTENER: said().address})
+    assert table._brokers[NAME].owner == replace(make_registration(), listeners={INTERNAL_LISTENER: make_registration().address})
 
 
 def test_registration_without_a_proof_never_becomes_the_owner() -> None:
-    table, old = RouteTable(), said(store=OTHER, proof=None, port=2)
-    replaced(table, old)
+    table, old = RouteTable(), make_registration(store=OTHER, proof=None, port=2)
+    replace_owner(table, old)
     for now_ms in range(0, 3 * OWNER_MS, 30_000):
         table.register(old, 2, now_ms)
         table.expire(now_ms)
-    assert outcome(table, said(), 3, 3 * OWNER_MS) == "accepted"
+    assert outcome(table, make_registration(), 3, 3 * OWNER_MS) == "accepted"
 
 
 def test_registered_owner_stays_the_owner() -> None:
     table = RouteTable(silence_ms=FORGET_MS * 9)
-    table.register(said(), 1, 0)
-    table.register(said(), 1, FORGET_MS)
+    table.register(make_registration(), 1, 0)
+    table.register(make_registration(), 1, FORGET_MS)
     table.expire(FORGET_MS * 2 - 1)
     table.connection_closed(1)
     table.register(STRANGERS["another store"], 2, FORGET_MS * 2 - 1)
-    assert outcome(table, said(), 3, FORGET_MS * 2 - 1) == "accepted"
+    assert outcome(table, make_registration(), 3, FORGET_MS * 2 - 1) == "accepted"
 
 
 STEPS = st.lists(
@@ -246,12 +249,12 @@ def test_strangers_do_not_change_which_starts_of_the_owner_are_accepted(steps: l
     """With and without strangers, the same starts of the owner have equal outcomes, and an accepted one is registered."""
     with_strangers, alone = RouteTable(), RouteTable()
     for table in (with_strangers, alone):
-        table.register(said(term=1), 1, 0)
+        table.register(make_registration(term=1), 1, 0)
     now_ms = 0
     for step in steps:
         match step:
             case ("owner", int(term), int(previous)):
-                start = said(term=1 + term, previous=1 + previous, port=1 + term)
+                start = make_registration(term=1 + term, previous=1 + previous, port=1 + term)
                 # One connection for all starts of the owner: challenges between them are not part of this law.
                 found, expected = outcome(with_strangers, start, 1, now_ms), outcome(alone, start, 1, now_ms)
                 assert found == expected
@@ -279,7 +282,7 @@ def test_memory_for_owners_is_bounded() -> None:
     table = RouteTable()
     many = {f"listener-{number}": "h" * 200 + ":1" for number in range(15)}
     for number in range(BROKERS_MAX):
-        start = said(name=f"b-{number}", store=f"{number:032}", proof=f"{number:032}")
+        start = make_registration(name=f"b-{number}", store=f"{number:032}", proof=f"{number:032}")
         table.register(replace(start, listeners=start.listeners | many), number, number)
     table.expire(BROKERS_MAX)
     owners = [known.owner for known in table._brokers.values()]

@@ -16,7 +16,7 @@ ANSWER_MS = CHALLENGE_MS + COUNTDOWN_STEP_MS
 """How long a challenge waits for its response, including the slice in which it starts."""
 
 
-def challenged(table: RouteTable, registration: Registration, connection: int, now_ms: int) -> str:
+def challenge_message(table: RouteTable, registration: Registration, connection: int, now_ms: int) -> str:
     """Return the error message that asks a challenger to try again."""
     with pytest.raises(RegistrationPendingError) as pending:
         table.register(registration, connection, now_ms)
@@ -50,10 +50,10 @@ OTHERS = {
 def test_registered_broker_that_responds_to_a_challenge_is_not_replaced(other: str) -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
-    words = challenged(table, OTHERS[other], 2, 1_000)
+    words = challenge_message(table, OTHERS[other], 2, 1_000)
     assert "10.0.0.1:10911" in words
     assert table.take_challenges() == [("broker-a", 1)]
-    challenged(table, OTHERS[other], 2, 1_500)
+    challenge_message(table, OTHERS[other], 2, 1_500)
     assert table.take_challenges() == [], "it is asked once"
     table.confirm_alive("broker-a", 1, 1_600)
     for now_ms in (1_601, 1_600 + CHALLENGE_MS - 1):
@@ -61,7 +61,7 @@ def test_registered_broker_that_responds_to_a_challenge_is_not_replaced(other: s
             table.register(OTHERS[other], 2, now_ms)
         for word in ("10.0.0.1:10911", OTHERS[other].address):
             assert word in str(refused.value)
-    challenged(table, OTHERS[other], 2, 1_600 + CHALLENGE_MS)
+    challenge_message(table, OTHERS[other], 2, 1_600 + CHALLENGE_MS)
     assert table.layouts.get("stolen") is None
     assert table.brokers("internal")[0].address == "10.0.0.1:10911"
     assert table.connection_closed(2) == ()
@@ -72,9 +72,9 @@ def test_registered_broker_that_responds_to_a_challenge_is_not_replaced(other: s
 def test_registered_broker_that_does_not_respond_is_replaced_after_the_timeout(other: str) -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
-    challenged(table, OTHERS[other], 2, 1_000)
+    challenge_message(table, OTHERS[other], 2, 1_000)
     assert table.count_down_challenges(ANSWER_MS - 1)
-    challenged(table, OTHERS[other], 2, 6_000)
+    challenge_message(table, OTHERS[other], 2, 6_000)
     assert not table.count_down_challenges(1)
     change = table.register(OTHERS[other], 2, 6_001)
     assert (change.joined, change.superseded) == (True, 1)
@@ -88,9 +88,9 @@ def test_challenge_ends_by_counted_slices_and_not_by_elapsed_time() -> None:
     """The nameserver was suspended: the response has arrived, and is read after the next registration of the challenger."""
     table = RouteTable()
     table.register(said(), 1, 0)
-    challenged(table, OTHERS["a higher term"], 2, 1_000)
+    challenge_message(table, OTHERS["a higher term"], 2, 1_000)
     assert table.count_down_challenges(COUNTDOWN_STEP_MS)
-    challenged(table, OTHERS["a higher term"], 2, 1_000 + 100 * CHALLENGE_MS)
+    challenge_message(table, OTHERS["a higher term"], 2, 1_000 + 100 * CHALLENGE_MS)
     table.confirm_alive("broker-a", 1, 1_001 + 100 * CHALLENGE_MS)
     with pytest.raises(BrokerNameTakenError):
         table.register(OTHERS["a higher term"], 2, 1_002 + 100 * CHALLENGE_MS)
@@ -115,11 +115,11 @@ def test_broker_heard_during_a_pause_is_not_recorded_in_the_future() -> None:
 def test_registration_of_the_incumbent_ends_the_challenge() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
-    challenged(table, OTHERS["a higher term"], 2, 1_000)
+    challenge_message(table, OTHERS["a higher term"], 2, 1_000)
     assert table.count_down_challenges(ANSWER_MS - 1)
     table.register(said(), 1, 2_000)
     assert not table.count_down_challenges(1)
-    challenged(table, OTHERS["a higher term"], 2, 1_000 + CHALLENGE_MS)
+    challenge_message(table, OTHERS["a higher term"], 2, 1_000 + CHALLENGE_MS)
     assert table.take_challenges() == [("broker-a", 1), ("broker-a", 1)]
 
 
@@ -134,7 +134,7 @@ def test_reconnecting_broker_is_not_a_challenger() -> None:
 def test_close_of_the_incumbents_connection_ends_the_challenge() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
-    challenged(table, OTHERS["a higher term"], 2, 1_000)
+    challenge_message(table, OTHERS["a higher term"], 2, 1_000)
     table.connection_closed(1)
     assert table.register(OTHERS["a higher term"], 2, 1_001).joined
 
@@ -209,7 +209,7 @@ def test_proof_appears_in_no_response_and_no_log() -> None:
     registration = said(previous=9)
     table.register(registration, 1, 0)
     shown = [repr(registration), repr(table.brokers("internal")), repr(table._brokers)]
-    shown += [challenged(table, other, 2, 1) for other in OTHERS.values()]
+    shown += [challenge_message(table, other, 2, 1) for other in OTHERS.values()]
     table.confirm_alive("broker-a", 1, 2)
     for other in OTHERS.values():
         with pytest.raises(BrokerNameTakenError) as refused:

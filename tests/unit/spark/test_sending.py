@@ -62,14 +62,14 @@ async def test_rows_are_stored_in_order_on_their_queues(attempt: int) -> None:
         assert sum(sent.next_offsets.values()) == 30
 
 
-class Remembered:
+class SequenceChecker:
     """Replaces a broker's script: each frame is checked by the brokers' table of producer sequences."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self._table = SequenceTable()
         broker.script = self  # type: ignore[assignment]
 
-    def popleft(self) -> "Remembered":
+    def popleft(self) -> "SequenceChecker":
         return self
 
     def __call__(self, broker: FakeBroker, seen: "fake_broker.Sent") -> None:
@@ -91,7 +91,7 @@ class Remembered:
 
 async def test_retried_task_stores_every_row_once() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster:
-        Remembered(cluster.brokers["a"])
+        SequenceChecker(cluster.brokers["a"])
         one = task(cluster, failTask="0:9")
         with pytest.raises(DeliberateError):
             await send(one, rows(30))
@@ -108,7 +108,7 @@ async def test_retried_task_stores_every_row_once() -> None:
 async def test_retried_task_with_fewer_rows_fails_with_the_next_step(again: int) -> None:
     """With frames of two rows, 30 rows end with frames of 28 and 29. 27 rows leave a shorter frame in queue 0 and one fewer in queue 1."""
     async with fake_cluster("a", topics={"t": 2}) as cluster:
-        Remembered(cluster.brokers["a"])
+        SequenceChecker(cluster.brokers["a"])
         await send(task(cluster), rows(30))
         with pytest.raises(StateError) as failed:
             await send(replace(task(cluster), attempt=1), rows(again))
@@ -122,7 +122,7 @@ async def test_retried_task_with_fewer_rows_fails_with_the_next_step(again: int)
 async def test_retried_task_with_other_frames_fails_and_names_the_options(stored: int, frame_records: str) -> None:
     """The rows are the same: all of them or a part had been stored before."""
     async with fake_cluster("a", topics={"t": 2}) as cluster:
-        Remembered(cluster.brokers["a"])
+        SequenceChecker(cluster.brokers["a"])
         await send(task(cluster), rows(stored))
         with pytest.raises(StateError, match=r"frameRecords[\s,]"):
             await send(replace(task(cluster, frameRecords=frame_records), attempt=1), rows(30))
@@ -132,7 +132,7 @@ async def test_retry_after_queues_were_added_fails_with_the_reason() -> None:
     keys, values = pa.array([f"k{number}" for number in range(40)]), pa.array([b"%d" % number for number in range(40)])
     keyed: list[object] = [pa.RecordBatch.from_arrays([values, keys], ["value", "key"])]
     async with fake_cluster("a", topics={"t": 3}) as cluster:
-        Remembered(cluster.brokers["a"])
+        SequenceChecker(cluster.brokers["a"])
         await send(replace(task(cluster), layout=make_layout("t", "a", queues=2)), keyed)
         with pytest.raises(StateError, match="or the topic's queues have changed"):
             await send(replace(task(cluster), attempt=1), keyed)
@@ -187,7 +187,7 @@ class Stopwatch:
         return SimpleNamespace(queue_offset=0)
 
 
-async def timed(frozen: FrozenLoop, due_ms: Sequence[int], **options: str) -> list[tuple[float, int]]:
+async def send_times(frozen: FrozenLoop, due_ms: Sequence[int], **options: str) -> list[tuple[float, int]]:
     """Return when the frames of rows with these due times are sent; all of them on one queue."""
     given = SinkOptions.parse({"nameserver": "h:1", "topic": "t", "frameRecords": "2", **options})
     clock = LoopClock(frozen)
@@ -210,15 +210,15 @@ async def timed(frozen: FrozenLoop, due_ms: Sequence[int], **options: str) -> li
 @pytest.mark.frozen_clock
 async def test_frames_are_sent_at_the_rate_of_the_job(frozen: FrozenLoop) -> None:
     """A rate of 100 per second with 2 tasks at a time is 50 for this one: a frame of 2 rows each 40 ms."""
-    assert await timed(frozen, [0] * 6, maxRowsPerSecond="100", parallelism="2") == [(0.0, 2), (0.04, 2), (0.08, 2)]
-    assert [at for at, _ in await timed(frozen, [0] * 6)] == [0.0] * 3, "without a rate at once"
+    assert await send_times(frozen, [0] * 6, maxRowsPerSecond="100", parallelism="2") == [(0.0, 2), (0.04, 2), (0.08, 2)]
+    assert [at for at, _ in await send_times(frozen, [0] * 6)] == [0.0] * 3, "without a rate at once"
 
 
 @pytest.mark.frozen_clock
 async def test_frames_are_sent_when_their_last_row_is_due(frozen: FrozenLoop) -> None:
     due = [0, 10, 500, 501, 20_000]
-    assert await timed(frozen, due, notBefore="true") == [(0.01, 2), (0.501, 2), (20.0, 1)]
-    assert [at for at, _ in await timed(frozen, due)] == [0.0] * 3, "the times of the rows are no schedule by themselves"
+    assert await send_times(frozen, due, notBefore="true") == [(0.01, 2), (0.501, 2), (20.0, 1)]
+    assert [at for at, _ in await send_times(frozen, due)] == [0.0] * 3, "the times of the rows are no schedule by themselves"
 
 
 def test_report_sums_the_tasks() -> None:

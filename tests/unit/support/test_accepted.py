@@ -3,24 +3,24 @@
 from support.accepted import Accepted, accepted_twice, parse_accepted
 
 
-def told(consumer: str, epoch: int, first: int, end: int, queue: str = "t@a:0") -> Accepted:
+def accepted_range(consumer: str, epoch: int, first: int, end: int, queue: str = "t@a:0") -> Accepted:
     return Accepted(consumer, queue, epoch, first, end, at_us=7)
 
 
 def test_adjacent_ranges_are_accepted() -> None:
-    assert accepted_twice([told("a", 1, 0, 5), told("b", 2, 5, 9), told("a", 1, 0, 9, queue="t@a:1")]) == []
+    assert accepted_twice([accepted_range("a", 1, 0, 5), accepted_range("b", 2, 5, 9), accepted_range("a", 1, 0, 9, queue="t@a:1")]) == []
 
 
 def test_offset_accepted_twice_is_a_fault() -> None:
-    (fault,) = accepted_twice([told("b", 2, 4, 9), told("a", 1, 0, 5)])
+    (fault,) = accepted_twice([accepted_range("b", 2, 4, 9), accepted_range("a", 1, 0, 5)])
     assert "offset 4 was accepted from a (epoch 1) and b (epoch 2)" in fault
 
 
 def test_later_offset_under_a_lower_epoch_is_a_fault() -> None:
-    (fault,) = accepted_twice([told("a", 2, 0, 5), told("b", 1, 5, 9)])
+    (fault,) = accepted_twice([accepted_range("a", 2, 0, 5), accepted_range("b", 1, 5, 9)])
     assert "under epoch 1" in fault
 
 
 def test_line_round_trips() -> None:
     epoch = (1 << 62) + 1
-    assert parse_accepted(told("a", epoch, 0, 5).line()) == told("a", epoch, 0, 5)
+    assert parse_accepted(accepted_range("a", epoch, 0, 5).line()) == accepted_range("a", epoch, 0, 5)

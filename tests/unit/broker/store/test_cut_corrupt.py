@@ -27,23 +27,23 @@ from support.store_kit import (
 SIZE = len(record(b"0" * 100))
 
 
-async def synced(store: Store) -> None:
+async def sync_and_record(store: Store) -> None:
     store.writer.end_turn()
     await store.writer.flusher.sync(record=True)
 
 
-async def killed(files: SimFiles, count: int, **settings: int) -> None:
+async def create_killed(files: SimFiles, count: int, **settings: int) -> None:
     """Create a killed store with `count` synced messages of SIZE bytes; a state record follows every fifth."""
     store = await open_store(files, **NEVER, **settings)
     for number in range(count):
         append(store, b"%d" % (number % 10) * 100)
         if number % 5 == 4:
             store.append_state(b"state %d" % number)
-    await synced(store)
+    await sync_and_record(store)
     await kill(store, files)
 
 
-async def refused(files: SimFiles, match: str) -> None:
+async def check_rejected(files: SimFiles, match: str) -> None:
     """Assert that a start without the flag fails and changes no file of the log."""
     before = {path: bytes(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path}
     with pytest.raises(StoreCorruptError, match=match):
@@ -60,10 +60,10 @@ def manifest(files: SimFiles, number: int = 1) -> dict[str, object]:
 @pytest.mark.parametrize(("at", "count"), [(100, 1), (1, 1), (5, 1), (30, 1), (30, 300), (0, SIZE), (0, 2 * SIZE), (190, 20)])
 async def test_cut_corrupt_skips_a_damaged_range_and_keeps_all_later_records(at: int, count: int) -> None:
     files = SimFiles()
-    await killed(files, 40)
+    await create_killed(files, 40)
     position = 2 * SIZE
     files.overwrite(LOG, position + at, bytes([byte ^ 0x55 for byte in files.names[LOG].cache[position + at : position + at + count]]))
-    await refused(files, f"log position {position}: ")
+    await check_rejected(files, f"log position {position}: ")
     recorded = Recorded()
     store, found = await recovered(files, recorded, cut_corrupt=True)
     lost = list(range(2, 2 + (at + count + SIZE - 1) // SIZE))
@@ -92,7 +92,7 @@ async def test_damaged_size_field_loses_no_intact_record(bit: int) -> None:
     store = await open_store(files, **NEVER)
     for number in range(count):
         append(store, b"%d" % number * (size - len(record(b""))))
-    await synced(store)
+    await sync_and_record(store)
     await kill(store, files)
     files.flip(LOG, 2 * size + 3 - bit // 8, bit % 8)
     store, found = await recovered(files, cut_corrupt=True)
@@ -103,7 +103,7 @@ async def test_damaged_size_field_loses_no_intact_record(bit: int) -> None:
 
 async def test_cut_corrupt_keeps_damaged_bytes_and_a_restored_copy_is_read() -> None:
     files = SimFiles()
-    await killed(files, 10)
+    await create_killed(files, 10)
     files.flip(LOG, 3 * SIZE + 100)
     before = bytes(files.names[LOG].cache)
     store, _ = await recovered(files, cut_corrupt=True)
@@ -126,7 +126,7 @@ async def test_damaged_record_loses_no_other_record_of_its_idempotent_frame() ->
         frame, sequence = sequenced([b"%d" % number * 100 for number in range(5)], first=first, previous_crc=crc)
         starts.append(store.append_frame("orders", 0, frame, 5, born_host=BORN_HOST, sequenced=True).physical_offset)
         crc, first = sequence.crc, sequence.next
-    await synced(store)
+    await sync_and_record(store)
     await kill(store, files)
     files.flip(LOG, starts[1] + (starts[2] - starts[1]) - SIZE // 2)
     recorded = Recorded()
@@ -139,7 +139,7 @@ async def test_damaged_record_loses_no_other_record_of_its_idempotent_frame() ->
 
 async def test_unreadable_tail_is_cut_and_kept_in_a_set_aside_directory() -> None:
     files = SimFiles()
-    await killed(files, 10)
+    await create_killed(files, 10)
     end = files.names[LOG].used_bytes
     files.overwrite(LOG, 6 * SIZE, b"\xff" * (end - 6 * SIZE))
     before = bytes(files.names[LOG].cache)
@@ -162,7 +162,7 @@ async def test_unreadable_tail_is_cut_and_kept_in_a_set_aside_directory() -> Non
 async def test_set_aside_files_survive_a_power_cut(seed: int) -> None:
     """Whole files of the log and damaged snapshots are moved."""
     files = SimFiles(seed)
-    await killed(files, 60, segment_bytes=4096)
+    await create_killed(files, 60, segment_bytes=4096)
     end = 2 * 4096 + 100
     moved = {}
     for path in sorted(path for path in files.names if "/commitlog/" in path)[2:]:
@@ -197,7 +197,7 @@ async def test_missing_log_file_loses_no_record_of_other_files_and_no_state(miss
     assert len(names) == 3
     files.remove_tree(names[missing])
     left = {path: bytes(files.names[path].cache) for path in names if path in files.names}
-    await refused(files, rf"{names[missing]} is missing|log position {4096 * missing}: nothing is there")
+    await check_rejected(files, rf"{names[missing]} is missing|log position {4096 * missing}: nothing is there")
     assert {path: bytes(files.names[path].cache) for path in names if path in files.names} == left
     recorded = Recorded()
     store, found = await recovered(files, recorded, cut_corrupt=True)
@@ -221,7 +221,7 @@ async def test_missing_log_file_loses_no_record_of_other_files_and_no_state(miss
 
 async def test_lost_offset_is_forgotten_when_retention_passes_it() -> None:
     files = SimFiles()
-    await killed(files, 60, segment_bytes=4096)
+    await create_killed(files, 60, segment_bytes=4096)
     files.flip(f"{PATH}/commitlog/{0:020d}", 3 * SIZE + 100)
     store, _ = await recovered(files, cut_corrupt=True, log_bytes_max=4096)
     assert (store.damage.message_count, store.damage.byte_count) == (1, SIZE)
@@ -236,7 +236,7 @@ async def test_lost_offset_is_forgotten_when_retention_passes_it() -> None:
 async def test_damaged_range_of_a_deleted_topic_is_forgotten_when_retention_removes_it() -> None:
     """Its file held messages of a deleted topic alone."""
     files = SimFiles()
-    await killed(files, 60, segment_bytes=4096)
+    await create_killed(files, 60, segment_bytes=4096)
     files.flip(LOG, 3 * SIZE + 100)
     store, _ = await recovered(files, cut_corrupt=True, log_bytes_max=4096)
     store.drop_topic("orders")
@@ -263,4 +263,4 @@ async def test_first_file_removed_by_retention_is_distinguished_from_a_missing_o
     assert store._log.start == start
     await store.close()
     files.remove_tree(f"{PATH}/commitlog/{start:020d}")
-    await refused(files, f"{start:020d} is missing")
+    await check_rejected(files, f"{start:020d} is missing")

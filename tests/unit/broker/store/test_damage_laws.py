@@ -29,7 +29,7 @@ class Stored:
     """In order."""
 
 
-async def stored(random: Random) -> Stored:
+async def create_store(random: Random) -> Stored:
     files = SimFiles(random.randrange(1 << 30), cached_reads=random.random() < 0.7)
     made = Stored(files)
     settings = {"segment_bytes": random.choice((4096, 8192, 16384)), "queue_file_entries": random.choice((8, 32)), "tail_bytes": 512}
@@ -65,7 +65,7 @@ async def stored(random: Random) -> Stored:
     return made
 
 
-def harm(random: Random, files: SimFiles) -> str:
+def damage_one_file(random: Random, files: SimFiles) -> str:
     """Damage one file and return a description of the damage."""
     logs = sorted(path for path in files.names if "/commitlog/" in path)
     path = random.choice(logs)
@@ -116,7 +116,7 @@ def contents(files: SimFiles) -> dict[str, bytes]:
     return {path: bytes(inode.cache) for path, inode in files.names.items() if path.rpartition("/")[2] not in ("lock", "abort", "start")}
 
 
-def told_aside(files: SimFiles) -> int:
+def lost_by_manifest(files: SimFiles) -> int:
     """Return the lost messages by the manifest of the newest start that continued after a loss, or 0."""
     manifests = [path for path in files.names if path.endswith("/manifest.json")]
     if not manifests:
@@ -126,7 +126,7 @@ def told_aside(files: SimFiles) -> int:
     return int(found["lost_messages"])
 
 
-async def check(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
+async def check_law(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
     """Assert the law; return whether the store started."""
     before = contents(made.files)
     checked = await check_store(made.files, PATH, lambda position, end: None)
@@ -138,7 +138,7 @@ async def check(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
         after = contents(made.files)
         assert {path for path in before if after.get(path) != before[path]} == set(), f"{what}: a refused start changed files"
         return False
-    assert store.damage.message_count == found.lost_messages == told_aside(made.files), f"{what}: numbers differ"
+    assert store.damage.message_count == found.lost_messages == lost_by_manifest(made.files), f"{what}: numbers differ"
     for _ in range(2):
         lost = 0
         for key in QUEUES:
@@ -174,10 +174,10 @@ async def check(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
 @pytest.mark.parametrize("seed", seeds(100, 400))
 async def test_damage_is_rejected_or_reported_and_no_other_message_is_lost(seed: int) -> None:
     random = Random(seed)
-    made = await stored(random)
-    what = "; ".join(harm(random, made.files) for _ in range(random.choice((1, 1, 2))))
-    if not await check(made, what, cut_corrupt=False):
-        assert await check(made, what, cut_corrupt=True) or "identity" in what, what
+    made = await create_store(random)
+    what = "; ".join(damage_one_file(random, made.files) for _ in range(random.choice((1, 1, 2))))
+    if not await check_law(made, what, cut_corrupt=False):
+        assert await check_law(made, what, cut_corrupt=True) or "identity" in what, what
 
 
 @pytest.mark.parametrize("bit", usually((0, 1, 7, 8, 31, 32, 62, 63), range(64)))

@@ -26,7 +26,7 @@ from support.store_kit import (
 SIZE = len(record(b"x" * 100))
 
 
-async def with_messages(files: SimFiles, count: int, **settings: int) -> None:
+async def create_with_messages(files: SimFiles, count: int, **settings: int) -> None:
     store = await open_store(files, **settings)
     for _ in range(count):
         append(store, b"x" * 100)
@@ -34,7 +34,7 @@ async def with_messages(files: SimFiles, count: int, **settings: int) -> None:
     await store.close()
 
 
-def forget_ours(files: SimFiles) -> None:
+def remove_our_files(files: SimFiles) -> None:
     """Leave only a log and consume queues, as another program would."""
     files.remove_tree(f"{PATH}/lockstep")
 
@@ -43,7 +43,7 @@ def contents(files: SimFiles) -> dict[str, bytes]:
     return {path: bytes(inode.cache) for path, inode in files.names.items() if path != f"{PATH}/lock"}
 
 
-async def refused(files: SimFiles, match: str, error: type[Exception] = StoreCorruptError, **settings: object) -> None:
+async def check_rejected(files: SimFiles, match: str, error: type[Exception] = StoreCorruptError, **settings: object) -> None:
     """Assert that a start fails with and without --cut-corrupt and changes nothing."""
     before = contents(files)
     for cut_corrupt in (False, True):
@@ -56,8 +56,8 @@ async def refused(files: SimFiles, match: str, error: type[Exception] = StoreCor
 async def test_foreign_log_keeps_its_own_file_length(default: int) -> None:
     """A start that took the length from the settings would stretch the first file and delete all others."""
     files = SimFiles()
-    await with_messages(files, 50, segment_bytes=8192, queue_file_entries=16)
-    forget_ours(files)
+    await create_with_messages(files, 50, segment_bytes=8192, queue_file_entries=16)
+    remove_our_files(files)
     logs = {path: data for path, data in contents(files).items() if "/commitlog/" in path}
     store, _ = await recovered(files, segment_bytes=default)
     assert len(await everything(store)) == 50
@@ -74,19 +74,19 @@ async def test_foreign_log_keeps_its_own_file_length(default: int) -> None:
 
 async def test_foreign_log_with_files_of_different_lengths_is_rejected() -> None:
     files = SimFiles()
-    await with_messages(files, 60, segment_bytes=4096)
-    forget_ours(files)
+    await create_with_messages(files, 60, segment_bytes=4096)
+    remove_our_files(files)
     path = f"{PATH}/commitlog/{4096:020d}"
     files.open(path).truncate(8192)
-    await refused(files, f"log file {path} has 8192 bytes, 00000000000000000000 has 4096")
+    await check_rejected(files, f"log file {path} has 8192 bytes, 00000000000000000000 has 4096")
 
 
 async def test_foreign_log_without_a_middle_file_is_rejected() -> None:
     files = SimFiles()
-    await with_messages(files, 60, segment_bytes=4096)
-    forget_ours(files)
+    await create_with_messages(files, 60, segment_bytes=4096)
+    remove_our_files(files)
     files.remove_tree(f"{PATH}/commitlog/{4096:020d}")
-    await refused(files, f"log file {PATH}/commitlog/{8192:020d}: expected one that begins at 4096")
+    await check_rejected(files, f"log file {PATH}/commitlog/{8192:020d}: expected one that begins at 4096")
 
 
 def ipv6(files: SimFiles) -> None:
@@ -110,44 +110,44 @@ def hole(files: SimFiles) -> None:
 async def test_foreign_log_with_an_unreadable_record_is_rejected_with_its_position(harm: Callable[[SimFiles], None]) -> None:
     """An earlier version took it for a torn tail and cut the 7 of 10 messages that followed."""
     files = SimFiles()
-    await with_messages(files, 10)
-    forget_ours(files)
+    await create_with_messages(files, 10)
+    remove_our_files(files)
     harm(files)
-    await refused(files, rf"log position {3 * SIZE} in {LOG}: .*another program made it")
+    await check_rejected(files, rf"log position {3 * SIZE} in {LOG}: .*another program made it")
 
 
 async def test_unreadable_last_record_of_a_foreign_log_is_not_cut_as_a_torn_tail() -> None:
     files = SimFiles()
-    await with_messages(files, 4)
-    forget_ours(files)
+    await create_with_messages(files, 4)
+    remove_our_files(files)
     ipv6(files)
-    await refused(files, f"log position {3 * SIZE}")
+    await check_rejected(files, f"log position {3 * SIZE}")
 
 
 async def test_directory_without_its_identity_file_is_rejected() -> None:
     files = SimFiles()
-    await with_messages(files, 10)
+    await create_with_messages(files, 10)
     files.unlink(f"{PATH}/lockstep/identity")
-    await refused(files, "lockstep/identity is missing")
+    await check_rejected(files, "lockstep/identity is missing")
 
 
 @pytest.mark.parametrize("segment_bytes", [4096, 32768])
 async def test_log_files_of_another_length_than_the_stores_are_rejected(segment_bytes: int) -> None:
     """The identity is this store's, the log files are another store's."""
     files, other = SimFiles(), SimFiles()
-    await with_messages(files, 200, segment_bytes=8192)
-    await with_messages(other, 400, segment_bytes=segment_bytes)
+    await create_with_messages(files, 200, segment_bytes=8192)
+    await create_with_messages(other, 400, segment_bytes=segment_bytes)
     files.remove_tree(f"{PATH}/commitlog")
     files.makedirs(f"{PATH}/commitlog")
     for path in [path for path in other.names if "/commitlog/" in path]:
         files.names[path] = files.durable_names[path] = other.names[path]
-    await refused(files, "it is not this store's" if segment_bytes > 8192 else "it is not this store's|bytes, expected 8192|")
+    await check_rejected(files, "it is not this store's" if segment_bytes > 8192 else "it is not this store's|bytes, expected 8192|")
 
 
 @pytest.mark.parametrize("same_sizes", [True, False])
 async def test_commit_log_of_another_broker_is_rejected(same_sizes: bool) -> None:
     files, other = SimFiles(), SimFiles()
-    await with_messages(files, 20)
+    await create_with_messages(files, 20)
     host = host_of(other)
     host.clock.now_ms += 12_345  # type: ignore[attr-defined]
     store = await open_store(other, host=host)
@@ -165,17 +165,17 @@ async def test_commit_log_of_another_broker_is_rejected(same_sizes: bool) -> Non
 
 async def test_identity_of_another_broker_is_rejected_before_any_file_is_created() -> None:
     files = SimFiles()
-    await with_messages(files, 10)
+    await create_with_messages(files, 10)
     path = f"{PATH}/lockstep/identity"
     files.names[path].cache[:] = files.names[path].cache.replace(b"broker-a", b"broker-b")
-    await refused(files, "belongs to broker broker-b", IdentityError)
+    await check_rejected(files, "belongs to broker broker-b", IdentityError)
 
 
 async def test_rejected_new_directory_stays_without_store_files() -> None:
     files = SimFiles()
     files.makedirs(f"{PATH}/commitlog")
     files.open(f"{PATH}/commitlog/{7:020d}", create=True).pwritev([b"not ours" * 1000], 0)
-    await refused(files, "do not follow one another")
+    await check_rejected(files, "do not follow one another")
     assert files.listdir(PATH) == ["commitlog", "lock"]
 
 
@@ -186,5 +186,5 @@ async def test_log_with_state_records_but_without_identity_and_snapshots_is_reje
     append(store, b"a")
     store.append_state(b"ours")
     await store.close()
-    forget_ours(files)
-    await refused(files, "the state of a lockstep broker.* restore it")
+    remove_our_files(files)
+    await check_rejected(files, "the state of a lockstep broker.* restore it")

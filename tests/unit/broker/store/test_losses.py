@@ -18,7 +18,7 @@ KEYS = (("orders", 0), ("orders", 1))
 SETTINGS: dict[str, Any] = {"segment_bytes": 4096}
 
 
-async def stored(files: SimFiles, **settings: Any) -> list[tuple[str, int, int]]:
+async def create_store(files: SimFiles, **settings: Any) -> list[tuple[str, int, int]]:
     """Cleanly stop a store with COUNT messages in two queues; return topic, queue and log position of each."""
     store = await open_store(files, **SETTINGS, **settings)
     places = []
@@ -79,7 +79,7 @@ def expected(places: list[tuple[str, int, int]], is_lost: Callable[[int], bool])
     return found
 
 
-async def checked(files: SimFiles) -> CheckReport:
+async def run_check(files: SimFiles) -> CheckReport:
     return await check_store(files, PATH, lambda position, end: None)
 
 
@@ -91,9 +91,9 @@ def as_named(rows: list[list[Any]]) -> list[str]:
     return sorted(f"{topic} queue {queue_id} offsets {first} to {end - 1}" for topic, queue_id, first, end in rows)
 
 
-async def harmed(files: SimFiles, harm: str) -> dict[tuple[str, int], list[int]]:
+async def create_damaged(files: SimFiles, harm: str) -> dict[tuple[str, int], list[int]]:
     """Damage a cleanly stopped store; return the lost offsets."""
-    places = await stored(files)
+    places = await create_store(files)
     change, is_lost = HARMS[harm]
     if harm == "a bit of the last message":
         last = places[-1][2]
@@ -106,7 +106,7 @@ async def harmed(files: SimFiles, harm: str) -> dict[tuple[str, int], list[int]]
 @pytest.mark.parametrize("harm", [harm for harm in HARMS if harm != "a bit of the first message"])
 async def test_event_manifest_metric_and_check_name_the_same_lost_messages(harm: str, caplog: pytest.LogCaptureFixture) -> None:
     files = SimFiles()
-    lost = await harmed(files, harm)
+    lost = await create_damaged(files, harm)
     rows = ranges(lost)
     count = sum(map(len, lost.values()))
     caplog.clear()
@@ -123,7 +123,7 @@ async def test_event_manifest_metric_and_check_name_the_same_lost_messages(harm:
         assert (await read_told(store, *key)).lost == lost[key]
     for round_number in range(2):
         await store.close()
-        report = await checked(files)
+        report = await run_check(files)
         assert (report.lost_messages, named(report)) == (count, as_named(rows))
         store, found = await recovered(files, **SETTINGS)
         assert (found.lost_messages, store.damage.message_count) == (0, count)
@@ -134,8 +134,8 @@ async def test_event_manifest_metric_and_check_name_the_same_lost_messages(harm:
 @pytest.mark.parametrize("harm", HARMS)
 async def test_check_reports_lost_messages_at_both_ends_of_a_queue(harm: str) -> None:
     files = SimFiles()
-    lost = await harmed(files, harm)
-    report = await checked(files)
+    lost = await create_damaged(files, harm)
+    report = await run_check(files)
     assert (report.lost_messages, named(report)) == (sum(map(len, lost.values())), as_named(ranges(lost)))
 
 
@@ -143,10 +143,10 @@ async def test_check_reports_lost_messages_at_both_ends_of_a_queue(harm: str) ->
 async def test_scrub_finds_lost_messages_at_both_ends_of_a_queue(harm: str) -> None:
     """The log is damaged while the broker runs."""
     files = SimFiles()
-    rows = ranges(await harmed(files, harm))
+    rows = ranges(await create_damaged(files, harm))
     harm_again = {path: bytes(files.names[path].cache) for path in logs(files)}
     files = SimFiles()
-    await stored(files)
+    await create_store(files)
     store = await open_store(files, scrub_bytes_per_s=1 << 40, **SETTINGS)
     for path, data in harm_again.items():
         end = files.names[path].used_bytes if path == logs(files)[-1] else len(data)
@@ -160,7 +160,7 @@ async def test_scrub_finds_lost_messages_at_both_ends_of_a_queue(harm: str) -> N
 
 async def test_scrub_does_not_report_messages_appended_while_it_runs() -> None:
     files = SimFiles()
-    await stored(files)
+    await create_store(files)
     store = await open_store(files, scrub_bytes_per_s=1 << 40, **SETTINGS)
     read = store.scrubber._threaded
 
@@ -185,7 +185,7 @@ async def test_check_finds_a_last_message_after_the_snapshot_by_the_queue_entrie
         append(store, b"0" * 100)
     await store.close()
     files.flip(LOG, store._state.last_record + 100)
-    assert named(await checked(files)) == ["orders queue 0 offsets 9 to 9"]
+    assert named(await run_check(files)) == ["orders queue 0 offsets 9 to 9"]
     store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
     assert (found.lost_messages, store.damage.lost()) == (1, [("orders", 0, 9, 10)])
     for _ in range(2):
@@ -214,7 +214,7 @@ async def test_messages_of_a_deleted_topic_are_not_counted_as_lost(missing: int,
     await store.write_snapshot(["tables"])
     await store.close()
     files.remove_tree(logs(files)[missing])
-    before = await checked(files)
+    before = await run_check(files)
     store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
     assert store.bounds("old", 0) == ((25, 45) if again else (25, 25))
     told = [(await read_told(store, topic, queue_id)).lost for topic in ("old", "orders") for queue_id in (0, 1)]
@@ -222,7 +222,7 @@ async def test_messages_of_a_deleted_topic_are_not_counted_as_lost(missing: int,
     assert (count > 0) == (missing == 2)
     assert before.lost_messages == found.lost_messages == store.damage.message_count == count
     await store.close()
-    assert (await checked(files)).lost_messages == count
+    assert (await run_check(files)).lost_messages == count
 
 
 async def test_messages_of_a_topic_deleted_after_the_snapshot_are_not_counted_as_lost() -> None:
@@ -248,7 +248,7 @@ async def test_messages_of_a_topic_deleted_after_the_snapshot_are_not_counted_as
 # ------------------------------------------------------------------------------------------------------------------ with retention
 
 
-async def retained(files: SimFiles) -> int:
+async def create_with_retention(files: SimFiles) -> int:
     """Return a cleanly stopped store from which retention has removed files, and the position at which its log begins."""
     store = await open_store(files, log_bytes_max=9_000, **SETTINGS)
     for number in range(COUNT):
@@ -264,13 +264,13 @@ async def retained(files: SimFiles) -> int:
 
 async def test_messages_removed_by_retention_are_not_counted_as_lost() -> None:
     files = SimFiles()
-    start = await retained(files)
-    assert (await checked(files)).problems == []
+    start = await create_with_retention(files)
+    assert (await run_check(files)).problems == []
     store = await open_store(files, **SETTINGS)
     lows = [store.bounds(*key)[0] for key in KEYS]
     await store.close()
     files.remove_tree(f"{PATH}/commitlog/{start:020d}")
-    before = await checked(files)
+    before = await run_check(files)
     store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
     assert [store.bounds(*key)[0] for key in KEYS] == lows
     lost = [(await read_told(store, *key)).lost for key in KEYS]
@@ -282,7 +282,7 @@ async def test_messages_removed_by_retention_are_not_counted_as_lost() -> None:
 async def test_retention_by_age_removes_the_damage_record_of_a_missing_file() -> None:
     """It has no record, so the next file that has one decides."""
     files = SimFiles()
-    await stored(files)
+    await create_store(files)
     files.remove_tree(logs(files)[0])
     files.remove_tree(logs(files)[0])
     store, _ = await recovered(files, cut_corrupt=True, retention_ms=1_000, **SETTINGS)
@@ -320,7 +320,7 @@ async def test_damaged_last_message_of_a_queue_without_files_is_lost_not_removed
 async def test_known_damage_stays_recorded_when_retention_removes_its_beginning(saved: bool) -> None:
     """`saved` False: the broker was killed before it could write the table of damage again."""
     files = SimFiles()
-    await stored(files)
+    await create_store(files)
     for _ in range(2):
         files.remove_tree(logs(files)[0])
     store, _ = await recovered(files, cut_corrupt=True, log_bytes_max=16_000, **SETTINGS)
@@ -333,7 +333,7 @@ async def test_known_damage_stays_recorded_when_retention_removes_its_beginning(
     await store.close()
     if not saved:
         StoreDirectory(files, PATH).save_damage(before)
-    report = await checked(files)
+    report = await run_check(files)
     assert (report.damaged_bytes, report.lost_messages) == (4096, 0)
     files.remove_tree(f"{PATH}/consumequeue/orders")
     store, found = await recovered(files, **SETTINGS)
@@ -349,14 +349,14 @@ async def test_known_damage_stays_recorded_when_retention_removes_its_beginning(
 async def test_start_fails_if_the_first_file_and_the_start_record_are_missing() -> None:
     """The snapshot records the beginning of the log."""
     files = SimFiles()
-    await stored(files)
+    await create_store(files)
     files.unlink(f"{PATH}/lockstep/start")
     files.remove_tree(LOG)
     with pytest.raises(StoreCorruptError, match=f"log file {LOG} is missing: the log begins at 4096, expected 0") as refused:
         await recovered(files, **SETTINGS)
     assert refused.value.position == 0
     files.crash(power=False)
-    assert [problem.kind for problem in (await checked(files)).problems][:1] == ["file"]
+    assert [problem.kind for problem in (await run_check(files)).problems][:1] == ["file"]
     store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
     assert found.lost_messages == store.damage.message_count == 4096 // SIZE
     await store.close()
@@ -364,7 +364,7 @@ async def test_start_fails_if_the_first_file_and_the_start_record_are_missing() 
 
 async def test_intact_log_is_served_without_the_start_record() -> None:
     files = SimFiles()
-    start = await retained(files)
+    start = await create_with_retention(files)
     files.unlink(f"{PATH}/lockstep/start")
     store, found = await recovered(files, Recorded(), **SETTINGS)
     assert (store._log.start, found.lost_messages) == (start, 0)

@@ -17,7 +17,7 @@ from support.store_kit import LOG, PATH, append, confirmed, everything, kill, op
 QUEUE = f"{PATH}/consumequeue/orders/0"
 
 
-async def stored(files: SimFiles, *, clean: bool) -> None:
+async def create_store(files: SimFiles, *, clean: bool) -> None:
     store = await open_store(files)
     for _ in range(5):
         append(store, b"x" * 100)
@@ -37,7 +37,7 @@ def put(files: SimFiles, path: str, data: bytes = b"not ours") -> None:
     files.durable_names.update(files.names)
 
 
-async def checked(files: SimFiles) -> CheckReport:
+async def run_check(files: SimFiles) -> CheckReport:
     return await check_store(files, PATH, lambda position, end: None)
 
 
@@ -63,9 +63,9 @@ FOREIGN = (
 @pytest.mark.parametrize("name", FOREIGN)
 async def test_foreign_names_in_the_directory_are_ignored_and_left_unchanged(name: str, clean: bool, cut_corrupt: bool) -> None:
     files = SimFiles()
-    await stored(files, clean=clean)
+    await create_store(files, clean=clean)
     put(files, f"{PATH}/{name}")
-    assert (await checked(files)).problems == []
+    assert (await run_check(files)).problems == []
     store, found = await recovered(files, cut_corrupt=cut_corrupt)
     assert (len(await everything(store)), found.lost_synced) == (5, False)
     await store.close()
@@ -75,7 +75,7 @@ async def test_foreign_names_in_the_directory_are_ignored_and_left_unchanged(nam
 @pytest.mark.parametrize("name", FOREIGN[:5])
 async def test_directory_without_identity_and_log_is_initialized_despite_foreign_names(name: str) -> None:
     files = SimFiles()
-    await stored(files, clean=True)
+    await create_store(files, clean=True)
     put(files, f"{PATH}/{name}")
     for path in [path for path in files.names if "/lockstep/" in path or "/commitlog/" in path]:
         files.unlink(path)
@@ -98,7 +98,7 @@ async def test_directory_without_identity_and_log_is_initialized_despite_foreign
 )
 async def test_directory_in_place_of_a_file_is_rejected_with_exit_5_and_its_path(path: str, clean: bool, cut_corrupt: bool) -> None:
     files = SimFiles()
-    await stored(files, clean=clean)
+    await create_store(files, clean=clean)
     if path in files.names:
         files.unlink(path)
     files.makedirs(path)
@@ -106,7 +106,7 @@ async def test_directory_in_place_of_a_file_is_rejected_with_exit_5_and_its_path
         await recovered(files, cut_corrupt=cut_corrupt)
     assert refused.value.exit_code == 5
     files.crash(power=False)
-    assert [path in problem.what for problem in (await checked(files)).problems] == [True]
+    assert [path in problem.what for problem in (await run_check(files)).problems] == [True]
     files.directories.discard(path)
     store, _ = await recovered(files, cut_corrupt=True)
     assert len(await everything(store)) == 5
@@ -115,7 +115,7 @@ async def test_directory_in_place_of_a_file_is_rejected_with_exit_5_and_its_path
 
 async def test_file_in_place_of_a_queue_directory_is_rejected_with_exit_5_and_its_path() -> None:
     files = SimFiles()
-    await stored(files, clean=False)
+    await create_store(files, clean=False)
     files.remove_tree(QUEUE)
     files.directories.discard(QUEUE)
     put(files, QUEUE)
@@ -125,7 +125,7 @@ async def test_file_in_place_of_a_queue_directory_is_rejected_with_exit_5_and_it
 
 async def test_disk_error_exits_with_code_3() -> None:
     files = SimFiles()
-    await stored(files, clean=False)
+    await create_store(files, clean=False)
     files.faults.append(Fault("read", LOG))
     with pytest.raises(StoreDiskError):
         await recovered(files)

@@ -35,7 +35,7 @@ HARMS: list[Callable[[SimFiles], None]] = [
 ]
 
 
-def ended(store: Store) -> list[BaseException]:
+def collect_fatal(store: Store) -> list[BaseException]:
     """Return the list that receives the fatal errors."""
     fatal: list[BaseException] = []
     store.writer.on_fatal = fatal.append
@@ -48,7 +48,7 @@ async def test_sync_flush_confirms_nothing_after_the_files_are_removed(harm: Cal
     store = await open_store(files, flush=SYNC)
     append(store, b"a")
     await confirmed(store)
-    fatal = ended(store)
+    fatal = collect_fatal(store)
     harm(files)
     called: list[int] = []
     append(store, b"b")
@@ -72,7 +72,7 @@ async def test_idle_store_detects_removed_files(
     store = await open_store(files, flush=flush)
     append(store, b"a")
     await store.sync()
-    fatal = ended(store)
+    fatal = collect_fatal(store)
     harm(files)
     for _ in range(200):
         if fatal:
@@ -99,7 +99,7 @@ async def test_failed_consume_queue_write_reports_the_removed_directory() -> Non
     store = await open_store(files, segment_bytes=1 << 20, flush=ASYNC)
     append(store, b"a")
     await confirmed(store)
-    fatal = ended(store)
+    fatal = collect_fatal(store)
     files.remove_tree(PATH)
     for _ in range(FLUSH_ENTRY_COUNT):
         append(store, b"b")
@@ -113,7 +113,7 @@ async def test_failed_consume_queue_write_reports_the_removed_directory() -> Non
 async def test_failed_log_file_creation_reports_the_removed_directory() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096, flush=ASYNC)
-    fatal = ended(store)
+    fatal = collect_fatal(store)
     files.remove_tree(PATH)
 
     def fill() -> None:

@@ -31,7 +31,7 @@ class Writes:
         return count
 
 
-def waiting(store: Store) -> int:
+def waiting_entries(store: Store) -> int:
     return sum(queue.next - queue.flushed for queue in store._queues)
 
 
@@ -51,7 +51,7 @@ async def test_waiting_entries_are_written_some_queues_per_turn_oldest_first() -
     append(store, b"c", queue_id=QUEUES - 1)
     await confirmed(store)
     assert writes.take() == FLUSH_QUEUES_PER_TURN // 2 + 1, "until no more than may wait are left"
-    assert store._queues._waiting == waiting(store) <= QUEUES
+    assert store._queues._waiting == waiting_entries(store) <= QUEUES
     await store.close()
 
 
@@ -67,7 +67,7 @@ async def test_snapshot_writes_some_queues_per_turn() -> None:
         most = max(most, writes.take())
         await asyncio.sleep(0)
     assert most == FLUSH_QUEUES_PER_SLICE
-    assert waiting(store) == store._queues._waiting == 0
+    assert waiting_entries(store) == store._queues._waiting == 0
     abandon(store)
     await asyncio.sleep(0)
     files.crash(power=True)
@@ -86,7 +86,7 @@ async def test_queue_with_many_entries_is_written_alone() -> None:
         append(store, b"b")
         store.writer.end_turn()
     assert writes.take() == 1
-    assert waiting(store) == store._queues._waiting == 1
+    assert waiting_entries(store) == store._queues._waiting == 1
     await store.close()
 
 
@@ -105,6 +105,6 @@ async def test_waiting_entry_counter_equals_the_number_of_waiting_entries(seed: 
             case _:
                 topic = random.choice(("orders", "bills"))
                 append(store, *[b"x"] * random.randint(1, 3), topic=topic, queue_id=random.randrange(20))
-        assert store._queues._waiting == waiting(store)
+        assert store._queues._waiting == waiting_entries(store)
         assert set(store._queues._dirty) == {queue for queue in store._queues if queue.flushed < queue.next}
     await store.close()

@@ -26,7 +26,7 @@ def read(
     return result
 
 
-async def of_bodies(*bodies: bytes, files: SimFiles | None = None, **settings: int) -> Store:
+async def store_with(*bodies: bytes, files: SimFiles | None = None, **settings: int) -> Store:
     store = await open_store(files or SimFiles(), **settings)
     append(store, *bodies)
     await confirmed(store)
@@ -55,7 +55,7 @@ async def cold_store(files: SimFiles, count: int = 100, *, snapshot: bool = Fals
     ],
 )
 async def test_read_status_of_an_offset_is_rocketmqs(offset: int, status: ReadStatus, next_offset: int) -> None:
-    store = await of_bodies(b"a", b"b", b"c")
+    store = await store_with(b"a", b"b", b"c")
     result = read(store, offset)
     assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (status, next_offset, 0, 3)
     await store.close()
@@ -70,7 +70,7 @@ async def test_unknown_queue_reads_as_no_queue_and_an_unconfirmed_one_as_empty()
 
 
 async def test_adjacent_records_are_returned_as_one_part() -> None:
-    store = await of_bodies(*[b"%d" % number for number in range(20)])
+    store = await store_with(*[b"%d" % number for number in range(20)])
     result = read(store, 3, max_count=10)
     assert (len(result.parts), result.count, result.next_offset) == (1, 10, 13)
     assert result.body_bytes == len(result.parts[0])
@@ -90,7 +90,7 @@ async def test_interleaved_queues_return_parts_in_order() -> None:
 
 
 async def test_byte_limit_counts_whole_records_and_the_first_always_fits() -> None:
-    store = await of_bodies(b"x" * 100, b"y" * 100, b"z" * 100)
+    store = await store_with(b"x" * 100, b"y" * 100, b"z" * 100)
     size = len(record(b"x" * 100))
     assert read(store, 0, max_bytes=1).count == 1
     assert read(store, 0, max_bytes=2 * size - 1).count == 1
@@ -116,7 +116,7 @@ async def test_filtered_read_stops_after_a_scan_limit_and_returns_the_next_offse
 
 
 async def test_message_without_a_tag_does_not_match_a_tag() -> None:
-    store = await of_bodies(b"a")
+    store = await store_with(b"a")
     assert read(store, 0, tags=frozenset({A})).status is ReadStatus.NO_MATCHED
     await store.close()
 
@@ -229,7 +229,7 @@ async def test_missing_entries_are_rebuilt_from_the_log_when_they_are_read(cache
     await store.close()
 
 
-def rewrite(files: SimFiles, queue_id: int, first: int, entries: list[tuple[int, int]]) -> None:
+def overwrite_entries(files: SimFiles, queue_id: int, first: int, entries: list[tuple[int, int]]) -> None:
     """Write other entries (position, size) into a queue's files of 20 entries."""
     for index, (position, size) in enumerate(entries, first):
         at = index * 20
@@ -257,7 +257,7 @@ async def test_wrong_entries_are_rebuilt_from_the_log_and_no_message_is_lost(wro
     for first, count in ((0, 1), (7, 1), (7, 30), (0, 50), (49, 1)):
         store = await cold_store(files, queue_file_entries=20, snapshot=True, tail_bytes=400, queue_tail_bytes=100)
         high = store.bounds("orders", 0)[1]
-        rewrite(files, 0, first, [wrong(size)] * count)
+        overwrite_entries(files, 0, first, [wrong(size)] * count)
         told = await read_told(store)
         assert (sorted(told.found), told.lost) == (list(range(high)), []), (first, count)
         assert store.damage.message_count == 0
@@ -268,7 +268,7 @@ async def test_wrong_entries_are_rebuilt_from_the_log_and_no_message_is_lost(wro
 async def test_queue_repair_reads_only_between_correct_entries() -> None:
     files = SimFiles()
     store = await cold_store(files, count=1_000, queue_file_entries=20, snapshot=True, queue_tail_bytes=100, segment_bytes=1 << 20)
-    rewrite(files, 0, 200, [(0, 150)])
+    overwrite_entries(files, 0, 200, [(0, 150)])
     asked: list[int] = []
     pread = SimFile.pread
 
@@ -290,7 +290,7 @@ async def test_queue_repair_reads_only_between_correct_entries() -> None:
 async def test_failed_read_during_a_queue_repair_is_not_fatal_and_is_retried() -> None:
     files = SimFiles()
     store = await cold_store(files, queue_file_entries=20, snapshot=True, queue_tail_bytes=100, tail_bytes=400)
-    rewrite(files, 0, 10, [(0, 150)])
+    overwrite_entries(files, 0, 10, [(0, 150)])
     with pytest.raises(SystemBusyError):
         store.read("orders", 0, 10, max_count=1, max_bytes=1)
     files.faults.append(Fault("read", "commitlog"))

@@ -32,7 +32,7 @@ QUEUE = "/store/consumequeue/orders/0/00000000000000000000"
 SIZE = len(record(b"0" * 100))
 
 
-async def killed_with(files: SimFiles, count: int, *, synced: int = 0) -> None:
+async def create_killed(files: SimFiles, count: int, *, synced: int = 0) -> None:
     """Create a killed store with `count` messages of SIZE bytes, the first `synced` of them known to be synced."""
     store = await open_store(files, **NEVER)
     for number in range(count):
@@ -50,7 +50,7 @@ async def sync_recorded(store: Store) -> None:
 
 async def test_kill_loses_no_written_record() -> None:
     files = SimFiles()
-    await killed_with(files, 10)
+    await create_killed(files, 10)
     store, found = await recovered(files)
     assert found == Recovery(0, 10 * SIZE, 0, False)
     assert len(await everything(store)) == 10
@@ -60,7 +60,7 @@ async def test_kill_loses_no_written_record() -> None:
 @pytest.mark.parametrize("kept", [4, 8, 40, 88, SIZE - 3])
 async def test_torn_tail_is_cut_and_zeroed(kept: int) -> None:
     files = SimFiles()
-    await killed_with(files, 10, synced=4)
+    await create_killed(files, 10, synced=4)
     files.overwrite(LOG, 9 * SIZE + kept, bytes(SIZE))
     store, found = await recovered(files)
     assert (found.end, found.clean) == (9 * SIZE, False)
@@ -77,7 +77,7 @@ async def test_torn_tail_is_cut_and_zeroed(kept: int) -> None:
 async def test_unsynced_hole_before_intact_records_is_cut_and_zeroed(hole: int) -> None:
     """Pages reach the disk in any order: records after the hole were never confirmed durable, and must not become readable later."""
     files = SimFiles()
-    await killed_with(files, 10, synced=4)
+    await create_killed(files, 10, synced=4)
     files.overwrite(LOG, hole * SIZE, bytes(SIZE))
     store, found = await recovered(files)
     assert (found.end, found.cut_bytes > 0) == (hole * SIZE, True)
@@ -146,7 +146,7 @@ async def test_stale_next_file_is_zeroed_at_a_roll() -> None:
 @pytest.mark.parametrize("at", [1, 5, 13, 22, 30, 87, 120, SIZE - 5, SIZE - 2])
 async def test_flipped_bit_below_the_synced_length_fails_the_start_with_its_position(at: int) -> None:
     files = SimFiles()
-    await killed_with(files, 10, synced=8)
+    await create_killed(files, 10, synced=8)
     files.flip(LOG, 3 * SIZE + at)
     store = await Store.open(config(), host_of(files), IDENTITY)
     with pytest.raises(StoreCorruptError, match=f"log position {3 * SIZE}: .*{8 * SIZE} bytes had been synced") as error:
@@ -225,7 +225,7 @@ async def test_frame_that_continues_an_unknown_crc_is_accepted() -> None:
 
 async def test_queue_offset_out_of_sequence_ends_the_log() -> None:
     files = SimFiles()
-    await killed_with(files, 5)
+    await create_killed(files, 5)
     files.overwrite(LOG, 3 * SIZE + 20, (7).to_bytes(8, "big"))
     store, found = await recovered(files)
     assert found.end == 3 * SIZE
@@ -341,7 +341,7 @@ async def test_crash_between_a_failed_sync_and_its_mark_loses_no_visible_message
 # -- consume queues ------------------------------------------------------------------------------
 
 
-async def snapshot_of(files: SimFiles, count: int) -> None:
+async def create_with_snapshot(files: SimFiles, count: int) -> None:
     store = await open_store(files)
     for number in range(count):
         append(store, b"%d" % number, queue_id=number % 2)
@@ -352,7 +352,7 @@ async def snapshot_of(files: SimFiles, count: int) -> None:
 
 async def test_missing_consume_queue_files_are_rebuilt_from_the_log() -> None:
     files = SimFiles()
-    await snapshot_of(files, 100)
+    await create_with_snapshot(files, 100)
     for path in [path for path in files.names if path.startswith("/store/consumequeue/orders/0/")]:
         del files.names[path]
     store, found = await recovered(files)

@@ -15,7 +15,7 @@ from support.store_kit import PATH, append, open_store
 SETTINGS = {"queue_file_entries": 20, "tail_bytes": 400, "queue_tail_bytes": 100}
 
 
-async def stored(files: SimFiles) -> Store:
+async def create_store(files: SimFiles) -> Store:
     """Return a store with two queues of 50 messages that are only in files."""
     store = await open_store(files, **SETTINGS)
     for number in range(100):
@@ -25,13 +25,13 @@ async def stored(files: SimFiles) -> Store:
     return await open_store(files, **SETTINGS)
 
 
-def rot(files: SimFiles, queue_id: int, offset: int) -> None:
+def damage_entry(files: SimFiles, queue_id: int, offset: int) -> None:
     """Make the entry name another record."""
     at = offset * 20
     files.overwrite(f"{PATH}/consumequeue/orders/{queue_id}/{at - at % 400:020d}", at % 400, ENTRY.pack(0, 150, 0))
 
 
-async def pulled(store: Store, offset: int, queue_id: int = 0) -> ReadStatus | None:
+async def read_status(store: Store, offset: int, queue_id: int = 0) -> ReadStatus | None:
     """Return the status of a read from files, or None while the entry is being repaired."""
     try:
         return (await store.read_cold("orders", queue_id, offset, max_count=1, max_bytes=1)).status
@@ -41,12 +41,12 @@ async def pulled(store: Store, offset: int, queue_id: int = 0) -> ReadStatus | N
 
 async def test_entry_damaged_again_is_repaired_again() -> None:
     files = SimFiles(cached_reads=False)
-    store = await stored(files)
+    store = await create_store(files)
     for _ in range(3):
-        rot(files, 0, 7)
-        assert await pulled(store, 7) is None
+        damage_entry(files, 0, 7)
+        assert await read_status(store, 7) is None
         await store._repairs.idle.wait()
-        assert await pulled(store, 7) is ReadStatus.FOUND
+        assert await read_status(store, 7) is ReadStatus.FOUND
     assert store.damage.lost() == []
     await store.close()
 
@@ -54,8 +54,8 @@ async def test_entry_damaged_again_is_repaired_again() -> None:
 async def test_reader_that_finds_a_wrong_entry_after_its_repair_loses_nothing() -> None:
     """Both have read the entry before the repair; the second one's read of the log is slower."""
     files = SimFiles(cached_reads=False)
-    store = await stored(files)
-    rot(files, 0, 7)
+    store = await create_store(files)
+    damage_entry(files, 0, 7)
     run = store._host.threads.run
     repaired = asyncio.Event()
 
@@ -67,13 +67,13 @@ async def test_reader_that_finds_a_wrong_entry_after_its_repair_loses_nothing() 
             return result
 
     store._host = store._reader._host = replace(store._host, threads=Threads())  # type: ignore[arg-type]
-    slow = asyncio.create_task(pulled(store, 7), name="slow")
-    assert await pulled(store, 7) is None
+    slow = asyncio.create_task(read_status(store, 7), name="slow")
+    assert await read_status(store, 7) is None
     await store._repairs.idle.wait()
     repaired.set()
     assert await slow is None
     await store._repairs.idle.wait()
-    assert await pulled(store, 7) is ReadStatus.FOUND
+    assert await read_status(store, 7) is ReadStatus.FOUND
     assert store.damage.lost() == []
     await store.close()
 
@@ -88,31 +88,31 @@ async def test_pending_repairs_are_limited_and_the_rest_is_repaired_at_the_next_
     await store.close()
     store = await open_store(files, **SETTINGS)
     for queue_id in range(count):
-        rot(files, queue_id, 0)
+        damage_entry(files, queue_id, 0)
     tasks = len(store._tasks)
     for queue in store._queues:
         assert isinstance(store._repairs.start_repair(MismatchError(queue, 0, 0, "found by a read")), SystemBusyError)
     assert len(store._tasks) - tasks == REPAIRS_MAX
     await store._repairs.idle.wait()
-    found = [await pulled(store, 0, queue_id) for queue_id in range(count)]
+    found = [await read_status(store, 0, queue_id) for queue_id in range(count)]
     assert found[:REPAIRS_MAX] == [ReadStatus.FOUND] * REPAIRS_MAX
     assert found[REPAIRS_MAX:] == [None] * (count - REPAIRS_MAX)
     await store._repairs.idle.wait()
-    assert [await pulled(store, 0, queue_id) for queue_id in range(count)] == [ReadStatus.FOUND] * count
+    assert [await read_status(store, 0, queue_id) for queue_id in range(count)] == [ReadStatus.FOUND] * count
     await store.close()
 
 
 async def test_mismatch_found_before_the_repair_changes_nothing() -> None:
     """A scrub reports a finding some time after the damage was seen."""
     files = SimFiles(cached_reads=False)
-    store = await stored(files)
-    rot(files, 1, 7)
-    assert await pulled(store, 7, 1) is None
+    store = await create_store(files)
+    damage_entry(files, 1, 7)
+    assert await read_status(store, 7, 1) is None
     await store._repairs.idle.wait()
     queue = store._queues.get_or_create("orders", 1)
     for _ in range(2):
         store._repairs.start_repair(MismatchError(queue, 7, 0, "found by an earlier scrub"))
         await store._repairs.idle.wait()
-    assert await pulled(store, 7, 1) is ReadStatus.FOUND
+    assert await read_status(store, 7, 1) is ReadStatus.FOUND
     assert store.damage.lost() == []
     await store.close()

@@ -18,7 +18,7 @@ BODY = b"x" * 900
 """Four records fill a segment of 4 KiB."""
 
 
-async def aged(files: SimFiles, host: Host, segments: int = 5, **settings: int) -> Store:
+async def create_aged_store(files: SimFiles, host: Host, segments: int = 5, **settings: int) -> Store:
     """Return a store whose segments are an hour apart, with a snapshot at the end."""
     store = await open_store(files, host=host, segment_bytes=4096, **settings)
     for _ in range(segments):
@@ -39,7 +39,7 @@ def log_files(files: SimFiles) -> list[str]:
 async def test_segment_is_removed_when_the_record_after_it_is_too_old() -> None:
     files = SimFiles()
     host = host_of(files)
-    store = await aged(files, host, retention_ms=2 * HOUR_MS)
+    store = await create_aged_store(files, host, retention_ms=2 * HOUR_MS)
     assert await store.retention(host.clock.wall_ms()) == [("orders", 0, 8)]
     assert log_files(files) == [f"{start:020d}" for start in (8192, 12288, 16384, 20480)]
     assert store.bounds("orders", 0) == (8, 22)
@@ -54,7 +54,7 @@ async def test_segment_is_removed_when_the_record_after_it_is_too_old() -> None:
 async def test_age_counts_to_the_millisecond() -> None:
     files = SimFiles()
     host = host_of(files)
-    store = await aged(files, host, retention_ms=2 * HOUR_MS)
+    store = await create_aged_store(files, host, retention_ms=2 * HOUR_MS)
     start = host.clock.wall_ms() - 5 * HOUR_MS
     assert await store.retention(start + 3 * HOUR_MS) == []
     assert await store.retention(start + 3 * HOUR_MS + 1) == [("orders", 0, 4)]
@@ -63,7 +63,7 @@ async def test_age_counts_to_the_millisecond() -> None:
 
 async def test_log_size_is_kept_below_its_limit_by_whole_segments() -> None:
     files = SimFiles()
-    store = await aged(files, host_of(files), log_bytes_max=10_000)
+    store = await create_aged_store(files, host_of(files), log_bytes_max=10_000)
     assert await store.retention(0) == [("orders", 0, 12)]
     assert store._log.end - store._log.start <= 10_000
     await store.close()
@@ -72,7 +72,7 @@ async def test_log_size_is_kept_below_its_limit_by_whole_segments() -> None:
 async def test_full_file_system_removes_the_oldest_segments_of_any_age() -> None:
     files = SimFiles()
     host = host_of(files)
-    store = await aged(files, host, disk_used_percent_max=80)
+    store = await create_aged_store(files, host, disk_used_percent_max=80)
     used = files.used_bytes()
     files.capacity_bytes = used * 100 // 75
     assert await store.retention(0) == []
@@ -96,7 +96,7 @@ async def test_removal_is_logged_with_its_reason(
     caplog.set_level("INFO")
     files = SimFiles()
     host = host_of(files)
-    store = await aged(files, host, **settings)
+    store = await create_aged_store(files, host, **settings)
     monkeypatch.setattr(files, "disk_space", lambda path: DiskSpace(32_000, 2_000))
     assert await store.retention(host.clock.wall_ms()) == [("orders", 0, 8)]
     lines = [(record.levelname, record.getMessage()) for record in caplog.records if "retention" in record.getMessage()]
@@ -132,7 +132,7 @@ async def test_newest_segment_and_segments_that_the_older_snapshot_needs_are_kep
 async def test_segment_with_a_reader_is_kept_until_the_read_ends() -> None:
     files = SimFiles()
     host = host_of(files)
-    store = await aged(files, host, retention_ms=-1)
+    store = await create_aged_store(files, host, retention_ms=-1)
     oldest = store._log.segments[0]
     oldest.reader_count += 1
     assert await store.retention(host.clock.wall_ms()) == []
@@ -145,7 +145,7 @@ async def test_segment_with_a_reader_is_kept_until_the_read_ends() -> None:
 async def test_failed_removal_is_fatal_with_exit_3() -> None:
     files = SimFiles()
     host = host_of(files)
-    store = await aged(files, host, retention_ms=-1)
+    store = await create_aged_store(files, host, retention_ms=-1)
     fatal: list[BaseException] = []
     store.writer.on_fatal = fatal.append
     files.faults = [Fault("unlink", "commitlog")]
@@ -160,7 +160,7 @@ async def test_failed_removal_is_fatal_with_exit_3() -> None:
 async def test_consume_queue_files_below_the_minimum_are_removed_except_the_last_of_them() -> None:
     files = SimFiles()
     host = host_of(files)
-    store = await aged(files, host, segments=5, retention_ms=-1, queue_file_entries=5)
+    store = await create_aged_store(files, host, segments=5, retention_ms=-1, queue_file_entries=5)
     await store.retention(host.clock.wall_ms())
     assert store.bounds("orders", 0) == (20, 22)
     assert files.listdir("/store/consumequeue/orders/0") == [f"{at:020d}" for at in (300, 400)]
@@ -175,7 +175,7 @@ async def test_crash_after_retention_leaves_a_log_without_gaps(power: bool) -> N
     for seed in range(20):
         files = SimFiles(seed=seed)
         host = host_of(files)
-        store = await aged(files, host, retention_ms=-1)
+        store = await create_aged_store(files, host, retention_ms=-1)
         files.countdown = seed % 10
         try:
             await store.retention(host.clock.wall_ms())
@@ -228,7 +228,7 @@ async def test_start_after_retention_and_a_kill_reads_no_more_of_the_log(queue_f
     monkeypatch.setattr(SimFile, "pread", counted)
     files = SimFiles()
     host = host_of(files)
-    store = await aged(files, host, segments=20, retention_ms=12 * HOUR_MS, queue_file_entries=queue_file_entries)
+    store = await create_aged_store(files, host, segments=20, retention_ms=12 * HOUR_MS, queue_file_entries=queue_file_entries)
     await kill(store, files)
     read_bytes = 0
     store = await open_store(files, host=host, retention_ms=12 * HOUR_MS)
@@ -249,7 +249,7 @@ async def test_entries_lost_after_retention_are_rebuilt(queue_file_entries: int)
     """A file that retention has not removed is missing."""
     files = SimFiles()
     host = host_of(files)
-    store = await aged(files, host, segments=20, retention_ms=12 * HOUR_MS, queue_file_entries=queue_file_entries)
+    store = await create_aged_store(files, host, segments=20, retention_ms=12 * HOUR_MS, queue_file_entries=queue_file_entries)
     ((_, _, moved_to),) = await store.retention(host.clock.wall_ms())
     await kill(store, files)
     directory = "/store/consumequeue/orders/0"

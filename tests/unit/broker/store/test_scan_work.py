@@ -60,7 +60,7 @@ def records(first: int, position: int) -> bytes:
     return bytes(data)
 
 
-async def scanned(sink: Sink, *log_files: AbsentFile, limit: int) -> int:
+async def scan(sink: Sink, *log_files: AbsentFile, limit: int) -> int:
     """Scan a log of these files; return the largest single read in bytes."""
     log = CommitLog(SimFiles(), "/log", SEGMENT_BYTES, 0, PathWatch(SimFiles()))
     starts = range(0, len(log_files) * SEGMENT_BYTES, SEGMENT_BYTES)
@@ -86,7 +86,7 @@ async def test_short_log_file_is_not_searched_past_its_end(size: int) -> None:
     second = LongFile(records(COUNT - missing, SEGMENT_BYTES), SEGMENT_BYTES)
     first = LongFile(b"" if missing else records(0, 0), size) if size else AbsentFile()
     limit = SEGMENT_BYTES + len(RECORD) * COUNT
-    assert await scanned(sink, first, second, limit=limit) <= WINDOW_BYTES
+    assert await scan(sink, first, second, limit=limit) <= WINDOW_BYTES
     begin = 0 if missing else len(RECORD) * COUNT
     assert [(damaged_range.begin, damaged_range.end) for damaged_range in sink.ranges] == [(begin, SEGMENT_BYTES)]
     assert sink.offsets == list(range(2 * COUNT - missing))
@@ -98,6 +98,6 @@ async def test_damaged_size_field_does_not_determine_the_read_size(bit: int) -> 
     data[3 - bit // 8] ^= 1 << bit % 8
     sink = Sink()
     sink.expected_offset = lambda topic, queue_id: None  # type: ignore[method-assign]
-    assert await scanned(sink, LongFile(bytes(data), SEGMENT_BYTES), limit=len(data)) <= WINDOW_BYTES
+    assert await scan(sink, LongFile(bytes(data), SEGMENT_BYTES), limit=len(data)) <= WINDOW_BYTES
     assert [(damaged_range.begin, damaged_range.end) for damaged_range in sink.ranges] == [(0, len(RECORD))]
     assert sink.offsets == list(range(1, COUNT))

@@ -16,7 +16,7 @@ SIZE = len(record(b"0" * 100))
 ENTRIES = f"{PATH}/consumequeue/orders/0/{0:020d}"
 
 
-async def stored(files: SimFiles, count: int = 60, **settings: int) -> Store:
+async def create_store(files: SimFiles, count: int = 60, **settings: int) -> Store:
     """Return a store whose messages are only in files."""
     store = await open_store(files, **settings)
     for number in range(count):
@@ -26,16 +26,16 @@ async def stored(files: SimFiles, count: int = 60, **settings: int) -> Store:
     return await open_store(files, scrub_bytes_per_s=1 << 40, **settings)
 
 
-async def scrubbed(store: Store) -> None:
+async def scrub(store: Store) -> None:
     await store.scrubber.run(lambda: False)
     await store._repairs.idle.wait()
 
 
 async def test_scrub_of_an_intact_store_finds_and_changes_nothing() -> None:
     files = SimFiles()
-    store = await stored(files)
+    store = await create_store(files)
     before = {path: bytes(inode.cache) for path, inode in files.names.items()}
-    await scrubbed(store)
+    await scrub(store)
     assert (store.damage.message_count, store.scrubber.damaged_bytes, store.scrubber.pass_count) == (0, 0, 1)
     assert {path: bytes(inode.cache) for path, inode in files.names.items()} == before
     await store.close()
@@ -43,15 +43,15 @@ async def test_scrub_of_an_intact_store_finds_and_changes_nothing() -> None:
 
 async def test_scrub_finds_damage_before_a_consumer_and_reports_it_once(caplog: pytest.LogCaptureFixture) -> None:
     files = SimFiles()
-    store = await stored(files)
+    store = await create_store(files)
     files.overwrite(LOG, 7 * SIZE + 30, bytes(SIZE))
-    await scrubbed(store)
+    await scrub(store)
     assert (store.damage.lost(), store.scrubber.damaged_bytes) == ([("orders", 0, 7, 9)], 2 * SIZE)
     told = await read_told(store)
     assert (told.lost, told.busy_count) == ([7, 8], 0), "no consumer has to wait for the repair"
     with caplog.at_level("ERROR"):
         caplog.clear()
-        await scrubbed(store)
+        await scrub(store)
     assert not caplog.records
     assert store.scrubber.damaged_bytes == 2 * SIZE
     await store.close()
@@ -59,9 +59,9 @@ async def test_scrub_finds_damage_before_a_consumer_and_reports_it_once(caplog: 
 
 async def test_scrub_rewrites_wrong_entries() -> None:
     files = SimFiles()
-    store = await stored(files)
+    store = await create_store(files)
     files.overwrite(ENTRIES, 20 * 5, ENTRY.pack(0, SIZE, 0) * 3)
-    await scrubbed(store)
+    await scrub(store)
     told = await read_told(store)
     assert (sorted(told.found), told.lost, told.busy_count) == (list(range(60)), [], 0)
     await store.close()
@@ -91,7 +91,7 @@ async def test_scrub_keeps_its_rate_and_reads_a_little_per_turn(monkeypatch: pyt
 
 async def test_scrub_stops_with_the_broker_and_a_failed_read_ends_only_its_pass() -> None:
     files = SimFiles()
-    store = await stored(files)
+    store = await create_store(files)
     await store.scrubber.run(lambda: True)
     assert store.scrubber.pass_count == 0
     files.faults.append(Fault("read", "commitlog"))
@@ -104,7 +104,7 @@ async def test_scrub_stops_with_the_broker_and_a_failed_read_ends_only_its_pass(
 
 async def test_retention_may_remove_segments_during_a_scrub() -> None:
     files = SimFiles()
-    store = await stored(files, 200, segment_bytes=4096, log_bytes_max=4096)
+    store = await create_store(files, 200, segment_bytes=4096, log_bytes_max=4096)
     scrubbing = asyncio.create_task(store.scrubber.run(lambda: False))
     for _ in range(6):
         await asyncio.sleep(0)
@@ -139,13 +139,13 @@ async def test_scrub_overtaken_by_retention_reports_no_damage(monkeypatch: pytes
         return data
 
     monkeypatch.setattr(store.scrubber, "_threaded", read_and_remove)
-    await scrubbed(store)
+    await scrub(store)
     assert removed[0], "retention has moved the minimum of queues"
     assert (store.damage.message_count, store.scrubber.damaged_bytes, store.scrubber.found) == (0, 0, {})
     await store.close()
 
 
-async def checked(files: SimFiles) -> CheckReport:
+async def run_check(files: SimFiles) -> CheckReport:
     before = {path: bytes(inode.cache) for path, inode in files.names.items()}
     report = await check_store(files, PATH, lambda position, end: None)
     assert {path: bytes(inode.cache) for path, inode in files.names.items()} == before, "it changes nothing"
@@ -155,25 +155,25 @@ async def checked(files: SimFiles) -> CheckReport:
 @pytest.mark.parametrize("clean", [True, False])
 async def test_check_of_an_intact_store_finds_nothing(clean: bool) -> None:
     files = SimFiles()
-    store = await stored(files)
+    store = await create_store(files)
     append(store, b"behind the snapshot")
     await store.sync()
     if clean:
         await store.close()
     else:
         await kill(store, files)
-    report = await checked(files)
+    report = await run_check(files)
     assert (report.problems, report.record_count, report.log_end) == ([], 61, store._log.written)
 
 
 async def test_check_reports_each_problem_with_its_numbers() -> None:
     files = SimFiles()
-    store = await stored(files)
+    store = await create_store(files)
     await store.close()
     files.flip(LOG, 3 * SIZE + 100)
     files.overwrite(LOG, 10 * SIZE, bytes(3 * SIZE))
     files.overwrite(ENTRIES, 20 * 20, ENTRY.pack(0, SIZE, 0) * 2)
-    report = await checked(files)
+    report = await run_check(files)
     assert [(problem.kind, problem.where) for problem in report.problems] == [
         ("log", f"{3 * SIZE} to {4 * SIZE}"),
         ("messages", "orders queue 0 offsets 3 to 3"),
@@ -186,18 +186,18 @@ async def test_check_reports_each_problem_with_its_numbers() -> None:
 
 async def test_check_finds_missing_files_and_damaged_snapshots() -> None:
     files = SimFiles()
-    store = await stored(files, 100, segment_bytes=4096)
+    store = await create_store(files, 100, segment_bytes=4096)
     await store.close()
     files.remove_tree(f"{PATH}/commitlog/{4096:020d}")
     newest = max(path for path in files.names if "/snapshot-" in path)
     files.flip(newest, 30)
-    report = await checked(files)
+    report = await run_check(files)
     kinds = [problem.kind for problem in report.problems]
     assert kinds[:2] == ["file", "snapshot"]
     assert f"{4096:020d} is missing" in report.problems[0].what
     assert report.lost_messages > 0
     files.unlink(f"{PATH}/lockstep/identity")
-    assert [problem.kind for problem in (await checked(files)).problems] == ["file"]
+    assert [problem.kind for problem in (await run_check(files)).problems] == ["file"]
 
 
 async def test_check_does_not_report_a_torn_tail_as_damage() -> None:
@@ -208,13 +208,13 @@ async def test_check_does_not_report_a_torn_tail_as_damage() -> None:
     await confirmed(store)
     await kill(store, files)
     files.overwrite(LOG, 9 * SIZE + 50, bytes(SIZE))
-    report = await checked(files)
+    report = await run_check(files)
     assert (report.problems, report.record_count, report.unsynced_tail_bytes > 0) == ([], 9, True)
 
 
 async def test_check_rejects_an_open_store_and_a_directory_without_a_store() -> None:
     files = SimFiles()
-    store = await stored(files)
+    store = await create_store(files)
     with pytest.raises(StoreInUseError):
         await check_store(files, PATH, lambda position, end: None)
     assert len(await everything(store)) == 60

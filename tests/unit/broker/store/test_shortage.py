@@ -40,7 +40,7 @@ def shortage(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]
         yield tried
 
 
-def filled(store: Store) -> int:
+def send_until_rejected(store: Store) -> int:
     """Send until a send is rejected; return how many were accepted."""
     for number in range(SEGMENT):
         try:
@@ -50,7 +50,7 @@ def filled(store: Store) -> int:
     raise AssertionError("nothing was refused")
 
 
-async def opened(files: SimFiles, **settings: int) -> tuple[Store, list[BaseException]]:
+async def open_and_collect_errors(files: SimFiles, **settings: int) -> tuple[Store, list[BaseException]]:
     failed: list[BaseException] = []
     store = await open_store(files, segment_bytes=SEGMENT, **settings)
     store.writer.on_fatal = failed.append
@@ -60,7 +60,7 @@ async def opened(files: SimFiles, **settings: int) -> tuple[Store, list[BaseExce
 @BOTH
 async def test_next_log_file_is_open_before_it_is_needed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
-    store, failed = await opened(files)
+    store, failed = await open_and_collect_errors(files)
     append(store, b"first" * 2_000)
     with shortage(monkeypatch, number):
         append(store, b"second" * 2_000)
@@ -81,12 +81,12 @@ async def test_next_log_file_is_open_before_it_is_needed(number: int, monkeypatc
 async def test_without_a_descriptor_sends_are_rejected_while_state_records_have_room(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state record that can't be written ends the broker, so an eighth of a file is left for them."""
     files = SimFiles()
-    store, failed = await opened(files)
+    store, failed = await open_and_collect_errors(files)
     append(store, b"first" * 2_000)
     state = len(record(b"x" * 100, topic=STATE_TOPIC))
     with shortage(monkeypatch, number) as tried:
         append(store, b"second" * 1_500)
-        sent = filled(store)
+        sent = send_until_rejected(store)
         with pytest.raises(ServiceNotAvailableError, match="file descriptors"):
             append(store, b"x" * 100)
         for _ in range(SEGMENT // STATE_SHARE // state - 1):
@@ -107,7 +107,7 @@ async def test_without_a_descriptor_sends_are_rejected_while_state_records_have_
 @BOTH
 async def test_without_a_descriptor_queue_entries_wait_and_a_snapshot_is_postponed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
-    store, failed = await opened(files, queue_tail_bytes=20 * 4)
+    store, failed = await open_and_collect_errors(files, queue_tail_bytes=20 * 4)
     with shortage(monkeypatch, number):
         for queue_id in range(12):
             append(store, b"x", queue_id=queue_id)
@@ -129,7 +129,7 @@ async def test_without_a_descriptor_queue_entries_wait_and_a_snapshot_is_postpon
 async def test_open_file_of_another_queue_is_closed_to_free_a_descriptor(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two descriptors are free for the files of eight queues."""
     files = SimFiles()
-    store, failed = await opened(files, queue_tail_bytes=0)
+    store, failed = await open_and_collect_errors(files, queue_tail_bytes=0)
     open_, opened_count = SimFiles.open, 0
 
     def counted(self: SimFiles, path: str, *, create: bool = False) -> File:
@@ -249,7 +249,7 @@ async def test_retention_keeps_consume_queue_files_that_it_cannot_list(number: i
 
 async def test_commit_log_on_another_file_system_rolls(monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
-    store, failed = await opened(files)
+    store, failed = await open_and_collect_errors(files)
     rename = SimFiles.rename
 
     def across(self: SimFiles, source: str, target: str) -> None:
@@ -273,7 +273,7 @@ async def test_commit_log_on_another_file_system_rolls(monkeypatch: pytest.Monke
 async def test_power_cut_between_the_renames_of_the_next_file_damages_no_segment(power: bool) -> None:
     """The rename is durable in one directory and not in the other: both names are of one file then."""
     files = SimFiles()
-    store, _ = await opened(files)
+    store, _ = await open_and_collect_errors(files)
     files.sync_directory("/store/lockstep")
     append(store, b"first" * 2_000)
     await store.sync()

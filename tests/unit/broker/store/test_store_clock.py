@@ -29,7 +29,7 @@ def machine(files: SimFiles) -> tuple[Host, SetClock]:
     return host, clock
 
 
-def lasts(store: Store, clock: SetClock) -> None:
+def advance_until_trusted(store: Store, clock: SetClock) -> None:
     """Advance the time until the wall clock is trusted."""
     for _ in range(TRUST_MS // 1_000 + 1):
         store.follow_clock()
@@ -68,7 +68,7 @@ async def test_timestamps_follow_a_clock_set_back_and_the_step_survives_a_restar
     append(store, b"wrong")
     wrong = clock.wall_ms()
     clock.ahead_ms = 0
-    lasts(store, clock)
+    advance_until_trusted(store, clock)
     append(store, b"right")
     right = clock.now_ms
     assert await stamps(store) == [wrong, right]
@@ -117,7 +117,7 @@ async def test_search_by_time_skips_no_message_wherever_the_clock_was_set_back()
         append(store, b"ahead")
         clock.now_ms += 1_000
     clock.ahead_ms = 0
-    lasts(store, clock)
+    advance_until_trusted(store, clock)
     for _ in range(20):
         append(store, b"behind")
         clock.now_ms += 60_000
@@ -136,7 +136,7 @@ async def restarted_ahead(files: SimFiles, host: Host, store: Store, clock: SetC
     return await open_store(files, host=host)
 
 
-async def aged(files: SimFiles, host: Host, clock: SetClock, **sizes: int) -> Store:
+async def create_aged_store(files: SimFiles, host: Host, clock: SetClock, **sizes: int) -> Store:
     store = await open_store(files, host=host, segment_bytes=4096, retention_ms=72 * HOUR_MS)
     for _ in range(3):
         for _ in range(4):
@@ -153,7 +153,7 @@ async def aged(files: SimFiles, host: Host, clock: SetClock, **sizes: int) -> St
 async def test_wall_clock_a_year_ahead_for_seconds_removes_nothing() -> None:
     files = SimFiles()
     host, clock = machine(files)
-    store = await aged(files, host, clock)
+    store = await create_aged_store(files, host, clock)
     store.now_ms()
     clock.ahead_ms = 365 * 24 * HOUR_MS
     for _ in range(10):
@@ -174,12 +174,12 @@ async def test_records_stamped_by_a_slow_clock_do_not_remove_older_segments() ->
     for _ in range(4):
         append(store, BODY)
     clock.ahead_ms = -365 * 24 * HOUR_MS
-    lasts(store, clock)
+    advance_until_trusted(store, clock)
     for _ in range(8):
         append(store, BODY)
     assert [step.by_ms < 0 for step in store._state.stamps.steps] == [True]
     clock.ahead_ms = 0
-    lasts(store, clock)
+    advance_until_trusted(store, clock)
     for name in ("one", "two"):
         append(store, BODY)
         await confirmed(store)

@@ -15,7 +15,7 @@ QUEUE = "/store/consumequeue/orders/0/00000000000000000000"
 SMALL: dict[str, Any] = {"segment_bytes": 4096, "flush": SYNC}
 
 
-def wrong(files: SimFiles, first: int, count: int, position: int) -> None:
+def write_wrong_entries(files: SimFiles, first: int, count: int, position: int) -> None:
     files.overwrite(QUEUE, first * ENTRY_BYTES, ENTRY.pack(position, 300, 0) * count)
 
 
@@ -30,7 +30,7 @@ async def test_entry_with_a_negative_position_hides_no_message(first: int, count
     await confirmed(store)
     await store.write_snapshot([])
     await kill(store, files)
-    wrong(files, first, count, position)
+    write_wrong_entries(files, first, count, position)
     store = await open_store(files, **SMALL)
     assert list((await read_told(store)).found.values()) == bodies
     await store.close()
@@ -50,7 +50,7 @@ async def test_entry_below_the_log_start_at_the_snapshot_hides_no_message(clean:
     low, high = store.bounds("orders", 0)
     await store.write_snapshot([2])
     await (store.close() if clean else kill(store, files))
-    wrong(files, low, count, 0)
+    write_wrong_entries(files, low, count, 0)
     store = await open_store(files, **SMALL)
     assert store.bounds("orders", 0) == (low, high)
     assert list((await read_told(store)).found) == list(range(low, high))
@@ -68,7 +68,7 @@ async def test_entry_with_a_too_low_position_in_the_middle_hides_no_message_from
         await store.write_snapshot([number])
     for queue in store._queues:
         queue.trim(0)
-    wrong(files, 12, 1, 100)
+    write_wrong_entries(files, 12, 1, 100)
     assert await store.retention(0)
     first = store._log.start // 4096 * 4
     told = await read_told(store)
