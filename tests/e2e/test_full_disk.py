@@ -1,6 +1,6 @@
-"""A disk that runs full: sends are refused, reads and commits go on, sends resume by themselves; a write that fails ends the process.
+"""A full disk: sends are rejected, reads and commits continue, sends resume when space is free; a failed write ends the process.
 
-The disk is its own tmpfs, which needs root to mount. If that is not allowed, the last test still runs: the reserve is then set
+The disk is a tmpfs of its own, which only root can mount. If that is not allowed, the last test still runs: the reserve is then set
 above the free space of the real disk.
 """
 

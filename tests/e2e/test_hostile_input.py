@@ -1,7 +1,7 @@
-"""A client that breaks the protocol gets an error or is disconnected, and no other client notices.
+"""A client that breaks the protocol gets an error or is disconnected, and no other client is affected.
 
-One nameserver, one broker and a good pair (a producer and an ordered consumer) live through the whole file. After each test the pair has
-gone on, saw no error and kept every epoch, and neither server has met an error that no rule foresaw.
+A nameserver, a broker, a producer and an ordered consumer run through the whole file. After each test the producer and the consumer
+have continued, got no error and kept every epoch, and neither server has logged an unexpected error.
 """
 
 import asyncio
@@ -70,13 +70,13 @@ def framed(header: bytes, codec: int = 0x4D) -> bytes:
 
 BROKEN = {
     "claims 2 GiB": (b"\x7f\xff\xff\xff", "frame length 2147483647 is refused: 4 … 16777212"),
-    "claims less than nothing": (b"\xff\xff\xff\xff", "frame length -1 is refused"),
-    "claims nothing": (bytes(8), "frame length 0 is refused"),
+    "claims a negative length": (b"\xff\xff\xff\xff", "frame length -1 is refused"),
+    "claims length 0": (bytes(8), "frame length 0 is refused"),
     "claims one byte more than 16 MiB": (pack(">i", 16 * MIB - 3), "frame length 16777213 is refused"),
     "header beyond its frame": (pack(">iI", 10, 0x4D << 24 | 11), "header length 11 is refused: at most 6"),
     "header beyond its limit": (pack(">iI", MIB, 0x4D << 24 | (256 * 1024 + 1)), "header length 262145 is refused: at most 262144"),
-    "codec of tomorrow": (framed(b"\x96", 0x37), "serialize type 0x37 is unknown"),
-    "header is noise": (framed(b"\xc1\xc1\xc1"), "header is not msgpack"),
+    "unknown codec": (framed(b"\x96", 0x37), "serialize type 0x37 is unknown"),
+    "header is not msgpack": (framed(b"\xc1\xc1\xc1"), "header is not msgpack"),
     "header is a number": (framed(b"\x07"), "header is not an array of 6"),
     "header array of 5": (framed(b"\x95\x00\x00\x00\x00\xc0"), "header is not an array of 6"),
     "header array claims 4 billion": (framed(b"\xdd\xff\xff\xff\xff"), "header is not msgpack within its limits"),

@@ -1,7 +1,7 @@
-"""Invalid layouts and registrations are refused one by one, the honest pair continues, and everything restarts.
+"""Invalid layouts and registrations are rejected one by one, other clients continue, and every server restarts.
 
-Each row runs beside a nameserver, a broker and a good pair (a producer and an ordered consumer). Afterwards the broker is killed and
-started again: it registers, and serves.
+Each test runs with a nameserver, a broker, a producer and an ordered consumer. Afterwards the broker is killed and started again: it
+registers, and serves.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Bodies, the admin port, remarks and the log: the limits for one peer, and that no other client notices.
+"""Bodies, the admin port, remarks and the log: the limits for one peer, and that no other client is affected.
 
-The good pair lives through the whole file, and afterwards the broker starts again on its store.
+A producer and a consumer run through the whole file, and afterwards the broker starts again on its store.
 """
 
 import asyncio

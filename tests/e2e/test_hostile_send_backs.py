@@ -1,4 +1,4 @@
-"""Messages sent back and settings for invented groups: how much they can cost a broker and its nameservers.
+"""Messages sent back and settings for invented groups: the memory and disk that they can use at a broker and its nameservers.
 
 The limits are set low, so that a test reaches them in seconds.
 """

@@ -335,7 +335,7 @@ def test_update_offset_of_an_unknown_queue_or_offset_is_rejected(queue_id: int, 
     assert bench.c.snapshot() == before
 
 
-# --------------------------------------------------------------------------------------------------------------- beside sessions
+# -------------------------------------------------------------------------------------------------------- together with sessions
 
 
 def test_classic_member_switches_the_group_to_its_allocation_until_it_leaves() -> None:

@@ -94,7 +94,7 @@ class World:
         self.bench.flush()
 
     def carry_out(self, number: int) -> None:
-        """The broker closes; the close itself comes some ops later, and until then late bytes may arrive."""
+        """The broker closes the connection; the close event follows some operations later, and late bytes may arrive before it."""
         owners = {each.connection: each for each in (*self.clients, *self.classics)}
         for effect in self.bench.drain(CloseConnection):
             owner = owners.get(effect.connection)

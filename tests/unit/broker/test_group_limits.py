@@ -493,7 +493,7 @@ def test_idle_group_is_forgotten_although_its_topic_exists() -> None:
     assert next_day(on, 30) == ["first"]
 
 
-@pytest.mark.parametrize("how", ["asked for", "by a first send"])
+@pytest.mark.parametrize("how", ["by request", "by a first send"])
 def test_nearly_full_disk_rejects_new_topics_and_alters_known_ones(how: str) -> None:
     def full(what: str) -> None:
         raise ServiceNotAvailableError(f"the disk is full: {what}")

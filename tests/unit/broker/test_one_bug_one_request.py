@@ -1,5 +1,7 @@
-"""An unexpected error ends one request with SYSTEM_ERROR and one logged traceback, and every other request of the same loop turn gets its
-response: for every request code of broker and nameserver, and at each place at which a request may wait."""
+"""An unexpected error ends one request with SYSTEM_ERROR and one logged traceback; other requests of the same turn get their responses.
+
+This holds for every request code of broker and nameserver, and for each stage at which a request may wait.
+"""
 
 import asyncio
 import dataclasses
@@ -255,7 +257,7 @@ async def test_failing_start_by_time_is_rejected_and_the_broker_continues(
         assert not broker._failed
 
 
-# --------------------------------------------------------------------------------- what leaves the tables unsure ends it
+# ----------------------------------------------------------------------------------------- inconsistent tables are fatal
 
 
 @pytest.mark.parametrize("half", ["the queue after the log", "the sequence after the frame", "a change that is not applied"])

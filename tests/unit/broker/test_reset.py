@@ -67,7 +67,7 @@ def test_reset_queue_is_not_granted_to_others_before_its_holder_knows() -> None:
     assert b.verdicts(1) == {1: LockVerdict.OK}
 
 
-@pytest.mark.parametrize("restarts", ["before the LOCK", "behind the LOCK", "twice", "from a snapshot"])
+@pytest.mark.parametrize("restarts", ["before the LOCK", "after the LOCK", "twice", "from a snapshot"])
 def test_restart_grants_a_reset_queue_to_no_member_before_its_holder_knows(restarts: str) -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
@@ -87,10 +87,10 @@ def test_restart_grants_a_reset_queue_to_no_member_before_its_holder_knows(resta
             client.connection = 0
             client.connect()
 
-    if restarts != "behind the LOCK":
+    if restarts != "after the LOCK":
         restart()
     assert a.verdicts(held=old) == {0: LockVerdict.OK, 1: LockVerdict.STALE}
-    if restarts in ("behind the LOCK", "twice"):
+    if restarts in ("after the LOCK", "twice"):
         restart()
         assert a.verdicts(held=old) == {0: LockVerdict.OK, 1: LockVerdict.STALE}, "the first answer was lost"
     assert b.verdicts(1) == {1: LockVerdict.HELD}, "the answer may still be on its way"

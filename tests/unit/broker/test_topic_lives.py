@@ -59,13 +59,13 @@ class RecreatedTopic:
 
     def meet(self, how: str) -> None:
         cluster = self.cluster
-        if how == "the nameserver has forgotten all, b registers first":
+        if how == "the nameserver restarts empty, b registers first":
             cluster.nameserver = type(cluster.nameserver)()
             cluster.register(self.b)
-        elif how == "the nameserver has forgotten all, a registers first":
+        elif how == "the nameserver restarts empty, a registers first":
             cluster.nameserver = type(cluster.nameserver)()
             cluster.register(self.a)
-        elif how == "b is asked for it first":
+        elif how == "b gets the first request":
             asked = self.a.topics.require_layout(TOPIC)
             self.a.topics.create(self.b.topics.create(asked))
         cluster.settle()
@@ -77,9 +77,9 @@ class RecreatedTopic:
 
 MEETINGS = (
     "b registers",
-    "the nameserver has forgotten all, b registers first",
-    "the nameserver has forgotten all, a registers first",
-    "b is asked for it first",
+    "the nameserver restarts empty, b registers first",
+    "the nameserver restarts empty, a registers first",
+    "b gets the first request",
 )
 
 

@@ -23,7 +23,7 @@ def table() -> TopicTable:
 
 DELETED = layout(5, queues=0)
 RULES = {
-    "none, queues asked": (None, layout(1), layout(1)),
+    "none, with queues": (None, layout(1), layout(1)),
     "none, with any counter": (None, layout(9), layout(9)),
     "live, the same": (layout(2), layout(2), layout(2)),
     "live, a lower counter": (layout(2), layout(1, 9), layout(2)),

@@ -190,7 +190,7 @@ def test_store_registered_for_an_hour_becomes_the_owner(registered_ms: int, owne
 
 
 @pytest.mark.parametrize(
-    "interruption", ["its connection is closed", "it is silent", "another store is registered", "the nameserver stands still"]
+    "interruption", ["its connection is closed", "it is silent", "another store is registered", "the nameserver is suspended"]
 )
 def test_interruption_restarts_the_hour_of_a_new_owner(interruption: str) -> None:
     table, half_ms = RouteTable(silence_ms=OWNER_MS if interruption != "it is silent" else OWNER_MS // 2), OWNER_MS // 2

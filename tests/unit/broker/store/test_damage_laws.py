@@ -1,6 +1,6 @@
 """The law that damage is never silent, for random damage of a store that does not run.
 
-A start either refuses and leaves the directory unchanged, or every stored message is read as it was written or is reported as lost.
+A start either fails and leaves the directory unchanged, or every stored message is read as it was written or is reported as lost.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Foreign names in a store's directory: ignored if they don't matter, else refused with exit 5 and the path.
+"""Foreign names in a store's directory: ignored if they don't matter, otherwise rejected with exit 5 and the path.
 
 Exit 3 means that the disk has failed.
 """
