@@ -1,7 +1,7 @@
-"""Commits that brokers accepted: which offsets of a queue each consumer knows to be committed, and whether any was accepted twice.
+"""Commits that brokers accepted: the offsets that each consumer knows to be committed, and whether any was accepted twice.
 
-A worker appends one line whenever a broker's response moves the committed offset of a queue that it holds: from which to which, under
-which epoch. That is the consumers' side of invariants O1 and O2; no broker is asked.
+A worker appends a line whenever a broker's response moves the committed offset of a queue that it holds: both offsets and the epoch.
+This is the consumers' view of invariants O1 and O2, without a request to a broker.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Our programs in the background of many tests: their output goes to files, so that they never wait for a reader."""
+"""Background processes for tests. Their output goes to files, so that they never block on a pipe."""
 
 import asyncio
 import json
@@ -15,13 +15,13 @@ from typing import Any
 from support.processes import clean_environment
 
 LIMIT_S = 30.0
-"""How long anything that must happen may take on a busy machine. Nothing asserts how long it takes."""
+"""The time limit of every wait, sufficient for a busy machine. No test asserts a duration."""
 LOOK_S = 0.01
 TESTS = Path(__file__).resolve().parents[1]
 
 
 class Background:
-    """One process; its JSON lines on stdout are its events."""
+    """A process whose JSON lines on stdout are its events."""
 
     def __init__(self, folder: Path, name: str, *arguments: str, own_group: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ class Background:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """All events so far."""
+        """Return all events so far."""
         with self.said.open("rb") as file:
             file.seek(self._read)
             data = file.read()
@@ -52,7 +52,7 @@ class Background:
         return self._events
 
     def find(self, event: str, *, after: int = 0, **facts: Any) -> list[dict[str, Any]]:
-        """The events of that name with these facts, from place `after` on."""
+        """Return the events of that name with these fields, from index `after` on."""
         return [each for each in self.events[after:] if each["event"] == event and facts.items() <= each.items()]
 
     def started(self, event: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Background:
             await asyncio.sleep(LOOK_S)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """The exit code after the signal."""
+        """Send the signal. Return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(LIMIT_S)
 
@@ -82,7 +82,7 @@ class Background:
         return self.said.read_text(errors="replace")[-1_500:] + self.complained.read_text(errors="replace")[-1_500:]
 
     def resident_bytes(self) -> int:
-        """Memory in use."""
+        """Return the memory in use (bytes)."""
         return resident_bytes(self.process.pid)
 
     def end(self) -> None:
@@ -91,7 +91,7 @@ class Background:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory that a process uses."""
+    """Return the memory that a process uses (bytes)."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 

@@ -11,7 +11,7 @@ from lockstep.runtime.server_main import run_program
 
 
 class ClockAhead(Clock):
-    """An hour fast."""
+    """A clock that is an hour fast."""
 
     def wall_ms(self) -> int:
         return super().wall_ms() + 3_600_000

@@ -35,7 +35,7 @@ class FakeHost:
 
 
 class FakeEndpoint:
-    """Keeps the responses, decoded."""
+    """An endpoint that keeps the responses, decoded."""
 
     def __init__(self, id: int = 1, peer: str = "10.0.0.7:5000") -> None:
         self.id = id
@@ -81,7 +81,7 @@ class FakeStore:
         self.queues: dict[tuple[str, int], list[tuple[bytes, str | None]]] = {}
         self.end = 0
         self.refuse: Exception | None = None
-        """What append_frame raises."""
+        """The error that append_frame raises."""
         self.born_hosts: list[bytes] = []
         self.store_host = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
         self.writer = self
@@ -206,5 +206,5 @@ class FakeStore:
 
 
 def request(code: RequestCode, header: object = None, body: bytes = b"", *, opaque: int = 1) -> Command:
-    """A native request."""
+    """Return a native request."""
     return Command(int(code), opaque, fields={} if header is None else to_plain(header), body=body)

@@ -6,7 +6,7 @@ from lockstep.runtime.clock import Clock
 
 
 class SetClock(Clock):
-    """Every clock shows `now_ms`, which the test sets; the wall clock is `ahead_ms` ahead of it."""
+    """Clocks that show `now_ms`, which the test sets. The wall clock is `ahead_ms` ahead of it."""
 
     __slots__ = ("ahead_ms", "now_ms")
 
@@ -27,7 +27,7 @@ class SetClock(Clock):
 
 
 class LoopClock(Clock):
-    """Every clock shows the loop's time; `slept_ms` of suspension count on the boot clock only."""
+    """Clocks that show the loop's time. `slept_ms` of suspension count on the boot clock only."""
 
     __slots__ = ("_loop", "slept_ms")
 

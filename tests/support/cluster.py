@@ -1,4 +1,4 @@
-"""A cluster of real processes for the end-to-end tests: start, kill, pause, restart, and judge the work of the consumers."""
+"""A cluster of real processes for the end-to-end tests: start, kill, pause, restart, and check the work of the consumers."""
 
 import asyncio
 import json
@@ -19,28 +19,28 @@ from support.accepted import Accepted, accepted_twice, parse_accepted
 
 T = TypeVar("T")
 MEASURED = "measured"
-"""The property of a test that holds its measurements."""
+"""The property of a test that contains its measurements."""
 Report = Callable[[str], None]
-"""Notes a measurement, which is reported at the end of the run (tests/conftest.py)."""
+"""Record a measurement, which is reported at the end of the run (tests/conftest.py)."""
 
 TESTS = Path(__file__).resolve().parents[1]
 QUICK = ("--disconnect-grace-ms", "1000", "--session-timeout-ms", "2000")
-"""Broker options that make faults end early."""
+"""Broker options with short timeouts."""
 DEFAULTS = ("--disconnect-grace-ms", "3000", "--session-timeout-ms", "20000")
-"""The users' defaults."""
+"""The default options."""
 LOOK_S = 0.02
-"""Between two looks at what other processes have written."""
+"""The interval at which files of other processes are polled."""
 WAIT_S = 90.0
-"""How long anything may take on a busy machine. The usual time is measured and reported, not asserted."""
+"""The time limit of every wait, sufficient for a busy machine. Durations are measured and reported, not asserted."""
 
 
 def now_us() -> int:
-    """The clock of the workers' lines."""
+    """Return the time of the clock that the workers' lines use."""
     return time.monotonic_ns() // 1000
 
 
 class Lines(Generic[T]):
-    """The lines of all files with one suffix; each complete line is parsed once."""
+    """The parsed lines of all files with one suffix. Each complete line is parsed once."""
 
     def __init__(self, folder: Path, ending: str, parse: Callable[[str], T]) -> None:
         self._folder = folder
@@ -78,7 +78,7 @@ class Cluster:
     # -------------------------------------------------------------------------------------------------------------- processes
 
     async def start(self, name: str, arguments: list[str], ready: str = "") -> Process:
-        """Runs this Python with `arguments`; waits for the event `ready`."""
+        """Run this Python with `arguments` and wait for the event `ready`."""
         self._commands[name] = (arguments, ready)
         self._runs[name] += 1
         log = self.folder / f"{name}-{self._runs[name]}.log"
@@ -90,24 +90,24 @@ class Cluster:
         return process
 
     async def restart(self, *names: str, beside: "Coroutine[Any, Any, Process] | None" = None) -> int:
-        """Starts them again at once, as they were; servers come back on the port they had. When all had been started, in µs."""
+        """Restart the processes at once with the same options and ports. Return the time (µs) when all had been started."""
         starting = [self.start(name, *self._commands[name]) for name in names]
         began = now_us()
         await asyncio.gather(*starting, *([] if beside is None else [beside]))
         return began
 
     async def kill(self, *names: str) -> None:
-        """kill -9, all before any is reaped."""
+        """Send SIGKILL to all processes before any is reaped."""
         self.signal(signal.SIGKILL, *names)
         await asyncio.gather(*(self.processes[name].wait() for name in names))
 
     async def stop(self, *names: str) -> None:
-        """SIGTERM; each ends with exit code 0."""
+        """Send SIGTERM, and check that each process exits with code 0."""
         codes = await asyncio.gather(*(self.processes[name].stop() for name in names))
         assert not any(codes), (dict(zip(names, codes, strict=True)), self.last_words())
 
     def signal(self, number: signal.Signals, *names: str) -> int:
-        """When it was sent, in µs."""
+        """Send a signal. Return the time (µs)."""
         sent = now_us()
         for name in names:
             self.processes[name].signal(number)
@@ -129,7 +129,7 @@ class Cluster:
         return ";".join(address for name, address in self.addresses.items() if name.startswith("nameserver"))
 
     async def broker(self, name: str, *options: str, listen: str = "127.0.0.1:0") -> str:
-        """Start it; started again under its name it keeps its store and, without new options, its options."""
+        """Start a broker. If it is started again under its name, it keeps its store and, without new options, its options."""
         options = self._options[name] = options or self._options.get(name, QUICK)
         process = await self.start(name, self._broker_command(name, listen, options))
         address = str((await process.wait_for_event("broker.started"))["address"])
@@ -142,7 +142,7 @@ class Cluster:
         return ["-m", "lockstep.broker", "--name", name, "--listen", listen, "--nameserver", self.nameservers, "--store", store, *options]
 
     async def servers(self, *options: str, queues: int = 4, brokers: Iterable[str] = ("broker-a", "broker-b")) -> None:
-        """A nameserver, brokers (`options`, else QUICK) and the topic `orders` with so many queues on each."""
+        """Start a nameserver and brokers (`options`, default: QUICK). Create the topic `orders` with `queues` queues on each."""
         await self.nameserver()
         await asyncio.gather(*(self.broker(name, *options) for name in brokers))
         await self.command("topic", "create", "orders", "--queues", str(queues))
@@ -157,16 +157,16 @@ class Cluster:
         return await self.start(name, command, "worker.ready")
 
     async def command(self, *arguments: str, code: int = 0) -> str:
-        """Runs `lockstep …` to its end; its standard output, or for another exit code its standard error."""
+        """Run `lockstep …` to its end. Return its standard output, or its standard error for a non-zero exit code."""
         out, error = await self._ended(arguments, code)
         return out if code == 0 else error
 
     async def run_command(self, *arguments: str, code: int) -> str:
-        """Standard output of a command that ends with this exit code."""
+        """Run a command that exits with `code`. Return its standard output."""
         return (await self._ended(arguments, code))[0]
 
     async def complaints(self, *arguments: str) -> str:
-        """Standard error of a command that ends with exit code 0."""
+        """Run a command that exits with 0. Return its standard error."""
         return (await self._ended(arguments, 0))[1]
 
     async def _ended(self, arguments: tuple[str, ...], code: int) -> tuple[str, str]:
@@ -175,7 +175,7 @@ class Cluster:
         return out, error
 
     async def started_command(self, *arguments: str) -> tuple[int | None, str, str]:
-        """(exit code, standard output, standard error) of a command, however it ends."""
+        """Return (exit code, standard output, standard error) of a command."""
         child = await asyncio.create_subprocess_exec(
             *[sys.executable, "-m", "lockstep.admin.cli", *arguments],
             stdout=asyncio.subprocess.PIPE,
@@ -188,7 +188,7 @@ class Cluster:
     # ------------------------------------------------------------------------------------------------------- what was reported
 
     async def finish_producer(self, name: str = "producer", *, ordered: bool = True) -> dict[str, Any]:
-        """Stop it; its report about its keys is kept for the proof of their order."""
+        """Stop a producer. Its report about its keys is kept for `prove`."""
         process = self.processes[name]
         process.signal(signal.SIGTERM)
         finished = await process.wait_for_event("worker.finished", timeout_s=WAIT_S)
@@ -198,17 +198,17 @@ class Cluster:
         return finished
 
     def bury_producer(self, name: str = "producer") -> None:
-        """It was killed: the sends in its file are acknowledged, and one more of each key may have been tried."""
+        """Record a killed producer: the sends in its file are acknowledged, and one more per key may have been attempted."""
         for key, step, _, _ in self.acks(name):
             self.told[key] = SentSteps(step + 1, step + 2)
 
     def acks(self, name: str = "producer") -> list[tuple[int, int, str, int]]:
-        """(key, step, queue, offset) of each acknowledged send."""
+        """Return (key, step, queue, offset) of each acknowledged send."""
         data = (self.folder / f"{name}.acks").read_text()
         return [(key, step, queue, offset) for key, step, queue, offset in map(json.loads, data[: data.rfind("\n") + 1].splitlines())]
 
     def told_queues(self, name: str = "producer") -> set[str]:
-        """The queues in which something was stored."""
+        """Return the queues in which messages were stored."""
         return {queue for _, _, queue, _ in self.acks(name)}
 
     # ---------------------------------------------------------------------------------------------------- consumed messages
@@ -223,16 +223,16 @@ class Cluster:
         return [each for each in self.accepted() if (each.queue, each.epoch) == place and each.end > begun["offset"]]
 
     def accepted(self, *, after_us: int = 0) -> list[Accepted]:
-        """Commits that were accepted since then."""
+        """Return the commits that were accepted since `after_us`."""
         return [each for each in self._accepted.all() if each.at_us > after_us]
 
     def heard(self, process: str, event: str, *, after_us: int = 0, **facts: Any) -> list[dict[str, Any]]:
-        """The events of one process with these facts."""
+        """Return the events of a process with these fields."""
         said = [each for each in self.processes[process].events if each["event"] == event and each.get("at_us", 0) >= after_us]
         return [each for each in said if all(each.get(fact) == value for fact, value in facts.items())]
 
     def held(self, name: str) -> dict[str, int]:
-        """Queue → epoch, by the consumer's own events."""
+        """Return queue → epoch by the consumer's own events."""
         held: dict[str, int] = {}
         for event in self.processes[name].events:
             if event["event"] == "consumer.QueueAssigned":
@@ -242,18 +242,18 @@ class Cluster:
         return held
 
     async def group(self, name: str = "billing") -> dict[str, Any]:
-        """`lockstep group show NAME --json`."""
+        """Return the output of `lockstep group show NAME --json`."""
         shown: dict[str, Any] = json.loads(await self.command("group", "show", name, "--json"))
         return shown
 
     async def epochs(self, name: str = "billing") -> dict[str, str]:
-        """Queue → epoch, by the brokers."""
+        """Return queue → epoch as reported by the brokers."""
         return {f"{line['topic']}@{line['broker']}:{line['queue_id']}": line["epoch"] for line in (await self.group(name))["queues"]}
 
     # ----------------------------------------------------------------------------------------------------------------- waiting
 
     async def until(self, what: str, true: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:
-        """Waits until it is true, looking at what other processes write."""
+        """Wait until the condition is true, polling the files of other processes."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not true():  # noqa: ASYNC110
@@ -262,17 +262,17 @@ class Cluster:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{self.last_words()}") from None
 
     async def until_heard(self, process: str, event: str, **facts: Any) -> dict[str, Any]:
-        """The first such event of the process."""
+        """Wait for the first such event of the process. Return it."""
         await self.until(f"{process} says {event} {facts}", lambda: self.heard(process, event, **facts))
         return self.heard(process, event, **facts)[0]
 
     async def until_handled(self, count: int) -> None:
-        """Waits for that many more handled events."""
+        """Wait for `count` more handled events."""
         goal = len(self.handled_events()) + count
         await self.until(f"{goal} handled events", lambda: len(self.handled_events()) >= goal)
 
     async def until_held(self, count: int, *names: str) -> None:
-        """Waits until the consumers share that many queues, none without one."""
+        """Wait until the consumers hold that many queues together, each at least one."""
 
         def shared() -> bool:
             held = [self.held(name) for name in names]
@@ -281,7 +281,7 @@ class Cluster:
         await self.until(f"{names} share {count} queues", shared)
 
     async def until_accepted(self, queues: Iterable[str], *, after_us: int, then_us: int | None = None) -> dict[str, float]:
-        """Wait until each queue has a commit that was accepted after `after_us`. Queue → seconds from `then_us` to the first one."""
+        """Wait until each queue has a commit that was accepted after `after_us`. Return queue → seconds from `then_us` to its first one."""
         wanted = set(queues)
         await self.until(
             f"an accepted result on each of {sorted(wanted)}",
@@ -302,7 +302,7 @@ class Cluster:
                 await asyncio.sleep(LOOK_S)
 
     async def until_done(self) -> None:
-        """Waits until every acknowledged event was handled at least once."""
+        """Wait until every acknowledged event was handled at least once."""
         missing = {(key, step) for key, told in self.told.items() for step in range(told.acknowledged)}
 
         def done() -> bool:
@@ -312,7 +312,7 @@ class Cluster:
         await self.until("every acknowledged event is handled", done)
 
     async def prove(self, *consumers: str) -> Verdict:
-        """Everything acknowledged is handled, order held, no offset was accepted twice. Stops the consumers for their last commits."""
+        """Check that each acknowledged event was handled in order and no offset was accepted twice. Stops the consumers first."""
         await self.until_done()
         await self.stop(*consumers)
         verdict = prove(self.handled_events(), self.told)
@@ -326,7 +326,7 @@ class Cluster:
 
 @asynccontextmanager
 async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """An empty cluster; all its processes are gone afterwards."""
+    """Yield an empty cluster. All its processes are killed afterwards."""
     tasks = Tasks()
     made = Cluster(folder, tasks)
     try:

@@ -1,4 +1,4 @@
-"""Runs docker-compose.yml with a real compose tool, if there is one."""
+"""Runs docker-compose.yml with a real compose tool, if one is available."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ COMMAND_S = 600
 ADMIN_PORTS = {"nameserver-a": 9877, "nameserver-b": 9887, "broker-a": 10912, "broker-b": 10922}
 NAMESERVERS = "127.0.0.1:9876;127.0.0.1:9886"
 HOST_PORTS = (9876, 9886, 10911, 10921, *ADMIN_PORTS.values())
-"""The ports that the file publishes."""
+"""The published ports."""
 
 
 def compose_tool() -> list[str] | None:
-    """LOCKSTEP_TEST_COMPOSE, else a running Docker, else a compose tool next to the checkout; None if there is none."""
+    """Return LOCKSTEP_TEST_COMPOSE, else a running Docker, else a compose tool next to the checkout, or None if none is available."""
     if named := os.environ.get("LOCKSTEP_TEST_COMPOSE"):
         return shlex.split(named)
     if shutil.which("docker") and not subprocess.run(["docker", "compose", "ls"], capture_output=True, check=False).returncode:
@@ -34,7 +34,7 @@ def compose_tool() -> list[str] | None:
 
 @asynccontextmanager
 async def alone() -> AsyncIterator[None]:
-    """One composed cluster at a time on this machine, whatever checkout or worker runs it; the lock ends with its process."""
+    """Allow one composed cluster at a time on this machine, across checkouts and workers. The lock ends with its process."""
     path = str(Path(tempfile.gettempdir()) / "lockstep-test-compose.lock")
     while True:
         try:
@@ -49,16 +49,16 @@ async def alone() -> AsyncIterator[None]:
 
 
 class Compose:
-    """One project of docker-compose.yml. `output` has the output of every command."""
+    """A project of docker-compose.yml. `output` contains the output of every command."""
 
     def __init__(self, tool: list[str], project: str, log: Path, **variables: str) -> None:
-        """`variables`: those of the file that are set."""
+        """`variables` are the variables of the file to set."""
         self._command = [*tool, "-p", project]
         self._log = log
         self._environment = {**os.environ, **variables}
 
     async def run(self, *arguments: str, code: int | None = 0) -> str:
-        """Standard output of one command; `code` None: whatever it ends with."""
+        """Run a command that exits with `code` (None: any code). Return its standard output."""
         return (await self._ended(arguments, code))[1]
 
     async def _ended(self, arguments: tuple[str, ...], code: int | None) -> tuple[int | None, str]:
@@ -72,9 +72,9 @@ class Compose:
         return child.returncode, out.decode()
 
     async def exit_code(self, service: str, *command: str) -> int | None:
-        """How a command in a container of that service ends."""
+        """Return the exit code of a command in a container of the service."""
         return (await self._ended(("exec", "-T", service, *command), None))[0]
 
     async def inside(self, service: str, *command: str) -> str:
-        """Standard output of a command in a container of that service."""
+        """Return the standard output of a command in a container of the service."""
         return await self.run("exec", "-T", service, *command)

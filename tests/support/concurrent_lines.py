@@ -7,7 +7,7 @@ from support.cluster import Cluster
 
 
 class Lines:
-    """What concurrent consumers have noted: (body, retries, result, wall ms)."""
+    """The lines that concurrent consumers have written: (body, retries, result, wall ms)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -18,7 +18,7 @@ class Lines:
         return [(body, int(times), result, int(at_ms)) for body, times, result, at_ms in rows]
 
     def done(self) -> dict[str, int]:
-        """Body → how often it was handled well."""
+        """Return body → number of successful calls."""
         return Counter(body for body, _, result, _ in self.all() if result == "done")
 
 

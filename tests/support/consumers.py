@@ -1,4 +1,4 @@
-"""Listeners that write down their calls, and consumers that are stopped when the test is over."""
+"""Listeners that record their calls, and consumers that are stopped with the test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,7 +21,7 @@ class Handled:
         self.calls: list[tuple[int, list[bytes], OrderlyContext]] = []
         self.answers: list[Any] = []
         self.gate: asyncio.Event | None = None
-        """While set and not open: calls wait in the listener."""
+        """While it is set and not open, calls wait in the listener."""
 
     @property
     def bodies(self) -> list[bytes]:

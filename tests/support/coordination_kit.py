@@ -1,6 +1,6 @@
-"""One broker's coordination on a bench: a clock that is moved by hand, queues of given length, clients that speak to it in one line.
+"""A broker's coordination under test: a clock that the test sets, queues of given lengths, and clients with one call per request.
 
-Every change goes through a journal whose records are kept, so that any test may ask at its end whether replay gives the same state.
+Every change goes through a journal whose records are kept, so that a test can check that replay yields the same state.
 """
 
 from collections.abc import Sequence
@@ -43,14 +43,14 @@ GRACE, TIMEOUT = CONFIG.disconnect_grace_ms, CONFIG.session_timeout_ms
 
 
 def layout(topic: str = TOPIC, queues: int = 4, *, counter: int = 1, others: int = 0) -> TopicLayout:
-    """`queues` of this broker, then `others` of another one."""
+    """Return a layout with `queues` of this broker, then `others` of another one."""
     entries = [LayoutEntry(BROKER, queues, queues, counter)] if queues else []
     entries += [LayoutEntry(OTHER_BROKER, others, others, counter)] if others else []
     return TopicLayout(topic, LayoutVersion(counter, 7), tuple(entries))
 
 
 def ordered(group: str = GROUP, topics: Sequence[str] = (TOPIC,), expression: str = "*", **changes: object) -> ConsumerGroup:
-    """An ordered group that begins at the first message."""
+    """Return an ordered group that starts at the first message."""
     subscriptions = tuple(Subscription(topic, expression) for topic in topics)
     made = ConsumerGroup(group, subscriptions, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, ordered=True)
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def ordered(group: str = GROUP, topics: Sequence[str] = (TOPIC,), expression: st
 
 @dataclass
 class Ends:
-    """The bounds that a store would know: (topic, queue id) → (min, end)."""
+    """The bounds of a store: (topic, queue id) → (min, end)."""
 
     queues: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class Ends:
 
 
 class Bench:
-    """A started broker; `advance` moves time the way the shell does, tick by tick."""
+    """A started broker. `advance` moves time in ticks, as the shell does."""
 
     def __init__(self, *layouts: TopicLayout, config: CoordinationConfig = CONFIG) -> None:
         self.config = config
@@ -89,7 +89,7 @@ class Bench:
         self.flush()
 
     def restart(self, *, assumed_loss: bool = False, opened: bool = True) -> None:
-        """Kill -9 it: only the journal's records remain."""
+        """Kill and restart the broker: only the journal's records remain."""
         self.flush()
         self.journal = Journal()
         self.c = replay(self)
@@ -99,7 +99,7 @@ class Bench:
         self.flush()
 
     def flush(self) -> None:
-        """The end of a loop turn."""
+        """End a loop turn."""
         self.records += self.journal.encode(1 << 30)
 
     def advance(self, ms: int, step_ms: int = 500) -> None:
@@ -109,12 +109,12 @@ class Bench:
             self.c.tick(self.now_ms)
 
     def retention_moved(self, minimums: dict[tuple[str, int], int]) -> None:
-        """Retention has removed the messages below these minimums of (topic, queue id); all groups are moved."""
+        """Remove the messages below these minimums of (topic, queue id) as by retention. All groups are moved."""
         for _ in self.c.skip_removed(minimums):
             pass
 
     def drain(self, kind: type[E]) -> list[E]:
-        """Drains everything, keeps one kind."""
+        """Drain all pending effects. Return those of one kind."""
         return [effect for effect in self.c.state.pending.drain() if isinstance(effect, kind)]
 
     def closed(self) -> list[int]:
@@ -124,7 +124,7 @@ class Bench:
         return {effect.group: effect.connections for effect in self.drain(Notify)}
 
     def pushed(self) -> dict[int, list[int]]:
-        """Connection → ids of the queues that QUEUE_FREE names."""
+        """Return connection → ids of the queues in QUEUE_FREE."""
         return {effect.connection: [queue.queue_id for queue in effect.queues] for effect in self.drain(PushQueueFree)}
 
     def stale(self) -> list[tuple[str, str, int]]:
@@ -145,7 +145,7 @@ class Bench:
         return {(queue.topic, queue.queue_id): queue.owner for queue in status.queues}[topic, queue_id]
 
     def progress(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> tuple[int, int]:
-        """(committed offset, attempts)"""
+        """Return (committed offset, attempts)."""
         status = self.c.status.read(group, self.now_ms, str)
         assert status is not None
         return {(q.topic, q.queue_id): (q.committed_offset, q.attempts) for q in status.queues}[topic, queue_id]
@@ -156,7 +156,7 @@ class Bench:
 
 
 def replay(bench: Bench) -> Coordination:
-    """A new Coordination from the records alone."""
+    """Return a new Coordination from the records alone."""
     made = Coordination(bench.config, bench.layouts, bench.ends, bench.journal)
     for record in bench.records:
         for change in decode_changes(record):

@@ -1,4 +1,4 @@
-"""Work, counted instead of timed."""
+"""Cost measured by counting instead of timing."""
 
 import sys
 from types import FrameType
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class Steps:
-    """Counts the lines that code under one path executes while this is entered."""
+    """A context manager that counts the executed lines of code under one path."""
 
     def __init__(self, path: str) -> None:
-        """`path`: a part of the files' paths."""
+        """`path` is a part of the files' paths."""
         self.count = 0
         self._path = path
 

@@ -8,7 +8,7 @@ from lockstep.runtime.files import RealFiles
 
 
 class Damage:
-    """One store directory of a broker that does not run. Positions are log offsets."""
+    """A store directory of a stopped broker. Positions are log offsets."""
 
     def __init__(self, store: Path) -> None:
         self.store = store
@@ -23,7 +23,7 @@ class Damage:
 
     @property
     def synced(self) -> int:
-        """The length that is on record as synced."""
+        """Return the length that is recorded as synced."""
         directory = StoreDirectory(RealFiles(), str(self.store))
         try:
             return directory.load_synced()
@@ -31,7 +31,7 @@ class Damage:
             directory.unlock()
 
     def say_synced(self, position: int) -> None:
-        """As if the machine had gone down when this much was known to be on the disk."""
+        """Record `position` as synced, as if the machine had then lost power."""
         directory = StoreDirectory(RealFiles(), str(self.store))
         try:
             directory.load_synced()
@@ -41,16 +41,16 @@ class Damage:
             directory.unlock()
 
     def say_unclean(self) -> None:
-        """As if it had not been closed."""
+        """Record that the store was not closed."""
         (self.store / "abort").touch()
 
     def flip(self, position: int, bit: int = 0) -> None:
-        """One bit of the log."""
+        """Flip a bit of the log."""
         byte = self.read(position, 1)[0]
         self.write(position, bytes([byte ^ 1 << bit]))
 
     def zero(self, position: int, count: int | None = None) -> None:
-        """A hole in the log; without a count it reaches to the end of the segment, and of every later one."""
+        """Zero a range of the log. Without a count it extends to the end of this segment and all later ones."""
         if count is not None:
             self.write(position, bytes(count))
             return

@@ -1,4 +1,4 @@
-"""A real store, and delays over it, on a machine whose clocks are set by hand."""
+"""A real store with delayed delivery, on a machine whose clocks the test sets."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ LEVELS = (100, 1_000, 60_000, 3_600_000)
 
 
 class Machine:
-    """Its wall clock is `clock.ahead_ms` of the boot clock."""
+    """A machine whose wall clock is `clock.ahead_ms` ahead of the boot clock."""
 
     def __init__(self) -> None:
         self.clock = SetClock(STARTED_MS)
@@ -38,7 +38,7 @@ class Machine:
         self.delays = DelayedDelivery(self.store, self.table, GroupTopics(self.topics), LEVELS)
 
     async def restart(self, *, boots: bool = False) -> None:
-        """Kills the broker and starts it again; `boots`: on a machine that was started again, too."""
+        """Kill the broker and restart it. If `boots`, the machine is rebooted too."""
         await self.store.close(clean=False)
         self.boots += boots
         await self.start()
@@ -50,7 +50,7 @@ class Machine:
         self.delays.on_arrival(delay_queue_id(LEVELS[level - 1]))
 
     async def pass_ms(self, ms: int, step_ms: int = 1_000) -> int:
-        """Looks every second, as the running service does; how many messages have arrived."""
+        """Advance time with a check every `step_ms`. Return the number of messages that have arrived."""
         end = self.clock.now_ms + ms
         while self.clock.now_ms < end:
             self.clock.now_ms = min(end, self.clock.now_ms + step_ms)
@@ -66,7 +66,7 @@ class Machine:
         await confirmed(self.store)
 
     async def arrived(self) -> list[bytes]:
-        """Bodies, in the order in which they came."""
+        """Return the bodies in the order of arrival."""
         first, end = self.store.bounds("orders", 2)
         found: list[bytes] = []
         while first + len(found) < end:

@@ -1,4 +1,4 @@
-"""How much random work a law gets: a part of it in the usual run, all of it with LOCKSTEP_TEST_SLOW=1, as in CI."""
+"""The amount of random work per law: a part in the usual run, all of it with LOCKSTEP_TEST_SLOW=1, as in CI."""
 
 import os
 from collections.abc import Collection, Iterable
@@ -9,7 +9,7 @@ from hypothesis import settings
 
 SLOW = os.environ.get("LOCKSTEP_TEST_SLOW") == "1"
 USUAL_SHARE = 4
-"""The usual run tries one in so many of the examples of a costly property."""
+"""The usual run tries this fraction (1/n) of the examples of a costly property."""
 
 
 def seeds(usual: int, slow: int) -> list[Any]:

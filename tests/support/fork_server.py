@@ -1,7 +1,7 @@
-"""Starts our programs by fork from a process that has imported them: most of a short program's time is spent on imports.
+"""Starts programs by fork from a process that has imported them, because imports take most of a short program's time.
 
-`forking()` replaces subprocess.Popen: `python -m lockstep…` and `python -m support…` come from the fork server, anything else is executed
-as usual. They are real processes with their own pid, signals, descriptors and environment, and children of the caller, which is their
+`forking()` replaces subprocess.Popen: `python -m lockstep…` and `python -m support…` are forked by the server, other programs are executed
+as usual. The processes have their own pid, signals, descriptors and environment. They are children of the caller, which is their
 subreaper while the server forks twice. The slow run, as in CI, does not use this.
 """
 
@@ -36,12 +36,12 @@ PRELOADED = (
 REQUEST_BYTES_MAX = 1 << 20
 PR_SET_CHILD_SUBREAPER = 36
 INTERPRETER = ("PYTHON", "LC_", "LANG", "MALLOC_")
-"""Variables that the interpreter reads when it starts: a program that has others than this process is executed."""
+"""Variables that the interpreter reads at its start. A program with other values than this process is executed."""
 EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 
 
 class ForkServer:
-    """The caller's side: one request at a time."""
+    """The caller's end of the fork server, with one request at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class ForkServer:
 
 
 def request_of(call: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the request for the server; None if the program has to be executed."""
+    """Return the request for the server, or None if the program has to be executed."""
     args, environment = call["args"], os.environ if call["env"] is None else call["env"]
     if call["shell"] or call["executable"] or call["preexec_fn"] or call["pass_fds"] or not isinstance(args, list | tuple):
         return None
@@ -94,7 +94,7 @@ def request_of(call: dict[str, Any]) -> dict[str, Any] | None:
 
 @contextmanager
 def forking(server: ForkServer | None) -> Iterator[None]:
-    """Start programs by fork if that makes no difference to them; none without a server."""
+    """Start programs by fork if this makes no difference to them. Without a server all are executed."""
     plain = subprocess.Popen
     if server is None:
         yield
@@ -125,7 +125,7 @@ def forking(server: ForkServer | None) -> Iterator[None]:
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return a request and its three streams; None when the caller has ended."""
+    """Return a request and its three streams, or None if the caller has ended."""
     head, streams, _, _ = socket.recv_fds(control, 4, 3)
     if not head:
         return None
@@ -158,7 +158,7 @@ def serve(control: socket.socket) -> None:
 
 
 def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Run the program as `python -m` does, and end."""
+    """Run the program as `python -m` does, and exit."""
     code = 1
     try:
         if request["session"]:
@@ -190,7 +190,7 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
 
 
 def run(module: str) -> int:
-    """Return the exit code that Python would end with."""
+    """Return the exit code with which Python would exit."""
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:

@@ -1,4 +1,4 @@
-"""A whole broker on real sockets, on files that forget like a disk: cut its power, start it again on the remaining data."""
+"""A broker on real sockets and simulated files that lose unsynced data: cut its power, restart it on the remaining data."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +12,11 @@ from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import LoopThreads
 
 GRACE_MS = 1_000
-"""The shortest that a broker allows: nothing here waits for more."""
+"""The shortest intervals that a broker allows."""
 
 
 class Machine:
-    """One disk, boot after boot."""
+    """A machine whose disk persists across boots."""
 
     def __init__(self, seed: int = 0, *, flush: str = "async") -> None:
         self.files = SimFiles(seed)
@@ -25,7 +25,7 @@ class Machine:
         self.starts = 0
 
     async def start(self) -> Broker:
-        """A broker that serves; the error of one that does not."""
+        """Start a broker. Return it, or raise the error that prevents its start."""
         self.starts += 1
         threads: Any = LoopThreads()
         real = Host.real()
@@ -48,7 +48,7 @@ class Machine:
         return broker
 
     async def crash(self, broker: Broker | None, *, power: bool) -> None:
-        """The process ends now; `power`: the machine too, and unsynced data is kept, lost or torn."""
+        """Kill the process. If `power`, cut the machine's power too: unsynced data is kept, lost or torn."""
         self.files.crash(power=power)
         if power:
             self.boot += 1
@@ -57,7 +57,7 @@ class Machine:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Broker]:
-        """A broker that is killed at the end, unless the power was cut before."""
+        """Run a broker that is killed at the end, unless the power was cut before."""
         broker = await self.start()
         try:
             yield broker
@@ -66,7 +66,7 @@ class Machine:
 
 
 async def end(broker: Broker) -> None:
-    """Whatever it still tries, its disk is gone and its connections are cut."""
+    """Kill the broker: its disk fails from now on and its connections are cut."""
     broker._fail(RuntimeError("the process is gone"))
     try:
         await broker.stop()

@@ -1,4 +1,4 @@
-"""A host on the test's frozen loop, and time that passes there in small steps."""
+"""A host on the test's frozen loop, and functions that advance its time in small steps."""
 
 import asyncio
 from dataclasses import replace
@@ -20,7 +20,7 @@ async def settle() -> None:
 
 
 async def advance(seconds: float) -> None:
-    """Virtual time passes in steps of 10 ms, with the I/O that belongs to each."""
+    """Advance virtual time in steps of 10 ms, with the I/O of each step."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, FrozenLoop)
     for _ in range(max(1, round(seconds * 100))):

@@ -1,7 +1,7 @@
-"""A producer and an ordered consumer that work all the time while another client misbehaves, and judge what they see. A process for tests.
+"""A producer and an ordered consumer that run while another client misbehaves, and check their results. A process for tests.
 
-Every send must be acknowledged, every queue must keep its epoch, every key its order, no connection may be lost, and the SDK must find
-nothing to warn of. A violation is reported as `pair.trouble`; `pair.progress` counts the handled messages.
+Every send must be acknowledged, every queue must keep its epoch, every key its order, no connection may be lost, and the SDK must log no
+warning. A violation is reported as `pair.trouble`, and `pair.progress` counts the handled messages.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Any
 from lockstep.client import ConsumeOrderlyStatus, Message, MessageExt, OrderlyContext, Producer, PushConsumer
 
 KEYS = 8
-"""One send of each is in flight at a time."""
+"""Keys with one send in flight each."""
 PAUSE_S = 0.02
 STEPS_KEPT = 10
 
@@ -25,7 +25,7 @@ def say(event: str, **facts: Any) -> None:
 
 
 class Warned(logging.Handler):
-    """The SDK's own complaints, and the connections that it lost."""
+    """A log handler for the SDK's warnings and lost connections."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING or record.getMessage().startswith("link.lost"):

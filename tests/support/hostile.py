@@ -1,4 +1,4 @@
-"""Invalid requests: of the right shape, with wrong, extreme or missing values. One seed, one stream."""
+"""Invalid requests of the right shape with wrong, extreme or missing values. The seed determines the stream."""
 
 import dataclasses
 import enum
@@ -40,7 +40,7 @@ BROKER_CODES: dict[int, tuple[type | None, type | None]] = {
     12_345: (offsets.QueueHeader, None),
     -1: (None, None),
 }
-"""Requests for a broker, and requests that are not for it."""
+"""Requests that a broker supports, and others."""
 NAMESERVER_CODES: dict[int, tuple[type | None, type | None]] = {
     R.REGISTER_BROKER: (routes.RegisterBrokerHeader, RegisterBody),
     R.UNREGISTER_BROKER: (routes.UnregisterBrokerHeader, None),
@@ -87,21 +87,21 @@ NAMES = ("fuzz", "fuzz", "fuzz-2", "fuzz-group", "broker-a", "broker-x", "127.0.
 
 
 class Hostile:
-    """`allowed`: strings that plausible values are drawn from; nothing else that exists is named."""
+    """A source of random requests. Plausible values are drawn from the strings `allowed`; no other existing name occurs."""
 
     def __init__(self, seed: int, names: tuple[str, ...] = NAMES) -> None:
         self.random = Random(seed)
         self.names = names
 
     def request(self, header: type | None, body: type | None) -> tuple[dict[str, Any], bytes]:
-        """(fields, body)"""
+        """Return (fields, body)."""
         fields = {} if header is None else self._header(header)
         if self.random.random() < 0.1:
             fields[self.random.choice(("", "unknown", "queueId", "x" * 200))] = self._extreme()
         return _packable(fields), self._body(body)
 
     def _header(self, cls: type) -> dict[str, Any]:
-        """Mostly plausible; one or two fields are not."""
+        """Return a mostly plausible header in which one or two fields are invalid."""
         plain = self._dataclass(cls, hostile=0.12)
         return {name: value for name, value in plain.items() if not isinstance(value, list | dict)}
 
@@ -142,7 +142,7 @@ class Hostile:
         return plain
 
     def _value(self, kind: Any, hostile: float) -> Any:
-        """A plausible value of a field's type."""
+        """Return a plausible value of a field's type."""
         origin, args = typing.get_origin(kind), typing.get_args(kind)
         if origin in (typing.Union, types.UnionType):
             inner = [arg for arg in args if arg is not type(None)]
@@ -164,7 +164,7 @@ class Hostile:
 
 
 def _packable(value: Any) -> Any:
-    """Without what msgpack can't hold: half a surrogate pair."""
+    """Return the value without lone surrogates, which msgpack can't encode."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):

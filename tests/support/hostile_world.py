@@ -21,9 +21,9 @@ UNFORESEEN = (
     "turn.failed",
     "pulls.failed",
 )
-"""Log events of errors that no rule foresaw."""
+"""Log events of unexpected errors."""
 GOES_ON = 20
-"""Messages handled by the good pair that show that it goes on."""
+"""The number of messages handled by the good pair after which it counts as working."""
 
 
 @dataclass
@@ -44,8 +44,8 @@ class World:
         return self.progress()["handled"]
 
     async def all_answered(self) -> None:
-        """Checks that each message that the good pair has sent until now was acknowledged or is one of its KEYS in flight, and returns when
-        each one that was acknowledged is handled.
+        """Check that each message that the good pair has sent was acknowledged or is one of its KEYS in flight, and wait until each
+        acknowledged one is handled.
         """
         now = self.progress()
         assert now["sent"] - now["acknowledged"] <= KEYS, now
@@ -53,14 +53,14 @@ class World:
 
     @contextmanager
     def restarted_broker(self) -> Iterator[Background]:
-        """Kills the broker and starts it again on its store."""
+        """Kill the broker and restart it on its store."""
         self.broker.process.kill()
         self.broker.process.wait()
         with background(self.folder / "again", "broker", *self.broker_command, ready="broker.started") as again:
             yield again
 
     async def goes_on(self) -> None:
-        """Returns when the good pair has done something more."""
+        """Wait until the good pair has made progress."""
         goal = self.handled() + GOES_ON
         await self.pair.until("the good pair goes on", lambda: self.handled() >= goal)
 
@@ -70,7 +70,7 @@ class World:
 
 
 async def metrics_of(broker: Background, *names: str) -> list[float]:
-    """Return metrics from a broker's admin port, each summed over its labels."""
+    """Return the metrics of a broker's admin port, each summed over its labels."""
     _, text = await fetch(broker.started("broker.started")["admin"], "/metrics")
     rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     return [sum(float(value) for key, _, value in rows if key.startswith(name + "{")) for name in names]
@@ -78,9 +78,9 @@ async def metrics_of(broker: Background, *names: str) -> list[float]:
 
 @contextmanager
 def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = (), program: tuple[str, ...] = ()) -> Iterator[World]:
-    """The world with topics `good` (the pair's) and `fuzz`; `both` are options of the nameserver and of the broker.
+    """Run the world with topics `good` (the pair's) and `fuzz`. `both` are options of the nameserver and the broker.
 
-    `program` runs the broker's module, where Python does not by itself.
+    `program` runs the broker's module instead of plain Python.
     """
     listen = ("--listen", "127.0.0.1:0", *both)
     with background(folder, "nameserver", "-m", "lockstep.nameserver", *listen, ready="nameserver.started") as nameserver:
@@ -100,9 +100,9 @@ def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = (), pro
 
 @asynccontextmanager
 async def undisturbed_world(world: World) -> AsyncIterator[None]:
-    """Checks that the good pair goes on and meets no trouble, and that the servers log no unforeseen error meanwhile.
+    """Check that the good pair continues without a violation, and that the servers log no unexpected error.
 
-    No send of the pair has failed, so each was acknowledged within its deadline, and each message that was acknowledged is handled.
+    No send of the pair has failed, so each was acknowledged within its deadline, and each acknowledged message is handled.
     """
     await world.goes_on()
     before = {each: len(each.events) for each in (world.pair, *world.servers)}

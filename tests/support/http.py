@@ -1,15 +1,15 @@
-"""What curl would do, as far as the admin port is concerned."""
+"""A minimal HTTP client for the admin port."""
 
 import asyncio
 
 
 async def fetch(address: str, path: str, method: str = "GET", body: str = "") -> tuple[int, str]:
-    """(status, body) of one request."""
+    """Send a request. Return (status, body)."""
     return await raw(address, f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
 
 async def raw(address: str, request: bytes) -> tuple[int, str]:
-    """As `fetch`, of these very bytes."""
+    """Send these bytes as a request. Return (status, body)."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

@@ -1,4 +1,4 @@
-"""An instance of a client against fake brokers, and what it reports to its consumers."""
+"""An instance of a client against fake brokers, and a recorder of the events that it reports to consumers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -54,7 +54,7 @@ async def instance_of(
 
 
 async def linked(instance: Instance, topic: str = "t") -> list[BrokerLink]:
-    """The topic's links, all up."""
+    """Wait until all links of the topic are up. Return them."""
     assert await instance.watch.route(topic) is not None
     for link in instance.links():
         assert await link.settled()

@@ -1,4 +1,4 @@
-"""Brokers that write layouts of one topic, as tables alone: each has a TopicTable, and a nameserver's LayoutTable connects them."""
+"""Brokers that write layouts of one topic, modeled by tables: each has a TopicTable, connected by a nameserver's LayoutTable."""
 
 from lockstep.admin.layout_change import alter_layout
 from lockstep.broker.journal import Journal, decode_changes
@@ -22,7 +22,7 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        """From its log; the messages are still there."""
+        """Start from the log. The messages remain."""
         self.journal = Journal()
         self.topics = TopicTable(
             LayoutTable(), self.journal, self.name, self.changed, stored_queue_ids=lambda _: list(self.messages), new_writer=self.writers
@@ -55,7 +55,7 @@ class Broker:
 
 
 class Writers:
-    """Random bits, from the example."""
+    """A source of random bits from the example."""
 
     def __init__(self, draws: list[int]) -> None:
         self.draws = draws
@@ -72,7 +72,7 @@ class Cluster:
         self.brokers = [Broker(name, self.writers) for name in NAMES[:size]]
         self.nameserver = LayoutTable()
         self.told: list[TopicLayout] = []
-        """Every layout that was ever on the wire: it may arrive again, late."""
+        """Every layout that was ever sent: it may arrive again late."""
 
     def step(self, word: str, place: int, queue_id: int, late: int) -> None:
         broker = self.brokers[place % len(self.brokers)]
@@ -119,7 +119,7 @@ class Cluster:
 
 
 def misnumbered(layout: TopicLayout) -> dict[str, tuple[list[int], list[int]]]:
-    """Return brokers whose writable or readable queues are not the ids from 0 on, which brokers accept and classic clients compute."""
+    """Return the brokers whose writable or readable queue ids are not consecutive from 0, as classic clients compute them."""
     found = {}
     for name in {entry.broker_name for entry in layout.entries}:
         writes = [queue.queue_id for queue in layout.write_queues if queue.broker_name == name]

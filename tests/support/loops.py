@@ -1,4 +1,4 @@
-"""Loops under test, and the leaks that a test must not leave in them."""
+"""Event loops for tests, and checks for leaks in them."""
 
 import asyncio
 import gc
@@ -16,11 +16,11 @@ except ImportError:
     pass
 
 TURNS_TO_SETTLE = 20
-"""Loop turns that tasks and transports which are on their way out get before they count as leaked."""
+"""The number of loop turns after which unfinished tasks and open transports count as leaked."""
 
 
 class FrozenLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop with a clock that only the test moves. For rules about time: no I/O with other processes, no threads."""
+    """asyncio's loop with a clock that only the test advances. It is for rules about time, without I/O to other processes and threads."""
 
     now = 1000.0
 
@@ -28,7 +28,7 @@ class FrozenLoop(asyncio.SelectorEventLoop):
         return self.now
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass; every timer fires when it is due. Pending work begins before that."""
+        """Advance time. Every timer fires when it is due, after pending callbacks."""
         await turns(4)
         target = round(self.now + seconds, 6)
         while due := [handle.when() for handle in self._scheduled if not handle.cancelled() and handle.when() <= target]:  # type: ignore[attr-defined]
@@ -49,7 +49,7 @@ class FrozenLoop(asyncio.SelectorEventLoop):
 
 
 class LoopWatch:
-    """Collects a loop's unhandled errors, and knows which tasks were there before."""
+    """Collects a loop's unhandled errors and the tasks that existed before the test."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -58,7 +58,7 @@ class LoopWatch:
         loop.set_exception_handler(lambda _, context: self.errors.append(context))
 
     async def check(self) -> None:
-        """Fails the test on an unhandled error or a leaked task."""
+        """Fail the test if there is an unhandled error or a leaked task."""
         await turns(TURNS_TO_SETTLE)
         gc.collect(1)
         leaked = [task for task in asyncio.all_tasks(self._loop) if id(task) not in self._before and task is not asyncio.current_task()]
@@ -70,13 +70,13 @@ class LoopWatch:
 
 
 async def turns(count: int) -> None:
-    """Lets the loop turn `count` times."""
+    """Let the loop run `count` turns."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], bool], what: str = "condition", *, timeout_s: float = 10) -> None:
-    """Waits for real I/O to make `condition` true (polled: a turn at a time, then each millisecond); fails the test after `timeout_s`."""
+    """Wait until real I/O makes `condition` true (polled each turn, then each millisecond). Fail the test after `timeout_s`."""
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_s
     turn = 0

@@ -1,4 +1,4 @@
-"""Stories of a broadcasting group: news on machines C1 and C2, whose members have every message of broker-a's queue 0."""
+"""Histories of the broadcasting group news on machines C1 and C2, whose members get every message of broker-a's queue 0."""
 
 from lockstep.protocol.codes import ResponseCode
 from support.stories import C1, Story
@@ -25,12 +25,12 @@ Where = tuple[str, int]
 
 
 class MemberStory(Story):
-    """Grants are numbered from 1 on; a call ends well unless the test gives another end."""
+    """A history with grants numbered from 1. A call succeeds unless the test gives another result."""
 
     def joined(
         self, t: float, offset: int | None = 0, where: Where = C1, *, ordered: bool = False, each: bool = False, first: bool = True
     ) -> "MemberStory":
-        """Started at t, assigned 10 ms later as grant number `process`; offset None: never."""
+        """Start a member at t and assign the queue 10 ms later as grant number `process` (not if `offset` is None)."""
         policy = "FIRST_OFFSET" if first else "LAST_OFFSET"
         self.add(MemberStarted, t, where, group="news", ordered=ordered, each=each, stop_ms=2_000, timeout_ms=4_000, where=policy)
         if offset is not None:
@@ -51,7 +51,7 @@ class MemberStory(Story):
         result: CallResult = CallResult.SUCCESS,
         bodies: tuple[bytes, ...] = (),
     ) -> "MemberStory":
-        """Add a call; without an `end` it still runs."""
+        """Add a call. Without an `end` it is still running."""
         call = 1 + sum(isinstance(event, MemberCallBegan) for event in self._events)
         bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
         self.add(MemberCallBegan, begin, where, queue=N, epoch=grant, messages=tuple(zip(offsets, bodies, strict=True)), call=call)
@@ -78,13 +78,13 @@ class MemberStory(Story):
         return self
 
     def pulled(self, t: float, offset: int, next_offset: int, where: Where = C1, *, moved: bool = False) -> "MemberStory":
-        """Asked 2 ms before."""
+        """Add a pull response to a request 2 ms earlier."""
         code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.SUCCESS
         self.add(PullReceived, t, where, queue=N, epoch=None, code=code, offset=offset, next_offset=next_offset)
         return self
 
     def ended(self, *bodies: bytes, calm_t: float = 50) -> "MemberStory":
-        """The calm and the final reading; each body was sent and acknowledged at its offset / 10 s."""
+        """Add the end of the faults and the final reading. Each body was sent and acknowledged at its offset / 10 s."""
         for offset, body in enumerate(bodies):
             self.sent(offset / 10, body, offset)
         self.add(CalmBegan, calm_t, ("", 0)).read(500, *bodies)

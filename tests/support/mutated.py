@@ -1,4 +1,4 @@
-"""A pytest plugin for the tests of tests: `LOCKSTEP_MUTANT=name pytest -p support.mutated …` runs with that rule switched off."""
+"""A pytest plugin: `LOCKSTEP_MUTANT=name pytest -p support.mutated …` runs tests with that mutant applied."""
 
 import os
 from collections.abc import Iterator

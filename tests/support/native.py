@@ -1,4 +1,4 @@
-"""Requests in native frames to a real broker or nameserver, from the outside."""
+"""Requests in native frames to a real broker or nameserver."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ TIMEOUT_MS = 20_000
 
 
 class Native:
-    """One connection. `inbound` holds the requests of the other end."""
+    """A connection. `inbound` contains the requests of the other end."""
 
     def __init__(self, endpoint: Endpoint, inbound: "asyncio.Queue[Command]") -> None:
         self.endpoint = endpoint
@@ -60,7 +60,7 @@ class Native:
         return answer
 
     async def refused(self, code: int, header: object = None, body: bytes = b"") -> tuple[ResponseCode, str]:
-        """(code, remark) of a refusal."""
+        """Send a request that is refused. Return (code, remark)."""
         answer = await self.ask(code, header, body)
         assert answer.code != ResponseCode.SUCCESS, answer
         return ResponseCode(answer.code), answer.remark or ""
@@ -71,7 +71,7 @@ class Native:
         return decode_body(CreateTopicReply, answer.body).layout
 
     def send(self, topic: str, body: bytes, queue_id: int = 0, properties: str = "") -> "asyncio.Future[Command]":
-        """A classic send of one message."""
+        """Send a message as a classic client."""
         return self.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("senders", topic, queue_id, properties=properties), body)
 
     def pull(self, topic: str, offset: int = 0, queue_id: int = 0, *, group: str = "pullers", **header: Any) -> "asyncio.Future[Command]":
@@ -79,7 +79,7 @@ class Native:
         return self.ask(RequestCode.PULL_MESSAGE, PullHeader(group, topic, queue_id, offset, **{**known, **header}))
 
     async def everything(self, topic: str, queue_id: int = 0) -> list[bytes]:
-        """The bodies of one queue from its first message, in as many pulls as it takes."""
+        """Return the bodies of a queue from its first message on."""
         found: list[bytes] = []
         while (answer := await self.pull(topic, len(found), queue_id)).code == ResponseCode.SUCCESS:
             found += bodies(answer)
@@ -87,7 +87,7 @@ class Native:
         return found
 
     async def told(self, topic: str, queue_id: int = 0) -> tuple[list[bytes], list[int]]:
-        """Return the bodies of one queue, and the offsets reported as lost: as a consumer reads, again after SYSTEM_BUSY."""
+        """Read a queue as a consumer does, with retries after SYSTEM_BUSY. Return its bodies and the offsets reported as lost."""
         found: list[bytes] = []
         lost: list[int] = []
         while (answer := await self.pull(topic, at := len(found) + len(lost), queue_id)).code != ResponseCode.PULL_NOT_FOUND:
@@ -103,13 +103,13 @@ class Native:
 
 
 def bodies(answer: Command) -> list[bytes]:
-    """The message bodies that a pull brought."""
+    """Return the message bodies of a pull response."""
     return [RecordView(answer.body, start).body for start, _ in split_records(answer.body)]
 
 
 @asynccontextmanager
 async def native(address: str) -> AsyncIterator[Native]:
-    """A connection to `address`; cut at the end."""
+    """Yield a connection to `address`, closed at the end."""
     inbound: asyncio.Queue[Command] = asyncio.Queue()
     endpoint = await connect(Host.real(), address, handler=lambda command, _: inbound.put_nowait(command))
     try:
@@ -131,7 +131,7 @@ class Stream:
         self._before = (0, 0)
 
     def frame(self, *bodies: bytes) -> tuple[SendRecordsHeader, bytes]:
-        """The next frame; it counts as sent."""
+        """Return the next frame, which counts as sent."""
         self._before = self.next, self.crc
         count, first = len(bodies), self.next == 0
         records = [encode_record(self.topic.encode(), self.queue_id, body, b"", born_ms=1) for body in bodies]
@@ -141,7 +141,7 @@ class Stream:
         return header, data
 
     def withdraw(self) -> None:
-        """The last frame was refused: the next one takes its place."""
+        """Withdraw the last, refused frame: the next one reuses its sequence."""
         self.next, self.crc = self._before
 
 
@@ -157,7 +157,7 @@ class Member:
         self.connection = 0
 
     async def join(self, client: Native | None = None) -> HeartbeatReply:
-        """HEART_BEAT on this connection, or on a newer one."""
+        """Send HEART_BEAT on this connection, or on a newer one."""
         self.client = client or self.client
         self.connection += 1
         group = ConsumerGroup(self.group, (Subscription(self.topic),), consume_from_where=ConsumeFromWhere.FIRST_OFFSET, ordered=True)
@@ -165,20 +165,20 @@ class Member:
         return decode_body(HeartbeatReply, (await self.client.done(RequestCode.HEART_BEAT, body=encode_body(body))).body)
 
     async def lock(self, queue_id: int = 0, epoch: int | None = None, offset: int | None = None) -> LockResult:
-        """LOCK of one queue: without an epoch it is wanted, with one it is held."""
+        """Send LOCK of a queue: wanted without an epoch, held with one."""
         item = LockItem(self.group, self.topic, queue_id, epoch, offset)
         body = SessionLockBody((item,), (StartPolicy(self.group, self.topic, ConsumeFromWhere.FIRST_OFFSET),))
         answer = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))
         return decode_body(SessionLockReply, answer.body).items[0]
 
     async def commit(self, epoch: int, offset: int, queue_id: int = 0, *, release: bool = False) -> SyncResult:
-        """SYNC of one queue."""
+        """Send SYNC of a queue."""
         item = SyncItem(self.group, self.topic, queue_id, epoch=epoch, offset=offset, release=release)
         answer = await self.client.done(RequestCode.SYNC, body=encode_body(SyncBody((item,))))
         return decode_body(SyncReply, answer.body).items[0]
 
     async def status(self, queue_id: int = 0) -> QueueStatus:
-        """Return the part of GROUP_STATUS about one queue."""
+        """Return the part of GROUP_STATUS for one queue."""
         answer = await self.client.done(RequestCode.GROUP_STATUS, GroupStatusHeader(self.group))
         status = decode_body(GroupStatusReply, answer.body).status
         assert status is not None

@@ -1,4 +1,4 @@
-"""A reader who types the commands of a page."""
+"""Runs the commands of a documentation page as a reader would."""
 
 import re
 import signal
@@ -25,7 +25,7 @@ class Block:
     language: str
     text: str
     before: str
-    """The prose since the block before."""
+    """The text since the previous block."""
 
     @property
     def commands(self) -> list[str]:
@@ -33,7 +33,7 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """Its fenced blocks, in order."""
+    """Return the fenced blocks of a page, in order."""
     found, end = [], 0
     for match in re.finditer(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         found.append(Block(match[1], match[2], page[end : match.start()]))
@@ -42,7 +42,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def is_free(port: int) -> bool:
-    """Whether the port is free and a listener there is reachable: published ports of containers may remain as firewall rules."""
+    """Return whether the port is free and reachable: published ports of containers can remain as firewall rules."""
     with socket.socket() as probe, socket.socket() as caller:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         caller.settimeout(REACHED_S)
@@ -66,7 +66,7 @@ class Newcomer:
             self.environment["LOCKSTEP_NAMESERVER"] = f"127.0.0.1:{self.port}"
 
     def use_this_environment(self) -> None:
-        """Instead of making .venv and installing into it: this run's own environment has lockstep already."""
+        """Use this run's environment, which has lockstep, instead of creating and filling .venv."""
         if not (Path(sys.prefix) / "bin" / "lockstep").exists():
             pytest.skip("lockstep is not installed in this environment: run ./scripts/test")
         (self.folder / ".venv").symlink_to(sys.prefix)
@@ -90,7 +90,7 @@ class Newcomer:
 
     @contextmanager
     def terminal(self, command: str) -> Iterator["subprocess.Popen[str]"]:
-        """The command in a terminal of its own, ended by Ctrl-C."""
+        """Run the command in its own terminal until Ctrl-C."""
         process = subprocess.Popen(
             ["bash", "-c", "exec " + self.here(command)], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
         )

@@ -1,4 +1,4 @@
-"""A server on loopback, and a peer that speaks bytes instead of requests."""
+"""A server on loopback, and a peer that sends and receives raw bytes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,7 @@ async def serving(
     on_close: Callable[[Endpoint, str], None] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
-    """A started server with one listener on a free port of loopback."""
+    """Run a server with one listener on a free port of loopback."""
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, handler, limits, on_connect=on_connect, on_close=on_close, **settings)
     await server.start()
     try:
@@ -34,7 +34,7 @@ async def serving(
 
 @asynccontextmanager
 async def dialled(server: Server, handler: Handler | None = None, limits: EndpointLimits = DEFAULT_LIMITS) -> AsyncIterator[Endpoint]:
-    """An endpoint connected to a server's internal listener."""
+    """Yield an endpoint connected to a server's internal listener."""
     endpoint = await connect(Host.real(), server.addresses["internal"], handler=handler, limits=limits)
     try:
         yield endpoint
@@ -44,7 +44,7 @@ async def dialled(server: Server, handler: Handler | None = None, limits: Endpoi
 
 
 class RawPeer:
-    """The other end of a connection, byte by byte."""
+    """The other end of a connection, at the level of bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -59,7 +59,7 @@ class RawPeer:
         await self.send(encode_frame(command))
 
     async def next(self) -> Command:
-        """The next frame that comes; EOFError when the connection ends before."""
+        """Return the next frame. Raise EOFError if the connection ends before."""
         while (command := self._frames.next()) is None:
             data = await self.reader.read(65_536)
             if not data:
@@ -87,7 +87,7 @@ class RawPeer:
 
 @asynccontextmanager
 async def raw_peer(server: Server) -> AsyncIterator[RawPeer]:
-    """Bytes to and from a server's internal listener."""
+    """Yield a raw connection to a server's internal listener."""
     host, _, port = server.addresses["internal"].rpartition(":")
     peer = RawPeer(*await asyncio.open_connection(host, int(port)))
     try:

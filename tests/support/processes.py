@@ -1,4 +1,4 @@
-"""Programs of ours as processes: ready when their started event is on stdout, ended by a signal."""
+"""Programs as processes: ready once their started event is on stdout, stopped by a signal."""
 
 import json
 import os
@@ -20,7 +20,7 @@ class Program:
     """The event that reported that it is ready."""
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """The exit code after the signal."""
+        """Send the signal. Return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(LIMIT_S)
 
@@ -31,7 +31,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def program(*arguments: str, event: str, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
-    """`python -m arguments…`, ready: its stdout has shown `event`. Killed at the end if the test did not stop it."""
+    """Run `python -m arguments…` and wait for `event` on its stdout. It is killed at the end if the test did not stop it."""
     process = subprocess.Popen(
         [sys.executable, "-m", *arguments],
         stdout=subprocess.PIPE,
@@ -56,7 +56,7 @@ def program(*arguments: str, event: str, environment: Mapping[str, str] | None =
 def run_program(
     *arguments: str, environment: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
 ) -> "subprocess.CompletedProcess[str]":
-    """`python -m arguments…` to its end."""
+    """Run `python -m arguments…` to its end."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A producer against scripted brokers: what its tests share."""
+"""Helpers for tests of a producer against scripted brokers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -26,7 +26,7 @@ def message(body: str = "x", topic: str = "t", sharding_key: str | None = None) 
 
 
 def keyed(bodies: Iterable[str], keys: Iterable[str]) -> list[Message]:
-    """A message for each body, with the key at its place."""
+    """Return a message for each body with the corresponding key."""
     return [message(body, sharding_key=key) for body, key in zip(bodies, keys, strict=True)]
 
 
@@ -38,7 +38,7 @@ async def producing(cluster: FakeCluster, config: ProducerConfig = QUICK) -> Asy
 
 @asynccontextmanager
 async def one_queue(config: ProducerConfig = QUICK) -> AsyncIterator[tuple[FakeBroker, Producer]]:
-    """One broker, one queue, a live connection: the test is about that queue alone."""
+    """Run one broker with one queue and a producer connected to it."""
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"))
         yield cluster.brokers["a"], producer

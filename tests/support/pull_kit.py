@@ -1,4 +1,4 @@
-"""A pull processor over a store in memory, and the turns of the loop in which it serves."""
+"""A pull processor over a store in memory, run turn by turn."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ LONG = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_millis": 15_000}
 
 @dataclass
 class FakeCoordination:
-    """The parts of Coordination that a pull uses, in one."""
+    """A fake of the parts of Coordination that a pull uses."""
 
     checks: dict[int | None, PullCheck] = field(default_factory=dict)
-    """By the epoch that the pull carries."""
+    """The results of `check` by the epoch of the pull."""
     subscriptions: dict[tuple[str, str], Subscription] = field(default_factory=dict)
     commits: list[tuple[str, int, int]] = field(default_factory=list)
     refusal: Exception | None = None
@@ -74,6 +74,6 @@ class Broker:
 
 
 async def turn() -> None:
-    """Run everything that is due in this turn and everything it starts."""
+    """Run all callbacks that are due in this turn and all that they schedule."""
     for _ in range(4):
         await asyncio.sleep(0)

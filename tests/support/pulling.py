@@ -1,4 +1,4 @@
-"""A PullConsumer against scripted brokers: what its tests share."""
+"""Helpers for tests of PullConsumer in a simulated cluster."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -61,7 +61,7 @@ def numbers(messages: list[MessageExt]) -> list[int]:
 
 
 async def drained(consumer: PullConsumer) -> list[int]:
-    """Everything that comes within 2 s of the last."""
+    """Poll until no message arrives for 2 s. Return all message numbers."""
     found: list[int] = []
     while batch := await consumer.poll(2_000):
         found += numbers(batch)

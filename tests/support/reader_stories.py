@@ -1,4 +1,4 @@
-"""Stories of pull consumers: the group readers; reader 1 in process C1, reader 2 in C2."""
+"""Histories of pull consumers of the group readers: reader 1 in process C1, reader 2 in C2."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ NUMBERS = {C1: 1, C2: 2}
 
 
 class ReaderStory(Story):
-    """All events of a reader happen at the given times."""
+    """A history of pull consumers."""
 
     def reader(self, t: float = 0.5, where: Where = C1, *, auto: bool = False, expression: str = "*") -> "ReaderStory":
         facts: dict[str, Any] = {"reader": NUMBERS[where], "group": "readers", "topic": "orders", "expression": expression}
@@ -37,7 +37,7 @@ class ReaderStory(Story):
         return self
 
     def given(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, *, responded: int | None = None) -> "ReaderStory":
-        """The broker's response 1 ms before; `answered`: its content, if different."""
+        """Add a grant. The broker responded 1 ms before, with the offset `answered` if given."""
         at = offset if responded is None else responded
         self.add(ProgressResponded, t - 0.001, B, queue=R, generation=generation, offset=at, client=where[1], session="s1")
         self.add(ReaderQueueAssigned, t, where, reader=NUMBERS[where], queue=R, generation=generation, offset=offset)
@@ -57,12 +57,12 @@ class ReaderStory(Story):
         return self
 
     def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, **facts: Any) -> "ReaderStory":
-        """SYNC: sent 2 ms before, answered 1 ms before."""
+        """Add a commit by SYNC, sent 2 ms before and answered 1 ms before."""
         self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=R, **facts)
         return self
 
     def returned(self, t: float, where: Where = C1) -> "ReaderStory":
-        """commit() did."""
+        """Add the return of commit()."""
         self.add(ReaderCommitted, t, where, reader=NUMBERS[where])
         return self
 
@@ -79,7 +79,7 @@ class ReaderStory(Story):
         return self
 
     def pulled(self, t: float, offset: int, next_offset: int, gap: tuple[int, int] | None, where: Where = C1) -> "ReaderStory":
-        """The queue begins after `offset` by now."""
+        """Add a pull response of a queue that now begins after `offset`."""
         code = ResponseCode.PULL_OFFSET_MOVED
         self.add(PullReceived, t, where, queue=R, epoch=None, code=code, offset=offset, next_offset=next_offset, gap=gap)
         return self
@@ -90,7 +90,7 @@ class ReaderStory(Story):
         return self
 
     def reset(self, t: float, offset: int, where: Where = ("O", 99), *, before: int = -1, responded: bool = True) -> "ReaderStory":
-        """Requested 2 ms before, answered at t."""
+        """Add a reset, requested 2 ms before and answered at t."""
         request = 4_000 + sum(isinstance(event, ResetSent) for event in self._events)
         self.add(ResetSent, t - 0.002, where, queue=R, offset=offset, request=request)
         if responded:

@@ -1,4 +1,4 @@
-"""An endpoint without a network: its transport keeps the written bytes."""
+"""An endpoint without a network whose transport keeps the written bytes."""
 
 import asyncio
 from dataclasses import replace
@@ -27,7 +27,7 @@ class Recorder:
         endpoint.connection_made(cast(asyncio.BaseTransport, self))
 
     def unstick(self, unsent_bytes: int = 0) -> None:
-        """The peer reads on, until so many bytes are unsent."""
+        """Let the peer read until `unsent_bytes` bytes are unsent."""
         self.unsent_bytes = unsent_bytes
         self.stuck = unsent_bytes > 0
         if self._paused and unsent_bytes <= self._low and self._endpoint is not None:
@@ -70,7 +70,7 @@ class Recorder:
 
 
 def record(handler: Handler | None, *, listener: str = "internal", **limits: Any) -> tuple[Endpoint, Recorder]:
-    """A connected endpoint and its transport; `listener=""` for the end that dialled, `limits` as in EndpointLimits."""
+    """Return a connected endpoint and its transport. `listener=""` is the client end, `limits` as in EndpointLimits."""
     endpoint = Endpoint(Host.real(), handler, replace(DEFAULT_LIMITS, **limits), listener=listener, id=1)
     recorder = Recorder()
     recorder.attach(endpoint)

@@ -1,4 +1,4 @@
-"""The source files of the servers, as they are imported: from the working tree or from an installed wheel."""
+"""The source files of the servers as imported, from the working tree or from an installed wheel."""
 
 from pathlib import Path
 
@@ -10,5 +10,5 @@ SERVERS = (lockstep.broker, lockstep.nameserver, lockstep.runtime)
 
 
 def server_sources() -> list[Path]:
-    """Each module of broker, nameserver and runtime."""
+    """Return the files of broker, nameserver and runtime."""
     return [path for package in SERVERS for path in sorted(Path(package.__path__[0]).rglob("*.py"))]

@@ -1,4 +1,4 @@
-"""A session against a scripted broker: what its tests share."""
+"""Helpers for tests of a session against a scripted broker."""
 
 from lockstep.protocol.codes import RequestCode
 

@@ -1,4 +1,4 @@
-"""Stories of concurrent groups, delayed sends and dead letters: the group mailing beside billing, its retries, its dead letters."""
+"""Histories of concurrent groups, delayed sends and dead letters: the groups mailing and billing."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def place_in_log(queue: QueueKey, offset: int) -> int:
 
 
 class SharedStory(Story):
-    """mailing allows 2 retries; billing, if it takes part, 2 calls."""
+    """A history in which mailing allows 2 retries and billing, if present, 2 attempts."""
 
     def joined(self, t: float = 0.5, where: Where = C1, *, attempts_max: int | None = None) -> "SharedStory":
         self.add(ConsumerStarted, t, where, group="mailing", ordered=False)
@@ -42,7 +42,7 @@ class SharedStory(Story):
         return self
 
     def begun(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
-        """QUERY_CONSUMER_OFFSET was answered at t, requested 2 ms before."""
+        """Add a QUERY_CONSUMER_OFFSET, answered at t and requested 2 ms before."""
         self.add(ProgressResponded, t, B, queue=queue, generation=generation, offset=offset, client=where[1], session="s1")
         return self
 
@@ -57,7 +57,7 @@ class SharedStory(Story):
         done: int | None = None,
         where: Where = C1,
     ) -> "SharedStory":
-        """A call that handles the first `done` messages (all); without an `end` it still runs."""
+        """Add a call that handles the first `done` messages (default: all). Without an `end` it is still running."""
         call = 1 + sum(isinstance(event, ConcurrentCallBegan) for event in self._events)
         bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
         given = tuple(
@@ -80,7 +80,7 @@ class SharedStory(Story):
         retries_max: int = 2,
         where: Where = C1,
     ) -> "SharedStory":
-        """Sent at t, answered 1 ms later with `code`; never if None."""
+        """Add a send back at t, answered 1 ms later with `code` (None: no response)."""
         request = 1_000 + sum(isinstance(event, SendBackSent) for event in self._events)
         position = place_in_log(queue, offset)
         facts: dict[str, Any] = {"group": "mailing", "request": request}
@@ -90,17 +90,17 @@ class SharedStory(Story):
         return self
 
     def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
-        """A commit under the generation: sent 2 ms before, answered 1 ms before."""
+        """Add a commit under the generation, sent 2 ms before and answered 1 ms before."""
         self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=queue)
         return self
 
     def copy(self, body: bytes, retries: int, *, queue: QueueKey = DEAD, offset: int = 0, t: float = 500) -> "SharedStory":
-        """Found by the final reading."""
+        """Add a copy found by the final reading."""
         self.add(CopyStored, t, ("", 0), queue=queue, offset=offset, body=body, retries=retries, origin="o")
         return self
 
     def delayed(self, t: float, body: bytes, level: int = 1, *, acked: float | None = None, writes: int = 1) -> "SharedStory":
-        """Sent at t, written `writes` times, answered and acknowledged 2 ms after the last one."""
+        """Add a delayed send at t, written `writes` times, answered and acknowledged 2 ms after the last write."""
         self.add(SendBegan, t, P, body=body, key=None, delay_level=level)
         for number in range(writes):
             request = 2_000 + sum(isinstance(event, DelayedSendWritten) for event in self._events)
@@ -113,7 +113,7 @@ class SharedStory(Story):
     def letter(
         self, t: float, number: int, offset: int, *, attempts: int = 2, advance: bool = True, code: int | None = 0, where: Where = C1
     ) -> "SharedStory":
-        """DEAD_LETTER under epoch(number), sent at t, answered 1 ms later; never if None."""
+        """Add a DEAD_LETTER under epoch(number) at t, answered 1 ms later with `code` (None: no response)."""
         request = 3_000 + sum(isinstance(event, DeadLetterSent) for event in self._events)
         facts: dict[str, Any] = {"queue": Q, "epoch": epoch(number), "offset": offset, "advance": advance, "request": request}
         self.add(DeadLetterSent, t, where, attempts=attempts, **facts)

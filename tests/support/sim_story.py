@@ -1,6 +1,6 @@
-"""A small cluster under a virtual clock with a few faults, named by a number: everything follows from the seed.
+"""A small simulated cluster with a few faults, determined by the seed.
 
-Run as a program it prints that number, so that several interpreters can be compared."""
+As a program it prints a digest of the run, so that several interpreters can be compared."""
 
 import asyncio
 import hashlib
@@ -29,13 +29,13 @@ Main = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Story:
-    """One universe: boot, faults, an end."""
+    """A run: start, faults, end."""
 
     def __init__(self, seed: int) -> None:
         self.loop = SimLoop(seed)
         self.loop.set_exception_handler(lambda loop, context: None)
         self.heard: list[tuple[float, str, bytes]] = []
-        """(t, consumer, body) of each message that a listener has done."""
+        """(t, consumer, body) of each message that a listener has handled."""
         self.sent: list[tuple[float, bytes]] = []
         """(t, body) of each acknowledged message."""
 

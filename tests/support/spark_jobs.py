@@ -1,4 +1,4 @@
-"""The load generator and the verifying pipeline, as tests call them."""
+"""The load generator and the verifying pipeline for tests."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from support.spark_table import Table
 CLEAN = {"repeatedElsewhere": 0, "lost": 0, "repeated": 0, "unexpected": 0, "outOfOrder": 0, "misplaced": 0, "corrupt": 0, "foreign": 0}
 
 MANIFEST = Manifest("0" * 16, "t", ("a:0",), {}, 10, 1, 0.0, 1, (100, 100), 0, "key", (), 0, 1, "sequence")
-"""Of ten rows of one key."""
+"""A manifest of ten rows of one key."""
 
 
 def load(table: Table, folder: Path, *more: str) -> int:

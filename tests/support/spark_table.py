@@ -1,4 +1,4 @@
-"""A cluster of real processes for the Spark tests, and a topic as a test reads and writes it."""
+"""A cluster of real processes for the Spark tests, and a topic to read and write."""
 
 import asyncio
 import subprocess
@@ -13,7 +13,7 @@ from support.background import Background
 
 
 class SparkCluster:
-    """A nameserver and a broker that can be killed and comes back as it was."""
+    """A nameserver and a broker that can be killed and restarted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -46,12 +46,12 @@ class SparkCluster:
         return run_once((self.nameserver,), 10_000, lambda cluster: cluster.create(topic, queues))
 
     def alter(self, topic: str, queues: int) -> None:
-        """`lockstep topic alter`: so many queues on each broker."""
+        """Run `lockstep topic alter`: set the number of queues per broker."""
         command = [sys.executable, "-m", "lockstep.admin.cli", "topic", "alter", topic, "--queues", str(queues), "--force"]
         subprocess.run([*command, "--nameserver", self.nameserver], check=True, capture_output=True)
 
     def ends(self, topic: str) -> dict[MessageQueue, int]:
-        """Next offset of each queue."""
+        """Return the next offset of each queue."""
         from lockstep.spark.cluster import Cluster, run_once
 
         async def look(cluster: Cluster) -> dict[MessageQueue, int]:
@@ -69,7 +69,7 @@ class SparkCluster:
         return run_once((self.nameserver,), 10_000, look)
 
     def send(self, topic: str, bodies: Sequence[bytes], *, key: str | None = None, **more: Any) -> None:
-        """By the SDK."""
+        """Send messages with the SDK."""
 
         async def send() -> None:
             async with Producer("tests", nameserver=self.nameserver) as producer:
@@ -80,7 +80,7 @@ class SparkCluster:
 
 
 class Table:
-    """A topic, and how this test reads and writes it."""
+    """A topic that the test reads and writes with Spark."""
 
     def __init__(self, spark: Any, cluster: SparkCluster, topic: str, queues: int) -> None:
         self.spark = spark
@@ -103,6 +103,6 @@ class Table:
         return self.spark.readStream.format("lockstep").options(**given).load()
 
     def values(self, **options: str) -> list[bytes]:
-        """In the order of queue and offset."""
+        """Return the values in the order of queue and offset."""
         rows = self.read(columns="value,partition,offset", **options).collect()
         return [bytes(row.value) for row in sorted(rows, key=lambda row: (row.partition, row.offset))]

@@ -1,4 +1,4 @@
-"""A store on files in memory, with a clock that stops and threads that run in the loop."""
+"""A store on files in memory, with a stopped clock and threads that run in the loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ IDENTITY = Identity("test", "broker-a")
 PATH = "/store"
 LOG = "/store/commitlog/00000000000000000000"
 NEVER = {"flush_interval_ms": 1_000_000}
-"""Nothing is synced unless the test does it."""
+"""An interval that never ends: only the test syncs."""
 
 
 STARTED_MS = 1_700_000_000_000
@@ -41,7 +41,7 @@ class SeededRandom:
 
 
 class LoopThreads:
-    """`run` gives the loop one turn, then calls. With `held` set, it waits for it first."""
+    """Threads whose `run` yields one loop turn and then calls the function. If `held` is set, it waits for it first."""
 
     def __init__(self) -> None:
         self.held: asyncio.Event | None = None
@@ -86,7 +86,7 @@ class Recorded:
 
 
 def config(**settings: Any) -> StoreConfig:
-    """Small files: 16 KiB of log, 32 entries."""
+    """Return a config with small files: 16 KiB of log, 32 entries."""
     values: dict[str, Any] = {
         "path": PATH,
         "segment_bytes": 16 * 1024,
@@ -106,7 +106,7 @@ def host_of(files: SimFiles) -> Host:
 async def recovered(
     files: SimFiles, recorded: Recorded | None = None, *, host: Host | None = None, **settings: Any
 ) -> tuple[Store, Recovery]:
-    """Opened, recovered and synced; what recovery found."""
+    """Open, recover and sync a store. Return it and the result of the recovery."""
     store = await Store.open(config(**settings), host or host_of(files), IDENTITY)
     found = await store.recover(recorded or Recorded())
     await store.sync()
@@ -122,26 +122,26 @@ def record(body: bytes, *, topic: str = "orders", queue_id: int = 0, properties:
 
 
 def append(store: Store, *bodies: bytes, topic: str = "orders", queue_id: int = 0, properties: bytes = b"") -> int:
-    """One frame; its first queue offset."""
+    """Append a frame. Return its first queue offset."""
     frame = b"".join(record(body, topic=topic, queue_id=queue_id, properties=properties) for body in bodies)
     return store.append_frame(topic, queue_id, frame, len(bodies), born_host=BORN_HOST).queue_offset
 
 
 def sequenced(bodies: list[bytes], *, first: int, previous_crc: int, epoch: int = 1, **place: Any) -> tuple[bytes, FrameSequence]:
-    """An idempotent frame and its sequence."""
+    """Return an idempotent frame and its sequence."""
     sequence = FrameSequence("ab" * 16, 0, epoch, first, len(bodies), False, 0)
     return seal_frame([record(body, **place) for body in bodies], sequence, previous_crc)
 
 
 async def confirmed(store: Store) -> None:
-    """Waits until everything appended is confirmed."""
+    """Wait until all appended frames are confirmed."""
     done = asyncio.get_running_loop().create_future()
     store.writer.when_confirmed(lambda: done.done() or done.set_result(None))
     await done
 
 
 def abandon(store: Store) -> None:
-    """The process is gone: its tasks never run again."""
+    """Abandon the store as if its process was killed: its tasks never run again."""
     store.writer.flusher.abandon()
     for task in list(store._tasks._tasks):
         task.cancel()
@@ -161,7 +161,7 @@ def bodies_of(parts: list[bytes]) -> list[bytes]:
 
 
 async def everything(store: Store, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
-    """Bodies of all that readers may see, from the minimum on."""
+    """Return the bodies of all readable messages, from the minimum offset on."""
     offset, _ = store.bounds(topic, queue_id)
     found: list[bytes] = []
     while True:
@@ -185,7 +185,7 @@ class Told:
 
 
 async def read_told(store: Store, topic: str = "orders", queue_id: int = 0) -> Told:
-    """Read a queue as a consumer does: again after SYSTEM_BUSY, after a gap for LOST. Each step advances."""
+    """Read a queue as a consumer does: retry after SYSTEM_BUSY, skip a LOST gap. Each step must advance."""
     from lockstep.protocol.record import RecordView, split_records
 
     told = Told()

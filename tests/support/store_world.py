@@ -1,4 +1,4 @@
-"""A store under random work and crashes, and the laws that hold after each."""
+"""A store under random operations and crashes, and the laws that are checked after each."""
 
 import asyncio
 import errno
@@ -18,30 +18,30 @@ from support.store_kit import BORN_HOST, IDENTITY, Recorded, abandon, config, ho
 QUEUES = (("orders", 0), ("orders", 1), ("bills", 0))
 Key = tuple[str, int]
 TERM = b"a start's own state record"
-"""Appended between recovery and the first sync, as a broker does; it may survive a start that was cut short."""
+"""A record appended between recovery and the first sync, as a broker does. It may survive an interrupted start."""
 
 
 @dataclass
 class Sent:
-    """One message or state record, in the order of the log."""
+    """A message or state record, in log order."""
 
     key: Key | None
     offset: int
     body: bytes
     end: int
-    """Log position after it; after its frame if that is idempotent."""
+    """The log position after it, or after its frame if that is idempotent."""
     acknowledged: bool = False
 
 
 @dataclass
 class World:
-    """One directory through several lives."""
+    """A store directory across several process lives."""
 
     seed: int
     flush: FlushMode
     files: SimFiles = field(init=False)
     log: list[Sent] = field(default_factory=list)
-    """The contents that the log has, or may have."""
+    """The records that the log has or may have."""
     snapshot_states: list[bytes] = field(default_factory=list)
     scopes: dict[Key, FrameSequence] = field(default_factory=dict)
     store: Store = field(init=False)
@@ -54,7 +54,7 @@ class World:
         self.random = Random(self.seed)
         self.files = SimFiles(self.seed, short_writes=self.random.random() < 0.3, cached_reads=self.random.random() < 0.7)
         self.durable = 0
-        """Log position that a sync had covered when the process died."""
+        """The synced log position when the process died."""
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class World:
         return b"%d:" % self.number + b"." * size
 
     async def step(self) -> None:
-        """One random piece of work."""
+        """Do a random operation."""
         kind = self.random.choices(("frame", "sequenced", "state", "turn", "sync", "snapshot", "close"), (8, 3, 3, 6, 1, 1, 0.2))[0]
         if kind == "frame":
             key = self.random.choice(QUEUES)
@@ -107,7 +107,7 @@ class World:
             await self.open()
 
     def _append(self, key: Key, bodies: list[bytes], frame: bytes, sizes: list[int], *, sequenced: bool = False) -> None:
-        """`sizes`: the parts of the frame that can survive alone."""
+        """`sizes` are the parts of the frame that can survive alone."""
         appended = self.store.append_frame(*key, frame, len(bodies), born_host=BORN_HOST, sequenced=sequenced)
         ends = [appended.physical_offset + end for end in accumulate(sizes)]
         sent = [Sent(key, appended.queue_offset + i, body, end) for i, (body, end) in enumerate(zip(bodies, ends, strict=True))]
@@ -123,7 +123,7 @@ class World:
         self.store.writer.when_confirmed(acknowledge)
 
     async def live(self, steps: int, crash_after: int, *, power: bool) -> None:
-        """Works until the steps are done or the process dies at the n-th changing operation; then the crash."""
+        """Run until the steps are done or the process dies at the n-th modifying operation, then crash."""
         fatal: list[BaseException] = []
         self.store.writer.on_fatal = fatal.append
         self.files.countdown = crash_after
@@ -147,7 +147,7 @@ class World:
         self.files.crash(power=power)
 
     async def die_in_recovery(self, crash_after: int, *, power: bool) -> None:
-        """A start that is itself cut short."""
+        """Start the store and crash during recovery."""
         self.files.countdown = crash_after
         try:
             store = await Store.open(config(flush=self.flush, **self.settings), host_of(self.files), IDENTITY)
@@ -163,14 +163,14 @@ class World:
                 assert self.files.dead
             abandon(store)
             await asyncio.sleep(0)
-        # Durable data stays durable; the power may have gone in between.
+        # Durable data remains durable, even if the power was cut in between.
         self.power = self.power or power
         self.files.crash(power=power)
 
     # -- laws ------------------------------------------------------------------------------------
 
     async def check(self, recorded: Recorded) -> None:
-        """The surviving records are a prefix of the appended ones, and include those that had to survive."""
+        """Check that the surviving records are a prefix of the appended ones and include those that had to survive."""
         self.lose_behind(self.found_end)
         for sent in self.log:
             sent.acknowledged = True  # recovered, synced: confirmed
@@ -180,7 +180,7 @@ class World:
             await self._check_queue(key)
 
     def lose_behind(self, end: int) -> None:
-        """A start found the log to end there."""
+        """Discard the records after the end of the log that a start found, and check that none of them had to survive."""
         survived = [sent for sent in self.log if sent.end <= end]
         lost = self.log[len(survived) :]
         self.lost += len(lost)
@@ -228,7 +228,7 @@ class World:
 
 
 async def read_all(store: Store, key: Key) -> dict[int, bytes]:
-    """Return queue offset → body of every message that readers may see; each record has its own offset."""
+    """Return queue offset → body of every readable message. Check that each record has its own offset."""
     offset, high = store.bounds(*key)
     found: dict[int, bytes] = {}
     while offset < high:
@@ -247,7 +247,7 @@ async def read_all(store: Store, key: Key) -> dict[int, bytes]:
 async def universe(
     seed: int, flush: FlushMode, *, lives: int = 3, steps: int = 40, settings: Callable[[Random], dict[str, Any]] | None = None
 ) -> World:
-    """One seed: several lives, each ended by a crash, each start checked; at the end a second start finds the same."""
+    """Run several lives of a store from a seed. Each life ends with a crash, each start is checked, and a second start finds the same."""
     random = Random(seed)
     world = World(seed, flush, settings=settings(random) if settings else {})
     await world.open()

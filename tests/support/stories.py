@@ -1,7 +1,7 @@
-"""Hand-written histories: a story gives what matters, every other field of an event has its usual value.
+"""Hand-written histories: a test gives the relevant fields, all other fields of an event have default values.
 
-Broker broker-a on machine B (process 1) serves queue Q to consumers C1 (process 11, session s1) and C2 (process 12, session s2); the
-producer is P (process 21). Clocks of all machines show the global time. The term is 100: epoch(n) is its n-th fence.
+Broker broker-a on machine B (process 1) serves queue Q to consumers C1 (process 11, session s1) and C2 (process 12, session s2). The
+producer is P (process 21). Clocks of all machines show the global time. The term is 100: epoch(n) is its n-th fencing token.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def epoch(number: int, term: int = TERM) -> int:
 
 
 class Story:
-    """Builds a history; events may be added in any order of time, those of one time in their order."""
+    """Builds a history. Events may be added in any order. Events of the same time keep the order of addition."""
 
     def __init__(self, *, flush: str = "async", grace_ms: int = 3_000) -> None:
         self._events: list[Event] = []
@@ -49,7 +49,7 @@ class Story:
         self.add(BrokerOpened, 0.0, flush=flush, grace_ms=grace_ms)
 
     def add(self, kind: type[Event], t: float, where: tuple[str, int] = B, /, **facts: Any) -> "Story":
-        """Add one event; fields that are not given have their usual values."""
+        """Add an event. Fields that are not given have default values."""
         usual: dict[str, Any] = {
             "queue": LOG if kind in (MessageStored, ReadingEnded, SendAcked, FrameWritten, FrameResponded) else Q,
             "broker": "broker-a",
@@ -103,10 +103,10 @@ class Story:
         self._events.append(kind(t, *where, **given))
         return self
 
-    # ------------------------------------------------------------------------------------------------------- usual chapters
+    # ------------------------------------------------------------------------------------------------------- common sequences of events
 
     def granted(self, t: float, number: int, where: tuple[str, int] = C1, *, offset: int = 0, generation: int = 1, **facts: Any) -> "Story":
-        """LOCK was sent at t − 0.002, answered at t − 0.001, received at t: the queue is held and life proven."""
+        """Add a LOCK that was sent at t − 0.002, answered at t − 0.001 and received at t: the queue is held and liveness proven."""
         whose = {"session": SESSIONS[where[1]], "epoch": epoch(number), "offset": offset, "generation": generation, **facts}
         renewal = whose.get("renewal", False)
         self.add(LockSent, t - 0.002, where, items=((whose.get("queue", Q), epoch(number) if renewal else None),))
@@ -115,7 +115,7 @@ class Story:
         return self.add(GrantReceived, t, where, **whose)
 
     def proven(self, t: float, where: tuple[str, int] = C1, *, lock: bool = False, **facts: Any) -> "Story":
-        """A response at t to a request at t − 0.002."""
+        """Add a response at t to a request at t − 0.002."""
         return self.add(ProofReceived, t, where, lock=lock, grace_ms=3_000 if lock else None, **facts)
 
     def call(
@@ -128,7 +128,7 @@ class Story:
         call: int | None = None,
         **facts: Any,
     ) -> "Story":
-        """A call under epoch(number); without an `end` it still runs."""
+        """Add a call under epoch(number). Without an `end` it is still running."""
         call = call or 1 + sum(isinstance(event, CallBegan) for event in self._events)
         queue = facts.pop("queue", Q)
         result = facts.pop("result", CallResult.SUCCESS)
@@ -140,7 +140,7 @@ class Story:
         return self
 
     def committed(self, t: float, number: int, offset: int | None, where: tuple[str, int] = C1, **facts: Any) -> "Story":
-        """Sent at t − 0.002, answered at t − 0.001, received at t."""
+        """Add a commit, sent at t − 0.002, answered at t − 0.001 and received at t."""
         what = {"epoch": epoch(number), "offset": offset, "session": SESSIONS[where[1]], **facts}
         verdict = what.pop("verdict", ItemVerdict.OK)
         self.add(CommitSent, t - 0.002, where, **what)
@@ -148,7 +148,7 @@ class Story:
         return self.add(CommitReceived, t, where, request_t=t - 0.002, verdict=verdict, **what)
 
     def sent(self, t: float, body: bytes, offset: int, *, acked: float | None = None, key: str | None = "k", **facts: Any) -> "Story":
-        """`send` began at t, its frame was answered 1 ms before the producer received that (2 ms later by default)."""
+        """Add a send at t. The producer received the acknowledgement at `acked` (default: 2 ms later), 1 ms after the broker's response."""
         self._requests += 1
         acked = t + 0.002 if acked is None else acked
         queue, layout = facts.pop("queue", LOG), facts.pop("layout", (1, 7))
@@ -162,7 +162,7 @@ class Story:
         return self.add(SendAcked, acked, P, body=body, queue=queue, offset=offset, written=written)
 
     def read(self, t: float, *bodies: bytes, queue: QueueKey = LOG, first: int = 0, stored_t: float | None = None) -> "Story":
-        """The final reading of one queue."""
+        """Add the final reading of a queue."""
         for offset, body in enumerate(bodies, first):
             self.add(MessageStored, t, ("", 0), queue=queue, offset=offset, body=body, stored_t=stored_t)
         return self.add(ReadingEnded, t, ("", 0), queue=queue, first=first, end=first + len(bodies))
@@ -176,7 +176,7 @@ class Story:
         return history
 
     def broken(self, check: Callable[[History], list[Violation]]) -> list[str]:
-        """The laws that the check finds broken, sorted, each once a violation."""
+        """Return the violated laws, sorted, one per violation."""
         return sorted(violation.law for violation in check(self.history()))
 
 

@@ -1,14 +1,14 @@
-"""Waiting for something to become true without a sleep: the loop turns until it is."""
+"""Wait for a condition without a sleep, turn by turn."""
 
 import asyncio
 from collections.abc import Callable
 
 LIMIT_S = 10
-"""A condition that never comes fails the test; no test depends on how long it takes."""
+"""The time limit of a wait. No test depends on the duration of a wait."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        # The condition belongs to product code, which sets no event for a test.
+        # Product code sets no event for a test, so the condition is polled.
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)

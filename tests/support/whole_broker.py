@@ -1,4 +1,4 @@
-"""A whole broker in this process, on a free port with a store of its own, spoken to in native frames."""
+"""A complete broker in this process, on a free port with its own store, and a client that sends native frames."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -70,7 +70,7 @@ async def dialled(broker: Broker) -> AsyncIterator["Client"]:
 
 
 class Client(Native):
-    """Speaks about TOPIC and group g."""
+    """A client that uses TOPIC and group g."""
 
     async def create(self, layout: TopicLayout = LAYOUT) -> TopicLayout:
         answer = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(layout.topic), encode_body(layout))
@@ -82,7 +82,7 @@ class Client(Native):
 
 
 def frame(first: int, count: int, *, crc: int = 0, queue_id: int = 0, body: bytes = b"m") -> tuple[SendRecordsHeader, bytes, int]:
-    """(header, body, running CRC) of an idempotent frame."""
+    """Return (header, body, running CRC) of an idempotent frame."""
     records = [encode_record(TOPIC.encode(), queue_id, body + b"%d" % (first + i), b"TAGS\x01a", born_ms=1) for i in range(count)]
     data, sealed = seal_frame(records, FrameSequence(PRODUCER, 0, 1, first, count, first == 0, 0), crc)
     header = SendRecordsHeader(TOPIC, queue_id, count, None, None, PRODUCER, 0, 1, first, first == 0, sealed.crc)
@@ -98,7 +98,7 @@ async def stop(broker: Broker) -> None:
 
 
 async def kill(broker: Broker) -> None:
-    """As kill −9 leaves it: nothing is flushed in order, no snapshot, no goodbye."""
+    """End the broker as by kill −9: without a flush, a snapshot or an unregistration."""
     store = broker._store
     assert store is not None
     broker._fail(RuntimeError("killed"))
@@ -118,7 +118,7 @@ async def reconcile(client: Client, item: LockItem) -> Any:
 
 
 async def join(client: Client, client_id: str, session: str) -> int:
-    """HEART_BEAT and LOCK of queue 0; the epoch."""
+    """Send HEART_BEAT and LOCK of queue 0. Return the epoch."""
     reply = await heartbeat(client, client_id, session)
     assert reply.groups["g"].list.members == (client_id,)
     answer = await reconcile(client, LockItem("g", TOPIC, 0))
@@ -127,7 +127,7 @@ async def join(client: Client, client_id: str, session: str) -> int:
 
 
 async def stored(client: Client, topic: str, queue_id: int = 0, offset: int = 0) -> list[RecordView]:
-    """Return the messages of a queue of any topic from `offset` on; none if the queue does not begin below it."""
+    """Return the messages of a queue of any topic from `offset` on, or none if the queue does not begin below it."""
     header = PullHeader("g", topic, queue_id, offset, 100, SUBSCRIPTION, max_msg_bytes=1 << 20)
     answer = await client.ask(RequestCode.PULL_MESSAGE, header)
     if answer.code != ResponseCode.SUCCESS:

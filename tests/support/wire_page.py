@@ -1,4 +1,4 @@
-"""The tables of docs/wire.md, written from the dataclasses. `PYTHONPATH=tests python tests/support/wire_page.py` rewrites them."""
+"""Generates the tables of docs/wire.md from the dataclasses. `PYTHONPATH=tests python tests/support/wire_page.py` rewrites them."""
 
 import dataclasses
 import enum

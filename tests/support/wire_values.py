@@ -28,7 +28,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Any value of a wire type: scalars, enums, dataclasses, tuple[X, …], dict[K, V], X | None."""
+    """Return a strategy for a wire type: scalars, enums, dataclasses, tuple[X, …], dict[K, V], X | None."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*(st.none() if arg is type(None) else values_of(arg) for arg in args))
@@ -45,7 +45,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def dataclasses_in(*modules: types.ModuleType) -> list[type]:
-    """The dataclasses that these modules define, in their order."""
+    """Return the dataclasses that these modules define, in order."""
     return [
         member
         for module in modules
@@ -60,7 +60,7 @@ BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry
 
 
 def example_of(kind: Any, name: str = "") -> Any:
-    """One fixed value of a wire type, every optional field filled in: what golden bytes are made of."""
+    """Return a fixed value of a wire type with every optional field set, for the golden bytes."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         (inner,) = [arg for arg in args if arg is not type(None)]
@@ -144,7 +144,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
 
 
 def example_frames() -> dict[str, Command]:
-    """One command of every kind, by name."""
+    """Return a command of every kind, by name."""
     frames = {}
     for kind, table, flag in (("request", REQUESTS, 0), ("reply", REPLIES, RESPONSE_FLAG)):
         for code, (header, body) in table.items():

@@ -1,6 +1,6 @@
-"""A pull consumer as a process that keeps a page of messages and looks at each body, more than once: NAMESERVER TOPIC COUNT.
+"""A pull consumer process that keeps a page of messages and reads each body more than once: NAMESERVER TOPIC COUNT.
 
-Prints `bodies.read` with the number and the sizes of the bodies; ends on SIGTERM.
+It prints `bodies.read` with the number and the sizes of the bodies, and exits on SIGTERM.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A concurrent consumer process for tests. Appends a line `body retries result at_ms` for each message of each call; at_ms is boot time.
 
-SIGTERM: leave and end.
+On SIGTERM it leaves the group and exits.
 """
 
 import argparse
@@ -55,7 +55,7 @@ class Worker:
 
 
 def die_after_send_back() -> None:
-    """kill -9 of this process, when the broker has the first message that failed and progress does not know it yet."""
+    """Kill this process once the broker has accepted the first send back and before its progress is committed."""
     original = ConcurrentModel._send_back
 
     async def send_back(*arguments: Any) -> bool:

@@ -1,17 +1,16 @@
-"""An ordered consumer process for tests. Appends a HandledEvent for each event handled and an Accepted for each accepted commit;
-prints the consumer's events and logs, as JSON lines; misbehaves by its options.
+"""An ordered consumer process for tests. Appends a HandledEvent for each event handled and an Accepted for each accepted
+commit; prints the consumer's events and logs as JSON lines, and misbehaves by its options.
 
-SIGTERM  leave and end
-SIGUSR1  misbehave once, at the next message: `--trouble KIND:AMOUNT` (with --everywhere: once at the next message of each queue)
+SIGTERM  leave the group and exit
+SIGUSR1  misbehave once at the next message: `--trouble KIND:AMOUNT` (with --everywhere: once at the next message of each queue)
 SIGUSR2  print the held queues
 
     raise, wrong         the listener fails AMOUNT times at that message, then handles it
     loop                 blocks the event loop for AMOUNT seconds (with --plain: the listener's thread)
-    deaf                 swallows cancellation and goes on for AMOUNT seconds
+    deaf                 ignores cancellation and continues for AMOUNT seconds
     wait                 awaits AMOUNT seconds
 
-With --give-up-after N a batch is dead-lettered when it has failed N times. While the file --broken is there, every third order's events
-fail.
+With --give-up-after N a batch is dead-lettered after N failures. While the file --broken exists, every third order's events fail.
 """
 
 import argparse
@@ -48,7 +47,7 @@ def now_us() -> int:
 
 
 class Trouble:
-    """Which call goes wrong, and how."""
+    """Determines which call fails, and how."""
 
     def __init__(self, asked: str | None, everywhere: bool) -> None:
         kind, amount = (asked or "none:0").split(":")
@@ -62,7 +61,7 @@ class Trouble:
         self._armed = True
 
     def at(self, message: MessageExt, context: OrderlyContext) -> str:
-        """Return the fault of this call, "" for none."""
+        """Return the fault of this call, or "" if none."""
         queue = str(context.queue)
         if self._armed and (self._everywhere or not self._places):
             self._places.setdefault(queue, message.queue_offset)
@@ -149,7 +148,7 @@ async def deaf_sleep(seconds: float) -> None:
 
 
 def record_accepted(name: str, path: str) -> None:
-    """From now on each response that moves a committed offset is a line in the file."""
+    """Write a line to the file for each response that moves a committed offset, from now on."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     settle = QueueOwnership._settle
 
@@ -164,7 +163,7 @@ def record_accepted(name: str, path: str) -> None:
 
 
 def say_held(consumer: PushConsumer) -> None:
-    """Counts, bytes and spans, which `health()` does not report in full."""
+    """Print counts, bytes and spans, which `health()` does not report completely."""
     membership = consumer._membership
     held = [(worker, worker.grant.messages) for worker in (membership.workers if membership else []) if worker.grant]
     say(
@@ -217,7 +216,7 @@ def make(options: argparse.Namespace, worker: Worker) -> PushConsumer:
 
 
 async def started(make_one: Callable[[], PushConsumer]) -> PushConsumer:
-    """A supervisor starts a program again that ended because no nameserver was there; this does not take a process each time."""
+    """Retry the start until a nameserver is reachable, as a supervisor would restart the program."""
     while True:
         consumer = make_one()
         try:

@@ -1,4 +1,4 @@
-"""A process of some ordered consumers for tests: they join on SIGUSR1, print their grants, and leave on SIGTERM."""
+"""A process with several ordered consumers for tests: they join on SIGUSR1, print their grants, and leave on SIGTERM."""
 
 import argparse
 import asyncio

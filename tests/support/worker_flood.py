@@ -1,6 +1,6 @@
-"""A producer process for tests: at SIGUSR1 very many sends of one shared body at once; at SIGUSR2 prints its memory.
+"""A producer process for tests. On SIGUSR1 it starts many sends of one shared body, on SIGUSR2 it prints its memory use.
 
-All messages share the body, so the process grows by what the client keeps of sends in flight.
+All messages share the body, so the process grows only by the client's state of sends in flight.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A program of ours with few file descriptors, on a loop of the test's choice: LIMIT LOOP MODULE ARGUMENTS…"""
+"""Runs a program with few file descriptors on a selected event loop: LIMIT LOOP MODULE ARGUMENTS…"""
 
 import asyncio
 import resource

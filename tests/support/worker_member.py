@@ -1,6 +1,6 @@
 """A broadcasting member or a pull consumer as a process. Appends a line `pid topic@broker:queue offset body` for each message handled.
 
-SIGTERM: leave and end.
+On SIGTERM it leaves the group and exits.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""A producer process for tests: numbered events of some keys, each key's one after the other, until SIGTERM.
+"""A producer process for tests. It sends numbered events of several keys, one at a time per key, until SIGTERM.
 
-After a response it appends [key, step, queue, offset] to its file. Its last line counts acknowledged and tried sends per key. A send
-that fails is reported with its outcome; one that is certainly not stored is sent again (with --again), else its key ends there.
+After a response it appends [key, step, queue, offset] to its file. Its last line counts acknowledged and attempted sends per key. A failed
+send is reported with its outcome. One that is not stored is repeated (with --again), otherwise its key ends there.
 """
 
 import argparse
@@ -69,7 +69,7 @@ class Teller:
 
 
 async def started(make_one: Callable[[], Producer]) -> Producer:
-    """A supervisor starts a program again that ended because no nameserver was there; this does not take a process each time."""
+    """Retry the start until a nameserver is reachable, as a supervisor would restart the program."""
     while True:
         producer = make_one()
         try:

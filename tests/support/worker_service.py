@@ -1,9 +1,9 @@
-"""Consumers and the services they need, as a program by `lockstep.client.run`. JSON lines report its events.
+"""Consumers and their services as a program by `lockstep.client.run`. It reports its events as JSON lines.
 
-A group whose name begins with `pull` has a pull consumer, which a service of its own polls. The others have push consumers:
+A group whose name begins with `pull` has a pull consumer, which its own service polls. The others have push consumers.
 
-a message's body selects what its listener does: `wait` until the consumer stops, and then send one message; `exit` raises
-SystemExit(3); `block` blocks the event loop for good.
+The body of a message selects the action of the listener: `wait` until the consumer stops and then send one message, `exit` raise
+SystemExit(3), `block` block the event loop permanently.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def say(event: str, **facts: object) -> None:
 
 @asynccontextmanager
 async def database() -> AsyncIterator[None]:
-    """A service that is none of ours."""
+    """A service that does not belong to the SDK."""
     say("database.opened", loop=type(asyncio.get_running_loop()).__module__)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A Spark driver that copies one topic to another as a stream, until it is killed: prints a line for each micro-batch that is done."""
+"""A Spark driver that copies one topic to another as a stream until it is killed. It prints a line for each completed micro-batch."""
 
 import argparse
 import json

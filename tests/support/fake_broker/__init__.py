@@ -1,4 +1,4 @@
-"""The broker for the tests of the client and of the commands: serves the wire protocol on loopback until a test bends it."""
+"""A fake broker for the tests of the client and of the commands. It serves the wire protocol on loopback and can be scripted."""
 
 from support.fake_broker.cluster import (
     LOOPBACK,

@@ -76,7 +76,7 @@ def make_layout(topic: str, *brokers: str, queues: int = 2, counter: int = 1, wr
 
 @dataclass
 class FakeCluster:
-    """A nameserver that knows `brokers` and `layouts`."""
+    """A fake nameserver that knows `brokers` and `layouts`."""
 
     brokers: dict[str, FakeBroker]
     host: Host = field(default_factory=Host.real)
@@ -136,7 +136,7 @@ class FakeCluster:
 
 @asynccontextmanager
 async def fake_cluster(*names: str, topics: dict[str, int] | None = None, host: Host | None = None) -> AsyncIterator[FakeCluster]:
-    """Running brokers of these names; `topics`: name → queues on each of them."""
+    """Run brokers of these names. `topics` is name → queues per broker."""
     journal: list[str] = []
     host = host or Host.real()
     cluster = FakeCluster({name: FakeBroker(name, host, journal=journal) for name in names}, host)
@@ -155,7 +155,7 @@ async def fake_cluster(*names: str, topics: dict[str, int] | None = None, host: 
 
 @asynccontextmanager
 async def frozen_cluster(*names: str, topics: dict[str, int] | None = None) -> AsyncIterator[FakeCluster]:
-    """Brokers (default: a) under the clock of the test's frozen loop, each with every topic (default: "orders" with 2 queues)."""
+    """Run brokers (default: a) under the test's frozen clock, each with every topic (default: "orders" with 2 queues)."""
     async with fake_cluster(*(names or ("a",)), topics=topics or {"orders": 2}, host=loop_host()) as cluster:
         yield cluster
 
@@ -174,7 +174,7 @@ class ThreadedCluster:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=20)
 
     def hold(self, layout: TopicLayout) -> None:
-        """Give this topic to every broker, and let the nameserver know it."""
+        """Create the topic on every broker and register it."""
         for broker in self.brokers.values():
             broker.adopt(layout)
             self.run(broker.register())

@@ -1,6 +1,6 @@
-"""The fake broker's groups: members, locks, epochs, progress and pulls, as simply as the rules allow.
+"""The fake broker's groups: a minimal implementation of members, locks, epochs, progress and pulls.
 
-A test bends them: the scripts respond instead, `steal` fences a queue, `free` releases it, `set_members` changes a list.
+A test can script them: `lock_script` replaces a response, `steal` fences a queue, `free` releases it, `set_members` changes a list.
 """
 
 import functools
@@ -50,29 +50,29 @@ class Lock:
 
 @dataclass
 class Groups(Wire):
-    """Responds to HEART_BEAT, LOCK, SYNC, PULL_MESSAGE and what belongs to them."""
+    """Responds to HEART_BEAT, LOCK, SYNC, PULL_MESSAGE and related requests."""
 
     since: int = 1
     """The layout counter at which it resolved every group's start policy."""
     names_since: bool = True
-    """The response to HEART_BEAT contains it; else only grants do."""
+    """Whether the response to HEART_BEAT contains `since`. Otherwise only grants do."""
     last_decides: bool = False
-    """The policy of every group is classic."""
+    """Whether every group has the classic policy."""
     members: dict[str, list[str]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     locks: dict[QueueKey, Lock] = field(default_factory=dict)
     progress: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
     """Queue → (offset, attempts)."""
     lock_script: deque[Callable[[LockItem], LockResult | None]] = field(default_factory=deque)
-    """For the next LOCKs: the response to an item, or None for the usual one."""
+    """For the next LOCKs: functions that return the response to an item, or None for the default one."""
     sync_script: deque[Callable[[SyncItem], SyncResult | None]] = field(default_factory=deque)
     pull_script: deque[Callable[[PullHeader], Command | None]] = field(default_factory=deque)
     polls: list[tuple[Command, Endpoint, PullHeader]] = field(default_factory=list)
-    """Pulls that wait for messages."""
+    """Pending pulls."""
     clients: dict[int, str] = field(default_factory=dict)
     """Connection → client id."""
     lists_only: dict[str, list[str]] = field(default_factory=dict)
-    """Group → the list that is reported, whatever the members are."""
+    """Group → the reported member list, regardless of the members."""
     left: list[str] = field(default_factory=list)
     """The group of each UNREGISTER_CLIENT."""
     on_commit: list[Callable[[QueueKey, int, int], None]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The fake broker's reports for commands: statuses of groups, bounds of queues and messages by position, as the test sets them."""
+"""The fake broker's responses to commands: group statuses, queue bounds and messages by position, as the test sets them."""
 
 from dataclasses import dataclass, field
 from typing import Any

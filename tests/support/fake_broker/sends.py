@@ -19,7 +19,7 @@ from support.fake_broker.wire import Wire
 
 @dataclass
 class Sent:
-    """One SEND_RECORDS as it arrived."""
+    """A SEND_RECORDS request as it arrived."""
 
     header: SendRecordsHeader
     messages: list[MessageExt]
@@ -45,7 +45,7 @@ def lose_answer(broker: "Sends", sent: Sent) -> None:
 
 
 def ignore(broker: "Sends", sent: Sent) -> None:
-    """Do as if the request had never arrived."""
+    """Ignore the request."""
 
 
 def answer_later(held: list[Callable[[], None]]) -> Step:

@@ -26,7 +26,7 @@ FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "durable_sends
 GRACE_MS = 3_000
 STORED_MS = 1_700_000_000_000
 STORE_HOST = "10.9.8.7:10911"
-"""The store host of records: an address that can't be reached from here."""
+"""The store host of records: an unreachable address."""
 BODIES: dict[int, type] = {RequestCode.HEART_BEAT: HeartbeatBody, RequestCode.LOCK_BATCH_MQ: SessionLockBody, RequestCode.SYNC: SyncBody}
 HEADERS: dict[int, type] = {
     RequestCode.SEND_RECORDS: SendRecordsHeader,
@@ -43,7 +43,7 @@ HEADERS: dict[int, type] = {
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it arrived; `body` is its decoded header or body."""
+    """A request as it arrived. `body` is its decoded header or body."""
 
     code: int
     body: Any
@@ -63,7 +63,7 @@ def stored(message: Message, queue_id: int, queue_offset: int, physical_offset: 
 
 @dataclass
 class Wire:
-    """The part that every request passes. The other parts override `answer` for their request codes."""
+    """The base of the fake broker, which every request passes. The other parts override `answer` for their request codes."""
 
     name: str
     host: Host = field(default_factory=Host.real)
@@ -71,9 +71,9 @@ class Wire:
     grace_ms: int = GRACE_MS
     features: tuple[str, ...] = FEATURES
     auto_create: bool = False
-    """Creates a topic for the first send to it."""
+    """Whether the first send creates a missing topic."""
     registered: bool = True
-    """The nameserver has a living registration."""
+    """Whether the nameserver has a current registration."""
     layouts: dict[str, TopicLayout] = field(default_factory=dict)
     refuse: dict[str, BrokerError] = field(default_factory=dict)
     """The error for heartbeats that name this group, or any (ANY_GROUP)."""
@@ -82,7 +82,7 @@ class Wire:
     created: list[TopicLayout] = field(default_factory=list)
     requests: list[Received] = field(default_factory=list)
     mute: set[int] = field(default_factory=set)
-    """Codes of requests that wait; -SYNC means those without items, which SYNC leaves out."""
+    """Codes of requests that are kept without a response. -SYNC means empty SYNCs, which SYNC excludes."""
     kept: list[tuple[Command, Endpoint]] = field(default_factory=list)
     journal: list[str] | None = None
     """Shared by several brokers: "broker CODE" for each request, in order."""
