@@ -38,7 +38,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "lockstep-test", str(path)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
-        pytest.skip(f"a tmpfs can't be mounted here ({mounted.stderr.strip()}); test_a_reserve_above_the_free_space… covers the refusal")
+        pytest.skip(
+            f"a tmpfs can't be mounted here ({mounted.stderr.strip()}); test_reserve_above_the_free_space_rejects_only_sends covers it"
+        )
     try:
         (path / "ballast").write_bytes(bytes(DISK_MIB // 3 * MIB))
         yield path
