@@ -86,7 +86,7 @@ def lockstep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 # --------------------------------------------------------------------------------------------------------- ordinary use
 
 
-def test_topic_create_list_show(lockstep: Cluster) -> None:
+def test_created_topic_is_listed_and_shown(lockstep: Cluster) -> None:
     made = lockstep.json("topic", "create", "bills", "--queues", "3")
     assert (made["topic"], made["created"]) == ("bills", True)
     assert [(e["broker_name"], e["write_queue_count"]) for e in made["entries"]] == [("broker-a", 3), ("broker-b", 3)]
@@ -101,7 +101,7 @@ def test_topic_create_list_show(lockstep: Cluster) -> None:
     assert "queues to write" in lockstep.done("topic", "show", "bills")
 
 
-def test_topic_forget_deleted(lockstep: Cluster) -> None:
+def test_forget_deleted_forgets_only_first_deletions(lockstep: Cluster) -> None:
     """All brokers and nameservers forget the first deletions of topics; second deletions stay, unless --all is given."""
     for name, times in (("forgotten", 1), ("remembered", 2)):
         for _ in range(times):
@@ -116,7 +116,7 @@ def test_topic_forget_deleted(lockstep: Cluster) -> None:
     assert "0 deleted topics were forgotten at 3 servers, 0 are still remembered" in lockstep.done("topic", "forget-deleted")
 
 
-def test_group_list_and_show(lockstep: Cluster) -> None:
+def test_group_list_and_show_print_members_and_owners(lockstep: Cluster) -> None:
     assert "good-consumers" in [each["group"] for each in lockstep.json("group", "list")["groups"]]
     assert "good-consumers" in lockstep.done("group", "list")
     shown = lockstep.json("group", "show", "good-consumers")
@@ -130,7 +130,7 @@ def test_group_list_and_show(lockstep: Cluster) -> None:
     assert "ordered" in table
 
 
-def test_cluster(lockstep: Cluster) -> None:
+def test_cluster_lists_both_brokers(lockstep: Cluster) -> None:
     brokers = lockstep.json("cluster")["brokers"]
     assert [(b["name"], b["cluster"], b["registered"], b["reached"]) for b in brokers] == [
         ("broker-a", "DefaultCluster", True, True),
@@ -147,7 +147,7 @@ def test_send_stores_arguments_and_stdin_unchanged(lockstep: Cluster) -> None:
     assert lockstep.done("send", "bytes", "plain").startswith("SEND_OK bytes@broker-")
 
 
-def test_message_show(lockstep: Cluster) -> None:
+def test_message_show_prints_body_keys_tags_and_properties(lockstep: Cluster) -> None:
     sent = lockstep.message
     shown = lockstep.json("message", "show", sent["offset_message_id"])
     assert (shown["body"], shown["keys"], shown["tags"], shown["properties"]["tenant"]) == ("hello", ["k-1"], "paid", "a")
@@ -183,7 +183,7 @@ def test_tail_prints_stored_and_new_messages_and_ends_with_ctrl_c(lockstep: Clus
         tail.communicate()
 
 
-def test_bench_prints_its_figures(lockstep: Cluster) -> None:
+def test_bench_json_has_rates_and_latencies(lockstep: Cluster) -> None:
     ended = lockstep.run("bench", "--count", "100", "--queues", "2", "--json")
     assert ended.returncode == 0, ended.stderr
     figures = json.loads(ended.stdout)
@@ -246,7 +246,7 @@ def test_usage_error_exits_with_2_and_suggests_a_correction(lockstep: Cluster) -
         assert "Traceback" not in ended.stderr
 
 
-def test_help_is_on_stdout_with_exit_0(lockstep: Cluster) -> None:
+def test_help_is_printed_on_stdout_with_exit_0(lockstep: Cluster) -> None:
     commands = [(*command.split(), "--help") for command in ("", "topic create", "broker")]
     for arguments, ended in zip(commands, side_by_side(lockstep.run, commands), strict=True):
         assert (ended.returncode, ended.stderr) == (0, ""), arguments

@@ -41,7 +41,7 @@ async def test_failed_call_suspends_the_queue_and_is_repeated_with_one_more_atte
     assert (await cluster.prove(*kinds)).repeats == 0
 
 
-async def test_attempts_move_with_the_queue(cluster: Cluster) -> None:
+async def test_attempts_are_kept_when_the_queue_moves(cluster: Cluster) -> None:
     await start(cluster, ("failing", "--trouble", "raise:1000000"), ("heir",))
     cluster.signal(signal.SIGUSR1, "failing")
     begun = await cluster.until_heard("failing", "trouble.begun", attempt=2)

@@ -113,7 +113,7 @@ async def test_failed_messages_without_a_later_success_keep_their_place(world: A
     assert (made.given_up, made.remembered) == ([], 2)
 
 
-async def test_failed_replayed_message_is_put_back(world: Any) -> None:
+async def test_failed_replayed_message_is_dead_lettered_again(world: Any) -> None:
     made = world("a", "b", bad={0, 1}, remembered=2)
     await made.run(include_replayed=True)
     assert (made.given_up, made.remembered) == ([0, 1], 2)

@@ -257,7 +257,7 @@ def test_update_offset_of_a_held_queue_is_rejected_with_its_holder_and_counted(m
 @pytest.mark.parametrize(
     ("made", "owner"), [(free_queue, None), (held_by_me, None), (held_by_another, "other"), (held_by_a_session, "native")]
 )
-def test_unlock_frees_only_the_callers_own(made: Setting, owner: str | None) -> None:
+def test_unlock_frees_only_queues_held_by_the_caller(made: Setting, owner: str | None) -> None:
     bench, me = bench_and_client(made)
     me.unlock(0)
     assert bench.owner(0) == owner

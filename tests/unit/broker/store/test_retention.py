@@ -51,7 +51,7 @@ async def test_segment_is_removed_when_the_record_after_it_is_too_old() -> None:
     await store.close()
 
 
-async def test_age_counts_to_the_millisecond() -> None:
+async def test_retention_age_is_exact_to_the_millisecond() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await create_aged_store(files, host, retention_ms=2 * HOUR_MS)
