@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 LINES_MAX = 2_000_000
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     t: float
     machine: str
     process: int
@@ -28,7 +28,7 @@ class LogRecorder(logging.Handler):
         """Event → how often."""
         self.facts: dict[str, Counter[str]] = {}
         """Event → "fact=value" → how often, for booleans, byte counts (0 or more) and reasons."""
-        self.lines: list[Line] = []
+        self.lines: list[LogLine] = []
         self._place = place
         self._debug = debug
 
@@ -43,7 +43,7 @@ class LogRecorder(logging.Handler):
                 self.facts.setdefault(event, Counter())[f"{name}={value}"] += 1
         if self._debug and len(self.lines) < LINES_MAX:
             t, machine, process = self._place()
-            self.lines.append(Line(t, machine or "world", process, f"{record.levelname.lower()} {record.getMessage()}"))
+            self.lines.append(LogLine(t, machine or "world", process, f"{record.levelname.lower()} {record.getMessage()}"))
 
     def seen(self, event: str) -> None:
         """Count an event that no process can log."""

@@ -286,8 +286,8 @@ def _polled_again(history: History, *, after_a_crash: bool) -> int:
 def _reset_by_readers(history: History) -> int:
     """Resets of the group by a reader's own commit."""
     readers = {event.process for event in history.of(ReaderStarted)}
-    asked = {event.request for event in history.of(ResetSent) if event.process in readers}
-    return sum(event.request in asked for event in history.of(ProgressReset))
+    requested = {event.request for event in history.of(ResetSent) if event.process in readers}
+    return sum(event.request in requested for event in history.of(ProgressReset))
 
 
 def _sought(history: History, *, held: bool) -> int:

@@ -86,7 +86,7 @@ async def _read_queue(universe: Universe, endpoint: Endpoint, queue: QueueKey, a
             continue
         if response.code == ResponseCode.PULL_OFFSET_MOVED and universe.setting.log_bytes_max is not None:
             following = from_plain(PullReply, response.fields).next_begin_offset
-            if following > offset:  # retention has removed it since the offsets were asked for
+            if following > offset:  # retention has removed it since the offsets were read
                 first = offset = following
                 continue
         if response.code != ResponseCode.SUCCESS:

@@ -62,7 +62,7 @@ _VERDICTS = {
 }
 _PULL_CODES = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 
-Place = tuple[float, str, int]
+Origin = tuple[float, str, int]
 """The first three facts of an event: when, and in which process."""
 
 
@@ -77,11 +77,11 @@ class Frame:
     """(session, broker) → the groups that its last HEART_BEAT named."""
 
     @property
-    def client(self) -> Place:
+    def client(self) -> Origin:
         return self.now, self.link.client.machine.name, self.link.client.number
 
     @property
-    def server(self) -> Place:
+    def server(self) -> Origin:
         return self.now, self.link.server.machine.name, self.link.server.number
 
     @property
@@ -237,9 +237,9 @@ def _commit_response_events(frame: Frame, pending: Pending, item: Item, by: str,
 
 
 def _facts(
-    place: Place, frame: Frame, item: Item, by: str
+    origin: Origin, frame: Frame, item: Item, by: str
 ) -> tuple[float, str, int, QueueKey, int | None, int | None, int | None, int, bool, str, str | None]:
-    return *place, item.key, item.epoch, item.generation, item.offset, item.attempts, item.released, by, frame.link.session
+    return *origin, item.key, item.epoch, item.generation, item.offset, item.attempts, item.released, by, frame.link.session
 
 
 def _queue_free(frame: Frame) -> Events:

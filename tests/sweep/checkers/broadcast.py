@@ -104,15 +104,15 @@ class _Steps:
         given = self.given.setdefault(grant, set())
         expected = self.next.get(grant)
         if expected is None:
-            self._bad(event, f"{what}: the queue was not assigned to it")
+            self._report(event, f"{what}: the queue was not assigned to it")
         elif event.queue.group not in self.ordered:
             again = [offset for offset, _ in event.messages if offset in given]
             if again:
-                self._bad(event, f"{what} is given {again} again: messages that a concurrent listener fails are dropped")
+                self._report(event, f"{what} is given {again} again: messages that a concurrent listener fails are dropped")
         else:
             for offset, _ in event.messages:
                 if offset != self._after_gaps(event, expected):
-                    self._bad(event, f"{what} is given {offset}: {expected} is next")
+                    self._report(event, f"{what} is given {offset}: {expected} is next")
                     break
                 expected = offset + 1
         given.update(offset for offset, _ in event.messages)
@@ -123,11 +123,11 @@ class _Steps:
                 offset = end
         return offset
 
-    def _bad(self, event: Event, text: str) -> None:
+    def _report(self, event: Event, text: str) -> None:
         self.found.append(Violation("B4", event.t, text))
 
 
-Place = tuple[str, QueueKey]
+MemberQueue = tuple[str, QueueKey]
 """(machine, queue of the group)."""
 
 
@@ -138,17 +138,17 @@ class _End:
         self.history = history
         self.groups = groups
         self.messages = Messages(history)
-        self.begins: dict[Place, MemberAssigned] = {}
+        self.begins: dict[MemberQueue, MemberAssigned] = {}
         for assigned in history.of(MemberAssigned):
             self.begins.setdefault((assigned.machine, assigned.queue), assigned)
-        self.gaps: dict[Place, list[tuple[int, int]]] = {}
+        self.gaps: dict[MemberQueue, list[tuple[int, int]]] = {}
         for gap in history.of(QueueGapSeen):
             self.gaps.setdefault((gap.machine, gap.queue), []).append((gap.first, gap.end))
         self.handled = self._handled()
 
-    def _handled(self) -> dict[tuple[Place, int, bytes], float]:
+    def _handled(self) -> dict[tuple[MemberQueue, int, bytes], float]:
         """Return when each message was handled first on each machine."""
-        found: dict[tuple[Place, int, bytes], float] = {}
+        found: dict[tuple[MemberQueue, int, bytes], float] = {}
         calls: dict[int, MemberCallBegan] = {}
         for event in self.history:
             if isinstance(event, MemberCallBegan):
@@ -170,7 +170,7 @@ class _End:
         return not group.ordered and (t - call.t) * 1000 > DROPPED_SHARE * group.timeout_ms
 
     @staticmethod
-    def _note(found: dict[tuple[Place, int, bytes], float], call: MemberCallBegan, t: float) -> None:
+    def _note(found: dict[tuple[MemberQueue, int, bytes], float], call: MemberCallBegan, t: float) -> None:
         for offset, body in call.messages:
             found.setdefault(((call.machine, call.queue), offset, body), t)
 
@@ -202,7 +202,7 @@ class _End:
                 found.setdefault(queue, []).append(stored)
         return found
 
-    def _begun_wrong(self, place: Place, begin: MemberAssigned, stored: list[MessageStored], excuses: "_Excuses") -> list[Violation]:
+    def _begun_wrong(self, place: MemberQueue, begin: MemberAssigned, stored: list[MessageStored], excuses: "_Excuses") -> list[Violation]:
         """B2: FIRST_OFFSET begins at the first message, LAST_OFFSET after the messages before the member and before those sent after it."""
         if excuses.lossy_t(begin.queue.broker) >= begin.t:
             return []  # the offset may have belonged to another message
@@ -217,7 +217,7 @@ class _End:
                 return [Violation("B2", begin.t, text)]
         return []
 
-    def _missed(self, place: Place, begin: MemberAssigned, stored: list[MessageStored], excuses: "_Excuses") -> list[Violation]:
+    def _missed(self, place: MemberQueue, begin: MemberAssigned, stored: list[MessageStored], excuses: "_Excuses") -> list[Violation]:
         machine, key = place
         found = []
         for one in stored:
@@ -230,7 +230,7 @@ class _End:
             found.append(Violation("B2", one.t, text))
         return found
 
-    def _late(self, place: Place, last: MessageStored, calm_t: float) -> list[Violation]:
+    def _late(self, place: MemberQueue, last: MessageStored, calm_t: float) -> list[Violation]:
         acked = self.messages.acked.get(last.body)
         since = calm_t if acked is None else max(calm_t, acked.t)
         t = self.handled.get((place, last.offset, last.body), since)
@@ -247,7 +247,7 @@ class _Excuses:
         brokers = Brokers(history)
         places = {name: brokers.lossy_cuts(name) for name in brokers.lives}
         self._cuts = {name: [history.events[place].t for place in found] for name, found in places.items()}
-        self._pulls: dict[Place, list[PullReceived]] = {}
+        self._pulls: dict[MemberQueue, list[PullReceived]] = {}
         for pull in history.of(PullReceived):
             self._pulls.setdefault((pull.machine, pull.queue), []).append(pull)
         self._ends: dict[int, list[float]] = {}
@@ -265,7 +265,7 @@ class _Excuses:
         """Return the time of the last lossy cut; −1 if there was none."""
         return max(self._cuts.get(broker, ()), default=-1.0)
 
-    def unseen(self, place: Place, offset: int) -> bool:
+    def unseen(self, place: MemberQueue, offset: int) -> bool:
         """Return whether the member was past this offset when its broker lost messages, and no pull reported it afterwards."""
         seen, cuts = 0, iter(self._cuts.get(place[1].broker, ()))
         cut, hidden = next(cuts, None), 0

@@ -114,7 +114,7 @@ class _Calls:
                 self.stopping.setdefault((event.process, event.group), event.t)
         return self.found, self.excused
 
-    def _bad(self, t: float, text: str) -> None:
+    def _report(self, t: float, text: str) -> None:
         self.found.append(Violation("O3", t, text))
 
     # --------------------------------------------------------------------------------------------------------------- calls
@@ -146,12 +146,12 @@ class _Calls:
             text = (
                 f"{_name(call)} started after epoch {newest.epoch} had been granted to session {_short(newest.session)} at {newest.t:.3f}"
             )
-            self._bad(call.t, text)
+            self._report(call.t, text)
         deadline_ms = self._deadline_ms(call)
         if deadline_ms is None:
-            self._bad(call.t, f"{_name(call)} started, and nothing was proven at {call.queue.broker}")
+            self._report(call.t, f"{_name(call)} started, and nothing was proven at {call.queue.broker}")
         elif (late_ms := call.boot_ms - decided_before_s * 1000 * (1 + DRIFT) - deadline_ms) >= 0:
-            self._bad(call.t, f"{_name(call)} started {late_ms:.0f} ms past proven + grace − 500 ms (its boot clock: {call.boot_ms})")
+            self._report(call.t, f"{_name(call)} started {late_ms:.0f} ms past proven + grace − 500 ms (its boot clock: {call.boot_ms})")
 
     def _deadline_ms(self, call: CallBegan) -> int | None:
         grant = self.holders.get((call.queue, call.epoch))
@@ -161,9 +161,9 @@ class _Calls:
 
     def _check_overlap(self, other: CallBegan, call: CallBegan) -> None:
         if other.process == call.process:
-            self._bad(call.t, f"{_name(call)} started while {_name(other)} ran in the same process since {other.t:.3f}")
+            self._report(call.t, f"{_name(call)} started while {_name(other)} ran in the same process since {other.t:.3f}")
         elif other.epoch == call.epoch:
-            self._bad(call.t, f"{_name(call)} started while {_name(other)} ran under the same epoch since {other.t:.3f}")
+            self._report(call.t, f"{_name(call)} started while {_name(other)} ran under the same epoch since {other.t:.3f}")
         elif other.epoch < call.epoch:
             excuse = self._excuse(other, call.t)
             if excuse is None:
@@ -173,7 +173,7 @@ class _Calls:
                     f"{_name(call)} started while {_name(other)} ran since {other.t:.3f}; its client had not been notified, had not "
                     f"given it up, and its deadline is {deadline} on its boot clock, which showed {now_ms}"
                 )
-                self._bad(call.t, text)
+                self._report(call.t, text)
             else:
                 self.excused.append(Overlap(call.t, call.queue, other.epoch, call.epoch, excuse))
 
@@ -204,11 +204,11 @@ class _Calls:
             if call.epoch != event.epoch or call.process != event.process:
                 continue
             if event.offset is not None:
-                self._bad(event.t, f"{_name(call)} still ran when its queue was released at offset {event.offset}")
+                self._report(event.t, f"{_name(call)} still ran when its queue was released at offset {event.offset}")
                 continue
             ran_ms, limit_ms = event.boot_ms - call.boot_ms, self._limit_ms(call)
             if ran_ms < limit_ms:
-                self._bad(event.t, f"{_name(call)} was given up after {ran_ms} ms: the drain limit is {limit_ms} ms")
+                self._report(event.t, f"{_name(call)} was given up after {ran_ms} ms: the drain limit is {limit_ms} ms")
         if event.offset is None and event.epoch is not None:
             self.given_up.setdefault((event.queue, event.epoch), event.t)
 
@@ -225,7 +225,7 @@ class _Calls:
             if epoch is None:
                 for call in self.running.get(queue, {}).values():
                     if call.process == event.process:
-                        self._bad(event.t, f"{queue} was locked again by {process_name(event)} while {_name(call)} ran")
+                        self._report(event.t, f"{queue} was locked again by {process_name(event)} while {_name(call)} ran")
             else:
                 self.given_up.pop((queue, epoch), None)  # its release was lost: the call may still count
 

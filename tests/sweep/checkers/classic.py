@@ -87,23 +87,23 @@ class _Leases:
             return
         ms = self._since_ms(event.machine, lease.locked.request_t, event.t)
         if own and ms < LEASE_MS:
-            self._bad(event.t, f"{event.queue}: classic client {event.client_id} was refused its own lock, {ms:.0f} ms old")
+            self._report(event.t, f"{event.queue}: classic client {event.client_id} was refused its own lock, {ms:.0f} ms old")
         elif not own and self._since_ms(event.machine, lease.locked.t, event.request_t) > LAPSED_MS and self._one_life(lease, event):
             text = f"{event.queue}: classic client {event.client_id} was refused; the lock of {lease.locked.client_id} was {ms:.0f} ms old"
-            self._bad(event.t, text)
+            self._report(event.t, text)
 
     def _one_life(self, lease: _Lease, event: ClassicLocked) -> bool:
         """Return whether both events are of one process: leases begin again with each start."""
         return lease.locked.process == event.process
 
-    def _granted(self, queue: QueueKey, t: float, whom: str, machine: str) -> None:
+    def _granted(self, queue: QueueKey, t: float, client: str, machine: str) -> None:
         lease = self.held.get(queue)
         if lease is None or lease.unlocking:
             return
         ms = self._since_ms(machine, lease.locked.request_t, t)
         if ms <= LEASE_MS:
             holder = f"classic client {lease.locked.client_id} in process {lease.locked.client}"
-            self._bad(t, f"{queue} was granted to {whom}; {holder} had locked it {ms:.0f} ms before")
+            self._report(t, f"{queue} was granted to {client}; {holder} had locked it {ms:.0f} ms before")
 
     def _updated(self, event: CommitResponded) -> None:
         lease = self.held.get(event.queue)
@@ -113,7 +113,7 @@ class _Leases:
         sure = locked.t < event.request_t and self._since_ms(event.machine, locked.request_t, event.t) < LEASE_MS
         if sure and locked.client != event.client:
             text = f"{event.queue}: offset {event.offset} of process {event.client} was accepted by {process_name(event)}"
-            self._bad(event.t, f"{text} while classic client {locked.client_id} held it")
+            self._report(event.t, f"{text} while classic client {locked.client_id} held it")
 
-    def _bad(self, t: float, text: str) -> None:
+    def _report(self, t: float, text: str) -> None:
         self.found.append(Violation("classic", t, text))

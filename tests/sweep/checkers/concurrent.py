@@ -37,7 +37,7 @@ def check(history: History) -> list[Violation]:
 
 
 @dataclass(slots=True)
-class _Run:
+class _GenerationRun:
     """One process at one queue, in one generation."""
 
     generation: int
@@ -51,11 +51,11 @@ class _Finished:
         self.history = history
         self.groups = groups
         self.passes = Passes(history, Messages(history))
-        self.runs: dict[tuple[int, QueueKey], _Run] = {}
-        self.calls: dict[int, tuple[ConcurrentCallBegan, _Run]] = {}
-        self.places: dict[tuple[int, str, int], tuple[_Run, int]] = {}
+        self.runs: dict[tuple[int, QueueKey], _GenerationRun] = {}
+        self.calls: dict[int, tuple[ConcurrentCallBegan, _GenerationRun]] = {}
+        self.places: dict[tuple[int, str, int], tuple[_GenerationRun, int]] = {}
         """(process, broker, log place) → its queue's run and offset, as given last."""
-        self.asked: dict[int, tuple[_Run, int]] = {}
+        self.requested: dict[int, tuple[_GenerationRun, int]] = {}
         self.found: list[Violation] = []
 
     def run(self) -> list[Violation]:
@@ -71,11 +71,11 @@ class _Finished:
             elif isinstance(event, SendBackSent):
                 place = self.places.get((event.process, event.broker, event.position))
                 if place is not None:
-                    self.asked[event.request] = place
+                    self.requested[event.request] = place
             elif isinstance(event, SendBackResponded):
-                asked = self.asked.pop(event.request, None)
-                if asked is not None and event.code == ResponseCode.SUCCESS:
-                    asked[0].account.finished.add(asked[1])
+                requested = self.requested.pop(event.request, None)
+                if requested is not None and event.code == ResponseCode.SUCCESS:
+                    requested[0].account.finished.add(requested[1])
             elif isinstance(event, CommitSent) and event.queue.group in self.groups:
                 self._committed(event)
         return self.found
@@ -83,7 +83,7 @@ class _Finished:
     def _responded(self, event: ProgressResponded) -> None:
         run = self.runs.get((event.client, event.queue))
         if run is None or run.generation < event.generation:
-            self.runs[event.client, event.queue] = _Run(event.generation, Account(event.offset))
+            self.runs[event.client, event.queue] = _GenerationRun(event.generation, Account(event.offset))
         elif run.generation == event.generation:
             run.account.committed = max(run.account.committed, event.offset)
 
@@ -143,7 +143,7 @@ def _resets(history: History) -> list[Violation]:
     found, brokers = [], Brokers(history)
     cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
     numbers: dict[QueueKey, RisingMax] = {}
-    asked: dict[int, float] = {}
+    requested: dict[int, float] = {}
     over: dict[QueueKey, tuple[float, int]] = {}
     for named in _named(history):
         numbers.setdefault(named.queue, RisingMax()).add(named.t, named.generation or 0)
@@ -151,9 +151,9 @@ def _resets(history: History) -> list[Violation]:
         if place in cuts:
             over = {queue: reset for queue, reset in over.items() if queue.broker != cuts[place]}
         if isinstance(event, ResetSent):
-            asked[event.request] = event.t
+            requested[event.request] = event.t
         elif isinstance(event, ProgressReset):
-            known = numbers.get(event.queue, RisingMax()).before(asked.get(event.request, event.t))
+            known = numbers.get(event.queue, RisingMax()).before(requested.get(event.request, event.t))
             if known is not None:
                 over[event.queue] = (event.t, known)
         elif isinstance(event, ProgressResponded | CommitResponded) and event.queue in over:

@@ -72,13 +72,13 @@ def _concurrent(history: History) -> list[Violation]:
         for (group, broker, body, retries), stored in copies.items():
             if group not in groups:
                 continue
-            asked = backs.tries.get((group, broker, body, retries - 1), [])
+            requests = backs.tries.get((group, broker, body, retries - 1), [])
             where = f"{kind} {stored[0].queue} offset {stored[0].offset}: {body!r:.60} at its try {retries + 1}"
-            right = [sent for sent in asked if (sent.level < 0 or retries > _limit(sent)) == (kind == "dead letter")]
-            if not asked:
+            right = [sent for sent in requests if (sent.level < 0 or retries > _limit(sent)) == (kind == "dead letter")]
+            if not requests:
                 found.append(Violation("C2", stored[0].t, f"{where}: the try before had not been sent back"))
             elif not right:
-                text = f"{where}: it was sent back at {asked[0].t:.3f} with level {asked[0].level}, of {_limit(asked[0])} retries"
+                text = f"{where}: it was sent back at {requests[0].t:.3f} with level {requests[0].level}, of {_limit(requests[0])} retries"
                 found.append(Violation("C2", stored[0].t, text))
             allowed = len(right) + (_restarts(brokers, broker) if kind == "retry" else 0)
             if right and len(stored) > allowed:

@@ -71,11 +71,11 @@ def _exhausted(history: History, limits: dict[str, int | None]) -> list[Violatio
 
 def _once(history: History, limits: dict[str, int | None], bodies: dict[int, bytes]) -> list[Violation]:
     generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(LockGranted)}
-    asked: dict[tuple[str, str, bytes], dict[tuple[QueueKey, int, int], list[DeadLetterSent]]] = {}
+    requested: dict[tuple[str, str, bytes], dict[tuple[QueueKey, int, int], list[DeadLetterSent]]] = {}
     """(group, broker, body) → place and generation → each request."""
     for sent in history.of(DeadLetterSent):
         if sent.request in bodies:
-            places = asked.setdefault((sent.queue.group, sent.queue.broker, bodies[sent.request]), {})
+            places = requested.setdefault((sent.queue.group, sent.queue.broker, bodies[sent.request]), {})
             generation = generations.get((sent.queue, sent.epoch), 0)
             places.setdefault((sent.queue, sent.offset, generation), []).append(sent)
     torn = _torn(history)
@@ -85,7 +85,7 @@ def _once(history: History, limits: dict[str, int | None], bodies: dict[int, byt
             continue
         # With manual commit a dead letter does not move progress, and a crash may repeat it (docs/adr/0004).
         allowed = 0
-        for requests in asked.get((group, broker, body), {}).values():
+        for requests in requested.get((group, broker, body), {}).values():
             torn_count = sum(sent.request in torn for sent in requests[:-1])
             allowed += 1 + torn_count if all(sent.advance for sent in requests) else len(requests)
         if len(stored) > allowed:

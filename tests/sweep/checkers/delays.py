@@ -122,17 +122,17 @@ def _retries_early(history: History) -> list[Violation]:
     found = []
     for call in history.of(ConcurrentCallBegan):
         for each in call.given:
-            asked = backs.tries.get((call.queue.group, call.queue.broker, each.body, each.retries - 1), [])
-            waits = [(sent.t, delay_s(sent.level or each.retries - 1 + FIRST_RETRY_LEVEL)) for sent in asked if sent.level >= 0]
+            requested = backs.tries.get((call.queue.group, call.queue.broker, each.body, each.retries - 1), [])
+            waits = [(sent.t, delay_s(sent.level or each.retries - 1 + FIRST_RETRY_LEVEL)) for sent in requested if sent.level >= 0]
             if not waits:
                 continue  # checkers/copies.py
             broker = call.queue.broker
             early_s = min(delay - ages.passed_s(broker, sent_t, call.t) for sent_t, delay in waits) - ages.forward_s(
-                broker, asked[0].t, call.t
+                broker, requested[0].t, call.t
             )
-            if early_s > MS + ages.unknown_s(broker, asked[0].t, call.t):
+            if early_s > MS + ages.unknown_s(broker, requested[0].t, call.t):
                 text = f"{call.queue}: {each.body!r:.60} came for its try {each.retries + 1} {early_s:.3f} s early"
-                found.append(Violation("D1", call.t, f"{text}: sent back at {asked[0].t:.3f}"))
+                found.append(Violation("D1", call.t, f"{text}: sent back at {requested[0].t:.3f}"))
     return found
 
 

@@ -7,7 +7,7 @@ Accepted: the group's committed offset has passed it.
 from collections.abc import Iterator
 
 from sweep.checkers.facts import Brokers, Deletions
-from sweep.checkers.messages import Messages, Passes, Place, first_offsets
+from sweep.checkers.messages import Messages, Passes, StoredPlace, first_offsets
 from sweep.checkers.violation import Violation
 from sweep.events import CallBegan, CallEnded, CalmBegan, CommitResponded, LockGranted, MessageStored, QueueGapSeen, SendAcked
 from sweep.history import CallResult, History, ItemVerdict, QueueKey
@@ -46,7 +46,7 @@ def check(history: History) -> list[Violation]:
 
 
 def _removed_messages_are_reported(
-    history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]], begins: dict[QueueKey, int]
+    history: History, messages: Messages, passes: Passes, done: set[tuple[str, StoredPlace, bytes]], begins: dict[QueueKey, int]
 ) -> list[Violation]:
     """O5: the group was notified of messages that retention removed before it had them as a gap."""
     gaps: dict[QueueKey, list[QueueGapSeen]] = {}
@@ -117,9 +117,9 @@ def _recovered(key: QueueKey, end: int, reached: list[tuple[float, int]], calm_t
     return []
 
 
-def _handled_messages(history: History) -> set[tuple[str, Place, bytes]]:
+def _handled_messages(history: History) -> set[tuple[str, StoredPlace, bytes]]:
     calls = {call.call: call for call in history.of(CallBegan)}
-    found: set[tuple[str, Place, bytes]] = set()
+    found: set[tuple[str, StoredPlace, bytes]] = set()
     for end in history.of(CallEnded):
         call = calls.get(end.call)
         if call is not None and end.result in (CallResult.SUCCESS, CallResult.COUNTED, CallResult.CANCEL_IGNORED):

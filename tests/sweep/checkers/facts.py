@@ -31,7 +31,7 @@ ENDING_S = 10.0
 
 DISK_FAILS = ("disk eio", "disk full")
 
-Line = tuple[str, str]
+SessionAtBroker = tuple[str, str]
 """(session, broker)."""
 QueueEpoch = tuple[QueueKey, int]
 """(queue, epoch)."""
@@ -248,23 +248,23 @@ class Leases:
     __slots__ = ("_grace", "_locked", "deadline_ms")
 
     def __init__(self) -> None:
-        self.deadline_ms: dict[Line, int] = {}
+        self.deadline_ms: dict[SessionAtBroker, int] = {}
         """proven + grace − 500 ms."""
-        self._locked: set[tuple[Line, int]] = set()
+        self._locked: set[tuple[SessionAtBroker, int]] = set()
         """Connections on which a response to LOCK has arrived: before that nothing is proven on them."""
-        self._grace: dict[Line, int] = {}
+        self._grace: dict[SessionAtBroker, int] = {}
 
     def proven(self, event: ProofReceived) -> None:
         if event.session is None:
             return
-        line = (event.session, event.broker)
+        key = (event.session, event.broker)
         if event.lock:
-            self._locked.add((line, event.connection))
+            self._locked.add((key, event.connection))
             if event.grace_ms is not None:
-                self._grace[line] = event.grace_ms
-        if (line, event.connection) in self._locked:
-            deadline_ms = event.request_boot_ms + self._grace[line] - MARGIN_MS
-            self.deadline_ms[line] = max(deadline_ms, self.deadline_ms.get(line, deadline_ms))
+                self._grace[key] = event.grace_ms
+        if (key, event.connection) in self._locked:
+            deadline_ms = event.request_boot_ms + self._grace[key] - MARGIN_MS
+            self.deadline_ms[key] = max(deadline_ms, self.deadline_ms.get(key, deadline_ms))
 
 
 class Deletions:

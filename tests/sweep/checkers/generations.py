@@ -127,12 +127,12 @@ class _Generations:
             and grant.generation <= queue.before_reset[0]
         ):
             text = f"{where} in generation {grant.generation}: the reset to {reset.offset} was confirmed at {reset.t:.3f}"
-            self._bad(grant.t, text)
+            self._report(grant.t, text)
         if queue.generation is None or grant.generation > queue.generation:
             self._began(grant, queue, where)
         elif grant.generation == queue.generation:
             if grant.offset > queue.top and not self._removed(grant.queue, grant.offset):
-                self._bad(grant.t, f"{where} at offset {grant.offset}: nothing beyond {queue.top} was committed in its generation")
+                self._report(grant.t, f"{where} at offset {grant.offset}: nothing beyond {queue.top} was committed in its generation")
             queue.top = max(queue.top, grant.offset)
         queue.epoch = max(queue.epoch, grant.epoch)
 
@@ -148,7 +148,7 @@ class _Generations:
         ):
             resets = ", ".join(str(reset.offset) for reset in queue.possible) or "none"
             text = f"{where} at offset {grant.offset} in generation {grant.generation} after {queue.generation}; possible resets: {resets}"
-            self._bad(grant.t, text)
+            self._report(grant.t, text)
         # A first grant needs no cause: a reset that was sent after its request has not been executed yet.
         later = grant.request_t if queue.generation is None else inf
         queue.generation, queue.top, queue.excuse = grant.generation, grant.offset, False
@@ -178,7 +178,7 @@ class _Generations:
         if queue.confirmed is not None and epoch <= queue.before_reset[1] and request_t > queue.confirmed.t:
             reset = queue.confirmed
             text = f"{key}: {what} under epoch {epoch} was served after the reset to {reset.offset}, confirmed at {reset.t:.3f}"
-            self._bad(t, text)
+            self._report(t, text)
 
-    def _bad(self, t: float, text: str) -> None:
+    def _report(self, t: float, text: str) -> None:
         self.found.append(Violation("O1", t, text))

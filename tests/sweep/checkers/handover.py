@@ -293,9 +293,9 @@ def _leaves_before_releases(history: History) -> list[Violation]:
         if isinstance(event, ConsumerStopBegan):
             stops.setdefault((event.process, event.group), event)
         elif isinstance(event, CommitSent) and event.released:
-            whose = (event.process, event.queue.group, event.queue.broker)
-            if whose[:2] in stops and whose not in left:
-                early.setdefault(whose, event)
+            key = (event.process, event.queue.group, event.queue.broker)
+            if key[:2] in stops and key not in left:
+                early.setdefault(key, event)
         elif isinstance(event, LeaveSent):
             stop = stops.get((event.process, event.group))
             left.add((event.process, event.group, event.broker))
@@ -304,11 +304,11 @@ def _leaves_before_releases(history: History) -> list[Violation]:
                 found.append(_released_early(event, release, stop, f"left {event.broker} only after it"))
         elif isinstance(event, ConsumerStopped | ConsumerStarted):
             stop = stops.pop((event.process, event.group), None)
-            left = {whose for whose in left if whose[:2] != (event.process, event.group)}
-            for whose in [whose for whose in early if whose[:2] == (event.process, event.group)]:
-                release = early.pop(whose)
+            left = {key for key in left if key[:2] != (event.process, event.group)}
+            for key in [key for key in early if key[:2] == (event.process, event.group)]:
+                release = early.pop(key)
                 if stop is not None:
-                    found.append(_released_early(event, release, stop, f"never left {whose[2]}"))
+                    found.append(_released_early(event, release, stop, f"never left {key[2]}"))
     return found
 
 

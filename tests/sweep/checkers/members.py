@@ -28,15 +28,15 @@ WRITTEN_S = 1.1
 STOP_SHARE = 0.95
 """The share of the stop's limit after which a call may have been cancelled."""
 
-Place = tuple[str, QueueKey]
+MemberQueue = tuple[str, QueueKey]
 """(machine, queue of the group)."""
 
 
 @dataclass(slots=True)
-class _Run:
+class _MemberRun:
     """One process at one queue, under one grant."""
 
-    place: Place
+    place: MemberQueue
     process: int
     epoch: int
     group: MemberStarted
@@ -75,16 +75,16 @@ class Repeats:
             name: min((history.events[place].t for place in self.brokers.lossy_cuts(name)), default=float("inf"))
             for name in self.brokers.lives
         }
-        self.floors: dict[Place, int] = {}
+        self.floors: dict[MemberQueue, int] = {}
         """No message below is delivered again on that machine."""
-        self.runs: dict[tuple[int, QueueKey], _Run] = {}
-        self.calls: dict[int, tuple[MemberCallBegan, _Run]] = {}
+        self.runs: dict[tuple[int, QueueKey], _MemberRun] = {}
+        self.calls: dict[int, tuple[MemberCallBegan, _MemberRun]] = {}
         self.members: dict[int, MemberStarted] = {}
         """Process → its member, while it has one."""
         self.users: dict[tuple[str, str], int] = {}
         """(machine, group) → the process that uses the file."""
         self.stopping: dict[int, MemberStopBegan] = {}
-        self.gaps: dict[Place, list[tuple[int, int]]] = {}
+        self.gaps: dict[MemberQueue, list[tuple[int, int]]] = {}
         self.pauses: dict[int, list[list[float]]] = {}
         self.failures: dict[str, list[list[float]]] = {}
         """Machine → [from, until] of its disk's failures."""
@@ -138,7 +138,7 @@ class Repeats:
             text = f"{process_name(event)} has {event.queue}: process {user} uses the file of this machine's member"
             self.found.append(Violation("B3", event.t, text))
         group = self.members[event.process]
-        run = self.runs[event.process, event.queue] = _Run(place, event.process, event.epoch, group, event.offset)
+        run = self.runs[event.process, event.queue] = _MemberRun(place, event.process, event.epoch, group, event.offset)
         run.times.append(event.t)
         run.dones.append(event.offset)
         self.floors[place] = max(self.floors.get(place, 0), event.offset)

@@ -35,7 +35,7 @@ from sweep.history import History, ItemVerdict, QueueKey
 
 _POSITION_CODES = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
-Place = tuple[QueueKey, int]
+StoredPlace = tuple[QueueKey, int]
 """(stored queue, offset)."""
 
 
@@ -51,23 +51,23 @@ class Messages:
         """Acknowledged delayed messages; their places are not known at the acknowledgement."""
         for waits in history.of(DelayedSendAcked):
             self.delayed.setdefault(waits.body, waits)
-        self.stored: dict[Place, MessageStored] = {(event.queue, event.offset): event for event in history.of(MessageStored)}
+        self.stored: dict[StoredPlace, MessageStored] = {(event.queue, event.offset): event for event in history.of(MessageStored)}
         self.places: dict[bytes, list[MessageStored]] = {}
         for found in history.of(MessageStored):
             self.places.setdefault(found.body, []).append(found)
         self.read: dict[QueueKey, ReadingEnded] = {event.queue: event for event in history.of(ReadingEnded)}
-        self._responded: dict[Place, list[tuple[float, bytes]]] = {}
+        self._responded: dict[StoredPlace, list[tuple[float, bytes]]] = {}
         written = {event.request: event.bodies for event in history.of(FrameWritten)}
         for response in history.of(FrameResponded):
             for number, body in enumerate(written.get(response.request, ()) if response.offset >= 0 else ()):
                 self._responded.setdefault((response.queue, response.offset + number), []).append((response.t, body))
-        self._unacknowledged: dict[Place, set[tuple[float, bytes]]] = {}
+        self._unacknowledged: dict[StoredPlace, set[tuple[float, bytes]]] = {}
         """Messages that were delivered from a place although no response named it, and when their sends began."""
         for place, body in _delivered(history):
             if body in self.began and all(body != known for _, known in self._responded.get(place, ())):
                 self._unacknowledged.setdefault(place, set()).add((self.began[body].t, body))
 
-    def tags_at(self, place: Place, t: float) -> set[str]:
+    def tags_at(self, place: StoredPlace, t: float) -> set[str]:
         """Return the tags of the messages that may have been stored at this place at `t`; empty if none is known.
 
         These are the last message that a response placed there by then (a power cut may remove it, and another message gets its offset),
@@ -80,7 +80,7 @@ class Messages:
         return {self.began[body].tags for body in bodies if body in self.began}
 
 
-def _delivered(history: History) -> Iterator[tuple[Place, bytes]]:
+def _delivered(history: History) -> Iterator[tuple[StoredPlace, bytes]]:
     """Yield the messages that were delivered to listeners and polls."""
     calls: list[CallBegan | PollReturned] = [*history.of(CallBegan), *history.of(PollReturned)]
     for call in calls:
@@ -160,15 +160,15 @@ class Passes:
 
 def _skipped(history: History) -> dict[QueueKey, list[tuple[int, int]]]:
     """Return the offsets that resets skipped, from the group's progress if known. A reset without a response may have been executed."""
-    asked: dict[tuple[QueueKey, int], int] = {}
+    requested: dict[tuple[QueueKey, int], int] = {}
     found: dict[QueueKey, list[tuple[int, int]]] = {}
     for event in history:
         if isinstance(event, ResetSent):
-            asked[event.queue, event.request] = event.offset
+            requested[event.queue, event.request] = event.offset
         elif isinstance(event, ProgressReset):
-            asked.pop((event.queue, event.request), None)
+            requested.pop((event.queue, event.request), None)
             found.setdefault(event.queue, []).append((event.before, event.offset))
-    for (queue, _), offset in asked.items():
+    for (queue, _), offset in requested.items():
         found.setdefault(queue, []).append((0, offset))
     return found
 
@@ -195,9 +195,9 @@ def first_offsets(history: History) -> dict[QueueKey, int]:
             isinstance(event, LockGranted) or (isinstance(event, LockRefused) and event.verdict in (ItemVerdict.HELD, ItemVerdict.WAIT))
         ):
             continue
-        line = (event.queue.group, event.queue.topic, event.queue.broker)
-        if line not in durable and brokers.removing_cut(event.queue.broker, event.process, place, event.t) is None:
-            durable[line] = place
+        scope = (event.queue.group, event.queue.topic, event.queue.broker)
+        if scope not in durable and brokers.removing_cut(event.queue.broker, event.process, place, event.t) is None:
+            durable[scope] = place
         if isinstance(event, LockGranted):
             grants.setdefault(event.queue, []).append((place, event.offset))
     found: dict[QueueKey, int] = {}

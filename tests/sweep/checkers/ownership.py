@@ -121,7 +121,7 @@ class _Owners:
         heard_t = self.proven.get((holder.session or "", broker), -inf)
         return heard_t > ended_t - SURELY * grace_s and t < opened.t + SURELY * opened.grace_ms / 1000
 
-    def _bad(self, t: float, text: str) -> None:
+    def _report(self, t: float, text: str) -> None:
         self.found.append(Violation("R3", t, text))
 
     def _end_epoch(self, queue: QueueKey, epoch: int | None) -> None:
@@ -145,11 +145,13 @@ class _Owners:
             text = (
                 f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)}: it belongs to session {_short(owner)}"
             )
-            self._bad(event.t, text)
+            self._report(event.t, text)
         newest = self.newest.get(event.queue)
         if event.renewal:
             if newest is not None and event.epoch < newest.epoch and event.request_t > newest.t:
-                self._bad(event.t, f"{event.queue} epoch {event.epoch} was renewed for session {_short(event.session)}: {_newer(newest)}")
+                self._report(
+                    event.t, f"{event.queue} epoch {event.epoch} was renewed for session {_short(event.session)}: {_newer(newest)}"
+                )
             return
         holder = self.held.get(event.queue)
         if holder is not None and holder.session is not None and holder.session != event.session and holder.epoch < event.epoch:
@@ -162,13 +164,13 @@ class _Owners:
                     f"{process_name(event)} while {process_name(holder)} held epoch {holder.epoch}: "
                     f"its deadline is {deadline_ms} on its boot clock, which showed {now_ms:.0f}"
                 )
-                self._bad(event.t, text)
+                self._report(event.t, text)
             elif not deleted and self._has_start_grace(holder, event.t):
                 text = (
                     f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)} although "
                     f"{process_name(holder)}, which holds epoch {holder.epoch}, still has the grace of a start to come back"
                 )
-                self._bad(event.t, text)
+                self._report(event.t, text)
         if newest is None or event.epoch > newest.epoch:
             self.newest[event.queue] = event
 
@@ -184,7 +186,7 @@ class _Owners:
         holder = self._valid_holder(event.queue, event.t)
         if holder is not None:
             text = f"{event.queue} was granted to classic client {event.client_id} while {process_name(holder)} held epoch"
-            self._bad(event.t, f"{text} {holder.epoch} and its proof was valid")
+            self._report(event.t, f"{text} {holder.epoch} and its proof was valid")
         self.held.pop(event.queue, None)
 
     def _check_update(self, event: CommitResponded) -> None:
@@ -193,7 +195,7 @@ class _Owners:
         taken = event.by == "UPDATE" and event.verdict is ItemVerdict.OK and not self.brokers.lossy_cuts(event.queue.broker)
         if taken and holder is not None and holder.t < event.request_t:
             text = f"{event.queue}: offset {event.offset} of process {event.client} was accepted without an epoch"
-            self._bad(event.t, f"{text} while {process_name(holder)} held epoch {holder.epoch}")
+            self._report(event.t, f"{text} while {process_name(holder)} held epoch {holder.epoch}")
 
     def _committed(self, event: CommitResponded) -> None:
         if event.epoch is None:
@@ -204,15 +206,13 @@ class _Owners:
         if event.verdict is not ItemVerdict.OK:
             return
         what = "release" if event.released else "commit"
-        where = (
-            f"{event.queue}: {what} of offset {event.offset} under epoch {event.epoch} by session {_short(event.session)} was answered OK"
-        )
+        where = f"{event.queue}: {what} of offset {event.offset} under epoch {event.epoch} by session {_short(event.session)} was accepted"
         newest = self.newest.get(event.queue)
         if newest is not None and event.epoch < newest.epoch and event.request_t > newest.t:
-            self._bad(event.t, f"{where}: {_newer(newest)}")
+            self._report(event.t, f"{where}: {_newer(newest)}")
         owner = self.sessions.get((event.queue, event.epoch), event.session)
         if owner != event.session:
-            self._bad(event.t, f"{where}: the epoch belongs to session {_short(owner)}")
+            self._report(event.t, f"{where}: the epoch belongs to session {_short(owner)}")
 
     def _check_pull(self, event: PullReceived) -> None:
         newest = self.newest.get(event.queue)
@@ -220,7 +220,7 @@ class _Owners:
             return
         if event.epoch < newest.epoch and event.response_t > newest.t:
             where = f"{event.queue}: a pull from {event.offset} under epoch {event.epoch} by {process_name(event)} was served"
-            self._bad(event.t, f"{where} at {event.response_t:.3f}: {_newer(newest, when='then')}")
+            self._report(event.t, f"{where} at {event.response_t:.3f}: {_newer(newest, when='then')}")
 
 
 def _newer(newest: LockGranted, when: str = "it was requested") -> str:

@@ -162,7 +162,7 @@ class Reading:
                 handler(event)
         return self.found
 
-    def _bad(self, event: Event, text: str) -> None:
+    def _report(self, event: Event, text: str) -> None:
         self.found.append(Violation("P1", event.t, text))
 
     # ---------------------------------------------------------------------------------------------------------- responses of brokers
@@ -204,7 +204,7 @@ class Reading:
         missed = holding.account.commit(event.offset, partial(self._may_pass, holding, t=event.t))
         if missed is not None:
             text = f"{event.queue} generation {event.generation} by {process_name(event)} committed {event.offset}"
-            self._bad(event, f"{text}: {missed} had not been marked as done there")
+            self._report(event, f"{text}: {missed} had not been marked as done there")
 
     def _pulled(self, event: Event) -> None:
         """Note a gap. Gaps count for the group: a member that was paused begins below it, at offsets that others have handled meanwhile."""
@@ -231,7 +231,7 @@ class Reading:
         queue, reader = event.queue, self.readers[event.reader]
         if (event.generation, event.offset) not in self.begins.get((event.process, queue), ()):
             where = f"{queue} in {process_name(event)} begins at {event.offset} in generation {event.generation}"
-            self._bad(event, f"{where}: no response of a broker named this")
+            self._report(event, f"{where}: no response of a broker named this")
         _record_offset(self.received, event.process, queue, event.generation, event.offset)
         holding = _Holding(event.process, queue, event.generation, Account(event.offset), event.offset, event.offset)
         reader.holdings[queue] = self.current[event.process, queue] = holding
@@ -256,20 +256,20 @@ class Reading:
             f"{queue} offset {event.messages[0][0]} polled by {process_name(event)}",
         )
         if holding is None or not holding.alive:
-            self._bad(event, f"{where}: the queue was revoked, or never assigned")
+            self._report(event, f"{where}: the queue was revoked, or never assigned")
             return
         if not event.assigned:
-            self._bad(event, f"{where}: the queue is not assigned to it any more")
+            self._report(event, f"{where}: the queue is not assigned to it any more")
         if queue in reader.paused:
-            self._bad(event, f"{where}: it has paused the queue")
+            self._report(event, f"{where}: it has paused the queue")
         strange = [body for _, body in event.messages if self.unwanted(queue.group, body)]
         if strange:
-            self._bad(event, f"{where}: {strange[0]!r:.60} has none of the tags {sorted(self.wanted[queue.group])}")
+            self._report(event, f"{where}: {strange[0]!r:.60} has none of the tags {sorted(self.wanted[queue.group])}")
         offsets = [offset for offset, _ in event.messages]
         due = holding.next
         for offset in offsets:
             if offset != due and not (offset > due and all(self._may_pass(holding, one, event.t) for one in range(due, offset))):
-                self._bad(event, f"{where}: offsets {offsets[:20]}, and {due} was next")
+                self._report(event, f"{where}: offsets {offsets[:20]}, and {due} was next")
                 break
             due = offset + 1
         holding.next = offsets[-1] + 1
@@ -350,12 +350,12 @@ class Reading:
         reader = self.readers[event.reader]
         where = f"commit() in {process_name(event)} returned"
         for queue in sorted(reader.lost):
-            self._bad(event, f"{where}: {queue} was revoked with messages at hand, and commit() did not raise")
+            self._report(event, f"{where}: {queue} was revoked with messages at hand, and commit() did not raise")
         for promise in reader.promises:
             if not self._kept(promise, self.accepted, event.t):
                 holding = promise.holding
                 text = f"{holding.queue} at {promise.offset} in generation {holding.generation}"
-                self._bad(event, f"{where}: no broker has accepted {text}{', which is a move back' if promise.back else ''}")
+                self._report(event, f"{where}: no broker has accepted {text}{', which is a move back' if promise.back else ''}")
         reader.lost.clear()
 
     def _commit_failed(self, event: Event) -> None:
@@ -370,7 +370,7 @@ class Reading:
             and all(self._kept(promise, self.received, event.t) for promise in reader.promises)
         ):
             where = f"commit() in {process_name(event)}"
-            self._bad(event, f"{where} raised StaleEpochError, and the commit had been accepted: {event.error}")
+            self._report(event, f"{where} raised StaleEpochError, and the commit had been accepted: {event.error}")
         reader.lost.clear()
 
 

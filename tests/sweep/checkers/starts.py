@@ -35,7 +35,7 @@ from sweep.history import History, ItemVerdict, QueueKey
 
 STORE_S = (STEP_MS + 22) / 1_000
 """Store times differ from the wall clock by up to STEP_MS, and by the drift between two readings (2 % of 1 s); whole milliseconds."""
-Line = tuple[str, str, str]
+StartScope = tuple[str, str, str]
 """(group, topic, broker)."""
 Policy = ConsumerStarted | ReaderStarted
 Grant = LockGranted | ProgressResponded
@@ -72,9 +72,9 @@ class _Starts:
         self.brokers = Brokers(history)
         self.first: dict[QueueKey, Grant] = {}
         self.places: dict[QueueKey, int] = {}
-        self.asked: dict[str, float] = {}
+        self.first_requests: dict[str, float] = {}
         """Group → when its first LOCK was written; of pull consumers: when the first one started."""
-        self.resolved: dict[Line, float] = {}
+        self.resolved: dict[StartScope, float] = {}
         """The time from which on a broker has recorded the group's first offsets."""
         self.moved = {event.queue for event in history.of(ResetSent)}
         """Queues whose progress was reset by an operator, or by a client without a session."""
@@ -85,9 +85,9 @@ class _Starts:
         for place, event in enumerate(history):
             if isinstance(event, LockSent):
                 for key, _ in event.items:
-                    self.asked.setdefault(key.group, event.t)
+                    self.first_requests.setdefault(key.group, event.t)
             elif isinstance(event, ReaderStarted):
-                self.asked.setdefault(event.group, event.t)
+                self.first_requests.setdefault(event.group, event.t)
             elif isinstance(event, Grant):
                 self._responded(event, place)
                 if event.queue.topic not in self.ended and event.queue not in self.first:
@@ -101,16 +101,16 @@ class _Starts:
         return {cut for broker in self.brokers.lives for cut in self.brokers.lossy_cuts(broker)}
 
     def _responded(self, event: Grant | LockRefused, place: int) -> None:
-        line = (event.queue.group, event.queue.topic, event.queue.broker)
-        if line not in self.resolved and self.brokers.removing_cut(event.queue.broker, event.process, place, event.t) is None:
-            self.resolved[line] = event.t
+        scope = (event.queue.group, event.queue.topic, event.queue.broker)
+        if scope not in self.resolved and self.brokers.removing_cut(event.queue.broker, event.process, place, event.t) is None:
+            self.resolved[scope] = event.t
 
     def compare(self, policy: Policy, grant: Grant, sent: list[_Sent]) -> list[Violation]:
         key, begin = grant.queue, grant.offset
         cut_t = min((self.times[cut] for cut in self.brokers.lossy_cuts(key.broker) if cut > self.places[key]), default=inf)
         added = min((one.written_t for one in sent), default=inf) > self.altered_t
         resolved_t = self.resolved.get((key.group, key.topic, key.broker), inf)
-        request_t = self.asked.get(key.group, inf)
+        request_t = self.first_requests.get(key.group, inf)
         where = f"{key} began at {begin} ({policy.where}, granted by {process_name(grant)})"
         found = []
         for one in sent:

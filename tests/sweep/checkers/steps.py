@@ -19,7 +19,7 @@ _DONE = (CallResult.SUCCESS, CallResult.COUNTED)
 
 
 @dataclass(slots=True)
-class _Run:
+class _EpochRun:
     """One epoch at work."""
 
     next_offset: int
@@ -45,8 +45,10 @@ class _Steps:
     def __init__(self, history: History) -> None:
         self.history = history
         self.passes = Passes(history, Messages(history))
-        self.runs: dict[QueueEpoch, _Run] = {
-            held: _Run(grant.offset, grant.offset, Account(grant.offset)) for held, grant in holders(history).items() if not grant.renewal
+        self.runs: dict[QueueEpoch, _EpochRun] = {
+            held: _EpochRun(grant.offset, grant.offset, Account(grant.offset))
+            for held, grant in holders(history).items()
+            if not grant.renewal
         }
         self.calls: dict[int, CallBegan] = {}
         self.found: list[Violation] = []

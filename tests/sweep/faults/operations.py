@@ -80,7 +80,7 @@ def begin_group(storm: Storm) -> None:
 
 def delete_topic(storm: Storm) -> None:
     """Delete the second topic while it is used, and create it again. Sometimes a broker is away meanwhile and gets both at once, or it
-    cannot be notified of the deletion before it is asked to create the topic again.
+    cannot be notified of the deletion before the topic is created again.
     """
     universe, random = storm.universe, storm.random
     _, address = storm.broker()

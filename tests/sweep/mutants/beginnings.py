@@ -39,7 +39,7 @@ def a_retry_without_room_for_its_topic_is_dropped(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=f"{SEND_BACKS}::test_below_half_the_disk_reserve_only_an_acknowledged_message_gets_its_topic")
-def topics_of_groups_take_the_reserve(patch: Patches) -> None:
+def topics_of_groups_use_the_reserve(patch: Patches) -> None:
     """Below half the disk reserve no request creates the topic of a group."""
     patch.set(GroupTopics, "create", vars(GroupTopics)["_create_for_delayed"])
 
@@ -51,7 +51,7 @@ def a_topic_is_created_for_a_copy_that_is_refused(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_group_without_members_counts_while_the_broker_has_its_topic")
-def groups_leave_their_topics_behind(patch: Patches) -> None:
+def idle_groups_do_not_count_their_topics(patch: Patches) -> None:
     """A group counts while its retry or dead-letter topic exists and it is not idle."""
     tidy: Any = GroupState.forget_if_empty
 
@@ -67,7 +67,7 @@ def groups_leave_their_topics_behind(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_group_with_one_commit_starts_in_no_other_queue_above_the_limit")
-def one_queue_stands_for_its_topic(patch: Patches) -> None:
+def a_start_counts_one_queue_for_all_of_its_topic(patch: Patches) -> None:
     """A start counts all the queues in which it begins."""
     patch.set(GroupTables, "missing_progress_count", lambda self, group, topic: 1)
 
@@ -129,7 +129,7 @@ def a_deletion_in_memory(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_deletion_without_the_flag_keeps_progress_as_in_rocketmq")
-def progress_goes_with_the_settings(patch: Patches) -> None:
+def progress_is_deleted_with_the_settings(patch: Patches) -> None:
     """Without cleanOffset a deletion keeps the group's progress."""
     delete: Any = GroupAdmin.delete_group
     patch.set(GroupAdmin, "delete_group", lambda self, group, *, with_progress: delete(self, group, with_progress=True))

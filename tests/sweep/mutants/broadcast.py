@@ -21,7 +21,7 @@ WORLD = "broadcast"
 
 
 @mutant(WORLD)
-def the_last_write_is_left_out(patch: Patches) -> None:
+def the_last_write_is_skipped(patch: Patches) -> None:
     """A member's file is written when it stops."""
 
     async def close(self: LocalProgress) -> None:
@@ -34,7 +34,7 @@ def the_last_write_is_left_out(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def the_file_is_ahead(patch: Patches) -> None:
+def the_file_has_the_fetched_offset(patch: Patches) -> None:
     """The file has the handled offset, not the fetched one."""
     note = LocalProgress.note
 
@@ -134,7 +134,7 @@ def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def what_a_member_fails_stays(patch: Patches) -> None:
+def messages_failed_by_a_member_stay_unfinished(patch: Patches) -> None:
     """A message that a broadcasting member's concurrent listener fails is dropped: progress moves past it."""
 
     async def stays(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
@@ -144,7 +144,7 @@ def what_a_member_fails_stays(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def what_a_member_fails_comes_again(patch: Patches) -> None:
+def messages_failed_by_a_member_are_called_again(patch: Patches) -> None:
     """A message that a broadcasting member's concurrent listener fails is dropped: it is not tried again."""
 
     async def again(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
@@ -155,7 +155,7 @@ def what_a_member_fails_comes_again(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def what_a_member_fails_is_sent_back(patch: Patches) -> None:
+def messages_failed_by_a_member_are_sent_back(patch: Patches) -> None:
     """Messages that a broadcasting member's concurrent listener fails are not sent back."""
 
     async def back(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
@@ -168,7 +168,7 @@ def what_a_member_fails_is_sent_back(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def went_back_is_not_noticed(patch: Patches) -> None:
+def a_shortened_queue_is_not_detected(patch: Patches) -> None:
     """A member past the end of a queue, whose broker has lost messages, begins it again."""
     patch.set(LocalSession, "queue_truncated", lambda self, party, first, end: None)
 

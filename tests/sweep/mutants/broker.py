@@ -135,7 +135,7 @@ def omitted_locks_are_kept(patch: Patches) -> None:
 
 
 @mutant("churn", "net", aimed="tests/unit/broker/test_app.py::test_released_queue_is_offered_to_its_owner_by_the_member_list")
-def anybody_may_lock(patch: Patches) -> None:
+def any_member_may_lock_any_queue(patch: Patches) -> None:
     """The response to a LOCK for a queue of another member, by the broker's list, is NOT_YOURS."""
     patch.set(LockSync, "_may_hold", lambda self, group, session, key: True)
 
@@ -175,7 +175,7 @@ def own_acquire_keeps_the_epoch(patch: Patches) -> None:
 
 
 @mutant("power", "disk")
-def an_ended_grant_stays_good(patch: Patches) -> None:
+def an_ended_grant_stays_valid(patch: Patches) -> None:
     """An assumed loss ends every grant and raises its epoch."""
     patch.set(LockTable, "record_end_of_all", lambda self, epoch: None)
 
@@ -262,13 +262,13 @@ def no_queue_free(patch: Patches) -> None:
 
 
 @mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_messages_in_new_queues_are_consumed_within_seconds")
-def new_layouts_are_not_told(patch: Patches) -> None:
+def new_layouts_are_not_notified(patch: Patches) -> None:
     """Subscribers of a topic are notified of its new layout."""
     patch.set(PendingEffects, "notify_layout_changed", lambda self, topic: None)
 
 
 @mutant("handover", aimed="tests/unit/broker/test_background.py::test_effects_reach_their_connections_and_closed_connections_are_skipped")
-def no_notices(patch: Patches) -> None:
+def list_changes_are_not_notified(patch: Patches) -> None:
     """Members are notified of a change of their list."""
     do = EffectRunner._execute
 
@@ -330,7 +330,7 @@ def boot_id_is_stored_first(patch: Patches) -> None:
 
 
 @mutant("wipe")
-def terms_begin_anew(patch: Patches) -> None:
+def terms_restart_after_a_wipe(patch: Patches) -> None:
     """term = max(last + 1, seconds since 2020): fences don't fall after a wiped store."""
     patch.set(app, "next_term", lambda last_term, wall_ms: last_term + 1)
 
@@ -348,6 +348,6 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
 
 
 @mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_grown_gap_is_reported_again")
-def retention_asks_nobody(patch: Patches) -> None:
+def retention_does_not_move_groups(patch: Patches) -> None:
     """Groups that had not read the messages that retention removes are moved past them and notified."""
     patch.set(Coordination, "skip_removed", lambda self, minimums: iter(()))

@@ -45,14 +45,14 @@ def proof_before_lock(patch: Patches) -> None:
 
 
 @mutant("stubborn")
-def who_is_given_up_is_not_told(patch: Patches) -> None:
+def cancellation_is_not_signalled(patch: Patches) -> None:
     """`context.cancelled` is set once the result of a call may no longer be accepted."""
     patch.set(Cancelled, "set", lambda self: None)
     patch.set(Cancelled, "is_set", lambda self: False)
 
 
 @mutant("late")
-def proof_counts_from_the_answer(patch: Patches) -> None:
+def proof_counts_from_the_response(patch: Patches) -> None:
     """Proof of life counts from the request, not from its response."""
     proven = BrokerSession._proven
 
@@ -141,7 +141,7 @@ def left_once(patch: Patches) -> None:
 
 
 @mutant("late", "swarm", aimed="tests/unit/client/test_rebalance.py::test_member_list_without_this_member_is_ignored")
-def a_list_without_me_is_believed(patch: Patches) -> None:
+def a_list_without_this_client_is_used(patch: Patches) -> None:
     """A member list without this client is not used: send a heartbeat, request the list again, drop nothing."""
 
     def adopt(self: MemberLists, broker_name: str, members: MemberList) -> ListChange:
@@ -167,7 +167,7 @@ def no_proof_of_life(patch: Patches) -> None:
     "machines",
     aimed="tests/unit/client/test_broker_session.py::test_empty_sync_without_response_for_the_grace_period_triggers_a_reconnect",
 )
-def silence_is_not_watched(patch: Patches) -> None:
+def silence_is_not_detected(patch: Patches) -> None:
     """An empty SYNC without a response within the grace ends the connection."""
     patch.set(BrokerSession, "_watch_silence", lambda self, now_ms: None)
 
@@ -187,7 +187,7 @@ def late_results_are_not_offered(patch: Patches) -> None:
 
 
 @mutant("late", aimed="tests/unit/client/test_instance.py::test_link_is_up_after_the_heartbeat_response_and_connection_numbers_increase")
-def newest_session_dials_under_an_old_number(patch: Patches) -> None:
+def connection_numbers_do_not_rise(patch: Patches) -> None:
     """HEART_BEAT carries a connection number that rises with each connect."""
     describe = Instance._describe
 
@@ -200,7 +200,7 @@ def newest_session_dials_under_an_old_number(patch: Patches) -> None:
 
 
 @mutant("churn", "pause")
-def what_drains_is_not_named(patch: Patches) -> None:
+def draining_queues_are_not_named(patch: Patches) -> None:
     """LOCK also names draining queues."""
     lock_item = QueueOwnership.lock_item
     patch.set(QueueOwnership, "lock_item", lambda self: None if self.state is OwnershipState.DRAINING else lock_item(self))
@@ -213,20 +213,20 @@ def a_release_on_its_way_is_named(patch: Patches) -> None:
 
 
 @mutant("handover")
-def only_the_clock_asks_for_queues(patch: Patches) -> None:
+def locks_are_sent_on_schedule_only(patch: Patches) -> None:
     """LOCK is sent at once on a trigger: a new list, QUEUE_FREE, STALE, the end of an old call, a confirmed release."""
     patch.set(LockSchedule, "trigger", lambda self: None)
 
 
 @mutant("handover", aimed="tests/unit/client/test_lease_timers.py::test_trigger_during_a_lock_sends_another_after_its_response")
-def a_reason_during_a_lock_is_forgotten(patch: Patches) -> None:
+def a_trigger_during_a_lock_is_dropped(patch: Patches) -> None:
     """A trigger while a LOCK is in flight sends another one after it."""
     trigger = LockSchedule.trigger
     patch.set(LockSchedule, "trigger", lambda self: None if self.in_flight else trigger(self))
 
 
 @mutant("net", "swarm", aimed="tests/unit/client/test_rebalance.py::test_queues_of_each_broker_are_divided_among_the_members_in_its_list")
-def one_list_deals_all_queues(patch: Patches) -> None:
+def one_list_allocates_all_queues(patch: Patches) -> None:
     """The queues of a broker are allocated among the members on that broker's list."""
 
     def dealt(me: str, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue]) -> list[MessageQueue]:

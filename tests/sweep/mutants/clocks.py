@@ -28,13 +28,13 @@ def stamps_follow_the_wall_clock_and_never_fall(patch: Patches) -> None:
     "clocks",
     aimed="tests/unit/broker/test_delayed_delivery.py::test_message_stored_by_a_fast_clock_waits_no_longer_than_its_delay",
 )
-def what_was_stamped_ahead_waits_for_its_stamp(patch: Patches) -> None:
+def messages_stamped_ahead_wait_for_their_stamp(patch: Patches) -> None:
     """Delays of messages stored by a clock that was ahead count from their true store time after the clock was set back."""
     patch.set(StoreClock, "true_ms", lambda self, position, stamp_ms: stamp_ms)
 
 
 @mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_every_message_is_on_time_within_one_boot")
-def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
+def a_clock_set_forward_makes_delayed_messages_due(patch: Patches) -> None:
     """Delays of messages stored before the clock was set forward count from their store time."""
     true_ms = StoreClock.true_ms
     back: Callable[[StoreClock], StoreClock] = lambda self: StoreClock(0, [step for step in self.steps if step.by_ms < 0])  # noqa: E731
@@ -63,7 +63,7 @@ def a_small_step_back_is_not_recorded(patch: Patches) -> None:
     "clocks",
     aimed="tests/unit/broker/test_delay_clocks.py::test_wall_clock_lead_without_a_step_survives_a_restart",
 )
-def a_start_takes_a_small_difference_for_true(patch: Patches) -> None:
+def a_start_follows_a_small_clock_difference(patch: Patches) -> None:
     """A start continues from the reading, however little the wall clock differs: differences of many starts would add up."""
     init = SteadyClock.__init__
 
@@ -77,7 +77,7 @@ def a_start_takes_a_small_difference_for_true(patch: Patches) -> None:
 
 
 @mutant("clocks")
-def every_start_believes_its_wall_clock(patch: Patches) -> None:
+def every_start_follows_its_wall_clock(patch: Patches) -> None:
     """A start in the same boot continues by the boot clock: a step of the wall clock before it makes no delayed message early."""
     start = StoreClock.start
 
@@ -89,7 +89,7 @@ def every_start_believes_its_wall_clock(patch: Patches) -> None:
 
 
 @mutant("clocks", aimed="tests/unit/broker/store/test_store_clock.py::test_wall_clock_a_year_ahead_for_seconds_removes_nothing")
-def retention_believes_the_wall_clock(patch: Patches) -> None:
+def retention_follows_the_wall_clock(patch: Patches) -> None:
     """Retention removes nothing because the wall clock is far ahead for seconds."""
     patch.set(Store, "safe_now_ms", lambda self: self._host.clock.wall_ms())
 
@@ -98,7 +98,7 @@ def retention_believes_the_wall_clock(patch: Patches) -> None:
     "clocks",
     aimed="tests/unit/broker/store/test_store_clock.py::test_search_by_time_skips_no_message_wherever_the_clock_was_set_back",
 )
-def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
+def a_search_by_time_assumes_rising_stamps(patch: Patches) -> None:
     """A search by time skips no message of that time or later if the clock was set back."""
     search: Any = Query.offset_by_time
     patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, ranges=(): search(self, queue, timestamp_ms))

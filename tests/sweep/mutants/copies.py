@@ -25,7 +25,7 @@ WORLD = "concurrent"
 
 
 @mutant(WORLD)
-def progress_passes_what_is_unfinished(patch: Patches) -> None:
+def progress_passes_unfinished_messages(patch: Patches) -> None:
     """Progress moves to the smallest unfinished message."""
     finish = ProcessQueue.finish
 
@@ -71,7 +71,7 @@ def ended_calls_run_too_long(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def a_batch_in_part_counts_as_whole(patch: Patches) -> None:
+def a_partly_handled_batch_counts_as_complete(patch: Patches) -> None:
     """Messages after `ack_index` were not handled."""
     process = ConcurrentModel._process
 
@@ -106,7 +106,7 @@ def tries_have_no_end(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def nothing_waits(patch: Patches) -> None:
+def delays_are_ignored(patch: Patches) -> None:
     """A delayed message, and a retry, is delivered when it is due."""
     init = DelayedDelivery.__init__
 
@@ -125,7 +125,7 @@ def delivered_without_a_record(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def what_is_refused_is_left_behind(patch: Patches) -> None:
+def undeliverable_delayed_messages_are_skipped(patch: Patches) -> None:
     """A delay queue that can't deliver its first message now keeps it and waits."""
     deliver = vars(DelayedDelivery)["_deliver_message"]
 
@@ -137,13 +137,13 @@ def what_is_refused_is_left_behind(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def a_letter_leaves_progress_where_it_is(patch: Patches) -> None:
+def a_dead_letter_does_not_move_progress(patch: Patches) -> None:
     """A dead letter and the progress past it are one write."""
     patch.set(LockSync, "commit_dead_letter", lambda self, *facts: None)
 
 
 @mutant(WORLD)
-def a_repeated_letter_is_written_again(patch: Patches) -> None:
+def a_repeated_dead_letter_is_written_again(patch: Patches) -> None:
     """A DEAD_LETTER for a message that progress has passed is a repeat: it writes nothing."""
     done = LockSync.is_dead_lettered
 
@@ -154,7 +154,7 @@ def a_repeated_letter_is_written_again(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def letters_are_written_early(patch: Patches) -> None:
+def dead_letters_are_written_early(patch: Patches) -> None:
     """A batch is dead-lettered after as many failed calls as its group allows."""
     patch.set(OrderedRetry, "gives_up", lambda self, attempts: self.on_exhausted == "dlq" and attempts >= 1)
 
@@ -174,7 +174,7 @@ def generations_are_not_checked(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def anybody_begins_anywhere(patch: Patches) -> None:
+def members_begin_at_the_end_of_a_queue(patch: Patches) -> None:
     """A member begins at its group's progress."""
     granted = LockSync._grant_result
 
@@ -190,7 +190,7 @@ def anybody_begins_anywhere(patch: Patches) -> None:
     WORLD,
     aimed="tests/unit/broker/test_app_copies.py::test_send_back_that_names_another_message_than_the_stored_one_is_rejected",
 )
-def whatever_stands_there_is_copied(patch: Patches) -> None:
+def a_send_back_copies_any_message_at_the_offset(patch: Patches) -> None:
     """A send back copies the message that its consumer received, or none."""
     patch.set(send_back, "_check_same", lambda record, header: None)
 
@@ -215,7 +215,7 @@ def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
 
 
 @mutant("delete", aimed="tests/unit/broker/test_delayed_delivery.py::test_recreated_topic_gets_no_delayed_message_of_its_predecessor")
-def what_waits_outlives_its_topic(patch: Patches) -> None:
+def delayed_messages_outlive_their_topic(patch: Patches) -> None:
     """Delayed messages of a deleted topic are not delivered to the one created again."""
     patch.set(GroupTopics, "deleted_since", lambda self, topic, counter: False)
 

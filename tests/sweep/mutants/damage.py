@@ -22,7 +22,7 @@ TESTS = "tests/unit/broker/store"
 
 
 @mutant("rot", aimed=f"{TESTS}/test_read.py::test_wrong_entries_are_rebuilt_from_the_log_and_no_message_is_lost")
-def queue_entries_are_believed(patch: Patches) -> None:
+def queue_entries_are_not_checked(patch: Patches) -> None:
     """A consume-queue entry read from a file names a record of its topic, queue and offset, or is written again from the log."""
     patch.set(Check, "run", lambda self, data, position: None)
 
@@ -46,7 +46,7 @@ def queue_files_are_cut_before_the_log_was_read(patch: Patches) -> None:
 
 
 @mutant("rot", aimed=f"{TESTS}/test_foreign.py::test_foreign_log_with_an_unreadable_record_is_rejected_with_its_position")
-def a_foreign_log_is_taken_unread(patch: Patches) -> None:
+def a_foreign_log_is_adopted_unread(patch: Patches) -> None:
     """The log of a directory without an identity is read to its end before anything is written."""
 
     async def unread(log: Any, survey: Any) -> None:
@@ -114,7 +114,7 @@ def a_missing_inode_is_a_failed_disk(patch: Patches) -> None:
 
 
 @mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_damaged_size_field_loses_no_intact_record")
-def a_damaged_size_is_believed(patch: Patches) -> None:
+def a_damaged_size_is_used(patch: Patches) -> None:
     """The size of a damaged record is used only if the lengths of its fields agree with it: the size itself may be damaged."""
     patch.set(scan, "record_bounds", lambda data: None)
 
@@ -149,7 +149,7 @@ def a_log_without_its_first_file_begins_later(patch: Patches) -> None:
 
 
 @mutant("rot", aimed=f"{LOSSES}::test_event_manifest_metric_and_check_name_the_same_lost_messages")
-def losses_below_the_snapshot_are_not_looked_for(patch: Patches) -> None:
+def losses_below_the_snapshot_are_not_reported(patch: Patches) -> None:
     """A start without a file below its snapshot names the lost messages before it changes a file."""
 
     async def unlooked(self: Any, snapshot: Any, wrong: Any, on_progress: Any) -> Any:
@@ -165,7 +165,7 @@ def the_offset_of_a_lost_last_message_is_given_again(patch: Patches) -> None:
 
 
 @mutant("rot", aimed=f"{LOSSES}::test_scrub_finds_lost_messages_at_both_ends_of_a_queue")
-def a_scrub_does_not_look_behind_the_last_record(patch: Patches) -> None:
+def a_scrub_ignores_the_end_of_a_queue(patch: Patches) -> None:
     """A scrub and a check find messages that are missing at the end of a queue."""
 
     async def unlooked(self: Any) -> None:
@@ -181,7 +181,7 @@ def a_queue_begins_with_the_first_record_that_is_found(patch: Patches) -> None:
 
 
 @mutant("rot", aimed=f"{LOSSES}::test_start_fails_if_the_first_file_and_the_start_record_are_missing")
-def a_snapshot_says_nothing_of_the_start(patch: Patches) -> None:
+def the_snapshot_does_not_name_the_start_of_the_log(patch: Patches) -> None:
     """Without `lockstep/start` the newest snapshot names the beginning of the log: a missing first file stops the start."""
     patch.set(store, "recorded_start", lambda files, directory: directory.read_start())
 

@@ -23,7 +23,7 @@ def the_in_flight_limit_has_no_deadline(patch: Patches) -> None:
 
 
 @mutant("send", aimed=f"{DEADLINES_TEST}::test_keyed_send_that_expires_at_the_in_flight_limit_fails_only_later_sends_of_its_key")
-def what_expires_at_the_limit_fails_alone(patch: Patches) -> None:
+def later_sends_survive_an_expired_send_of_their_key(patch: Patches) -> None:
     """A keyed send that expires while it waits for the in-flight limit fails the pending sends of its key after it."""
     patch.set(InFlightLimit, "_fail_later", InFlightLimit._leave)
 
@@ -49,7 +49,7 @@ def sends_are_written_however_little_time_is_left(patch: Patches) -> None:
 
 
 @mutant("send", aimed=f"{GATE_TEST}::test_admitted_waiter_that_has_not_run_is_refused_if_an_earlier_send_of_its_key_fails")
-def what_is_admitted_is_not_refused(patch: Patches) -> None:
+def admitted_sends_are_not_refused(patch: Patches) -> None:
     """A keyed send that was admitted is refused as long as it has not run when one of its key ahead of it fails."""
     patch.set(InFlightLimit, "_refused_at", lambda self, waiter: None)
 

@@ -35,7 +35,7 @@ def large_decompressed_bodies_are_kept(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed="tests/unit/client/test_many_held_queues.py::test_cost_of_a_commit_is_independent_of_the_number_of_held_queues")
-def each_commit_looks_at_all_queues(patch: Patches) -> None:
+def each_commit_scans_all_queues(patch: Patches) -> None:
     """The session reports progress of one queue without a scan of its other queues."""
     watch_calls = BrokerSession._watch_calls
 

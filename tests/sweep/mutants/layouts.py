@@ -18,7 +18,7 @@ CONVERGENCE = "tests/unit/broker/test_layout_convergence.py::"
 
 
 @mutant("first")
-def the_losers_queues_are_left_out(patch: Patches) -> None:
+def queues_of_the_losing_layout_are_dropped(patch: Patches) -> None:
     """A broker whose queues the winning layout lacks appends those that have messages."""
     patch.set(TopicTable, "_id_count_to_keep", lambda self, here, layout: 0)
 
@@ -141,7 +141,7 @@ def only_the_first_registration_brings_topics(patch: Patches) -> None:
 
 
 @mutant("first", aimed=ROOM + "test_next_broker_has_its_share_regardless_of_other_brokers")
-def one_broker_takes_all_the_room(patch: Patches) -> None:
+def one_broker_may_use_all_topics(patch: Patches) -> None:
     """A broker may add topics to a nameserver while it has fewer than are free."""
     patch.set(TopicQuota, "has_room", lambda self, name: len(self._broker_of) < topic_quota.LAYOUTS_MAX)
 
@@ -190,7 +190,7 @@ def silent_brokers_keep_their_name(patch: Patches) -> None:
 
 
 @mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_readable_frames_are_read_before_a_slice_is_counted")
-def a_challenge_ends_before_answers_are_read(patch: Patches) -> None:
+def a_challenge_ends_before_responses_are_read(patch: Patches) -> None:
     """A nameserver that was paused reads the received data before it replaces a broker."""
     patch.set(nameserver_processor, "READ_TURNS", 0)
 
@@ -224,7 +224,7 @@ def the_owner_of_a_name_is_not_kept(patch: Patches) -> None:
 
 
 @mutant("first", aimed=OWNERS + "test_terms_of_the_owner_are_compared_even_after_a_stranger_was_registered")
-def strangers_change_the_terms_of_the_owner(patch: Patches) -> None:
+def other_stores_change_the_terms_of_the_owner(patch: Patches) -> None:
     """A registration without the owner's proof does not change which terms of the owner are accepted."""
     patch.set(route_table, "next_owner", lambda before, now: (now.registration, now.last_seen_ms))
 
@@ -236,7 +236,7 @@ def a_replaced_store_stays_the_owner(patch: Patches) -> None:
 
 
 @mutant("first", aimed=PARTS + "test_registration_takes_effect_with_its_last_part")
-def the_first_part_is_the_whole(patch: Patches) -> None:
+def the_first_part_counts_as_the_registration(patch: Patches) -> None:
     """A registration in parts counts with its last part, and has the topics of all parts."""
     arrive = RouteTable._collect_part
 
@@ -249,7 +249,7 @@ def the_first_part_is_the_whole(patch: Patches) -> None:
 
 
 @mutant("first", aimed=ROUTES + "test_broker_never_routed_is_forgotten_with_its_connection")
-def strangers_are_remembered(patch: Patches) -> None:
+def unrouted_brokers_are_kept(patch: Patches) -> None:
     """A broker that was never routed is removed when its connection is gone."""
 
     def leave(self: RouteTable, known: Any) -> None:

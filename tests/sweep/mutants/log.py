@@ -19,13 +19,13 @@ from sweep.mutants.registry import Patches, mutant
 
 
 @mutant("fsync", "power")
-def answered_before_confirmed(patch: Patches) -> None:
+def responses_are_sent_before_the_log_is_confirmed(patch: Patches) -> None:
     """A response waits until the log is confirmed up to its end."""
     patch.set(LogWriter, "when_confirmed", lambda self, callback: callback())
 
 
 @mutant("fsync", "power")
-def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
+def responses_to_repeats_are_sent_at_once(patch: Patches) -> None:
     """The response to a repeat waits for the log too: the first frame may not be durable yet."""
     wait = CommitWaiters.call_when_confirmed
 
@@ -87,7 +87,7 @@ def snapshot_before_sync(patch: Patches) -> None:
 
 
 @mutant("power", "disk", aimed="tests/unit/broker/store/test_snapshots.py::test_snapshot_ahead_of_the_log_is_ignored_and_removed")
-def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
+def a_snapshot_ahead_of_the_log_is_used(patch: Patches) -> None:
     """A snapshot that does not agree with the log is removed."""
     patch.set(snapshot_choice, "snapshot_evidence", lambda log, damage, snapshot: SnapshotEvidence.FITS)
 
@@ -163,14 +163,14 @@ def _no_crc(*_: object) -> _Whatever:
 
 
 @mutant("rot")
-def checksums_are_not_looked_at(patch: Patches) -> None:
+def checksums_are_not_compared(patch: Patches) -> None:
     """A record whose CRC is wrong is not used."""
     patch.set(stored_record, "crc32", _no_crc)
     patch.set(scan, "frame_crc", _no_crc)
 
 
 @mutant("disk")
-def half_a_write_is_taken_for_a_whole_one(patch: Patches) -> None:
+def partial_writes_count_as_complete(patch: Patches) -> None:
     """A partial write is continued."""
 
     def once(file: Any, data: Any, offset: int) -> None:

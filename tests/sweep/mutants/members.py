@@ -14,7 +14,7 @@ from sweep.mutants.registry import Patches, mutant
 
 
 @mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_draining_queue_is_renewed_although_the_list_gives_it_to_another_member")
-def what_drains_is_not_renewed(patch: Patches) -> None:
+def draining_queues_are_not_renewed(patch: Patches) -> None:
     """The holder of a queue keeps it while it drains, although the list assigns it to another member."""
     renew = LockSync._renew
 
@@ -42,13 +42,13 @@ def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
 
 
 @mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_rising_epoch_ends_held_pulls")
-def held_pulls_are_not_told(patch: Patches) -> None:
+def held_pulls_are_not_ended_by_a_new_epoch(patch: Patches) -> None:
     """When an epoch rises, held pulls of an older one end at once."""
     patch.set(PendingEffects, "end_held_pulls", lambda self, key, epoch: None)
 
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_end_of_the_suspension_notifies_every_member_of_free_queues")
-def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
+def the_end_of_the_hold_is_not_notified(patch: Patches) -> None:
     """When the hold after an assumed loss ends, the member of each free queue is notified."""
     patch.set(PendingEffects, "notify_group_free", lambda self, group: None)
 

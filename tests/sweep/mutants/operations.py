@@ -91,7 +91,7 @@ def a_lost_stale_frees_the_queue(patch: Patches) -> None:
 
 
 @mutant("begin")
-def each_queue_begins_by_itself(patch: Patches) -> None:
+def each_queue_records_its_own_start(patch: Patches) -> None:
     """The first LOCK resolves a group's start policy for all queues of its broker."""
     resolve = ProgressTable.record_start
 
@@ -105,7 +105,7 @@ def each_queue_begins_by_itself(patch: Patches) -> None:
 
 
 @mutant("begin")
-def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
+def the_start_of_a_group_is_not_recorded(patch: Patches) -> None:
     """The first offsets of a group are recorded before the response to its first LOCK: a crash before the first commit skips nothing."""
 
     def unrecorded(self: ProgressTable, group: str, topic: str, *, since: int, generation: int, offsets: Any) -> None:
@@ -115,7 +115,7 @@ def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
 
 
 @mutant("begin")
-def everybody_begins_at_the_first_message(patch: Patches) -> None:
+def every_group_begins_at_the_first_message(patch: Patches) -> None:
     """A group begins by its start policy."""
     patch.set(StartPositions, "_start_offset", lambda self, queue_id, policy, by_time: self._state.bounds.bounds(policy.topic, queue_id)[0])
 
@@ -133,13 +133,13 @@ def an_added_queue_begins_at_its_end(patch: Patches) -> None:
 
 
 @mutant("delete", aimed="tests/unit/broker/test_topic_table.py::test_missed_deletion_is_applied_with_the_layout_that_recreated_the_topic")
-def a_missed_deletion_stays_missed(patch: Patches) -> None:
+def a_missed_deletion_is_not_applied(patch: Patches) -> None:
     """A broker that gets only the layout of a topic that was created again drops the messages of the deleted one."""
     patch.set(TopicTable, "_put_created_again", TopicTable._put)
 
 
 @mutant("delete", aimed=LIVES + "test_repeated_deletion_keeps_a_topic_created_after_the_first")
-def a_repeated_deletion_deletes_what_came_after_it(patch: Patches) -> None:
+def a_repeated_deletion_deletes_later_messages(patch: Patches) -> None:
     """A deletion that is repeated with a higher counter deletes no more than the deletion that an operator requested."""
     patch.set(
         TopicLayout, "deletion_up_to", lambda self, began: TopicLayout(self.topic, LayoutVersion(self.version.counter + 1, WRITER_MAX), ())
@@ -175,7 +175,7 @@ def classic_locks_never_lapse(patch: Patches) -> None:
 
 
 @mutant("classic")
-def anybody_takes_a_classic_lock(patch: Patches) -> None:
+def any_client_takes_over_a_classic_lock(patch: Patches) -> None:
     """No other client is granted a queue while a classic client's lock on it is valid."""
     patch.set(LegacyClients, "_expired", lambda self, key, now_ms: True)
 
@@ -184,7 +184,7 @@ def anybody_takes_a_classic_lock(patch: Patches) -> None:
     "classic",
     aimed="tests/unit/broker/test_classic.py::test_update_offset_of_a_held_queue_is_rejected_with_its_holder_and_counted",
 )
-def offsets_are_taken_from_anybody(patch: Patches) -> None:
+def offsets_are_accepted_from_any_client(patch: Patches) -> None:
     """A commit without an epoch is not applied while another client holds the queue."""
     patch.set(LegacyClients, "may_commit", lambda self, connection, key: True)
 
@@ -196,7 +196,7 @@ def groups_are_read_one_after_the_other(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=READING + "test_reading_groups_takes_one_request_per_group_and_broker_and_one_per_topic")
-def each_question_dials(patch: Patches) -> None:
+def each_admin_request_opens_a_connection(patch: Patches) -> None:
     """A command that reads many groups has one connection for each address."""
     patch.set(AdminClient, "keep_connections", lambda self: nullcontext())
 

@@ -48,7 +48,7 @@ def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=f"{ONE_BUG}::test_partially_applied_change_ends_the_broker_without_a_response")
-def half_a_change_is_gone_on_from(patch: Patches) -> None:
+def the_broker_continues_after_a_partial_change(patch: Patches) -> None:
     """A broker whose tables disagree with its log ends, and sends no response from them."""
     patch.set(LogWriter, "unsure", lambda self, error: None)
 
@@ -100,13 +100,13 @@ def sends_fill_the_last_file(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=f"{DESCRIPTORS}::test_reserved_descriptors_open_files_while_connections_use_the_rest")
-def connections_are_taken_while_the_reserve_is_short(patch: Patches) -> None:
+def connections_are_accepted_while_the_reserve_is_short(patch: Patches) -> None:
     """While a reserved descriptor is in use no connection is added."""
     patch.set(Descriptors, "is_short", lambda self: False)
 
 
 @mutant("swarm", aimed="tests/unit/runtime/test_safe_text.py::test_remark_of_a_peer_is_escaped_in_logs_errors_and_on_terminals")
-def remarks_are_taken_as_they_came(patch: Patches) -> None:
+def remarks_are_not_escaped(patch: Patches) -> None:
     """Control characters and line breaks of a peer's remark are escaped when it is received."""
     patch.set(endpoint, "printable", lambda text: text)
 
@@ -153,7 +153,7 @@ def a_turn_handles_any_number_of_frames(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=f"{LONG_TURNS}::test_free_queues_of_a_new_member_are_computed_in_slices")
-def free_queues_are_looked_at_in_one_turn(patch: Patches) -> None:
+def all_free_queues_are_handled_in_one_turn(patch: Patches) -> None:
     """A turn of the loop handles a slice of the free queues and a slice of the effects."""
     drain = PendingEffects.drain
     patch.set(PendingEffects, "drain", lambda self, count_max=None, *, notices=True: drain(self, notices=notices))
@@ -215,7 +215,7 @@ def held_pulls_are_lost_with_their_table(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=f"{FAULTS}::test_error_at_the_end_of_a_store_turn_ends_the_process")
-def half_a_turn_is_gone_on_from(patch: Patches) -> None:
+def the_broker_continues_after_a_partial_turn(patch: Patches) -> None:
     """An error after the log was written, while responses are sent, ends the process."""
     close: Any = LogWriter._close_turn
 
@@ -227,7 +227,7 @@ def half_a_turn_is_gone_on_from(patch: Patches) -> None:
 
 
 @mutant("swarm", aimed=f"{FAULTS}::test_error_while_building_notices_loses_no_close_and_no_stale_pull")
-def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
+def an_error_in_notifications_drops_all_effects(patch: Patches) -> None:
     """An error while notifications are made does not affect the closes and the stale pulls of the same call."""
     drain: Any = PendingEffects.drain
 

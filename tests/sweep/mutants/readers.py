@@ -25,7 +25,7 @@ WORLD = "readers"
 
 
 @mutant(WORLD)
-def what_is_on_the_shelf_counts(patch: Patches) -> None:
+def fetched_messages_count_as_handled(patch: Patches) -> None:
     """A commit covers polled messages, not fetched ones."""
     settle = PollModel.settle
 
@@ -42,7 +42,7 @@ def what_is_on_the_shelf_counts(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def what_a_poll_gives_is_done(patch: Patches) -> None:
+def polled_messages_count_as_handled_at_once(patch: Patches) -> None:
     """With auto-commit the messages of a poll are done with the next poll, not at once."""
     take = PollModel.take
 
@@ -55,7 +55,7 @@ def what_a_poll_gives_is_done(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def a_seek_leaves_what_was_fetched(patch: Patches) -> None:
+def a_seek_keeps_fetched_messages(patch: Patches) -> None:
     """A seek drops the fetched messages of its queue."""
 
     def keeping(self: ProcessQueue, offset: int) -> None:
@@ -67,7 +67,7 @@ def a_seek_leaves_what_was_fetched(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def a_queue_that_goes_is_given_on(patch: Patches) -> None:
+def a_revoked_queue_still_returns_messages(patch: Patches) -> None:
     """A revoked queue returns no more messages: its fetched ones are dropped."""
 
     def whatever(self: PollModel, count: int) -> list[MessageExt]:
@@ -99,7 +99,7 @@ def every_queue_begins_at_its_first_message(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def a_late_commit_is_not_told(patch: Patches) -> None:
+def a_late_commit_does_not_raise(patch: Patches) -> None:
     """commit() raises if the messages at hand do not count any more."""
 
     def silent(self: PullConsumer) -> None:
@@ -138,7 +138,7 @@ def pauses_are_forgotten(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def an_iteration_gives_the_first_of_what_it_polls(patch: Patches) -> None:
+def an_iteration_yields_only_the_first_polled_message(patch: Patches) -> None:
     """`async for` yields every message, one after the other."""
     poll = PullConsumer._poll
 
@@ -149,7 +149,7 @@ def an_iteration_gives_the_first_of_what_it_polls(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def an_iteration_ends_where_nothing_waits(patch: Patches) -> None:
+def an_iteration_ends_without_pending_messages(patch: Patches) -> None:
     """`async for` continues until its consumer is stopped."""
 
     async def impatient(self: PullConsumer) -> MessageExt:
@@ -161,7 +161,7 @@ def an_iteration_ends_where_nothing_waits(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def a_stop_is_an_error_of_an_iteration(patch: Patches) -> None:
+def a_stop_raises_in_an_iteration(patch: Patches) -> None:
     """`async for` ends without an error when its consumer is stopped."""
     next_ = PullConsumer.__anext__
 
@@ -188,13 +188,13 @@ def the_first_tag_counts(patch: Patches) -> None:
 
 
 @mutant(WORLD)
-def what_tags_leave_out_holds_progress_up(patch: Patches) -> None:
+def filtered_messages_hold_progress_back(patch: Patches) -> None:
     """A pull consumer's progress passes over messages that its tags filter."""
     patch.set(PollModel, "moved", lambda self, runner: None)
 
 
 @mutant("retention")
-def gaps_are_told_to_listeners_only(patch: Patches) -> None:
+def gaps_are_reported_to_listeners_only(patch: Patches) -> None:
     """A pull consumer is notified of messages that retention removed before its group had them."""
     gap = QueueWorker.gap
 
@@ -250,6 +250,6 @@ def copies_lose_their_flags(patch: Patches) -> None:
     WORLD,
     aimed="tests/unit/client/test_pull_consumer_seek.py::test_seek_and_pause_are_forgotten_when_the_queue_moves_to_another_member",
 )
-def what_was_asked_of_a_queue_comes_back(patch: Patches) -> None:
+def seeks_and_pauses_survive_a_revocation(patch: Patches) -> None:
     """A pause, and a seek before its broker has responded, count while the queue is assigned."""
     patch.set(PollModel, "unassigned", lambda self, queue: None)

@@ -49,7 +49,7 @@ def sequences_from_before_the_snapshot_are_forgotten(patch: Patches) -> None:
 
 
 @mutant("files")
-def retention_takes_what_the_snapshot_needs(patch: Patches) -> None:
+def retention_removes_the_log_that_a_snapshot_needs(patch: Patches) -> None:
     """Retention keeps the log after the older of the two snapshots."""
     patch.set(Snapshots, "needs_from", property(lambda self: 1 << 62 if self.kept else None))
 

@@ -98,7 +98,7 @@ def graces_count_from_the_recovery(patch: Patches) -> None:
 
 
 @mutant("forgotten_commits")
-def a_sync_is_answered_before_the_disk(patch: Patches) -> None:
+def a_sync_response_does_not_wait_for_the_disk(patch: Patches) -> None:
     """The response to a SYNC with items is sent when the log is confirmed."""
     sync = vars(LockProcessor)["sync"]
 

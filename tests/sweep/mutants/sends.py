@@ -44,7 +44,7 @@ def layout_before_sequence(patch: Patches) -> None:
 
 
 @mutant("alter", aimed="tests/unit/broker/test_send.py::test_keyed_send_with_an_older_layout_is_rejected")
-def older_layouts_are_taken(patch: Patches) -> None:
+def older_layouts_are_accepted(patch: Patches) -> None:
     """A keyed send that was hashed over an older layout is refused."""
     patch.set(SendProcessor, "_stale", lambda self, header: None)
 
@@ -62,7 +62,7 @@ def sequences_are_forgotten_at_a_start(patch: Patches) -> None:
     "power",
     aimed="tests/unit/client/test_producer_retries.py::test_lost_suffix_starts_a_new_epoch_with_the_same_records",
 )
-def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
+def a_lost_suffix_does_not_raise_the_producer_epoch(patch: Patches) -> None:
     """A frame whose predecessors the broker has lost begins a new epoch."""
     refused = QueueMachine._refused
 
@@ -167,13 +167,13 @@ def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
 
 
 @mutant("alter", aimed="tests/unit/broker/test_nameserver_registration.py::test_layout_of_another_broker_is_adopted_at_once")
-def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
+def layouts_are_pushed_at_the_next_registration_only(patch: Patches) -> None:
     """Other brokers are notified at once of a layout that one broker registers."""
     patch.set(RouteProcessor, "_notify_brokers", lambda self, topics, source: None)
 
 
 @mutant("fsync")
-def the_least_careful_send_decides(patch: Patches) -> None:
+def the_least_strict_send_decides(patch: Patches) -> None:
     """The response to a frame waits for the strictest of its sends."""
 
     def careless(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
@@ -186,7 +186,7 @@ def the_least_careful_send_decides(patch: Patches) -> None:
 
 
 @mutant("send", "net", aimed="tests/unit/broker/test_sequence_table.py::test_out_of_sequence_frame_is_rejected")
-def lower_producer_epochs_are_taken(patch: Patches) -> None:
+def lower_producer_epochs_are_accepted(patch: Patches) -> None:
     """A frame of a producer epoch that is over is refused, however late it comes."""
     other_epoch = sequence_table._other_epoch
 
@@ -237,7 +237,7 @@ def a_lost_layout_is_waited_for(patch: Patches) -> None:
 
 
 @mutant("alter", aimed=f"{LAYOUTS_TEST}::test_sends_refused_for_a_newer_layout_are_resent_before_later_sends")
-def what_is_refused_goes_to_the_end(patch: Patches) -> None:
+def refused_messages_go_to_the_end(patch: Patches) -> None:
     """Messages that are repeated after a refusal go before those sent later."""
     add = QueueMachine.add
     patch.set(QueueMachine, "add", lambda self, pending, *, ahead=False: add(self, pending))

@@ -24,7 +24,7 @@ def any_number_of_pulls_is_held(patch: Patches) -> None:
     "swarm",
     aimed="tests/unit/broker/test_pull.py::test_pulls_woken_by_one_message_are_served_in_order_up_to_a_limit_per_turn",
 )
-def whoever_was_woken_is_served_in_one_turn(patch: Patches) -> None:
+def all_woken_pulls_are_served_in_one_turn(patch: Patches) -> None:
     """One loop turn serves a limited number of woken pulls; the next turns serve the others."""
     woken: Any = LongPollTable.take_woken
     patch.set(LongPollTable, "take_woken", lambda self, count: woken(self, 1 << 30))
@@ -72,7 +72,7 @@ def groups_in_use_are_forgotten(patch: Patches) -> None:
 @mutant(
     "swarm", aimed="tests/unit/broker/store/test_append.py::test_below_half_the_disk_reserve_new_state_is_rejected_and_changes_are_written"
 )
-def what_begins_takes_the_reserve(patch: Patches) -> None:
+def new_state_uses_the_reserve(patch: Patches) -> None:
     """Below half the disk reserve no new state is created: the rest is for changes of existing state."""
     patch.set(DiskWatch, "check_new_state", lambda self, what, now_ms: None)
 
