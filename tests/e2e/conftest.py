@@ -9,7 +9,7 @@ import pytest
 from support.cluster import MEASURED, Cluster, Report, running_cluster
 from support.effort import SLOW
 from support.fork_server import ForkServer, forking
-from support.hostile_world import World, hostile_world, undisturbed_world
+from support.hostile_world import World, checked_world, hostile_world
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def world(folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
 @pytest.fixture
 async def undisturbed(world: World) -> AsyncIterator[None]:
     """Check that the module's producer and consumer continued without an error and that the servers logged no unexpected one."""
-    async with undisturbed_world(world):
+    async with checked_world(world):
         yield
 
 

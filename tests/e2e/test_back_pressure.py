@@ -19,10 +19,10 @@ COUNT = 1_600
 
 async def latest_report(cluster: Cluster, process: str, event: str) -> dict[str, Any]:
     """Return the process's latest report about itself."""
-    before = len(cluster.heard(process, event))
+    before = len(cluster.reported_events(process, event))
     cluster.signal(signal.SIGUSR2, process)
-    await cluster.until(f"{process} says {event}", lambda: len(cluster.heard(process, event)) > before)
-    return cluster.heard(process, event)[-1]
+    await cluster.until(f"{process} says {event}", lambda: len(cluster.reported_events(process, event)) > before)
+    return cluster.reported_events(process, event)[-1]
 
 
 async def test_sends_to_a_stopped_broker_wait_in_bounded_memory_and_then_complete(cluster: Cluster, report: Report) -> None:
@@ -33,7 +33,7 @@ async def test_sends_to_a_stopped_broker_wait_in_bounded_memory_and_then_complet
     cluster.signal(signal.SIGSTOP, "broker-a")
     cluster.signal(signal.SIGUSR1, "flood")
     states = [await latest_report(cluster, "flood", "flood.state")]
-    while len(states) < 100 or len(cluster.heard("flood", "broker.disconnected")) < 1:
+    while len(states) < 100 or len(cluster.reported_events("flood", "broker.disconnected")) < 1:
         states.append(await latest_report(cluster, "flood", "flood.state"))
     assert {state["acknowledged"] for state in states} == {before["acknowledged"]}
     assert {state["failed"] for state in states} == {0}

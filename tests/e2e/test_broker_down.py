@@ -25,14 +25,16 @@ async def test_keyed_sends_to_a_dead_broker_fail_or_wait_and_no_key_moves(cluste
     home = {key: queue for key, _, queue, _ in cluster.acks()}
     orphans = {key for key, queue in home.items() if "broker-b" in queue}
     assert orphans
-    assert len(cluster.told_queues()) == 8, "every queue has a key"
+    assert len(cluster.acknowledged_queues()) == 8, "every queue has a key"
 
     await cluster.kill("broker-b")
     count = len(cluster.acks())
-    await cluster.until("keys fail", lambda: len({event["key"] for event in cluster.heard("producer", "send.failed")}) > len(orphans) // 2)
+    await cluster.until(
+        "keys fail", lambda: len({event["key"] for event in cluster.reported_events("producer", "send.failed")}) > len(orphans) // 2
+    )
     meanwhile = {key for key, _, _, _ in cluster.acks()[count:]}
     assert meanwhile >= home.keys() - orphans, "the keys of the living broker flow"
-    failures = cluster.heard("producer", "send.failed")
+    failures = cluster.reported_events("producer", "send.failed")
     assert {event["error"] for event in failures} == {"QueueUnavailableError"}
     assert {event["key"] for event in failures} <= orphans
     assert all(home[event["key"]] in event["text"] for event in failures), "it names the queue and its broker"
@@ -55,13 +57,13 @@ async def test_keyed_sends_wait_for_a_dead_broker_within_their_timeout(cluster: 
     await cluster.consumer("consumer")
     await cluster.producer("producer", "--keys", "60", "--pause-ms", "50")
     await cluster.until_handled(300)
-    queues = cluster.told_queues()
+    queues = cluster.acknowledged_queues()
     await cluster.kill("broker-b")
     await cluster.until_handled(500)
     await cluster.restart("broker-b")
     await cluster.until_accepted(queues, after_us=now_us())
     finished = await cluster.finish_producer()
-    assert cluster.heard("producer", "send.failed") == []
+    assert cluster.reported_events("producer", "send.failed") == []
     assert all(acknowledged == tried for acknowledged, tried in finished["told"].values())
     assert (await cluster.prove("consumer")).repeats == 0
 

@@ -27,12 +27,12 @@ async def test_ten_kills_lose_nothing_store_nothing_twice_and_commit_nothing_twi
     await cluster.producer("producer", "--keys", "60", "--pause-ms", "20")
     await cluster.producer("unkeyed", "--keys", "20", "--pause-ms", "50", "--unkeyed", "--topic", "free")
     await cluster.until_handled(300)
-    assert len(cluster.told_queues()) == 8, "every queue has a key"
+    assert len(cluster.acknowledged_queues()) == 8, "every queue has a key"
 
     waits = []
     for number in range(KILLS):
         broker = ("broker-a", "broker-b")[number % 2]
-        queues = [queue for queue in cluster.told_queues() if broker in queue]
+        queues = [queue for queue in cluster.acknowledged_queues() if broker in queue]
         await cluster.kill(broker)
         await cluster.restart(broker)
         seconds = await cluster.until_accepted(queues, after_us=now_us())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
-from support.compose import ADMIN_PORTS, HOST_PORTS, NAMESERVERS, ROOT, Compose, alone, compose_tool
+from support.compose import ADMIN_PORTS, HOST_PORTS, NAMESERVERS, ROOT, Compose, compose_tool, exclusive_compose
 from support.http import fetch
 from support.newcomer import is_free
 
@@ -56,7 +56,7 @@ async def composed(folder: Path, **variables: str) -> AsyncIterator[Compose]:
     if tool is None:
         pytest.skip("no compose tool here: install Docker, or name one with LOCKSTEP_TEST_COMPOSE")
     made = Compose(tool, "lockstep-test", folder / "compose.log", **variables)
-    async with alone():
+    async with exclusive_compose():
         try:
             await made.run("down", "-v", code=None)  # an interrupted run leaves its own, on the same ports
             await made.run("build")
@@ -161,7 +161,7 @@ async def test_compose_cluster_serves_host_and_containers_and_survives_restarts(
         [f"{key}-{step}" for step in range(5)] for key in range(4)
     ]
     await load(cluster)
-    queues = cluster.told_queues()
+    queues = cluster.acknowledged_queues()
     assert len(queues) == 4
     before = [await term(broker) for broker in BROKERS]
     # One `restart` of everything does not wait for a service's dependencies: a compose tool may then leave that service as it is.

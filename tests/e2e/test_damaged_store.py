@@ -107,7 +107,7 @@ def check_start_fails(store: Path, position: int) -> str:
 
 async def test_torn_frame_is_cut_and_can_be_sent_again(tmp_path: Path) -> None:
     life, damage = await run_broker(tmp_path / "s", 10)
-    damage.say_synced(life.frames[8])
+    damage.write_synced_position(life.frames[8])
     damage.zero(life.frames[9] + 5_000)
     life.cut(9)
     started = await check_continues(tmp_path / "s", life)
@@ -118,7 +118,7 @@ async def test_torn_frame_is_cut_and_can_be_sent_again(tmp_path: Path) -> None:
 async def test_unsynced_hole_cuts_the_intact_records_after_it(tmp_path: Path) -> None:
     """Pages reach the disk in any order. The cut part is zeroed, or its records would be found again after new ones."""
     life, damage = await run_broker(tmp_path / "s", 40)
-    damage.say_synced(life.frames[10])
+    damage.write_synced_position(life.frames[10])
     damage.zero(life.frames[12] + 100, 4_096)
     end = life.frames[39]
     assert damage.record(end).body == life.bodies[390]
@@ -141,7 +141,7 @@ async def test_unsynced_segment_that_was_never_written_is_cut(tmp_path: Path) ->
     assert len(damage.segments) == 2
     second = int(damage.segments[1].name)
     kept = sum(start < second for start in life.frames)
-    damage.say_synced(life.frames[kept - 1])
+    damage.write_synced_position(life.frames[kept - 1])
     damage.zero(second)
     life.cut(kept)
     await check_continues(tmp_path / "s", life)
@@ -154,7 +154,7 @@ async def test_unsynced_segment_that_was_never_written_is_cut(tmp_path: Path) ->
 async def test_flipped_bit_below_the_synced_length_fails_the_start_unless_cut_corrupt(tmp_path: Path, at: int) -> None:
     """The bit is in the queue offset, the body or the properties of a record."""
     life, damage = await run_broker(tmp_path / "s", 10)
-    damage.say_synced(life.frames[9])
+    damage.write_synced_position(life.frames[9])
     damage.flip(life.frames[4] + at, 3)
     before = damage.segments[0].read_bytes()
     words = check_start_fails(tmp_path / "s", life.frames[4])
@@ -172,7 +172,7 @@ async def test_flipped_bit_below_the_synced_length_fails_the_start_unless_cut_co
 
 async def test_missing_synced_tail_fails_the_start(tmp_path: Path) -> None:
     life, damage = await run_broker(tmp_path / "s", 10)
-    damage.say_synced(life.frames[9])
+    damage.write_synced_position(life.frames[9])
     damage.zero(life.frames[6])
     assert "nothing is there" in check_start_fails(tmp_path / "s", life.frames[6])
     life.cut(6)
@@ -238,9 +238,9 @@ async def committed(store: Path) -> int:
 async def test_snapshot_ahead_of_an_unclean_log_is_ignored_and_removed(tmp_path: Path) -> None:
     life, damage = await run_twice(tmp_path / "s")
     older, newer = damage.snapshots
-    damage.say_unclean()
+    damage.mark_unclean()
     damage.zero(life.frames[7])
-    damage.say_synced(int(older.name.partition("-")[2]))
+    damage.write_synced_position(int(older.name.partition("-")[2]))
     life.cut(7)
     assert await committed(tmp_path / "s") == 20
     assert newer not in damage.snapshots

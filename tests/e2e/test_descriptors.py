@@ -16,7 +16,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.offsets import QueueHeader
 from support.background import LIMIT_S, Background, background
-from support.hostile_world import hostile_world, undisturbed_world
+from support.hostile_world import checked_world, hostile_world
 from support.native import Native, native
 
 pytestmark = pytest.mark.e2e
@@ -111,11 +111,11 @@ async def test_connections_beyond_the_descriptor_limit_do_not_affect_connected_c
 async def test_producer_and_consumer_continue_with_more_connections_than_descriptors(tmp_path: Path, loop: str) -> None:
     """The broker, killed with all of them open, starts again and serves."""
     with hostile_world(tmp_path, program=("-m", "support.worker_limited", "256", loop)) as world:
-        async with undisturbed_world(world):
+        async with checked_world(world):
             crowd: list[socket.socket] = []
             for _ in range(3):
                 crowd += open_connections(world.broker_address, 256)
-                await world.goes_on()
+                await world.until_progress()
             assert world.broker.find("connection.refused")
         with world.restarted_broker() as again:
             await until_served(again, again.started("broker.started")["address"])

@@ -47,7 +47,7 @@ async def test_two_subscriptions_in_a_group_are_rejected_or_the_last_one_decides
     made = await cluster.group()
     assert [member["subscription"] for member in made["members"]] == [{"orders": "even"}, {"orders": "odd"}]
     assert made["subscription"] == {"orders": "odd"}
-    (told,) = cluster.heard("broker-a", "subscription.overruled")
+    (told,) = cluster.reported_events("broker-a", "subscription.overruled")
     assert (told["was"], told["now"]) == ("orders: even", "orders: odd")
 
 

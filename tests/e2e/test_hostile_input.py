@@ -163,7 +163,7 @@ async def test_slow_frames_delay_no_other_client(world: World, target: tuple[Bac
     for byte in frame[:3]:
         for peer in peers:
             await peer.send(bytes([byte]))
-        await world.goes_on()
+        await world.until_progress()
     for byte in frame[3:]:
         await peers[0].send(bytes([byte]))
     assert (await peers[0].next()).opaque == 5
@@ -223,7 +223,7 @@ async def test_idle_connections_do_not_affect_other_clients(world: World, target
     server, address = target
     before = server.resident_bytes()
     peers = await asyncio.gather(*(connected(address) for _ in range(500)))
-    await world.goes_on()
+    await world.until_progress()
     await check_alive(address)
     assert server.resident_bytes() - before < 32 * MIB
     for peer in peers:
@@ -248,7 +248,7 @@ async def test_client_that_never_reads_its_messages_uses_bounded_memory(world: W
         loop = asyncio.get_running_loop()
         pushing = asyncio.ensure_future(loop.sock_sendall(deaf, request * 20_000))
         for _ in range(3):
-            await world.goes_on()
+            await world.until_progress()
             assert world.broker.resident_bytes() - before < 24 * MIB
         pushing.cancel()
         await asyncio.wait([pushing])
@@ -262,7 +262,7 @@ async def test_client_that_never_reads_small_responses_is_no_longer_read(world: 
     with socket.create_connection((host, int(port))) as deaf:
         deaf.settimeout(1)
         assert await asyncio.to_thread(send_until_blocked, deaf, encode_frame(Command(12_345, opaque=1)) * 10_000, 48 * MIB) < 48 * MIB
-        await world.goes_on()
+        await world.until_progress()
         assert world.broker.resident_bytes() - before < 16 * MIB
 
 

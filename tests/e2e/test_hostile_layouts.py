@@ -18,7 +18,7 @@ from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
 from lockstep.protocol.layouts import COUNTER_MAX, PART_LAYOUTS_MAX, QUEUES_PER_BROKER_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from support.hostile_world import World, hostile_world, undisturbed_world
+from support.hostile_world import World, checked_world, hostile_world
 from support.native import Member, Native, native
 
 pytestmark = pytest.mark.e2e
@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
     """Check that producer and consumer continued without an error, and that the broker, killed, starts again and registers."""
-    async with undisturbed_world(world):
+    async with checked_world(world):
         yield
     with world.restarted_broker() as again:
         assert again.find("layout.impossible") == []
@@ -80,7 +80,7 @@ async def test_topic_above_the_limit_is_rejected_by_name(world: World) -> None:
         assert f"topic t-{TOPICS_MAX - 2} was not created: the cluster has {TOPICS_MAX} topics" in refused[0].remark  # type: ignore[attr-defined]
     async with native(world.nameserver_address) as client:
         while len(decode_body(TopicList, (await client.done(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body).topics) < TOPICS_MAX:
-            await world.goes_on()
+            await world.until_progress()
 
 
 async def test_layout_of_many_brokers_costs_a_broker_only_its_own_queues(world: World) -> None:
@@ -118,7 +118,7 @@ async def test_invented_brokers_use_bounded_memory_and_are_forgotten(world: Worl
         assert "at most 255 characters" in remark
     async with native(world.nameserver_address) as client:
         while len(decode_body(ClusterInfo, (await client.done(RequestCode.GET_BROKER_CLUSTER_INFO)).body).brokers) > 1:
-            await world.goes_on()
+            await world.until_progress()
         last = RegisterBrokerHeader("b-last", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
         answer = await client.done(RequestCode.REGISTER_BROKER, last, encode_body(RegisterBody({"internal": "h:1"}, (), DataVersion(1, 1))))
         assert decode_body(RegisterReply, answer.body).layouts != ()
@@ -138,13 +138,13 @@ async def test_topics_of_strangers_leave_space_for_others(world: World) -> None:
             for part in range(2):
                 many = tuple(layout(f"{name}-{part}-{number}", 1, name) for number in range(PART_LAYOUTS_MAX))
                 await client.done(RequestCode.REGISTER_BROKER, *brings(name, many, part, 2))
-                await world.goes_on()
+                await world.until_progress()
         wrong = tuple(layout(f"wrong-{number}", 1, "s-3", queues=0) for number in range(3_000))
         answer = decode_body(RegisterReply, (await client.done(RequestCode.REGISTER_BROKER, *brings("s-3", wrong))).body)
         assert (len(answer.refused), answer.refused_more) == (1_024, 3_000 - 1_024)
     async with native(world.broker_address) as client:
         while (await client.ask(RequestCode.TOPIC_OFFSETS, TopicHeader(f"s-2-1-{PART_LAYOUTS_MAX - 1}"))).code != ResponseCode.SUCCESS:
-            await world.goes_on()
+            await world.until_progress()
         code, remark = await client.refused(
             RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("t"), encode_body(layout("t", 1, "broker-a"))
         )

@@ -104,7 +104,7 @@ async def test_silent_connections_to_the_admin_port_do_not_block_probes(world: W
             writer.write(b"GET /livez HTTP/1.1\r\n")
         for path in ("/livez", "/readyz"):
             assert (await fetch(address, path))[0] == 200
-    await world.goes_on()
+    await world.until_progress()
     for _, writer in silent:
         writer.close()
 

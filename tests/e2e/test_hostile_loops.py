@@ -43,14 +43,14 @@ async def test_held_pull_keeps_no_unknown_fields_of_its_frame(world: World, what
         for _ in range(0, PULLS, 100):
             fields = hold_pulls(stranger, 100, body, unknown)
             await stranger.ask(RequestCode.GET_MAX_OFFSET, {"topic": "fuzz", "queueId": 0})
-        await world.goes_on()
+        await world.until_progress()
         # Their frames have 125 MiB (body) or 7 MiB.
         assert world.broker.resident_bytes() - before < 24 * MIB
         fields["unknown"] = "x" * 200_000
         code, remark = await stranger.refused(RequestCode.PULL_MESSAGE, fields)
         assert (code, "a header of 200" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
         assert (await stranger.send("fuzz", b"x", 1)).code == ResponseCode.SUCCESS
-        await world.goes_on()
+        await world.until_progress()
 
 
 async def test_members_with_invented_client_ids_on_one_connection_are_limited(world: World) -> None:
@@ -59,14 +59,14 @@ async def test_members_with_invented_client_ids_on_one_connection_are_limited(wo
         asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented_heartbeat(number, 1)) for number in range(2_000)]
         codes = [(await answer).code for answer in asked]
         assert codes == [ResponseCode.SUCCESS] * 256 + [ResponseCode.NO_PERMISSION] * (2_000 - 256)
-        await world.goes_on()
+        await world.until_progress()
     async with native(world.broker_address) as stranger:
         asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented_heartbeat(number, 250)) for number in range(200)]
         codes = [(await answer).code for answer in asked]
         assert codes.count(ResponseCode.SUCCESS) < 50
         code, remark = await stranger.refused(RequestCode.HEART_BEAT, None, invented_heartbeat(1_000, 500))
         assert (code, "2000 topics in its subscriptions, 1024 allowed" in remark) == (ResponseCode.SYSTEM_ERROR, True), remark
-        await world.goes_on()
+        await world.until_progress()
     assert world.broker.resident_bytes() - before < 128 * MIB
 
 

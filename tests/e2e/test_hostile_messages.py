@@ -12,7 +12,7 @@ from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.record import SYS_COMPRESSED
 from support.background import background
-from support.hostile_world import World, undisturbed_world
+from support.hostile_world import World, checked_world
 from support.native import native
 
 pytestmark = pytest.mark.e2e
@@ -25,7 +25,7 @@ BODY_BYTES = 4 * MIB
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
     """Check that producer and consumer continued without an error; the broker, killed, starts again with the stored messages."""
-    async with undisturbed_world(world):
+    async with checked_world(world):
         yield
     with world.restarted_broker() as again:
         async with native(again.started("broker.started")["address"]) as client:
@@ -47,5 +47,5 @@ async def test_consumer_memory_is_limited_by_stored_size_for_highly_compressed_b
         (read,) = consumer.find("bodies.read")
         assert (read["count"], read["stored_bytes"], read["body_bytes"]) == (COUNT, COUNT * len(body), COUNT * BODY_BYTES)
         assert consumer.resident_bytes() - before < 16 * BODY_BYTES
-        await world.goes_on()
+        await world.until_progress()
         assert consumer.stop() == 0

@@ -17,7 +17,7 @@ from lockstep.protocol.headers.clients import DeleteGroupHeader
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.send import SendBackHeader
 from support.background import background
-from support.hostile_world import World, hostile_world, metrics_of, undisturbed_world
+from support.hostile_world import World, checked_world, hostile_world, metrics_of
 from support.native import Native, native
 
 pytestmark = pytest.mark.e2e
@@ -47,9 +47,9 @@ async def send_back(client: Native, offset: int, count: int, level: int) -> list
 async def test_send_backs_for_invented_groups_create_a_limited_number_of_topics(tmp_path: Path) -> None:
     """One connection and one stored message made 133,500 topics in an earlier version, and the nameserver rejected the broker."""
     with hostile_world(tmp_path, "--admin-listen", "127.0.0.1:0", of_broker=LIMITS) as world:
-        async with undisturbed_world(world):
+        async with checked_world(world):
             await send_back_for_invented_groups(world)
-            await world.goes_on()
+            await world.until_progress()
         with world.restarted_broker() as again:
             async with native(again.started("broker.started")["address"]) as client:
                 answers = await send_back(client, await store_message(client, "fuzz"), 200, -1)

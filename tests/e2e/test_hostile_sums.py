@@ -48,10 +48,10 @@ async def test_held_pulls_are_limited_and_one_message_wakes_them_all(world: Worl
         assert {answer.result().code for answer in answers if answer.done()} == {ResponseCode.PULL_NOT_FOUND}
         assert HELD_MAX - HELD_PER_GROUP_MAX <= (await metrics_of(world.broker, "lockstep_held_pulls"))[0] <= HELD_MAX + 10
         assert (await metrics_of(world.broker, "lockstep_held_pulls_evicted_total"))[0] >= asked - HELD_MAX - 10
-        await world.goes_on()
+        await world.until_progress()
         assert world.broker.resident_bytes() - before < 64 * MIB
         assert (await strangers[0].send("fuzz", b"x", 1)).code == ResponseCode.SUCCESS
-        await world.goes_on()
+        await world.until_progress()
         await asyncio.wait_for(answered(answers, asked), 60)
         assert sum(answer.result().code == ResponseCode.SUCCESS for answer in answers) >= HELD_MAX - 10
     finally:

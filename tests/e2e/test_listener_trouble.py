@@ -31,12 +31,12 @@ async def test_failed_call_suspends_the_queue_and_is_repeated_with_one_more_atte
     cluster.signal(signal.SIGUSR1, *kinds)
     for kind in kinds:
         await cluster.until_heard(kind, "trouble.begun", attempt=1)
-        place = {(event["queue"], event["offset"], event["epoch"]) for event in cluster.heard(kind, "trouble.begun")}
+        place = {(event["queue"], event["offset"], event["epoch"]) for event in cluster.reported_events(kind, "trouble.begun")}
         assert len(place) == 1, "the same batch, under the same epoch"
         queue, offset, _ = place.pop()
         await cluster.until(f"{kind} is over it", lambda: any(d.queue == queue and d.offset == offset for d in cluster.handled_events()))  # noqa: B023
-        assert [event["attempt"] for event in cluster.heard(kind, "trouble.begun")] == [0, 1]
-        assert cluster.heard(kind, "call.failed", queue=queue, offset=offset, attempts=2)
+        assert [event["attempt"] for event in cluster.reported_events(kind, "trouble.begun")] == [0, 1]
+        assert cluster.reported_events(kind, "call.failed", queue=queue, offset=offset, attempts=2)
     await cluster.finish_producer()
     assert (await cluster.prove(*kinds)).repeats == 0
 
@@ -55,7 +55,7 @@ async def test_attempts_are_kept_when_the_queue_moves(cluster: Cluster) -> None:
     await cluster.stop("failing")
     taken = await cluster.until_heard("heir", "queue.assigned", queue=begun["queue"])
     assert taken["offset"] == begun["offset"]
-    assert taken["attempts"] == len(cluster.heard("failing", "trouble.begun"))
+    assert taken["attempts"] == len(cluster.reported_events("failing", "trouble.begun"))
     await cluster.finish_producer()
     assert (await cluster.prove("heir")).repeats == 0
 
@@ -87,8 +87,8 @@ async def test_blocking_the_event_loop_loses_the_queues_and_the_result(
     cluster.signal(signal.SIGUSR1, "blocking")
     begun = await cluster.until_heard("blocking", "trouble.begun")
     await cluster.until("the heir holds everything", lambda: len(cluster.held("heir")) == 8)
-    assert not cluster.heard("blocking", "trouble.ended"), "the queues moved while the listener ran"
-    moved = cluster.heard("heir", "consumer.QueueAssigned", queue=begun["queue"])[-1]
+    assert not cluster.reported_events("blocking", "trouble.ended"), "the queues moved while the listener ran"
+    moved = cluster.reported_events("heir", "consumer.QueueAssigned", queue=begun["queue"])[-1]
     report(
         f"moved {(moved['at_us'] - begun['at_us']) / 1e6:.2f} s after the loop was blocked (session timeout {int(options[-1]) // 1000} s)"
     )
@@ -109,20 +109,20 @@ async def test_listener_that_ignores_cancellation_is_abandoned_and_its_result_is
     """Every queue of the first consumer has such a listener when a second one joins: queues that move are fenced, others are not."""
     await start(cluster, ("deaf", "--trouble", "deaf:4", "--everywhere", "--drain-ms", "1000"))
     cluster.signal(signal.SIGUSR1, "deaf")
-    await cluster.until("each queue has one", lambda: len(cluster.heard("deaf", "trouble.begun")) == 8)
+    await cluster.until("each queue has one", lambda: len(cluster.reported_events("deaf", "trouble.begun")) == 8)
     await cluster.consumer("heir")
     await cluster.until("half have moved", lambda: len(cluster.held("heir")) == 4)
-    assert not cluster.heard("deaf", "trouble.ended"), "they moved while the listeners ran"
-    troubles = {event["queue"]: event for event in cluster.heard("deaf", "trouble.begun")}
+    assert not cluster.reported_events("deaf", "trouble.ended"), "they moved while the listeners ran"
+    troubles = {event["queue"]: event for event in cluster.reported_events("deaf", "trouble.begun")}
     moved = set(cluster.held("heir"))
     for queue in moved:
-        assert cluster.heard("deaf", "call.given_up", queue=queue)
+        assert cluster.reported_events("deaf", "call.given_up", queue=queue)
         assert (await cluster.until_heard("heir", "consumer.QueueAssigned", queue=queue))["offset"] == troubles[queue]["offset"]
 
-    await cluster.until("they have ended", lambda: len(cluster.heard("deaf", "trouble.ended")) == 8)
+    await cluster.until("they have ended", lambda: len(cluster.reported_events("deaf", "trouble.ended")) == 8)
     for queue, begun in troubles.items():
         if queue in moved:
-            assert cluster.heard("deaf", "trouble.ended", queue=queue)[0]["cancelled"] is True
+            assert cluster.reported_events("deaf", "trouble.ended", queue=queue)[0]["cancelled"] is True
             await cluster.until_heard("deaf", "result.was_stale", queue=queue, offset=begun["offset"])
     await cluster.finish_producer()
     verdict = await cluster.prove("deaf", "heir")

@@ -27,7 +27,7 @@ async def test_fifty_consumers_joining_within_a_second_move_each_queue_once(clus
     count = len(NAMES) * MEMBERS
 
     def granted() -> list[dict[str, Any]]:
-        return [event for name in NAMES for event in cluster.heard(name, "consumer.QueueAssigned")]
+        return [event for name in NAMES for event in cluster.reported_events(name, "consumer.QueueAssigned")]
 
     def shares() -> list[int]:
         """Return the share of each consumer, by the last grant of each queue."""
@@ -35,7 +35,7 @@ async def test_fifty_consumers_joining_within_a_second_move_each_queue_once(clus
         return sorted(Counter(last.values()).values())
 
     await cluster.until("equal shares", lambda: shares() == [100 // count] * count)
-    joined_us = [event["at_us"] for name in NAMES for event in cluster.heard(name, "worker.joined")]
+    joined_us = [event["at_us"] for name in NAMES for event in cluster.reported_events(name, "worker.joined")]
     epochs = Counter(event["queue"] for event in granted())
     joined_s = (max(joined_us) - told_us) / 1e6
     held_s = (max(event["at_us"] for event in granted()) - told_us) / 1e6

@@ -18,18 +18,18 @@ async def start_cluster(cluster: Cluster, nameservers: int = 1) -> None:
     await cluster.until_held(8, *CONSUMERS)
     await cluster.producer("producer", "--keys", "60", "--pause-ms", "50")
     await cluster.until_handled(300)
-    assert len(cluster.told_queues()) == 8, "every queue has a key"
+    assert len(cluster.acknowledged_queues()) == 8, "every queue has a key"
 
 
 def revocations(cluster: Cluster) -> list[dict[str, object]]:
     """Return the revocations since the consumers share the queues: those of the initial rebalance are over."""
-    return [event for name in CONSUMERS for event in cluster.heard(name, "consumer.QueueRevoked")]
+    return [event for name in CONSUMERS for event in cluster.reported_events(name, "consumer.QueueRevoked")]
 
 
 async def test_clients_continue_without_nameservers_and_with_an_empty_one(cluster: Cluster) -> None:
     """No release and no epoch change, by the consumers' events, the brokers' status and the epochs of all records."""
     await start_cluster(cluster, nameservers=2)
-    queues, epochs, revoked = cluster.told_queues(), await cluster.epochs(), revocations(cluster)
+    queues, epochs, revoked = cluster.acknowledged_queues(), await cluster.epochs(), revocations(cluster)
     await cluster.kill("nameserver", "nameserver-1")
     gone_us = now_us()
     await cluster.until_accepted(queues, after_us=gone_us)
@@ -62,7 +62,7 @@ async def test_new_consumer_starts_with_the_remaining_nameserver(cluster: Cluste
 
 async def test_broker_restarted_on_another_port_is_found(cluster: Cluster, report: Report) -> None:
     await start_cluster(cluster)
-    queues = [queue for queue in cluster.told_queues() if "broker-b" in queue]
+    queues = [queue for queue in cluster.acknowledged_queues() if "broker-b" in queue]
     held, old = {name: cluster.held(name) for name in CONSUMERS}, cluster.addresses["broker-b"]
     await cluster.kill("broker-b")
     assert await cluster.broker("broker-b") != old

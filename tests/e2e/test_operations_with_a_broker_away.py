@@ -17,7 +17,7 @@ async def test_topic_is_not_altered_while_an_ordered_groups_progress_at_a_broker
     await cluster.stop("consumer-1")
     await cluster.producer("producer", "--keys", "20", "--steps", "2")
     await cluster.until("both brokers have some", lambda: len(cluster.acks()) == 40)
-    assert len(cluster.told_queues()) == 2
+    assert len(cluster.acknowledged_queues()) == 2
     await cluster.command("group", "reset-offset", "billing", "--to", "end", "--queue", "broker-a:0")
     await cluster.kill("broker-b")
     error = await cluster.command("topic", "alter", "orders", "--queues", "2", code=1)

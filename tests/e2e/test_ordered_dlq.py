@@ -34,7 +34,7 @@ def steps(handled_events: list[HandledEvent]) -> dict[int, list[int]]:
 
 
 def given_up(cluster: Cluster) -> list[dict[str, Any]]:
-    return [event for name in CONSUMERS for event in cluster.heard(name, "consumer.MessageDeadLettered")]
+    return [event for name in CONSUMERS for event in cluster.reported_events(name, "consumer.MessageDeadLettered")]
 
 
 async def dead_letter_orders(cluster: Cluster) -> Path:
@@ -113,5 +113,5 @@ async def test_attempts_survive_the_kill_of_the_consumer_and_of_the_broker(clust
     await cluster.consumer("consumer-2", *options)
     left = await cluster.until_heard("consumer-2", "consumer.MessageDeadLettered")
     assert left["attempts"] == 8
-    assert [event["attempt"] for event in cluster.heard("consumer-2", "listener.failed")] == list(range(kept, 8))
+    assert [event["attempt"] for event in cluster.reported_events("consumer-2", "listener.failed")] == list(range(kept, 8))
     await cluster.stop("consumer-2")

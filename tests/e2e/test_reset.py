@@ -35,7 +35,7 @@ async def test_reset_under_load_redelivers_from_the_beginning(cluster: Cluster, 
     plan = await reset(cluster, "--to", "beginning")
     again = sum(queue["before"] for queue in plan["queues"])
     assert again >= 300 - 20, "one call of each key may have been under way"
-    queues = cluster.told_queues()
+    queues = cluster.acknowledged_queues()
 
     def begun() -> dict[str, int]:
         return {each.queue: each.begun_us for each in reversed(cluster.handled_events()) if each.offset == 0 and each.begun_us > began_us}

@@ -24,7 +24,7 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
-from support.hostile_world import GOES_ON, hostile_world, undisturbed_world
+from support.hostile_world import GOES_ON, checked_world, hostile_world
 from support.native import native
 from support.processes import program, run_program
 
@@ -230,7 +230,7 @@ async def test_producer_and_consumer_continue_while_strangers_register_their_bro
     """Copies have everything the broker reports about itself, and its nameserver challenges it each time. Then it starts again."""
     with hostile_world(tmp_path) as world:
         name = world.broker.started("broker.started")["name"]
-        async with undisturbed_world(world), AsyncExitStack() as stack:
+        async with checked_world(world), AsyncExitStack() as stack:
             strangers = [await stack.enter_async_context(native(world.nameserver_address)) for _ in range(8)]
             store_id = json.loads((tmp_path / "store/lockstep/identity").read_text())["store_id"]
             body = encode_body(RegisterBody({"internal": "127.0.0.1:1"}, (), DataVersion(1, 1)))

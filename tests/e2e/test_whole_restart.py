@@ -17,15 +17,15 @@ async def start_everything(cluster: Cluster) -> None:
     await cluster.until_held(8, *CONSUMERS)
     await cluster.producer("producer", "--keys", "60", "--pause-ms", "50")
     await cluster.until_handled(300)
-    assert len(cluster.told_queues()) == 8, "every queue has a key"
+    assert len(cluster.acknowledged_queues()) == 8, "every queue has a key"
 
 
 async def test_consumption_resumes_after_all_processes_were_killed(cluster: Cluster, report: Report) -> None:
     """The consumers are new ones: the killed ones keep their queues for the grace."""
     await start_everything(cluster)
-    queues = cluster.told_queues()
+    queues = cluster.acknowledged_queues()
     await cluster.kill(*SERVERS, *CONSUMERS, "producer")
-    cluster.bury_producer()
+    cluster.record_killed_producer()
     new_producer = cluster.producer("producer-2", "--first", "1000", "--keys", "60", "--pause-ms", "50")
     began_us = await cluster.restart(*SERVERS, *CONSUMERS, beside=new_producer)
     seconds = await cluster.until_accepted(queues, after_us=began_us)
@@ -38,7 +38,7 @@ async def test_consumption_resumes_after_all_processes_were_killed(cluster: Clus
 async def test_kill_of_all_servers_loses_no_member_and_no_lock(cluster: Cluster, report: Report) -> None:
     """Locks, members and progress are in the log: consumers that reconnect within the grace keep their epochs."""
     await start_everything(cluster)
-    queues = cluster.told_queues()
+    queues = cluster.acknowledged_queues()
     held = {name: cluster.held(name) for name in CONSUMERS}
     await cluster.kill(*SERVERS)
     began_us = await cluster.restart(*SERVERS)

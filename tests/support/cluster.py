@@ -104,7 +104,7 @@ class Cluster:
     async def stop(self, *names: str) -> None:
         """Send SIGTERM, and check that each process exits with code 0."""
         codes = await asyncio.gather(*(self.processes[name].stop() for name in names))
-        assert not any(codes), (dict(zip(names, codes, strict=True)), self.last_words())
+        assert not any(codes), (dict(zip(names, codes, strict=True)), self.output_tails())
 
     def signal(self, number: signal.Signals, *names: str) -> int:
         """Send a signal. Return the time (µs)."""
@@ -165,7 +165,7 @@ class Cluster:
         """Run a command that exits with `code`. Return its standard output."""
         return (await self._ended(arguments, code))[0]
 
-    async def complaints(self, *arguments: str) -> str:
+    async def command_stderr(self, *arguments: str) -> str:
         """Run a command that exits with 0. Return its standard error."""
         return (await self._ended(arguments, 0))[1]
 
@@ -197,7 +197,7 @@ class Cluster:
             self.told.update({int(key): SentSteps(acknowledged, tried) for key, (acknowledged, tried) in finished["told"].items()})
         return finished
 
-    def bury_producer(self, name: str = "producer") -> None:
+    def record_killed_producer(self, name: str = "producer") -> None:
         """Record a killed producer: the sends in its file are acknowledged, and one more per key may have been attempted."""
         for key, step, _, _ in self.acks(name):
             self.told[key] = SentSteps(step + 1, step + 2)
@@ -207,7 +207,7 @@ class Cluster:
         data = (self.folder / f"{name}.acks").read_text()
         return [(key, step, queue, offset) for key, step, queue, offset in map(json.loads, data[: data.rfind("\n") + 1].splitlines())]
 
-    def told_queues(self, name: str = "producer") -> set[str]:
+    def acknowledged_queues(self, name: str = "producer") -> set[str]:
         """Return the queues in which messages were stored."""
         return {queue for _, _, queue, _ in self.acks(name)}
 
@@ -226,7 +226,7 @@ class Cluster:
         """Return the commits that were accepted since `after_us`."""
         return [each for each in self._accepted.all() if each.at_us > after_us]
 
-    def heard(self, process: str, event: str, *, after_us: int = 0, **facts: Any) -> list[dict[str, Any]]:
+    def reported_events(self, process: str, event: str, *, after_us: int = 0, **facts: Any) -> list[dict[str, Any]]:
         """Return the events of a process with these fields."""
         said = [each for each in self.processes[process].events if each["event"] == event and each.get("at_us", 0) >= after_us]
         return [each for each in said if all(each.get(fact) == value for fact, value in facts.items())]
@@ -259,12 +259,12 @@ class Cluster:
                 while not true():  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
-            raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{self.last_words()}") from None
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{self.output_tails()}") from None
 
     async def until_heard(self, process: str, event: str, **facts: Any) -> dict[str, Any]:
         """Wait for the first such event of the process. Return it."""
-        await self.until(f"{process} says {event} {facts}", lambda: self.heard(process, event, **facts))
-        return self.heard(process, event, **facts)[0]
+        await self.until(f"{process} says {event} {facts}", lambda: self.reported_events(process, event, **facts))
+        return self.reported_events(process, event, **facts)[0]
 
     async def until_handled(self, count: int) -> None:
         """Wait for `count` more handled events."""
@@ -316,11 +316,11 @@ class Cluster:
         await self.until_done()
         await self.stop(*consumers)
         verdict = prove(self.handled_events(), self.told)
-        assert verdict.holds, (verdict.faults[:10], self.last_words())
+        assert verdict.holds, (verdict.faults[:10], self.output_tails())
         assert accepted_twice(self.accepted()) == []
         return verdict
 
-    def last_words(self) -> str:
+    def output_tails(self) -> str:
         return "\n".join(f"--- {name}: {process.events[-3:]} {process.stderr_tail()[-600:]}" for name, process in self.processes.items())
 
 

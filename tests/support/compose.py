@@ -33,7 +33,7 @@ def compose_tool() -> list[str] | None:
 
 
 @asynccontextmanager
-async def alone() -> AsyncIterator[None]:
+async def exclusive_compose() -> AsyncIterator[None]:
     """Allow one composed cluster at a time on this machine, across checkouts and workers. The lock ends with its process."""
     path = str(Path(tempfile.gettempdir()) / "lockstep-test-compose.lock")
     while True:

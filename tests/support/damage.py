@@ -30,7 +30,7 @@ class Damage:
         finally:
             directory.unlock()
 
-    def say_synced(self, position: int) -> None:
+    def write_synced_position(self, position: int) -> None:
         """Record `position` as synced, as if the machine had then lost power."""
         directory = StoreDirectory(RealFiles(), str(self.store))
         try:
@@ -40,7 +40,7 @@ class Damage:
         finally:
             directory.unlock()
 
-    def say_unclean(self) -> None:
+    def mark_unclean(self) -> None:
         """Record that the store was not closed."""
         (self.store / "abort").touch()
 

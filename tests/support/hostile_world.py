@@ -43,7 +43,7 @@ class World:
     def handled(self) -> int:
         return self.progress()["handled"]
 
-    async def all_answered(self) -> None:
+    async def until_all_handled(self) -> None:
         """Check that each message that the good pair has sent was acknowledged or is one of its KEYS in flight, and wait until each
         acknowledged one is handled.
         """
@@ -59,7 +59,7 @@ class World:
         with background(self.folder / "again", "broker", *self.broker_command, ready="broker.started") as again:
             yield again
 
-    async def goes_on(self) -> None:
+    async def until_progress(self) -> None:
         """Wait until the good pair has made progress."""
         goal = self.handled() + GOES_ON
         await self.pair.until("the good pair goes on", lambda: self.handled() >= goal)
@@ -99,16 +99,16 @@ def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = (), pro
 
 
 @asynccontextmanager
-async def undisturbed_world(world: World) -> AsyncIterator[None]:
+async def checked_world(world: World) -> AsyncIterator[None]:
     """Check that the good pair continues without a violation, and that the servers log no unexpected error.
 
     No send of the pair has failed, so each was acknowledged within its deadline, and each acknowledged message is handled.
     """
-    await world.goes_on()
+    await world.until_progress()
     before = {each: len(each.events) for each in (world.pair, *world.servers)}
     yield
-    await world.goes_on()
-    await world.all_answered()
+    await world.until_progress()
+    await world.until_all_handled()
     assert world.pair.find("pair.trouble", after=before[world.pair]) == []
     for server in world.servers:
         assert [each for each in server.events[before[server] :] if each["event"] in UNFORESEEN] == []

@@ -16,10 +16,10 @@ from support.fake_broker import FakeCluster
 
 
 @dataclass
-class Ears:
+class HookRecorder:
     """Records the events that an instance reports to a consumer."""
 
-    heard: list[tuple[str, str]] = field(default_factory=list)
+    events: list[tuple[str, str]] = field(default_factory=list)
     views: list[HeartbeatReply] = field(default_factory=list)
     layouts: list[TopicLayout] = field(default_factory=list)
     freed: list[QueueFreeBody] = field(default_factory=list)
@@ -27,10 +27,10 @@ class Ears:
 
     def hooks(self) -> ConsumerHooks:
         return ConsumerHooks(
-            on_up=lambda link, reply: self.heard.append(("up", link.name)),
-            on_down=lambda link: self.heard.append(("down", link.name)),
+            on_up=lambda link, reply: self.events.append(("up", link.name)),
+            on_down=lambda link: self.events.append(("down", link.name)),
             on_view=lambda link, reply: self.views.append(reply),
-            on_notice=lambda link, notice: self.heard.append(("notice", f"{link.name} {notice.list_counter}")),
+            on_notice=lambda link, notice: self.events.append(("notice", f"{link.name} {notice.list_counter}")),
             on_queue_free=lambda link, free: self.freed.append(free),
             on_layout=self.layouts.append,
             on_refused=lambda link, error: self.refusals.append(error),

@@ -118,7 +118,7 @@ class Cluster:
         raise AssertionError(f"no end: {[broker.layout for broker in self.brokers]}")
 
 
-def misnumbered(layout: TopicLayout) -> dict[str, tuple[list[int], list[int]]]:
+def brokers_with_queue_id_gaps(layout: TopicLayout) -> dict[str, tuple[list[int], list[int]]]:
     """Return the brokers whose writable or readable queue ids are not consecutive from 0, as classic clients compute them."""
     found = {}
     for name in {entry.broker_name for entry in layout.entries}:

@@ -44,7 +44,7 @@ async def one_queue(config: ProducerConfig = QUICK) -> AsyncIterator[tuple[FakeB
         yield cluster.brokers["a"], producer
 
 
-async def stop_and_be_noticed(broker: FakeBroker, producer: Producer) -> None:
+async def stop_and_wait_for_link_down(broker: FakeBroker, producer: Producer) -> None:
     assert producer._shell is not None
     link = producer._shell.instance.link(broker.name)
     assert link is not None

@@ -15,7 +15,7 @@ def layout(topic: str = "orders", counter: int = 1, writer: int = 7, brokers: tu
     return TopicLayout(topic, LayoutVersion(counter, writer), tuple(LayoutEntry(name, 4, 4, counter) for name in brokers))
 
 
-def said(
+def broker_registration(
     name: str = "broker-a",
     *,
     store: str = STORE_A,

@@ -160,7 +160,7 @@ def bodies_of(parts: list[bytes]) -> list[bytes]:
     return [RecordView(data, start).body for start, _ in split_records(data)]
 
 
-async def everything(store: Store, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
+async def all_bodies(store: Store, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
     """Return the bodies of all readable messages, from the minimum offset on."""
     offset, _ = store.bounds(topic, queue_id)
     found: list[bytes] = []
@@ -175,7 +175,7 @@ async def everything(store: Store, topic: str = "orders", queue_id: int = 0) -> 
 
 
 @dataclass
-class Told:
+class QueueContent:
     """The messages that a reader of one queue received, and the offsets that were reported as lost."""
 
     found: dict[int, bytes] = field(default_factory=dict)
@@ -184,11 +184,11 @@ class Told:
     busy_count: int = 0
 
 
-async def read_told(store: Store, topic: str = "orders", queue_id: int = 0) -> Told:
+async def read_queue_as_consumer(store: Store, topic: str = "orders", queue_id: int = 0) -> QueueContent:
     """Read a queue as a consumer does: retry after SYSTEM_BUSY, skip a LOST gap. Each step must advance."""
     from lockstep.protocol.record import RecordView, split_records
 
-    told = Told()
+    told = QueueContent()
     offset, high = store.bounds(topic, queue_id)
     while offset < high:
         try:

@@ -146,7 +146,7 @@ class World:
         self.power = power
         self.files.crash(power=power)
 
-    async def die_in_recovery(self, crash_after: int, *, power: bool) -> None:
+    async def crash_in_recovery(self, crash_after: int, *, power: bool) -> None:
         """Start the store and crash during recovery."""
         self.files.countdown = crash_after
         try:
@@ -156,7 +156,7 @@ class World:
         else:
             try:
                 found = await store.recover(Recorded())
-                self.lose_behind(found.end)
+                self.discard_after(found.end)
                 store.append_state(TERM)
                 await store.sync()
             except (StoreError, OSError):
@@ -171,7 +171,7 @@ class World:
 
     async def check(self, recorded: Recorded) -> None:
         """Check that the surviving records are a prefix of the appended ones and include those that had to survive."""
-        self.lose_behind(self.found_end)
+        self.discard_after(self.found_end)
         for sent in self.log:
             sent.acknowledged = True  # recovered, synced: confirmed
         self._check_states(recorded)
@@ -179,7 +179,7 @@ class World:
         for key in QUEUES:
             await self._check_queue(key)
 
-    def lose_behind(self, end: int) -> None:
+    def discard_after(self, end: int) -> None:
         """Discard the records after the end of the log that a start found, and check that none of them had to survive."""
         survived = [sent for sent in self.log if sent.end <= end]
         lost = self.log[len(survived) :]
@@ -254,7 +254,7 @@ async def universe(
     for _ in range(lives):
         await world.live(random.randrange(steps), random.randrange(random.choice((10, 60, 400))), power=random.random() < 0.6)
         if random.random() < 0.3:
-            await world.die_in_recovery(random.randrange(1, 40), power=random.random() < 0.6)
+            await world.crash_in_recovery(random.randrange(1, 40), power=random.random() < 0.6)
         await world.open()
     before = list(world.log)
     abandon(world.store)

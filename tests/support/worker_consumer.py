@@ -114,7 +114,7 @@ class Worker:
                 case "loop":
                     time.sleep(self.trouble.amount)  # noqa: ASYNC251
                 case "deaf":
-                    await deaf_sleep(self.trouble.amount)
+                    await sleep_despite_cancellation(self.trouble.amount)
                 case "wait":
                     await asyncio.sleep(self.trouble.amount)
                 case _:
@@ -138,7 +138,7 @@ class Worker:
         return ConsumeOrderlyStatus.SUCCESS
 
 
-async def deaf_sleep(seconds: float) -> None:
+async def sleep_despite_cancellation(seconds: float) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         try:
@@ -162,7 +162,7 @@ def record_accepted(name: str, path: str) -> None:
     QueueOwnership._settle = settle_and_record  # type: ignore[method-assign]
 
 
-def say_held(consumer: PushConsumer) -> None:
+def print_held(consumer: PushConsumer) -> None:
     """Print counts, bytes and spans, which `health()` does not report completely."""
     membership = consumer._membership
     held = [(worker, worker.grant.messages) for worker in (membership.workers if membership else []) if worker.grant]
@@ -238,7 +238,7 @@ async def main() -> None:
     if options.armed:
         worker.trouble.arm()
     consumer = await started(lambda: make(options, worker))
-    loop.add_signal_handler(signal.SIGUSR2, say_held, consumer)
+    loop.add_signal_handler(signal.SIGUSR2, print_held, consumer)
     say("worker.ready")
     await stopped.wait()
     say("worker.stopping")

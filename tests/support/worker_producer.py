@@ -27,7 +27,9 @@ def say(event: str, **facts: Any) -> None:
     sys.stdout.flush()
 
 
-class Teller:
+class SendRecorder:
+    """Sends the steps of the keys and records the acknowledged ones in a file."""
+
     def __init__(self, options: argparse.Namespace, producer: Producer) -> None:
         self.options = options
         self.producer = producer
@@ -88,7 +90,7 @@ async def main() -> None:
         Producer, options.group, nameserver=options.nameserver, keyed_send_timeout_ms=options.timeout_ms, compress_over_bytes=None
     )
     producer = await started(make)
-    teller = Teller(options, producer)
+    teller = SendRecorder(options, producer)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, teller.stopped.set)
     begin = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, begin.set)

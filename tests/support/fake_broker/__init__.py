@@ -11,7 +11,16 @@ from support.fake_broker.cluster import (
     threaded_cluster,
 )
 from support.fake_broker.groups import Lock, pulled
-from support.fake_broker.sends import Sent, Step, answer_later, hang_up, ignore, lose_answer, refuse, store_and_hang_up
+from support.fake_broker.sends import (
+    Sent,
+    Step,
+    abort_connection,
+    ignore,
+    refuse,
+    respond_later,
+    store_and_disconnect,
+    store_without_response,
+)
 from support.fake_broker.wire import ANY_GROUP, STORE_HOST, Received, stored
 
 __all__ = [
@@ -25,16 +34,16 @@ __all__ = [
     "Sent",
     "Step",
     "ThreadedCluster",
-    "answer_later",
+    "abort_connection",
     "fake_cluster",
     "frozen_cluster",
-    "hang_up",
     "ignore",
-    "lose_answer",
     "make_layout",
     "pulled",
     "refuse",
-    "store_and_hang_up",
+    "respond_later",
+    "store_and_disconnect",
+    "store_without_response",
     "stored",
     "threaded_cluster",
 ]

@@ -39,7 +39,7 @@ class Sent:
 Step = Callable[["Sends", Sent], None]
 
 
-def lose_answer(broker: "Sends", sent: Sent) -> None:
+def store_without_response(broker: "Sends", sent: Sent) -> None:
     """Store, and never respond."""
     broker.store_frame(sent)
 
@@ -48,7 +48,7 @@ def ignore(broker: "Sends", sent: Sent) -> None:
     """Ignore the request."""
 
 
-def answer_later(held: list[Callable[[], None]]) -> Step:
+def respond_later(held: list[Callable[[], None]]) -> Step:
     """Store and respond when the function that is added to `held` is called."""
 
     def step(broker: "Sends", sent: Sent) -> None:
@@ -57,12 +57,12 @@ def answer_later(held: list[Callable[[], None]]) -> Step:
     return step
 
 
-def store_and_hang_up(broker: "Sends", sent: Sent) -> None:
+def store_and_disconnect(broker: "Sends", sent: Sent) -> None:
     broker.store_frame(sent)
     sent.endpoint.abort("scripted")
 
 
-def hang_up(broker: "Sends", sent: Sent) -> None:
+def abort_connection(broker: "Sends", sent: Sent) -> None:
     sent.endpoint.abort("scripted")
 
 
@@ -101,7 +101,7 @@ class Sends(Wire):
         else:
             self.take(sent)
 
-    def lose_all(self) -> None:
+    def erase_all(self) -> None:
         """Forget every message and scope, as if the disk had been wiped."""
         for table in (self.scopes, self.records, self.bodies):
             table.clear()

@@ -1,4 +1,4 @@
-"""The fake broker's server: records every request, keeps those of `mute` codes until `answer_kept`, has topics, and stores messages."""
+"""The fake broker's server: records each request, keeps those of `mute` codes until `process_kept_requests`, and stores messages."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,7 +132,7 @@ class Wire:
             assert endpoint._transport is not None
             endpoint._transport.resume_reading()
 
-    def answer_kept(self) -> None:
+    def process_kept_requests(self) -> None:
         self.mute.clear()
         kept, self.kept = self.kept, []
         for command, endpoint in kept:

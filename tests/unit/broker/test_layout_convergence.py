@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lockstep.admin.layout_change import alter_layout
 from lockstep.protocol.layouts import ENTRY_COUNT_MAX, check_layout
 from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
-from support.layout_cluster import TOPIC, Broker, Cluster, misnumbered
+from support.layout_cluster import TOPIC, Broker, Cluster, brokers_with_queue_id_gaps
 
 STEPS = st.lists(
     st.tuples(
@@ -32,7 +32,7 @@ def test_brokers_agree_on_a_layout_with_every_message_for_any_delivery_order(
     cluster.settle()
     assert len({broker.layout for broker in cluster.brokers}) == 1
     assert {broker.name: broker.unreachable for broker in cluster.brokers} == {broker.name: [] for broker in cluster.brokers}
-    assert [misnumbered(broker.layout) for broker in cluster.brokers if broker.layout] in ([], [{}] * size)
+    assert [brokers_with_queue_id_gaps(broker.layout) for broker in cluster.brokers if broker.layout] in ([], [{}] * size)
 
 
 @settings(max_examples=400)
@@ -154,7 +154,7 @@ def test_appended_queues_are_readable_and_keep_the_writable_queue_ids(case: str)
     a.topics.adopt([TopicLayout(TOPIC, LayoutVersion(4, 7), tuple(winner))])
     made = a.topics.require_layout(TOPIC)
     assert (made.write_count(A), made.read_count(A)) == counts
-    assert misnumbered(made) == {}
+    assert brokers_with_queue_id_gaps(made) == {}
     assert not a.unreachable
     check_layout(made)
 
@@ -164,4 +164,4 @@ def test_classic_tool_makes_read_only_queues_writable_before_adding_new_ones() -
     a.topics.create(TopicLayout(TOPIC, LayoutVersion(1, 7), (LayoutEntry(A, 2, 4, 1),)))
     made = a.topics.create_own(TOPIC, 7, 5)
     assert made.entries == (LayoutEntry(A, 4, 4, 1), LayoutEntry(A, 1, 3, 2))
-    assert misnumbered(made) == {}
+    assert brokers_with_queue_id_gaps(made) == {}

@@ -18,7 +18,7 @@ from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.host import SystemRandom
 from lockstep.testing.simulation.disk import SimFiles
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, ordered
-from support.store_kit import BORN_HOST, IDENTITY, NEVER, abandon, config, everything, host_of
+from support.store_kit import BORN_HOST, IDENTITY, NEVER, abandon, all_bodies, config, host_of
 
 PRODUCERS = ("ab" * 16, "cd" * 16)
 
@@ -222,5 +222,5 @@ async def test_topic_deleted_during_a_snapshot_needs_no_second_scan_at_the_next_
     assert len(scans) == 1
     assert tables(life) == seen
     assert life.store.bounds(TOPIC, 0) == (4, 7 if again else 4)
-    assert len(await everything(life.store, TOPIC, 0)) == (3 if again else 0)
+    assert len(await all_bodies(life.store, TOPIC, 0)) == (3 if again else 0)
     await life.store.close()

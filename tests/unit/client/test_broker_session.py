@@ -61,7 +61,7 @@ async def test_empty_sync_proves_liveness_while_a_commit_is_pending() -> None:
             await settle()
             assert handled.bodies == [b"0", b"1"]
             assert len(a.server.endpoints) == 1
-            a.answer_kept()
+            a.process_kept_requests()
             await advance(0.3)
             assert a.committed(G, "orders", 0) == 2
 
@@ -75,7 +75,7 @@ async def test_no_more_than_one_sync_with_items_is_in_flight() -> None:
                 a.store("orders", 0, [b"%d" % i])
                 await advance(0.3)
             assert len([body for body in a.received(SYNC) if body.items]) == 1
-            a.answer_kept()
+            a.process_kept_requests()
             await advance(0.3)
             assert [item.offset for item in a.sync_items()] == [1, 5]
 
@@ -102,7 +102,7 @@ async def test_expired_lease_cancels_calls_starts_no_batch_and_keeps_fetched_mes
             await settle()
             assert handled.bodies == [b"0", b"1", b"2", b"x", b"3"]  # y was fetched, and waits
             pulls = len(a.received(RequestCode.PULL_MESSAGE))
-            a.answer_kept()
+            a.process_kept_requests()
             await advance(0.5)
             assert handled.bodies[-1] == b"y"
             assert not [
@@ -135,7 +135,7 @@ async def test_lease_is_measured_from_the_send_time_of_the_sync_request() -> Non
         while len(a.received(SYNC)) == asked:
             await advance(0.01)
         await advance(0.6)
-        a.answer_kept()
+        a.process_kept_requests()
         await settle()
         (broker,) = consumer.health().brokers
         assert broker.proven_ago_ms is not None
@@ -159,7 +159,7 @@ async def test_waiting_on_cancelled_wakes_when_the_lease_expires() -> None:
             await advance(2.6)
             assert len(woken) == 1
             assert proven_at + 2_500 <= woken[0] <= proven_at + 2_530
-            a.answer_kept()
+            a.process_kept_requests()
 
 
 async def test_late_sync_response_on_the_same_connection_resumes_calls() -> None:
@@ -172,7 +172,7 @@ async def test_late_sync_response_on_the_same_connection_resumes_calls() -> None
             a.store("orders", 0, [b"0"])
             await settle()
             assert handled.bodies == []
-            a.answer_kept()
+            a.process_kept_requests()
             await settle()
             assert handled.bodies == [b"0"]
             assert a.received(RequestCode.HEART_BEAT)[-1].connection == 1
@@ -190,7 +190,7 @@ async def test_no_commit_is_sent_after_a_reconnect_before_the_first_lock_respons
             handled.gate.set()
             await advance(0.5)
             assert a.sync_items() == []
-            a.answer_kept()
+            a.process_kept_requests()
             await advance(0.2)
             assert a.committed(G, "orders", 0) == 1
 
@@ -242,6 +242,6 @@ async def test_new_connection_grants_no_lease_until_its_first_lock_response() ->
             await advance(2)
             assert a.received(SYNC)  # was answered all the time
             assert handled.bodies == [b"0"]
-            a.answer_kept()
+            a.process_kept_requests()
             await settle()
             assert handled.bodies == [b"0", b"1"]

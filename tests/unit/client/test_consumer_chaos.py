@@ -83,7 +83,7 @@ def inject_fault(random: Random, broker: FakeBroker) -> None:
             others = random.sample(["!first", "zz", "between"], random.randrange(3))
             broker.set_members(G, broker.me(), *others, notify=random.random() < 0.7)
         case 6:
-            broker.answer_kept()
+            broker.process_kept_requests()
         case 7:
             broker.lists_only[G] = ["nobody-else"]
         case _:
@@ -102,7 +102,7 @@ async def inject_faults_then_check(cluster: FakeCluster, witness: CheckingListen
             inject_fault(random, broker)
         await advance(random.choice([0.01, 0.03, 0.1, 0.3, 1]))
     for broker in cluster.brokers.values():
-        broker.answer_kept()
+        broker.process_kept_requests()
         broker.lists_only.clear()
         for lock in broker.locks.values():
             lock.holder = None if lock.holder == "another" else lock.holder

@@ -10,7 +10,7 @@ import pytest
 from lockstep.client import GivenId, MessageQueue, Producer, QueueUnavailableError, SendResult, StateError
 from lockstep.protocol.errors import NonDeterministicRetryError, OutOfSequenceError, SystemBusyError
 from lockstep.protocol.record import encode_record
-from support.fake_broker import FakeBroker, answer_later, fake_cluster, ignore, lose_answer, refuse, store_and_hang_up
+from support.fake_broker import FakeBroker, fake_cluster, ignore, refuse, respond_later, store_and_disconnect, store_without_response
 from support.loops import turns, until
 
 JOB = GivenId("0123456789abcdef" * 2, partition=3, epoch=7)
@@ -40,7 +40,7 @@ async def test_frames_of_a_given_id_keep_their_records_and_sequences() -> None:
         assert [result.queue_offset for result in results] == [0, 2, 3]
 
 
-@pytest.mark.parametrize("trouble", [lose_answer, ignore, store_and_hang_up, refuse(SystemBusyError("later"))])
+@pytest.mark.parametrize("trouble", [store_without_response, ignore, store_and_disconnect, refuse(SystemBusyError("later"))])
 async def test_unacknowledged_frame_is_resent_unchanged_and_stored_once(trouble: object) -> None:
     async with a_job() as (broker, producer):
         broker.script.append(trouble)  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ async def test_refused_frame_of_a_given_id_fails_its_queue_without_a_new_epoch(
 async def test_sequence_of_a_cancelled_frame_of_a_given_id_is_not_reused() -> None:
     held: list[Callable[[], None]] = []
     async with a_job() as (broker, producer):
-        broker.script.append(answer_later(held))
+        broker.script.append(respond_later(held))
         async with asyncio.TaskGroup() as group:
             sends = [group.create_task(refused(producer.send_records(QUEUE, *frame(body)))) for body in (b"1", b"2", b"3")]
             await until(lambda: held)

@@ -27,7 +27,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.runtime.host import Host
 from support.fake_broker import fake_cluster, make_layout
-from support.instance_kit import Ears, billing, instance_of, linked
+from support.instance_kit import HookRecorder, billing, instance_of, linked
 from support.loops import until
 
 pytestmark = pytest.mark.simulated
@@ -164,14 +164,14 @@ async def test_higher_layout_is_reported_to_consumers_and_its_brokers_are_connec
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         cluster.put(make_layout("t", "a"))
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
-            ears = Ears()
-            instance.register_consumer("billing", billing, ears.hooks())
+            recorder = HookRecorder()
+            instance.register_consumer("billing", billing, recorder.hooks())
             await linked(instance)
             assert [link.name for link in instance.links()] == ["a"]
             layout = cluster.put(make_layout("t", "a", "b", counter=2))
             instance.watch.refresh_soon()
-            await until(lambda: ears.layouts[-1:] == [layout])
-            await until(lambda: ("up", "b") in ears.heard)
+            await until(lambda: recorder.layouts[-1:] == [layout])
+            await until(lambda: ("up", "b") in recorder.events)
             assert [link.name for link in instance.links()] == ["a", "b"]
 
 
@@ -189,8 +189,8 @@ async def test_client_polls_for_an_unknown_broker_address_until_it_is_known() ->
 
 async def test_link_is_up_after_the_heartbeat_response_and_connection_numbers_increase() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        ears = Ears()
-        instance.register_consumer("billing", billing, ears.hooks())
+        recorder = HookRecorder()
+        instance.register_consumer("billing", billing, recorder.hooks())
         (link,) = await linked(instance)
         link.reconnect("test")
         assert not link.up
@@ -199,7 +199,7 @@ async def test_link_is_up_after_the_heartbeat_response_and_connection_numbers_in
         await until(lambda: link.up)
         broker = cluster.brokers["a"]
         assert [(body.connection, body.session) for body in broker.heartbeats] == [(1, instance.session), (2, instance.session)]
-        assert ears.heard == [("up", "a"), ("down", "a"), ("up", "a")]
+        assert recorder.events == [("up", "a"), ("down", "a"), ("up", "a")]
 
 
 async def test_link_rejects_a_broker_with_another_name_at_its_address() -> None:
@@ -218,8 +218,8 @@ async def test_link_rejects_a_broker_with_another_name_at_its_address() -> None:
 
 async def test_notifications_are_delivered_only_to_the_consumer_of_their_group() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        ears, others = Ears(), Ears()
-        instance.register_consumer("billing", billing, ears.hooks())
+        recorder, others = HookRecorder(), HookRecorder()
+        instance.register_consumer("billing", billing, recorder.hooks())
         instance.register_consumer("audit", lambda: billing("audit"), others.hooks())
         await linked(instance)
         (endpoint,) = cluster.brokers["a"].endpoints
@@ -227,9 +227,9 @@ async def test_notifications_are_delivered_only_to_the_consumer_of_their_group()
         endpoint.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, to_plain(NotifyHeader("billing", 1, 9)))
         endpoint.oneway(RequestCode.QUEUE_FREE, None, encode_body(QueueFreeBody(free)))
         await until(lambda: bool(others.freed))
-        assert ("notice", "a 9") in ears.heard
-        assert ("notice", "a 9") not in others.heard
-        assert ears.freed == [QueueFreeBody((free[1], free[3]))]
+        assert ("notice", "a 9") in recorder.events
+        assert ("notice", "a 9") not in others.events
+        assert recorder.freed == [QueueFreeBody((free[1], free[3]))]
         assert others.freed == [QueueFreeBody((free[0],))]
 
 
@@ -261,7 +261,7 @@ async def test_instance_sends_empty_syncs_until_a_consumer_has_joined() -> None:
         fake_cluster("a", topics={"t": 1}) as cluster,
         instance_of(cluster, keepalive_interval_ms=10) as instance,
     ):
-        instance.register_consumer("billing", billing, Ears().hooks())
+        instance.register_consumer("billing", billing, HookRecorder().hooks())
         await linked(instance)
         journal = cluster.brokers["a"].journal
         assert journal is not None

@@ -18,7 +18,7 @@ from lockstep.protocol.errors import (
     ServiceNotAvailableError,
 )
 from support.fake_broker import ANY_GROUP, fake_cluster
-from support.instance_kit import Ears, billing, instance_of, linked
+from support.instance_kit import HookRecorder, billing, instance_of, linked
 from support.loops import LoopWatch, turns, until
 
 pytestmark = pytest.mark.simulated
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.simulated
 
 async def test_join_asks_brokers_in_name_order_and_then_every_heartbeat_names_the_group() -> None:
     async with fake_cluster("c", "a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        ears = Ears()
-        instance.register_consumer("billing", billing, ears.hooks())
+        recorder = HookRecorder()
+        instance.register_consumer("billing", billing, recorder.hooks())
         await linked(instance)
         for broker in cluster.brokers.values():
             assert [body.consumers for body in broker.heartbeats] == [()]
@@ -38,14 +38,14 @@ async def test_join_asks_brokers_in_name_order_and_then_every_heartbeat_names_th
         assert journal == ["a HEART_BEAT", "b HEART_BEAT", "c HEART_BEAT"]
         for broker in cluster.brokers.values():
             assert broker.heartbeats[-1].consumers == (billing(),)
-        assert len(ears.views) == 3
+        assert len(recorder.views) == 3
 
 
 async def test_broker_discovered_during_a_join_is_joined_too() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         late = cluster.brokers.pop("b")
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
-            instance.register_consumer("billing", billing, Ears().hooks())
+            instance.register_consumer("billing", billing, HookRecorder().hooks())
             (link,) = await linked(instance)
             beat = link.beat
 
@@ -61,7 +61,7 @@ async def test_broker_discovered_during_a_join_is_joined_too() -> None:
 
 async def test_join_waits_for_every_connection_attempt_before_joining_any_broker() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        instance.register_consumer("billing", billing, Ears().hooks())
+        instance.register_consumer("billing", billing, HookRecorder().hooks())
         await linked(instance)
         _, second = instance.links()
         tried = asyncio.Event()
@@ -76,15 +76,15 @@ async def test_join_waits_for_every_connection_attempt_before_joining_any_broker
 
 async def test_join_refused_by_one_broker_leaves_the_joined_ones_and_raises() -> None:
     async with fake_cluster("a", "b", "c", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        ears = Ears()
-        instance.register_consumer("billing", billing, ears.hooks())
+        recorder = HookRecorder()
+        instance.register_consumer("billing", billing, recorder.hooks())
         await linked(instance)
         cluster.brokers["b"].refuse[ANY_GROUP] = SubscriptionConflictError("group billing has another contract at b: subscriptions")
         with pytest.raises(SubscriptionConflictError, match="billing"):
             await instance.join("billing")
         assert cluster.brokers["a"].left == ["billing"]
         assert all(body.consumers == () for body in cluster.brokers["c"].heartbeats)
-        assert ears.refusals == [], "it is raised, not told"
+        assert recorder.refusals == [], "it is raised, not told"
         await instance.heartbeat_now()
         assert cluster.brokers["a"].heartbeats[-1].consumers == ()
         cluster.brokers["b"].refuse.clear()
@@ -95,7 +95,7 @@ async def test_broker_that_is_down_during_the_join_learns_the_group_when_it_conn
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         await cluster.brokers["a"].stop()
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
-            instance.register_consumer("billing", billing, Ears().hooks())
+            instance.register_consumer("billing", billing, HookRecorder().hooks())
             await instance.watch.route("t")
             await instance.join("billing")
             assert cluster.brokers["b"].heartbeats[-1].consumers == (billing(),)
@@ -110,15 +110,15 @@ async def test_broker_that_is_down_during_the_join_learns_the_group_when_it_conn
 )
 async def test_refused_running_member_is_notified_and_removed_from_heartbeats(error: BrokerError) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        ears = Ears()
-        instance.register_consumer("billing", billing, ears.hooks())
+        recorder = HookRecorder()
+        instance.register_consumer("billing", billing, recorder.hooks())
         (link,) = await linked(instance)
         await instance.join("billing")
         broker = cluster.brokers["a"]
         broker.refuse[ANY_GROUP] = error
         link.reconnect("test")
         await until(lambda: link.up)
-        assert [type(refusal) for refusal in ears.refusals] == [type(error)]
+        assert [type(refusal) for refusal in recorder.refusals] == [type(error)]
         assert broker.heartbeats[-1].consumers == ()
 
 
@@ -132,17 +132,17 @@ async def test_broker_that_temporarily_rejects_a_group_stays_connected_and_accep
         broker = cluster.brokers["b"]
         await broker.stop()
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
-            ears = Ears()
+            recorder = HookRecorder()
             for group in ("billing", "audit"):
-                instance.register_consumer(group, partial(billing, group), ears.hooks())
+                instance.register_consumer(group, partial(billing, group), recorder.hooks())
             await instance.watch.route("t")
             await instance.join("billing")
             await instance.join("audit")
             broker.refuse["audit"] = refusal(remark)
             broker.term += 1
             await broker.start()
-            await until(lambda: ("up", "b") in ears.heard)
-            assert ears.refusals == []
+            await until(lambda: ("up", "b") in recorder.events)
+            assert recorder.refusals == []
             broker.refuse.clear()
             clock = instance.host.clock
             await until(lambda: all(each.is_named("b", clock.monotonic_ms()) for each in instance._consumers.values()))
@@ -153,8 +153,8 @@ async def test_broker_that_temporarily_rejects_a_group_stays_connected_and_accep
 @pytest.mark.parametrize("temporary", ["", SubscriptionConflictError.TEMPORARY])
 async def test_conflict_of_another_group_of_the_client_does_not_fail_a_join(temporary: str) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        ears, others = Ears(), Ears()
-        instance.register_consumer("billing", billing, ears.hooks())
+        recorder, others = HookRecorder(), HookRecorder()
+        instance.register_consumer("billing", billing, recorder.hooks())
         instance.register_consumer("audit", lambda: billing("audit"), others.hooks())
         await linked(instance)
         await instance.join("audit")
@@ -162,21 +162,21 @@ async def test_conflict_of_another_group_of_the_client_does_not_fail_a_join(temp
         broker.refuse["audit"] = SubscriptionConflictError(f"group audit has another contract at a{temporary}")
         await instance.join("billing")
         assert [group.group for group in broker.heartbeats[-1].consumers] == ["billing"]
-        assert ears.refusals == []
+        assert recorder.refusals == []
         assert len(others.refusals) == (0 if temporary else 1)
 
 
 async def test_conflict_refuses_only_the_group_that_it_names() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        ears, others = Ears(), Ears()
-        instance.register_consumer("billing", billing, ears.hooks())
+        recorder, others = HookRecorder(), HookRecorder()
+        instance.register_consumer("billing", billing, recorder.hooks())
         instance.register_consumer("audit", lambda: billing("audit"), others.hooks())
         await linked(instance)
         await instance.join("billing")
         await instance.join("audit")
         cluster.brokers["a"].refuse[ANY_GROUP] = SubscriptionConflictError("group audit has another contract at a")
         await instance.heartbeat_now()
-        assert (len(ears.refusals), len(others.refusals)) == (0, 1)
+        assert (len(recorder.refusals), len(others.refusals)) == (0, 1)
         cluster.brokers["a"].refuse.clear()
         await instance.heartbeat_now()
         assert cluster.brokers["a"].heartbeats[-1].consumers == (billing(),)
@@ -184,8 +184,8 @@ async def test_conflict_refuses_only_the_group_that_it_names() -> None:
 
 async def test_leave_is_sent_to_every_broker_and_hooks_run_until_unregistered() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        ears = Ears()
-        instance.register_consumer("billing", billing, ears.hooks())
+        recorder = HookRecorder()
+        instance.register_consumer("billing", billing, recorder.hooks())
         links = await linked(instance)
         await instance.join("billing")
         await instance.leave("billing")
@@ -193,17 +193,17 @@ async def test_leave_is_sent_to_every_broker_and_hooks_run_until_unregistered() 
         links[0].reconnect("test")
         await until(lambda: links[0].up)
         assert cluster.brokers["a"].heartbeats[-1].consumers == ()
-        assert ears.heard[-1] == ("up", "a")
+        assert recorder.events[-1] == ("up", "a")
         instance.unregister_consumer("billing")
-        heard = len(ears.heard)
+        heard = len(recorder.events)
         links[0].reconnect("test")
         await until(lambda: links[0].up)
-        assert len(ears.heard) == heard
+        assert len(recorder.events) == heard
 
 
 async def test_cancelled_leave_leaves_no_unretrieved_future(loop_watch: LoopWatch) -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        instance.register_consumer("billing", billing, Ears().hooks())
+        instance.register_consumer("billing", billing, HookRecorder().hooks())
         links = await linked(instance)
         await instance.join("billing")
         for broker in cluster.brokers.values():
@@ -221,6 +221,6 @@ async def test_cancelled_leave_leaves_no_unretrieved_future(loop_watch: LoopWatc
 
 async def test_registering_a_group_twice_raises() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        instance.register_consumer("billing", billing, Ears().hooks())
+        instance.register_consumer("billing", billing, HookRecorder().hooks())
         with pytest.raises(StateError, match="billing"):
-            instance.register_consumer("billing", billing, Ears().hooks())
+            instance.register_consumer("billing", billing, HookRecorder().hooks())

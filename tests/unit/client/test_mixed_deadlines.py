@@ -14,7 +14,7 @@ from lockstep.client.producer.failures import FAILURES_PER_TURN
 from lockstep.client.producer.routing import number_of_key
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation.loop import SimLoop
-from support.fake_broker import FakeBroker, answer_later, fake_cluster, ignore, refuse
+from support.fake_broker import FakeBroker, fake_cluster, ignore, refuse, respond_later
 from support.loops import turns, until
 from support.producing import keyed, message, one_queue, producing
 
@@ -39,7 +39,7 @@ Row = tuple[str, str | None, int | None]
 async def in_one_frame(broker: FakeBroker, producer: Producer, *rows: Row) -> list["asyncio.Future[SendResult]"]:
     """Send `rows` while a frame is in flight, so that they leave in one frame. Return their futures."""
     held: list[Callable[[], None]] = []
-    broker.script.appendleft(answer_later(held))
+    broker.script.appendleft(respond_later(held))
     key = rows[0][1]
     first = send(producer, "ahead", None if key is None else "ahead")
     await until(lambda: len(held) == 1)
@@ -59,7 +59,7 @@ async def test_expiry_of_one_send_does_not_abort_the_frame_of_the_others(
 ) -> None:
     async with one_queue(SLOW) as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.extend([answer_later(held), *[ignore] * 9])
+        broker.script.extend([respond_later(held), *[ignore] * 9])
         late, other = await in_one_frame(broker, producer, ("late", key, 300), ("other", key and "j", None))
         assert await outcome(late) == (SendTimeoutError if key is None else QueueUnavailableError, Outcome.UNKNOWN)
         assert not other.done()
@@ -75,7 +75,7 @@ async def test_expiry_of_one_send_does_not_abort_the_frame_of_the_others(
 async def test_keyed_send_that_expires_in_flight_fails_later_sends_of_its_key() -> None:
     async with one_queue(SLOW) as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.append(answer_later(held))
+        broker.script.append(respond_later(held))
         rows = [("before", "k", None), ("late", "k", 300), ("behind", "k", None), ("other", "j", None)]
         before, late, behind, other = await in_one_frame(broker, producer, *rows)
         waits, waits_too = send(producer, "waits", "k"), send(producer, "waits too", "j")
@@ -122,7 +122,7 @@ async def test_frame_moves_to_another_broker_after_half_the_time_of_its_latest_d
         await asyncio.gather(*[producer.send(message()) for _ in range(4)])
         broker = cluster.brokers["a"]
         held: list[Callable[[], None]] = []
-        broker.script.extend([answer_later(held), *[ignore] * 9])
+        broker.script.extend([respond_later(held), *[ignore] * 9])
         sending = [send(producer, str(n), None, 300 if n < 2 else None) for n in range(4)]
         ended = await asyncio.gather(*sending[:2], return_exceptions=True)
         assert sorted(type(end).__name__ for end in ended) == ["SendResult", "SendTimeoutError"], "one went to each broker"
@@ -176,11 +176,11 @@ async def test_failed_part_of_a_batch_is_not_completed_again_by_the_response_of_
         broker = cluster.brokers["a"]
         await asyncio.gather(*[producer.send(message(sharding_key=key)) for key in keys.values()])
         ahead: list[Callable[[], None]] = []
-        broker.script.append(answer_later(ahead))
+        broker.script.append(respond_later(ahead))
         first = send(producer, "ahead", keys[0])
         await until(lambda: len(ahead) == 1)
         held: list[Callable[[], None]] = []
-        broker.script.extend([answer_later(held), answer_later(held)])
+        broker.script.extend([respond_later(held), respond_later(held)])
         late = send(producer, "late", keys[0], 300)
         await turns(2)
         batch = asyncio.ensure_future(producer.send_batch(keyed(["behind", "other"], [keys[0], keys[1]])))

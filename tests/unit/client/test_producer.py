@@ -18,8 +18,8 @@ from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.protocol.properties import SHARDING_KEY
 from support.fake_broker import (
-    answer_later,
     fake_cluster,
+    respond_later,
 )
 from support.loops import until
 from support.producing import keyed, message, one_queue, producing, sends
@@ -56,7 +56,7 @@ async def test_unkeyed_sends_use_all_queues_of_all_live_brokers_round_robin() ->
 async def test_sends_during_a_frame_in_flight_are_combined_into_one_frame() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.append(answer_later(held))
+        broker.script.append(respond_later(held))
         waiting = [asyncio.ensure_future(producer.send(message("0")))]
         await until(lambda: len(held) == 1)
         for first in (1, 5):
@@ -156,7 +156,7 @@ async def test_send_before_start_or_after_close_and_a_second_start_raise() -> No
 async def test_closing_a_producer_waits_for_sends_in_flight() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         held: list[Callable[[], None]] = []
-        cluster.brokers["a"].script.append(answer_later(held))
+        cluster.brokers["a"].script.append(respond_later(held))
         async with producing(cluster, ProducerConfig()) as producer:
             sending = asyncio.ensure_future(producer.send(message()))
             await until(lambda: len(held) == 1)
@@ -190,7 +190,7 @@ async def test_batch_with_a_keyed_message_has_the_deadline_of_keyed_sends() -> N
     config = ProducerConfig(send_timeout_ms=300, keyed_send_timeout_ms=5_000, attempt_timeout_ms=5_000)
     async with one_queue(config) as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.extend([answer_later(held)] * 2)
+        broker.script.extend([respond_later(held)] * 2)
         sending = asyncio.ensure_future(producer.send_batch([message("1"), message("2", sharding_key="k")]))
         await until(lambda: len(held) == 1)
         await asyncio.sleep(1)

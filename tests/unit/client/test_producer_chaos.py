@@ -14,7 +14,17 @@ from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.errors import BrokerError, BrokerSystemError, MessageIllegalError, ServiceNotAvailableError
 from lockstep.testing.simulation.loop import SimLoop
 from support.effort import seeds
-from support.fake_broker import FakeBroker, FakeCluster, Sent, fake_cluster, hang_up, ignore, lose_answer, refuse, store_and_hang_up
+from support.fake_broker import (
+    FakeBroker,
+    FakeCluster,
+    Sent,
+    abort_connection,
+    fake_cluster,
+    ignore,
+    refuse,
+    store_and_disconnect,
+    store_without_response,
+)
 from support.producing import message, producing
 
 pytestmark = pytest.mark.simulated
@@ -42,7 +52,9 @@ class Faults:
         if random.random() >= self._share:
             loop.call_later(random.choice([0, 1, 20, 100, 400]) / 1_000, self._take, broker, seen)
             return
-        fault = random.choice([ignore, lose_answer, hang_up, store_and_hang_up, "busy", "busy late", "illegal", "bug"])
+        fault = random.choice(
+            [ignore, store_without_response, abort_connection, store_and_disconnect, "busy", "busy late", "illegal", "bug"]
+        )
         if not isinstance(fault, str):
             fault(broker, seen)
         elif fault == "busy late":

@@ -7,9 +7,9 @@ import pytest
 from lockstep.client import Client, Message, MessageQueue, Outcome, Producer, SendError, StateError, TopicNotExistError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
-from support.fake_broker import fake_cluster, hang_up, ignore
+from support.fake_broker import abort_connection, fake_cluster, ignore
 from support.loops import until
-from support.producing import message, producing, stop_and_be_noticed
+from support.producing import message, producing, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
@@ -32,7 +32,7 @@ async def test_pending_send_during_close_is_stored_when_its_broker_returns() -> 
         await producer.start()
         await producer.send(message("1", sharding_key="k"))
         port = int(broker.address.rpartition(":")[2])
-        await stop_and_be_noticed(broker, producer)
+        await stop_and_wait_for_link_down(broker, producer)
         sending = asyncio.ensure_future(producer.send(message("2", sharding_key="k")))
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(producer.close())
@@ -75,10 +75,10 @@ async def test_send_in_flight_continues_if_another_broker_lacks_a_feature() -> N
         for broker in (first, second):
             await producer.send(message("1"), queue=MessageQueue("t", broker.name, 0))
         ports = [int(broker.address.rpartition(":")[2]) for broker in (first, second)]
-        first.script.append(hang_up)
+        first.script.append(abort_connection)
         sending = asyncio.ensure_future(producer.send(message("2"), queue=MessageQueue("t", "a", 0)))
-        await stop_and_be_noticed(first, producer)
-        await stop_and_be_noticed(second, producer)
+        await stop_and_wait_for_link_down(first, producer)
+        await stop_and_wait_for_link_down(second, producer)
         second.features = ()
         await second.start(ports[1])
         assert producer._topics is not None

@@ -24,13 +24,13 @@ from lockstep.protocol.errors import (
 from support.fake_broker import (
     FakeBroker,
     Sent,
-    answer_later,
     fake_cluster,
     make_layout,
     refuse,
+    respond_later,
 )
 from support.loops import until
-from support.producing import keyed, message, one_queue, producing, sends, stop_and_be_noticed
+from support.producing import keyed, message, one_queue, producing, sends, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
@@ -57,7 +57,7 @@ async def test_batch_that_waited_for_the_in_flight_limit_uses_the_current_layout
         await producer.send(message("first"))
         held: list[Callable[[], None]] = []
         broker = cluster.brokers["a"]
-        broker.script.append(answer_later(held))
+        broker.script.append(respond_later(held))
         first = asyncio.ensure_future(producer.send(message("1")))
         await until(lambda: len(held) == 1)
         keys = [f"k{n}" for n in range(20)]
@@ -74,7 +74,7 @@ async def test_batch_that_waited_for_the_in_flight_limit_uses_the_current_layout
 async def test_cancelled_batch_is_withdrawn_even_if_a_higher_layout_has_split_it() -> None:
     async with one_queue(ProducerConfig()) as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.extend([answer_later(held)] * 2)
+        broker.script.extend([respond_later(held)] * 2)
         first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
         await until(lambda: len(held) == 1)
         layout = make_layout("t", "a", queues=2, counter=2)
@@ -140,7 +140,7 @@ async def test_send_refused_because_its_topic_was_deleted_fails_immediately(lear
 async def test_send_waiting_for_the_in_flight_limit_fails_when_its_topic_is_deleted(key: str | None) -> None:
     async with one_queue(ProducerConfig(in_flight_count_max=1)) as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.extend([answer_later(held)] * 2)
+        broker.script.extend([respond_later(held)] * 2)
         first = asyncio.ensure_future(producer.send(message("1", sharding_key=key)))
         await until(lambda: len(held) == 1)
         second = asyncio.ensure_future(producer.send(message("2", sharding_key=key)))
@@ -161,7 +161,7 @@ async def test_send_waiting_for_the_in_flight_limit_fails_when_its_topic_is_dele
 async def test_send_waiting_for_its_broker_fails_when_its_topic_is_deleted() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await producer.send(message("first", sharding_key="k"))
-        await stop_and_be_noticed(cluster.brokers["a"], producer)
+        await stop_and_wait_for_link_down(cluster.brokers["a"], producer)
         sending = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
         await asyncio.sleep(3)
         begun_s = asyncio.get_running_loop().time()
@@ -178,7 +178,7 @@ async def test_send_of_unknown_state_ends_as_unknown_when_its_topic_is_deleted()
         broker.script.append(lambda broker, seen: None)
         sending = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
         await until(lambda: len(broker.sends) == 2)
-        await stop_and_be_noticed(broker, producer)
+        await stop_and_wait_for_link_down(broker, producer)
         begun_s = asyncio.get_running_loop().time()
         producer._topics.layout_changed(make_layout("t", counter=2))
         with pytest.raises(QueueUnavailableError, match="its topic was deleted") as caught:
@@ -330,7 +330,7 @@ async def test_features_of_a_broker_are_checked_again_after_a_reconnect() -> Non
             await producer.send(Message("t", b"1"))
             for features in (("records",), ("records", "sequences", "layouts", "more")):
                 port = int(broker.address.rpartition(":")[2])
-                await stop_and_be_noticed(broker, producer)
+                await stop_and_wait_for_link_down(broker, producer)
                 broker.features = features
                 waiting = asyncio.ensure_future(producer.send(Message("t", b"2", sharding_key="k")))
                 await asyncio.sleep(0)

@@ -14,10 +14,10 @@ from lockstep.client import (
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.fake_broker import (
-    answer_later,
     fake_cluster,
     make_layout,
     refuse,
+    respond_later,
 )
 from support.loops import until
 from support.producing import message, one_queue, producing, sends
@@ -59,7 +59,7 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
 async def test_cancelled_pending_send_is_withdrawn() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.append(answer_later(held))
+        broker.script.append(respond_later(held))
         first = asyncio.ensure_future(producer.send(message("1")))
         await until(lambda: len(held) == 1)
         second = asyncio.ensure_future(producer.send(message("withdrawn")))
@@ -77,7 +77,7 @@ async def test_cancelled_pending_send_is_withdrawn() -> None:
 async def test_send_cancelled_in_flight_may_be_stored_and_does_not_block_the_next() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.append(answer_later(held))
+        broker.script.append(respond_later(held))
         first = asyncio.ensure_future(producer.send(message("1")))
         await until(lambda: len(held) == 1)
         first.cancel()
@@ -93,7 +93,7 @@ async def test_send_cancelled_in_flight_may_be_stored_and_does_not_block_the_nex
 async def test_send_cancelled_while_waiting_for_the_in_flight_limit_leaks_no_slot() -> None:
     async with one_queue(ProducerConfig(in_flight_count_max=1)) as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.append(answer_later(held))
+        broker.script.append(respond_later(held))
         first = asyncio.ensure_future(producer.send(message("1")))
         await until(lambda: len(held) == 1)
         waiting = [asyncio.ensure_future(producer.send(message(name))) for name in ("gone", "2")]

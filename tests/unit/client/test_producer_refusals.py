@@ -28,10 +28,10 @@ from lockstep.protocol.fields import to_plain
 from support.fake_broker import (
     FakeBroker,
     Sent,
-    answer_later,
     fake_cluster,
     ignore,
     refuse,
+    respond_later,
 )
 from support.loops import until
 from support.producing import keyed, message, one_queue, producing, sends
@@ -158,7 +158,7 @@ async def test_send_waiting_for_the_in_flight_limit_after_a_failed_send_of_its_k
 async def test_messages_of_a_batch_for_one_queue_are_one_pending_send_in_call_order() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.append(answer_later(held))
+        broker.script.append(respond_later(held))
         waiting: list[asyncio.Future[object]] = [asyncio.ensure_future(producer.send(message("0", sharding_key="k1")))]
         await until(lambda: len(held) == 1)
         waiting.append(asyncio.ensure_future(producer.send(message("1", sharding_key="k2"))))

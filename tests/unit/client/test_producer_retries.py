@@ -25,21 +25,21 @@ from lockstep.protocol.headers.send import SendRecordsReply
 from support.fake_broker import (
     FakeBroker,
     Sent,
-    answer_later,
+    abort_connection,
     fake_cluster,
-    hang_up,
     ignore,
-    lose_answer,
     refuse,
-    store_and_hang_up,
+    respond_later,
+    store_and_disconnect,
+    store_without_response,
 )
 from support.loops import until
-from support.producing import message, one_queue, producing, sends, stop_and_be_noticed
+from support.producing import message, one_queue, producing, sends, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
 
-@pytest.mark.parametrize("mishap", [ignore, lose_answer, store_and_hang_up, hang_up])
+@pytest.mark.parametrize("mishap", [ignore, store_without_response, store_and_disconnect, abort_connection])
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_frame_without_response_is_resent_unchanged_and_stored_once(mishap: Callable[..., None], key: str | None) -> None:
     async with one_queue() as (broker, producer):
@@ -56,7 +56,7 @@ async def test_frame_without_response_is_resent_unchanged_and_stored_once(mishap
 async def test_late_response_to_an_earlier_attempt_completes_the_frame() -> None:
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
-        broker.script.extend([answer_later(held), *[ignore] * 100])
+        broker.script.extend([respond_later(held), *[ignore] * 100])
         sending = asyncio.ensure_future(producer.send(message("slow", sharding_key="k")))
         await until(lambda: len(broker.sends) > 3)
         held[0]()
@@ -65,7 +65,7 @@ async def test_late_response_to_an_earlier_attempt_completes_the_frame() -> None
         assert (await producer.send(message("next"))).queue_offset == 2
 
 
-@pytest.mark.parametrize("mishap", [store_and_hang_up, hang_up])
+@pytest.mark.parametrize("mishap", [store_and_disconnect, abort_connection])
 async def test_lost_connection_resends_the_frame_before_the_attempt_timeout(mishap: Callable[..., None]) -> None:
     async with one_queue(ProducerConfig(attempt_timeout_ms=20_000, keyed_send_timeout_ms=25_000)) as (broker, producer):
         broker.script.append(mishap)
@@ -147,7 +147,7 @@ async def test_refusing_queue_gets_unkeyed_sends_again_after_a_pause(monkeypatch
 async def test_unwritten_unkeyed_send_moves_immediately_and_is_not_a_possible_duplicate() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         await sends(producer, [str(n) for n in range(8)])
-        await stop_and_be_noticed(cluster.brokers["a"], producer)
+        await stop_and_wait_for_link_down(cluster.brokers["a"], producer)
         results = await sends(producer, [str(n) for n in range(8)])
         assert {result.queue.broker_name for result in results if isinstance(result, SendResult)} == {"b"}
         assert producer.possible_duplicates == 0
@@ -173,7 +173,7 @@ async def test_keyed_send_to_a_disconnected_broker_fails_as_not_stored() -> None
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first", sharding_key="k"))
         broker = cluster.brokers["a"]
-        await stop_and_be_noticed(broker, producer)
+        await stop_and_wait_for_link_down(broker, producer)
         with pytest.raises(QueueUnavailableError, match=r"not connected.*not stored") as caught:
             await producer.send(message("second", sharding_key="k"))
         assert caught.value.outcome is Outcome.NOT_STORED
@@ -196,7 +196,7 @@ async def test_unkeyed_send_without_any_broker_fails_at_its_deadline() -> None:
     config = ProducerConfig(send_timeout_ms=80)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message())
-        await stop_and_be_noticed(cluster.brokers["a"], producer)
+        await stop_and_wait_for_link_down(cluster.brokers["a"], producer)
         with pytest.raises(SendTimeoutError, match="topic t: not acknowledged") as caught:
             await producer.send(message())
         assert caught.value.outcome is Outcome.NOT_STORED
@@ -205,7 +205,7 @@ async def test_unkeyed_send_without_any_broker_fails_at_its_deadline() -> None:
 async def test_lost_suffix_starts_a_new_epoch_with_the_same_records() -> None:
     async with one_queue() as (broker, producer):
         await producer.send(message("lost"))
-        broker.lose_all()
+        broker.erase_all()
         result = await producer.send(message("kept", sharding_key="k"))
         assert result.queue_offset == 0
         assert broker.stored == [b"kept"]

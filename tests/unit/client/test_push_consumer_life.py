@@ -99,7 +99,7 @@ async def test_heartbeat_in_flight_during_a_stop_does_not_rejoin_the_group() -> 
             assert a.kept, "the HEART_BEAT of the next connection waits"
             stop = asyncio.ensure_future(consumer.stop())
             await settle()
-            a.answer_kept()
+            a.process_kept_requests()
             await advance(0.1)
             assert a.members[G] == []
             assert not stop.done(), "and its queue still drains"

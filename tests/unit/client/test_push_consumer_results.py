@@ -206,7 +206,7 @@ async def test_commit_each_waits_for_the_sync_response_before_the_next_batch() -
             a.store("orders", 0, [b"0", b"1"])
             await settle()
             assert handled.bodies == [b"0"]
-            a.answer_kept()
+            a.process_kept_requests()
             await settle()
             assert handled.bodies == [b"0", b"1"]
 

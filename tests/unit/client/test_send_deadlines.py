@@ -30,9 +30,9 @@ from lockstep.protocol.errors import RouteNotReadyError
 from lockstep.protocol.message import encode_message
 from lockstep.runtime.endpoint import Endpoint
 from support.counting import Steps
-from support.fake_broker import FakeCluster, answer_later, fake_cluster, ignore
+from support.fake_broker import FakeCluster, fake_cluster, ignore, respond_later
 from support.loops import until
-from support.producing import keyed, message, producing, stop_and_be_noticed
+from support.producing import keyed, message, producing, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
@@ -78,7 +78,7 @@ async def a_frame_in_flight(cluster: FakeCluster, producer: Producer) -> None:
 
 
 async def the_link(cluster: FakeCluster, producer: Producer) -> None:
-    await stop_and_be_noticed(cluster.brokers["a"], producer)
+    await stop_and_wait_for_link_down(cluster.brokers["a"], producer)
 
 
 async def a_nameserver_without_brokers(cluster: FakeCluster, producer: Producer) -> None:
@@ -147,7 +147,7 @@ async def broker_down(count_max: int = 100) -> AsyncIterator[Producer]:
     config = ProducerConfig(send_timeout_ms=3_000, keyed_send_timeout_ms=3_000, in_flight_count_max=count_max)
     async with fake_cluster("a", topics={"t": 4}) as cluster, Producer("g", nameserver=cluster.nameserver, **asdict(config)) as producer:
         await producer.send(message())
-        await stop_and_be_noticed(cluster.brokers["a"], producer)
+        await stop_and_wait_for_link_down(cluster.brokers["a"], producer)
         yield producer
 
 
@@ -221,7 +221,7 @@ async def test_expired_sends_of_a_queue_fail_with_a_limit_per_loop_turn(monkeypa
 async def test_keyed_send_that_expires_at_the_in_flight_limit_fails_only_later_sends_of_its_key() -> None:
     async with one_queue() as (cluster, producer):
         held: list[Callable[[], None]] = []
-        cluster.brokers["a"].script.extend([answer_later(held), answer_later(held)])
+        cluster.brokers["a"].script.extend([respond_later(held), respond_later(held)])
         first = [asyncio.ensure_future(producer.send(message(str(n), sharding_key=f"first {n}"))) for n in range(2)]
         await until(lambda: len(held) == 1)
         late = asyncio.ensure_future(producer.send(message("late", sharding_key="k"), timeout_ms=100))
@@ -258,7 +258,7 @@ async def test_frame_of_a_given_id_that_expires_at_the_in_flight_limit_ends_its_
         Producer("g", nameserver=cluster.nameserver, given_id=GivenId("0" * 32), in_flight_count_max=1) as producer,
     ):
         held: list[Callable[[], None]] = []
-        cluster.brokers["a"].script.append(answer_later(held))
+        cluster.brokers["a"].script.append(respond_later(held))
         first = asyncio.ensure_future(producer.send_records(QUEUE, RECORD, [len(RECORD)]))
         await until(lambda: len(held) == 1)
         with pytest.raises(QueueUnavailableError, match="in-flight limit"):
@@ -278,7 +278,7 @@ async def test_frame_of_a_given_id_that_fails_unsent_ends_its_queue(timeout_ms: 
         Producer("g", nameserver=cluster.nameserver, given_id=GivenId("0" * 32), **config) as producer,
     ):
         held: list[Callable[[], None]] = []
-        cluster.brokers["a"].script.append(answer_later(held))
+        cluster.brokers["a"].script.append(respond_later(held))
         first = asyncio.ensure_future(producer.send_records(QUEUE, RECORD, [len(RECORD)]))
         await until(lambda: len(held) == 1)
         late = asyncio.ensure_future(producer.send_records(QUEUE, RECORD, [len(RECORD)], timeout_ms=timeout_ms))

@@ -104,7 +104,7 @@ async def test_free_notice_during_a_lock_sends_another_after_its_response() -> N
             a.free(G, "orders", 0)
             await advance(0.1)
             assert len(a.lock_items()) == 2
-            a.answer_kept()
+            a.process_kept_requests()
             await advance(0.05)
             assert len(a.lock_items()) == 3
 

@@ -102,7 +102,7 @@ async def test_queue_is_acquired_again_only_after_the_response_to_its_release() 
             a.set_members(G, a.me())
             await advance(0.3)
             assert not [item for items in a.lock_items()[locks:] for item in items if item.queue_id == 0]
-            a.answer_kept()
+            a.process_kept_requests()
             await advance(0.1)
             assert a.locks[G, "orders", 0].epoch == 2
             assert a.locks[G, "orders", 0].holder == a.me()
@@ -135,7 +135,7 @@ async def test_grant_of_an_unwanted_queue_is_released_immediately() -> None:
             await advance(CALM_S)
             a.set_members(G, a.me(), "!first")
             await settle()
-            a.answer_kept()
+            a.process_kept_requests()
             await advance(0.05)
             assert handled.bodies == []
             assert SyncItem(G, "orders", 0, 1, None, 0, 0, True) in a.sync_items()
@@ -187,7 +187,7 @@ async def test_member_list_that_changes_during_its_request_is_requested_again() 
         a.mute.add(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
         a.set_members(G, a.me(), "!first")
         await settle()
-        a.answer_kept()
+        a.process_kept_requests()
         a.set_members(G, a.me())  # the notice arrives right after the response, which does not include it
         await settle()
         assert len(consumer.health().queues) == 2
@@ -281,6 +281,6 @@ async def test_rocketmq_strategies_rebalance_when_the_broker_whose_list_they_use
             a.cut()
             await advance(ROUND_MS / 1000 + 1)
             assert [b.locks[G, "orders", queue].holder for queue in (0, 1)] == [None, a.me()]
-            a.answer_kept()
+            a.process_kept_requests()
             await advance(2)
             assert [b.locks[G, "orders", queue].holder for queue in (0, 1)] == [a.me()] * 2

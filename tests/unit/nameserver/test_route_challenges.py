@@ -10,7 +10,7 @@ from lockstep.nameserver.route_table import (
 )
 from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingError
-from support.route_table_kit import PROOF, STORE_A, STORE_B, layout, registered, said
+from support.route_table_kit import PROOF, STORE_A, STORE_B, broker_registration, layout, registered
 
 ANSWER_MS = CHALLENGE_MS + COUNTDOWN_STEP_MS
 """How long a challenge waits for its response, including the slice in which it starts."""
@@ -25,7 +25,7 @@ def challenge_message(table: RouteTable, registration: Registration, connection:
 
 def test_unregister_requires_the_registered_store_term_and_connection() -> None:
     table = RouteTable()
-    table.register(said(), 1, 0)
+    table.register(broker_registration(), 1, 0)
     assert not table.unregister("broker-x", STORE_A, 10, 1)
     assert not table.unregister("broker-a", STORE_B, 10, 1)
     assert not table.unregister("broker-a", STORE_A, 9, 1)
@@ -37,19 +37,19 @@ def test_unregister_requires_the_registered_store_term_and_connection() -> None:
 
 
 OTHERS = {
-    "another store": said(store=STORE_B, term=99, port=2, layouts=(layout("stolen"),)),
-    "a higher term": said(term=11, port=2, previous=10, layouts=(layout("stolen"),)),
-    "a higher term of an earlier version": said(term=11, port=2, proof=None, layouts=(layout("stolen"),)),
-    "without the proof": said(proof=None, port=1, layouts=(layout("stolen"),)),
-    "with another proof": said(term=11, proof="d" * 32, layouts=(layout("stolen"),)),
-    "its term at another address": said(port=2, layouts=(layout("stolen"),)),
+    "another store": broker_registration(store=STORE_B, term=99, port=2, layouts=(layout("stolen"),)),
+    "a higher term": broker_registration(term=11, port=2, previous=10, layouts=(layout("stolen"),)),
+    "a higher term of an earlier version": broker_registration(term=11, port=2, proof=None, layouts=(layout("stolen"),)),
+    "without the proof": broker_registration(proof=None, port=1, layouts=(layout("stolen"),)),
+    "with another proof": broker_registration(term=11, proof="d" * 32, layouts=(layout("stolen"),)),
+    "its term at another address": broker_registration(port=2, layouts=(layout("stolen"),)),
 }
 
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_registered_broker_that_responds_to_a_challenge_is_not_replaced(other: str) -> None:
     table = RouteTable()
-    table.register(said(), 1, 0)
+    table.register(broker_registration(), 1, 0)
     words = challenge_message(table, OTHERS[other], 2, 1_000)
     assert "10.0.0.1:10911" in words
     assert table.take_challenges() == [("broker-a", 1)]
@@ -71,7 +71,7 @@ def test_registered_broker_that_responds_to_a_challenge_is_not_replaced(other: s
 @pytest.mark.parametrize("other", OTHERS)
 def test_registered_broker_that_does_not_respond_is_replaced_after_the_timeout(other: str) -> None:
     table = RouteTable()
-    table.register(said(), 1, 0)
+    table.register(broker_registration(), 1, 0)
     challenge_message(table, OTHERS[other], 2, 1_000)
     assert table.count_down_challenges(ANSWER_MS - 1)
     challenge_message(table, OTHERS[other], 2, 6_000)
@@ -87,7 +87,7 @@ def test_registered_broker_that_does_not_respond_is_replaced_after_the_timeout(o
 def test_challenge_ends_by_counted_slices_and_not_by_elapsed_time() -> None:
     """The nameserver was suspended: the response has arrived, and is read after the next registration of the challenger."""
     table = RouteTable()
-    table.register(said(), 1, 0)
+    table.register(broker_registration(), 1, 0)
     challenge_message(table, OTHERS["a higher term"], 2, 1_000)
     assert table.count_down_challenges(COUNTDOWN_STEP_MS)
     challenge_message(table, OTHERS["a higher term"], 2, 1_000 + 100 * CHALLENGE_MS)
@@ -99,7 +99,7 @@ def test_challenge_ends_by_counted_slices_and_not_by_elapsed_time() -> None:
 @pytest.mark.parametrize("heard_ms", [0, 7_000])
 def test_suspension_of_the_nameserver_does_not_count_as_silence(heard_ms: int) -> None:
     table, pause_ms = RouteTable(), 10 * SILENCE_MS
-    table.register(said(), 1, heard_ms)
+    table.register(broker_registration(), 1, heard_ms)
     table.exclude_pause(pause_ms, 7_000 + pause_ms)
     assert table.expire(heard_ms + pause_ms + SILENCE_MS - 1) == {}
     assert table.expire(heard_ms + pause_ms + SILENCE_MS) == {"broker-a": 1}
@@ -107,17 +107,17 @@ def test_suspension_of_the_nameserver_does_not_count_as_silence(heard_ms: int) -
 
 def test_broker_heard_during_a_pause_is_not_recorded_in_the_future() -> None:
     table = RouteTable()
-    table.register(said(), 1, 1_000_000)
+    table.register(broker_registration(), 1, 1_000_000)
     table.exclude_pause(1_000_000, 1_000_000)
     assert table.expire(1_000_000 + SILENCE_MS) == {"broker-a": 1}
 
 
 def test_registration_of_the_incumbent_ends_the_challenge() -> None:
     table = RouteTable()
-    table.register(said(), 1, 0)
+    table.register(broker_registration(), 1, 0)
     challenge_message(table, OTHERS["a higher term"], 2, 1_000)
     assert table.count_down_challenges(ANSWER_MS - 1)
-    table.register(said(), 1, 2_000)
+    table.register(broker_registration(), 1, 2_000)
     assert not table.count_down_challenges(1)
     challenge_message(table, OTHERS["a higher term"], 2, 1_000 + CHALLENGE_MS)
     assert table.take_challenges() == [("broker-a", 1), ("broker-a", 1)]
@@ -125,15 +125,15 @@ def test_registration_of_the_incumbent_ends_the_challenge() -> None:
 
 def test_reconnecting_broker_is_not_a_challenger() -> None:
     table = RouteTable()
-    table.register(said(previous=9), 1, 0)
-    change = table.register(said(previous=9), 2, 1)
+    table.register(broker_registration(previous=9), 1, 0)
+    change = table.register(broker_registration(previous=9), 2, 1)
     assert (change.joined, change.superseded) == (False, 1)
     assert table.take_challenges() == []
 
 
 def test_close_of_the_incumbents_connection_ends_the_challenge() -> None:
     table = RouteTable()
-    table.register(said(), 1, 0)
+    table.register(broker_registration(), 1, 0)
     challenge_message(table, OTHERS["a higher term"], 2, 1_000)
     table.connection_closed(1)
     assert table.register(OTHERS["a higher term"], 2, 1_001).joined
@@ -141,9 +141,9 @@ def test_close_of_the_incumbents_connection_ends_the_challenge() -> None:
 
 def test_unregistered_name_may_be_taken_by_another_store() -> None:
     table = RouteTable()
-    table.register(said(), 1, 0)
+    table.register(broker_registration(), 1, 0)
     table.connection_closed(1)
-    assert table.register(said(store=STORE_B, term=3, port=2), 2, 1).joined
+    assert table.register(broker_registration(store=STORE_B, term=3, port=2), 2, 1).joined
     # It gets the term of the store that had the name, so that clients, which keep the address of the highest term, follow.
     assert [(b.address, b.term) for b in table.brokers("internal")] == [("10.0.0.2:10911", 10)]
 
@@ -151,11 +151,11 @@ def test_unregistered_name_may_be_taken_by_another_store() -> None:
 @pytest.mark.parametrize("live", [True, False])
 def test_copied_store_with_a_lower_term_is_rejected(live: bool) -> None:
     table = RouteTable()
-    table.register(said(term=10), 1, 0)
+    table.register(broker_registration(term=10), 1, 0)
     if not live:
         table.connection_closed(1)
     with pytest.raises(BrokerNameTakenError) as refused:
-        table.register(said(term=9, port=2), 2, 1)
+        table.register(broker_registration(term=9, port=2), 2, 1)
     for word in ("10.0.0.1:10911", "10.0.0.2:10911", "term 10", "term 9", "copies"):
         assert word in str(refused.value)
     assert registered(table) == {"broker-a": live}
@@ -179,7 +179,7 @@ LINES: dict[str, list[tuple[int | None, int, bool]]] = {
 def test_store_that_lacks_the_last_accepted_start_is_rejected(line: str) -> None:
     table = RouteTable()
     for connection, (previous, term, accepted) in enumerate(LINES[line]):
-        registration = said(term=term, previous=previous, port=connection + 1)
+        registration = broker_registration(term=term, previous=previous, port=connection + 1)
         if accepted:
             table.register(registration, connection, connection)
             table.register(registration, connection, connection)  # its next period
@@ -194,19 +194,19 @@ def test_store_that_lacks_the_last_accepted_start_is_rejected(line: str) -> None
 
 def test_copy_is_rejected_at_once_while_the_original_is_registered() -> None:
     table = RouteTable()
-    table.register(said(term=10, previous=9), 1, 0)
+    table.register(broker_registration(term=10, previous=9), 1, 0)
     with pytest.raises(BrokerNameTakenError, match="has not seen term 10"):
-        table.register(said(term=11, previous=9, port=2), 2, 1)
+        table.register(broker_registration(term=11, previous=9, port=2), 2, 1)
     assert table.take_challenges() == []
 
 
 def test_empty_nameserver_accepts_any_start() -> None:
-    assert RouteTable().register(said(term=30, previous=10), 1, 0).joined
+    assert RouteTable().register(broker_registration(term=30, previous=10), 1, 0).joined
 
 
 def test_proof_appears_in_no_response_and_no_log() -> None:
     table = RouteTable()
-    registration = said(previous=9)
+    registration = broker_registration(previous=9)
     table.register(registration, 1, 0)
     shown = [repr(registration), repr(table.brokers("internal")), repr(table._brokers)]
     shown += [challenge_message(table, other, 2, 1) for other in OTHERS.values()]

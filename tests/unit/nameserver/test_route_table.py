@@ -16,12 +16,12 @@ from lockstep.nameserver.route_table import (
 from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingError, RemoteProtocolError, ServiceNotAvailableError
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from support.route_table_kit import STORE_A, STORE_B, layout, registered, said
+from support.route_table_kit import STORE_A, STORE_B, broker_registration, layout, registered
 
 
 def test_first_registration_is_routed_with_its_topics() -> None:
     table = RouteTable()
-    change = table.register(said(layouts=(layout(),)), 1, 0)
+    change = table.register(broker_registration(layouts=(layout(),)), 1, 0)
     assert (change.joined, change.routed, change.missing, change.adopted, change.superseded) == (True, True, (), ("orders",), None)
     route = table.route("orders", "internal", 0)
     assert route is not None
@@ -34,7 +34,7 @@ def test_first_registration_is_routed_with_its_topics() -> None:
 def test_table_is_ready_from_the_first_registration_on() -> None:
     table = RouteTable()
     assert not table.ready
-    table.register(said(), 1, 0)
+    table.register(broker_registration(), 1, 0)
     assert table.ready
     table.connection_closed(1)
     assert table.ready
@@ -51,7 +51,7 @@ def test_rejected_registration_changes_nothing() -> None:
 def test_invalid_layout_is_rejected_by_name_and_the_others_are_adopted() -> None:
     table = RouteTable()
     huge = TopicLayout("huge", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1 << 40, 1 << 40, 1),))
-    change = table.register(said(layouts=(layout(), huge)), 1, 0)
+    change = table.register(broker_registration(layouts=(layout(), huge)), 1, 0)
     assert [(refused.topic, "1099511627776 queues" in refused.reason) for refused in change.refused] == [("huge", True)]
     assert (change.adopted, change.missing, change.routed) == (("orders",), (), True)
     assert table.layouts.all() == (layout(),)
@@ -61,29 +61,31 @@ def test_layout_beyond_the_limit_of_entries_is_rejected(monkeypatch: pytest.Monk
     monkeypatch.setattr("lockstep.nameserver.route_table.ENTRIES_MAX", 3)
     table = RouteTable()
     many = layout("many", brokers=("broker-a", "broker-b"))
-    change = table.register(said(layouts=(many, layout("one"), layout("refused"), TopicLayout("deleted", LayoutVersion(2, 7), ()))), 1, 0)
+    change = table.register(
+        broker_registration(layouts=(many, layout("one"), layout("refused"), TopicLayout("deleted", LayoutVersion(2, 7), ()))), 1, 0
+    )
     assert [(left_out.topic, "maximum of 3 entries" in left_out.reason) for left_out in change.refused] == [("refused", True)]
     assert (change.adopted, change.routed, table.layouts.entry_count) == (("many", "one", "deleted"), True, 3)
     grown = layout("one", 2, brokers=("broker-a", "broker-b"))
-    assert [left_out.topic for left_out in table.register(said(layouts=(grown,)), 1, 1).refused] == ["one"]
+    assert [left_out.topic for left_out in table.register(broker_registration(layouts=(grown,)), 1, 1).refused] == ["one"]
     assert table.layouts.get("one") == layout("one")
     fewer = layout("many", 2, brokers=("broker-b",))
-    assert table.register(said(layouts=(fewer, grown)), 1, 2).refused == (), "what makes room counts at once"
+    assert table.register(broker_registration(layouts=(fewer, grown)), 1, 2).refused == (), "what makes room counts at once"
 
 
 def test_older_layout_of_a_rejected_one_is_not_sent_to_the_broker() -> None:
     """The broker would not adopt it, and so would never be accepted."""
     table = RouteTable()
-    table.register(said(layouts=(layout(),)), 1, 0)
+    table.register(broker_registration(layouts=(layout(),)), 1, 0)
     huge = TopicLayout("orders", LayoutVersion(2, 7), (LayoutEntry("broker-a", 1 << 40, 1 << 40, 1),))
-    change = table.register(said(layouts=(huge,)), 1, 1)
+    change = table.register(broker_registration(layouts=(huge,)), 1, 1)
     assert (len(change.refused), change.missing) == (1, ())
     assert table.layouts.get("orders") == layout()
 
 
 def test_route_has_addresses_of_the_requested_listener_or_internal() -> None:
     table = RouteTable()
-    table.register(said(layouts=(layout(),)), 1, 0)
+    table.register(broker_registration(layouts=(layout(),)), 1, 0)
     for listener, address in {"internal": "10.0.0.1:10911", "external": "localhost:1", "other": "10.0.0.1:10911"}.items():
         route = table.route("orders", listener, 0)
         assert route is not None
@@ -93,7 +95,7 @@ def test_route_has_addresses_of_the_requested_listener_or_internal() -> None:
 
 def test_closed_connection_unregisters_at_once_and_keeps_the_last_address() -> None:
     table = RouteTable()
-    table.register(said(layouts=(layout(),)), 1, 0)
+    table.register(broker_registration(layouts=(layout(),)), 1, 0)
     assert table.connection_closed(2) == ()
     assert registered(table) == {"broker-a": True}
     assert table.connection_closed(1) == ("broker-a",)
@@ -106,8 +108,8 @@ def test_closed_connection_unregisters_at_once_and_keeps_the_last_address() -> N
 
 def test_only_the_newest_connection_of_a_broker_counts() -> None:
     table = RouteTable()
-    table.register(said(), 1, 0)
-    change = table.register(said(), 2, 5)
+    table.register(broker_registration(), 1, 0)
+    change = table.register(broker_registration(), 2, 5)
     assert (change.joined, change.superseded) == (False, 1)
     assert table.connection_closed(1) == ()
     assert registered(table) == {"broker-a": True}
@@ -116,16 +118,16 @@ def test_only_the_newest_connection_of_a_broker_counts() -> None:
 
 def test_one_connection_may_register_several_brokers() -> None:
     table = RouteTable()
-    table.register(said("broker-a"), 1, 0)
-    table.register(said("broker-b", store=STORE_B), 1, 0)
+    table.register(broker_registration("broker-a"), 1, 0)
+    table.register(broker_registration("broker-b", store=STORE_B), 1, 0)
     assert table.connection_closed(1) == ("broker-a", "broker-b")
 
 
 @pytest.mark.parametrize(("after", "silent"), [(SILENCE_MS - 1, False), (SILENCE_MS, True), (SILENCE_MS + 1, True)])
 def test_silent_broker_is_unregistered_exactly_at_the_timeout(after: int, silent: bool) -> None:
     table = RouteTable()
-    table.register(said(), 1, 1_000)
-    table.register(said(), 1, 5_000)
+    table.register(broker_registration(), 1, 1_000)
+    table.register(broker_registration(), 1, 5_000)
     assert table.expire(5_000 + after) == ({"broker-a": 1} if silent else {})
     assert registered(table) == {"broker-a": not silent}
     assert table.expire(5_000 + after + SILENCE_MS) == ({} if silent else {"broker-a": 1})
@@ -133,47 +135,47 @@ def test_silent_broker_is_unregistered_exactly_at_the_timeout(after: int, silent
 
 def test_broker_is_routed_after_it_has_adopted_missing_layouts() -> None:
     table = RouteTable()
-    table.register(said("broker-a", layouts=(layout(brokers=("broker-a", "broker-b")),)), 1, 0)
-    learning = table.register(said("broker-b", store=STORE_B, port=2), 2, 0)
+    table.register(broker_registration("broker-a", layouts=(layout(brokers=("broker-a", "broker-b")),)), 1, 0)
+    learning = table.register(broker_registration("broker-b", store=STORE_B, port=2), 2, 0)
     assert (learning.routed, learning.missing) == (False, (layout(brokers=("broker-a", "broker-b")),))
     route = table.route("orders", "internal", 0)
     assert route is not None
     assert [(b.name, b.registered) for b in route.brokers] == [("broker-a", True), ("broker-b", False)]
-    complete = table.register(said("broker-b", store=STORE_B, port=2, layouts=learning.missing), 2, 1)
+    complete = table.register(broker_registration("broker-b", store=STORE_B, port=2, layouts=learning.missing), 2, 1)
     assert (complete.routed, complete.missing, complete.joined) == (True, (), False)
     assert registered(table) == {"broker-a": True, "broker-b": True}
 
 
 def test_routed_broker_stays_routed_while_it_adopts_a_new_topic() -> None:
     table = RouteTable()
-    table.register(said("broker-a"), 1, 0)
-    table.register(said("broker-b", store=STORE_B, port=2), 2, 0)
-    table.register(said("broker-a", layouts=(layout(),)), 1, 1)
-    assert table.register(said("broker-b", store=STORE_B, port=2), 2, 2).missing == (layout(),)
+    table.register(broker_registration("broker-a"), 1, 0)
+    table.register(broker_registration("broker-b", store=STORE_B, port=2), 2, 0)
+    table.register(broker_registration("broker-a", layouts=(layout(),)), 1, 1)
+    assert table.register(broker_registration("broker-b", store=STORE_B, port=2), 2, 2).missing == (layout(),)
     assert registered(table) == {"broker-a": True, "broker-b": True}
 
 
 def test_broker_restarted_without_a_layout_is_routed_after_it_has_adopted_it() -> None:
     table = RouteTable()
-    table.register(said(term=10, layouts=(layout(),)), 1, 0)
+    table.register(broker_registration(term=10, layouts=(layout(),)), 1, 0)
     table.connection_closed(1)
-    assert not table.register(said(term=11), 2, 1).routed
+    assert not table.register(broker_registration(term=11), 2, 1).routed
     assert registered(table) == {"broker-a": False}
-    assert table.register(said(term=11, layouts=(layout(),)), 2, 2).routed
+    assert table.register(broker_registration(term=11, layouts=(layout(),)), 2, 2).routed
 
 
 def test_deleted_topic_has_no_route_and_its_deletion_is_sent_to_brokers_that_lack_it() -> None:
     table = RouteTable()
-    table.register(said(layouts=(layout(),)), 1, 0)
+    table.register(broker_registration(layouts=(layout(),)), 1, 0)
     gone = replace(layout(), version=LayoutVersion(2, 1), entries=())
-    table.register(said(layouts=(gone,)), 1, 1)
+    table.register(broker_registration(layouts=(gone,)), 1, 1)
     assert table.route("orders", "internal", 0) is None
-    assert table.register(said("broker-b", store=STORE_B, port=2, layouts=(layout(),)), 2, 2).missing == (gone,)
+    assert table.register(broker_registration("broker-b", store=STORE_B, port=2, layouts=(layout(),)), 2, 2).missing == (gone,)
 
 
 def test_broker_of_a_layout_that_never_registered_has_no_address() -> None:
     table = RouteTable()
-    table.register(said(layouts=(layout(brokers=("broker-a", "broker-b")),)), 1, 0)
+    table.register(broker_registration(layouts=(layout(brokers=("broker-a", "broker-b")),)), 1, 0)
     route = table.route("orders", "internal", 0)
     assert route is not None
     assert [b.name for b in route.brokers] == ["broker-a"]
@@ -187,20 +189,20 @@ def test_empty_nameserver_learns_every_layout_from_one_registration() -> None:
         layout("bills", brokers=("broker-b",)),
         layout("cards", brokers=("broker-c",)),
     )
-    old.register(said("broker-a", layouts=everything[:1]), 1, 0)
-    old.register(said("broker-b", store=STORE_B, layouts=everything[1:]), 2, 0)
-    learned = old.register(said("broker-a", layouts=everything[:1]), 1, 1).missing
-    new.register(said("broker-a", layouts=everything[:1] + learned), 1, 0)
+    old.register(broker_registration("broker-a", layouts=everything[:1]), 1, 0)
+    old.register(broker_registration("broker-b", store=STORE_B, layouts=everything[1:]), 2, 0)
+    learned = old.register(broker_registration("broker-a", layouts=everything[:1]), 1, 1).missing
+    new.register(broker_registration("broker-a", layouts=everything[:1] + learned), 1, 0)
     assert new.ready
     assert {one.topic: one for one in new.layouts.all()} == {one.topic: one for one in everything}
 
 
 def test_route_tables_share_no_state() -> None:
     one, other = RouteTable(), RouteTable()
-    one.register(said(layouts=(layout(),)), 1, 0)
+    one.register(broker_registration(layouts=(layout(),)), 1, 0)
     assert other.route("orders", "internal", 0) is None
     assert not other.ready
-    other.register(said(store=STORE_B, port=2), 1, 0)
+    other.register(broker_registration(store=STORE_B, port=2), 1, 0)
     assert one.brokers("internal")[0].address == "10.0.0.1:10911"
 
 
@@ -236,7 +238,7 @@ def test_registered_broker_was_heard_on_its_open_connection_within_the_timeout(e
         match event:
             case ("register", str(name), str(store), int(term), int(connection)):
                 try:
-                    table.register(said(name, store=store, term=term, port=1), connection, now)
+                    table.register(broker_registration(name, store=store, term=term, port=1), connection, now)
                     heard[name] = (connection, now, store, term)
                 except (BrokerNameTakenError, RegistrationPendingError):
                     assert name in heard, "nobody had this name"
@@ -260,12 +262,12 @@ def test_registered_broker_was_heard_on_its_open_connection_within_the_timeout(e
 
 def unrouted(name: str) -> Registration:
     """Register a broker that lacks the stored layout, so that it is learning."""
-    return said(name, store=STORE_B, port=2)
+    return broker_registration(name, store=STORE_B, port=2)
 
 
 def test_broker_never_routed_is_forgotten_with_its_connection() -> None:
     table = RouteTable()
-    table.register(said(layouts=(layout(),)), 1, 0)
+    table.register(broker_registration(layouts=(layout(),)), 1, 0)
     assert not table.register(unrouted("stranger"), 2, 0).routed
     assert table.connection_closed(2) == ("stranger",)
     assert registered(table) == {"broker-a": True}
@@ -274,7 +276,7 @@ def test_broker_never_routed_is_forgotten_with_its_connection() -> None:
 @pytest.mark.parametrize(("named_ms", "left_ms"), [(0, 0), (0, 5_000), (9_000, 5_000)])
 def test_routed_broker_is_forgotten_seven_days_after_its_last_use(named_ms: int, left_ms: int) -> None:
     table = RouteTable()
-    table.register(said(layouts=(layout(),)), 1, left_ms)
+    table.register(broker_registration(layouts=(layout(),)), 1, left_ms)
     table.connection_closed(1)
     if named_ms:
         table.route("orders", "internal", named_ms)
@@ -290,7 +292,7 @@ def test_routed_broker_is_forgotten_seven_days_after_its_last_use(named_ms: int,
 
 def test_registered_broker_is_never_forgotten() -> None:
     table = RouteTable(silence_ms=FORGET_MS * 9)
-    table.register(said(layouts=(layout(),)), 1, 0)
+    table.register(broker_registration(layouts=(layout(),)), 1, 0)
     table.expire(FORGET_MS * 2)
     assert registered(table) == {"broker-a": True}
 
@@ -298,14 +300,14 @@ def test_registered_broker_is_never_forgotten() -> None:
 def test_table_holds_1024_brokers_and_evicts_only_unregistered_unused_ones() -> None:
     table = RouteTable()
     for number in range(BROKERS_MAX):
-        table.register(said(f"b-{number}", layouts=(layout(brokers=("b-1",)),)), number, number)
+        table.register(broker_registration(f"b-{number}", layouts=(layout(brokers=("b-1",)),)), number, number)
     with pytest.raises(ServiceNotAvailableError, match=r"'one-more' .* knows 1024 brokers"):
-        table.register(said("one-more"), 5_000, 5_000)
+        table.register(broker_registration("one-more"), 5_000, 5_000)
     table.connection_closed(1)
     table.route("orders", "internal", 5_000)
     with pytest.raises(ServiceNotAvailableError):
-        table.register(said("one-more"), 5_000, 5_000)
+        table.register(broker_registration("one-more"), 5_000, 5_000)
     for gone in (7, 5):
         table.connection_closed(gone)
-    table.register(said("one-more"), 5_000, 5_000)
+    table.register(broker_registration("one-more"), 5_000, 5_000)
     assert set(registered(table)) == {"one-more", *(f"b-{number}" for number in range(BROKERS_MAX) if number != 5)}

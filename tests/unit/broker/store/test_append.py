@@ -20,10 +20,10 @@ from support.store_kit import (
     LoopThreads,
     Recorded,
     abandon,
+    all_bodies,
     append,
     config,
     confirmed,
-    everything,
     host_of,
     open_store,
     record,
@@ -298,7 +298,7 @@ async def test_frame_never_spans_two_segments_and_a_blank_record_fills_the_rest(
     assert not any(first[used + 8 :])
     second = files.names["/store/commitlog/00000000000000004096"].cache
     assert RecordView(second).physical_offset == 4096
-    assert await everything(store) == [b"x" * 1000] * 3 + [b"y" * 600, b"z" * 600]
+    assert await all_bodies(store) == [b"x" * 1000] * 3 + [b"y" * 600, b"z" * 600]
     await store.close()
 
 
@@ -312,7 +312,7 @@ async def test_eight_bytes_stay_free_at_the_end_of_a_segment(spare: int, segment
     append(store, last)
     assert len(store._log.segments) == segment_count
     await confirmed(store)
-    assert await everything(store) == [b"x" * 3000, b"first", last]
+    assert await all_bodies(store) == [b"x" * 3000, b"first", last]
     await store.close()
 
 
@@ -353,7 +353,7 @@ async def test_rejected_frame_creates_no_queue_and_no_gap() -> None:
         store.append_frame("new", 0, record(b"b"), 1, born_host=BORN_HOST)
     assert append(store, b"d") == 1
     await confirmed(store)
-    assert await everything(store) == [b"a", b"d"]
+    assert await all_bodies(store) == [b"a", b"d"]
     result = store.read("new", 0, 0, max_count=1, max_bytes=1)
     assert result is not None
     assert result.status is ReadStatus.NO_QUEUE
@@ -377,14 +377,14 @@ async def test_below_the_disk_reserve_sends_are_rejected_and_state_records_writt
         append(store, b"x" * 200)
     store.append_state(b"goes on")
     await confirmed(store)
-    assert await everything(store) == [b"before"]
+    assert await all_bodies(store) == [b"before"]
     files.capacity_bytes = files.used_bytes() + 19_999
     assert not store.disk_status().writable
     files.capacity_bytes += 100_000
     host.clock.now_ms += 100  # type: ignore[attr-defined]
     append(store, b"after")
     await confirmed(store)
-    assert await everything(store) == [b"before", b"after"]
+    assert await all_bodies(store) == [b"before", b"after"]
     await store.close()
 
 
@@ -463,7 +463,7 @@ async def test_full_disk_during_a_write_is_fatal_and_recovery_cuts_the_partial_f
     files.crash(power=False)
     files.capacity_bytes = 1 << 40
     store = await open_store(files)
-    assert await everything(store) == [b"a" * 50]
+    assert await all_bodies(store) == [b"a" * 50]
     await store.close()
 
 
@@ -477,7 +477,7 @@ async def test_short_writes_are_continued() -> None:
     await confirmed(store)
     store._log.tail_start = store._log.end
     store._log.tail.clear()
-    assert await everything(store) == bodies
+    assert await all_bodies(store) == bodies
     await store.close()
 
 
@@ -510,7 +510,7 @@ async def test_memory_holds_only_the_recent_log_and_entries() -> None:
     queue = store._queues.get(("orders", 0))
     assert queue is not None
     assert len(queue._entries) <= 20 * 200
-    assert await everything(store) == [b"%d" % number for number in range(500)]
+    assert await all_bodies(store) == [b"%d" % number for number in range(500)]
     await store.close()
 
 
@@ -540,14 +540,14 @@ async def test_dropped_topic_is_hidden_and_its_offsets_are_not_reused() -> None:
     assert store.bounds("orders", 0) == (2, 2)
     assert append(store, b"new") == 2
     await confirmed(store)
-    assert await everything(store) == [b"new"]
+    assert await all_bodies(store) == [b"new"]
     abandon(store)
     await asyncio.sleep(0)
     files.crash(power=False)
     store = await Store.open(config(), host_of(files), IDENTITY)
     await store.recover(Recorded(on_state=lambda body: store.drop_topic("orders")))
     await store.sync()
-    assert await everything(store) == [b"new"]
+    assert await all_bodies(store) == [b"new"]
     assert store.bounds("orders", 0) == (2, 3)
     await store.close()
 

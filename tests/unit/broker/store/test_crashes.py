@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockstep.broker.store import FlushMode
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import ASYNC, SYNC, abandon, append, confirmed, everything, open_store
+from support.store_kit import ASYNC, SYNC, abandon, all_bodies, append, confirmed, open_store
 from support.store_world import universe
 
 
@@ -62,11 +62,11 @@ async def test_crash_at_every_single_operation_keeps_confirmed_records(flush: Fl
         await asyncio.sleep(0)
         files.crash(power=flush is SYNC)
         store = await open_store(files, flush=flush)
-        found = await everything(store)
+        found = await all_bodies(store)
         assert found == bodies[: len(found)]
         assert acknowledged == bodies[: len(acknowledged)]
         assert len(found) >= len(acknowledged)
         append(store, b"goes on")
         await confirmed(store)
-        assert (await everything(store))[-1] == b"goes on"
+        assert (await all_bodies(store))[-1] == b"goes on"
         await store.close()

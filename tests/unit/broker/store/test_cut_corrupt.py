@@ -13,12 +13,12 @@ from support.store_kit import (
     NEVER,
     PATH,
     Recorded,
+    all_bodies,
     append,
     confirmed,
-    everything,
     kill,
     open_store,
-    read_told,
+    read_queue_as_consumer,
     record,
     recovered,
     sequenced,
@@ -67,7 +67,7 @@ async def test_cut_corrupt_skips_a_damaged_range_and_keeps_all_later_records(at:
     recorded = Recorded()
     store, found = await recovered(files, recorded, cut_corrupt=True)
     lost = list(range(2, 2 + (at + count + SIZE - 1) // SIZE))
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (told.lost, sorted(told.found)) == (lost, [number for number in range(40) if number not in lost])
     assert [int(state.split()[1]) for state in recorded.states] == list(range(4, 40, 5)), "state behind the damage is still true"
     assert (found.lost_synced, found.lost_messages, found.cut_bytes) == (True, len(lost), 0)
@@ -79,7 +79,7 @@ async def test_cut_corrupt_skips_a_damaged_range_and_keeps_all_later_records(at:
     await kill(store, files)
     for _ in range(2):
         store, found = await recovered(files)
-        again = await read_told(store)
+        again = await read_queue_as_consumer(store)
         assert (again.lost, len(again.found), found.lost_synced) == (lost, 41 - len(lost), False)
         await store.close()
 
@@ -96,7 +96,7 @@ async def test_damaged_size_field_loses_no_intact_record(bit: int) -> None:
     await kill(store, files)
     files.flip(LOG, 2 * size + 3 - bit // 8, bit % 8)
     store, found = await recovered(files, cut_corrupt=True)
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (told.lost, sorted(told.found), found.lost_messages) == ([2], [0, 1, *range(3, count)], 1)
     await store.close()
 
@@ -113,7 +113,7 @@ async def test_cut_corrupt_keeps_damaged_bytes_and_a_restored_copy_is_read() -> 
     files.remove_tree(f"{PATH}/consumequeue")
     files.unlink(f"{PATH}/lockstep/damage")
     store, _ = await recovered(files)
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (len(told.found), told.lost) == (10, [])
     await store.close()
 
@@ -131,7 +131,7 @@ async def test_damaged_record_loses_no_other_record_of_its_idempotent_frame() ->
     files.flip(LOG, starts[1] + (starts[2] - starts[1]) - SIZE // 2)
     recorded = Recorded()
     store, _ = await recovered(files, recorded, cut_corrupt=True)
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (told.lost, len(told.found)) == ([9], 14)
     assert [sequence.first for _, sequence in recorded.frames] == [0, 5, 10], "its producer's repeat is still known as one"
     await store.close()
@@ -148,13 +148,13 @@ async def test_unreadable_tail_is_cut_and_kept_in_a_set_aside_directory() -> Non
     start = report["cut_from"]
     assert isinstance(start, int)
     cut = before[start:end]
-    assert (found.lost_synced, found.cut_bytes, len(await everything(store))) == (True, len(cut), 5)
+    assert (found.lost_synced, found.cut_bytes, len(await all_bodies(store))) == (True, len(cut), 5)
     assert report["cut_bytes"] == len(cut)
     assert bytes(files.names[f"{PATH}/lockstep/set-aside-1/{start:020d}"].cache) == cut
     assert append(store, b"next") == 5
     await store.close()
     store, found = await recovered(files)
-    assert (await everything(store))[-1] == b"next"
+    assert (await all_bodies(store))[-1] == b"next"
     await store.close()
 
 
@@ -209,13 +209,13 @@ async def test_missing_log_file_loses_no_record_of_other_files_and_no_state(miss
     assert (manifest(files)["lost_messages"], manifest(files)["lost_offsets"]) == (20, named)
     assert [list(row) for row in store.damage.lost()] == named
     assert store.scrubber.damaged_bytes >= 20 * SIZE
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (told.lost, sorted(told.found)) == (lost, [offset for offset in range(60) if offset not in lost])
     assert all(told.found[offset] == b"%d" % (offset % 10) * 100 for offset in told.found)
     assert append(store, b"next") == 60
     await store.close()
     store, found = await recovered(files)
-    assert (await everything(store))[-1] == b"next"
+    assert (await all_bodies(store))[-1] == b"next"
     await store.close()
 
 

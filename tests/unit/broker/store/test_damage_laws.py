@@ -13,7 +13,19 @@ from lockstep.broker.store import IdentityError, StoreCorruptError
 from lockstep.broker.store.check import check_store
 from lockstep.testing.simulation.disk import SimFiles
 from support.effort import seeds, usually
-from support.store_kit import BORN_HOST, PATH, Recorded, append, confirmed, everything, kill, open_store, read_told, recovered, sequenced
+from support.store_kit import (
+    BORN_HOST,
+    PATH,
+    Recorded,
+    all_bodies,
+    append,
+    confirmed,
+    kill,
+    open_store,
+    read_queue_as_consumer,
+    recovered,
+    sequenced,
+)
 
 QUEUES = (("orders", 0), ("orders", 1), ("bills", 0))
 
@@ -142,7 +154,7 @@ async def check_law(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
     for _ in range(2):
         lost = 0
         for key in QUEUES:
-            told = await read_told(store, *key)
+            told = await read_queue_as_consumer(store, *key)
             low, high = store.bounds(*key)
             expected = made.bodies[key]
             assert {offset: body for offset, body in told.found.items() if expected[offset] != body} == {}, what
@@ -166,7 +178,7 @@ async def check_law(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
         assert not again.lost_synced
     append(store, b"next")
     await confirmed(store)
-    assert (await everything(store))[-1] == b"next"
+    assert (await all_bodies(store))[-1] == b"next"
     await store.close()
     return True
 
@@ -213,6 +225,6 @@ async def test_flipped_bit_of_the_first_queue_offset_loses_one_message(bit: int,
     store, found = await recovered(files, cut_corrupt=True)
     assert (found.lost_messages, store.damage.lost()) == (1, [("orders", 0, low, low + 1)])
     assert store.damage.byte_count == size < 1000
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (told.lost, len(told.found)) == ([low], high - low - 1)
     await store.close()

@@ -12,10 +12,10 @@ from support.store_kit import (
     LOG,
     PATH,
     Recorded,
+    all_bodies,
     append,
     config,
     confirmed,
-    everything,
     host_of,
     kill,
     open_store,
@@ -60,12 +60,12 @@ async def test_foreign_log_keeps_its_own_file_length(default: int) -> None:
     remove_our_files(files)
     logs = {path: data for path, data in contents(files).items() if "/commitlog/" in path}
     store, _ = await recovered(files, segment_bytes=default)
-    assert len(await everything(store)) == 50
+    assert len(await all_bodies(store)) == 50
     append(store, b"next")
     await confirmed(store)
     await kill(store, files)
     store, _ = await recovered(files, segment_bytes=default)
-    assert (await everything(store))[-1] == b"next"
+    assert (await all_bodies(store))[-1] == b"next"
     await store.close()
     assert {len(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path} == {8192}
     assert {len(inode.cache) for path, inode in files.names.items() if "/consumequeue/" in path} == {320}

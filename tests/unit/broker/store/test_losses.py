@@ -10,7 +10,20 @@ from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.store.check import CheckReport, check_store
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import IDENTITY, LOG, PATH, Recorded, append, config, host_of, kill, open_store, read_told, record, recovered
+from support.store_kit import (
+    IDENTITY,
+    LOG,
+    PATH,
+    Recorded,
+    append,
+    config,
+    host_of,
+    kill,
+    open_store,
+    read_queue_as_consumer,
+    record,
+    recovered,
+)
 
 SIZE = len(record(b"0" * 100))
 COUNT = 90
@@ -120,7 +133,7 @@ async def test_event_manifest_metric_and_check_name_the_same_lost_messages(harm:
     assert store.scrubber.damaged_bytes >= count * SIZE
     for key in KEYS:
         assert store.bounds(*key) == (0, COUNT // 2)
-        assert (await read_told(store, *key)).lost == lost[key]
+        assert (await read_queue_as_consumer(store, *key)).lost == lost[key]
     for round_number in range(2):
         await store.close()
         report = await run_check(files)
@@ -193,7 +206,7 @@ async def test_check_finds_a_last_message_after_the_snapshot_by_the_queue_entrie
         await kill(store, files)
         store = await open_store(files, **SETTINGS)
         assert store.damage.lost() == [("orders", 0, 9, 10)]
-        assert (await read_told(store)).lost == [9]
+        assert (await read_queue_as_consumer(store)).lost == [9]
     await store.close()
 
 
@@ -217,7 +230,7 @@ async def test_messages_of_a_deleted_topic_are_not_counted_as_lost(missing: int,
     before = await run_check(files)
     store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
     assert store.bounds("old", 0) == ((25, 45) if again else (25, 25))
-    told = [(await read_told(store, topic, queue_id)).lost for topic in ("old", "orders") for queue_id in (0, 1)]
+    told = [(await read_queue_as_consumer(store, topic, queue_id)).lost for topic in ("old", "orders") for queue_id in (0, 1)]
     count = sum(map(len, told))
     assert (count > 0) == (missing == 2)
     assert before.lost_messages == found.lost_messages == store.damage.message_count == count
@@ -273,7 +286,7 @@ async def test_messages_removed_by_retention_are_not_counted_as_lost() -> None:
     before = await run_check(files)
     store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
     assert [store.bounds(*key)[0] for key in KEYS] == lows
-    lost = [(await read_told(store, *key)).lost for key in KEYS]
+    lost = [(await read_queue_as_consumer(store, *key)).lost for key in KEYS]
     assert [offsets[0] for offsets in lost] == lows
     assert before.lost_messages == found.lost_messages == store.damage.message_count == sum(map(len, lost)) > 0
     await store.close()
@@ -311,7 +324,7 @@ async def test_damaged_last_message_of_a_queue_without_files_is_lost_not_removed
     files.remove_tree(f"{PATH}/consumequeue/orders/1")
     store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
     low, high = store.bounds("orders", 1)
-    assert (high, (await read_told(store, "orders", 1)).lost) == (4, list(range(low, 4)))
+    assert (high, (await read_queue_as_consumer(store, "orders", 1)).lost) == (4, list(range(low, 4)))
     assert found.lost_messages == 4 - low > 0
     await store.close()
 
@@ -339,7 +352,7 @@ async def test_known_damage_stays_recorded_when_retention_removes_its_beginning(
     store, found = await recovered(files, **SETTINGS)
     assert (found.lost_synced, store.damage.ranges) == (False, {4096: 8192})
     # Without the queues' files it is unknown which of the lost messages retention has removed.
-    assert [(await read_told(store, *key)).lost for key in KEYS] == 2 * [[] if saved else list(range(20))]
+    assert [(await read_queue_as_consumer(store, *key)).lost for key in KEYS] == 2 * [[] if saved else list(range(20))]
     await store.close()
 
 

@@ -12,7 +12,7 @@ from lockstep.broker.store.check import CheckReport, check_store
 from lockstep.broker.store.errors import misplaced
 from lockstep.runtime.files import ReadOnlyFiles
 from lockstep.testing.simulation.disk import Fault, SimFiles
-from support.store_kit import LOG, PATH, append, confirmed, everything, kill, open_store, recovered
+from support.store_kit import LOG, PATH, all_bodies, append, confirmed, kill, open_store, recovered
 
 QUEUE = f"{PATH}/consumequeue/orders/0"
 
@@ -67,7 +67,7 @@ async def test_foreign_names_in_the_directory_are_ignored_and_left_unchanged(nam
     put(files, f"{PATH}/{name}")
     assert (await run_check(files)).problems == []
     store, found = await recovered(files, cut_corrupt=cut_corrupt)
-    assert (len(await everything(store)), found.lost_synced) == (5, False)
+    assert (len(await all_bodies(store)), found.lost_synced) == (5, False)
     await store.close()
     assert bytes(files.names[f"{PATH}/{name}"].cache) == b"not ours"
 
@@ -109,7 +109,7 @@ async def test_directory_in_place_of_a_file_is_rejected_with_exit_5_and_its_path
     assert [path in problem.what for problem in (await run_check(files)).problems] == [True]
     files.directories.discard(path)
     store, _ = await recovered(files, cut_corrupt=True)
-    assert len(await everything(store)) == 5
+    assert len(await all_bodies(store)) == 5
     await store.close()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation.disk import Fault, SimFiles
-from support.store_kit import SYNC, append, confirmed, everything, kill, open_store
+from support.store_kit import SYNC, all_bodies, append, confirmed, kill, open_store
 
 NEXT = "/store/lockstep/next-log-file"
 
@@ -34,7 +34,7 @@ async def test_next_log_file_removed_or_replaced_by_another_program_loses_no_mes
     assert failed == []
     await kill(store, files, power=power)
     store = await open_store(files, flush=SYNC)
-    assert await everything(store) == bodies
+    assert await all_bodies(store) == bodies
     await store.close()
 
 
@@ -63,5 +63,5 @@ async def test_without_a_free_inode_sends_are_rejected_while_state_records_have_
     await confirmed(store)
     await store.close()
     store = await open_store(files)
-    assert (await everything(store))[-1] == b"second" * 2_000
+    assert (await all_bodies(store))[-1] == b"second" * 2_000
     await store.close()

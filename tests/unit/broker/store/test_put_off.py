@@ -12,7 +12,7 @@ from lockstep.broker.store import Store
 from lockstep.broker.store.append import ENTRY_BYTES
 from lockstep.broker.store.check import check_store
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import PATH, SYNC, append, confirmed, everything, host_of, kill, open_store, read_told
+from support.store_kit import PATH, SYNC, all_bodies, append, confirmed, host_of, kill, open_store, read_queue_as_consumer
 
 QUEUE = "/store/consumequeue/orders/0/00000000000000000000"
 
@@ -60,7 +60,7 @@ async def test_zero_entry_is_not_mistaken_for_one_removed_by_retention(zeros: ra
     assert await store.retention(0)
     first = store._log.start // 4096 * 4  # four records fill a file
     assert first == 8
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert [told.found.get(offset) for offset in range(first, 26)] == bodies[first:]
     await store.close()
 
@@ -106,7 +106,7 @@ async def test_postponed_snapshot_leaves_no_file_that_makes_a_start_fail(
     assert len(snapshot_files(files)) == 2
     await (store.close() if clean else kill(store, files))
     store = await open_store(files, **settings)
-    assert len(await everything(store)) == 72 - store.bounds("orders", 0)[0] >= 12
+    assert len(await all_bodies(store)) == 72 - store.bounds("orders", 0)[0] >= 12
     await store.close()
 
 
@@ -134,7 +134,7 @@ async def test_retention_keeps_segments_that_a_snapshot_needs_until_it_is_remove
     writing.cancel()
     await kill(store, files)
     store = await open_store(files, **settings)
-    assert len(await everything(store)) == 36 - store.bounds("orders", 0)[0]
+    assert len(await all_bodies(store)) == 36 - store.bounds("orders", 0)[0]
     await store.close()
 
 
@@ -156,5 +156,5 @@ async def test_start_removes_a_snapshot_older_than_the_log_if_a_newer_one_is_val
     assert report.problems == []
     store = await open_store(files, **settings)
     assert old not in files.names
-    assert len(await everything(store)) == 48 - store.bounds("orders", 0)[0]
+    assert len(await all_bodies(store)) == 48 - store.bounds("orders", 0)[0]
     await store.close()

@@ -9,7 +9,7 @@ from lockstep.broker.store import Store
 from lockstep.broker.store.consume_queue import FLUSH_ENTRY_COUNT
 from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_SLICE, FLUSH_QUEUES_PER_TURN
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import abandon, append, confirmed, everything, open_store
+from support.store_kit import abandon, all_bodies, append, confirmed, open_store
 
 QUEUES = 5 * FLUSH_QUEUES_PER_TURN
 
@@ -72,7 +72,7 @@ async def test_snapshot_writes_some_queues_per_turn() -> None:
     await asyncio.sleep(0)
     files.crash(power=True)
     store = await open_store(files)
-    assert [await everything(store, queue_id=queue_id) for queue_id in range(QUEUES)] == [[b"a"]] * QUEUES
+    assert [await all_bodies(store, queue_id=queue_id) for queue_id in range(QUEUES)] == [[b"a"]] * QUEUES
     await store.close()
 
 

@@ -13,7 +13,7 @@ from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.record import BODY_AT, INT64, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.tags import tags_code
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
-from support.store_kit import LOG, append, bodies_of, confirmed, everything, host_of, open_store, read_told, record
+from support.store_kit import LOG, all_bodies, append, bodies_of, confirmed, host_of, open_store, read_queue_as_consumer, record
 
 A, B = tags_code("A"), tags_code("B")
 
@@ -127,7 +127,7 @@ async def test_records_outside_all_caches_are_read_in_a_thread() -> None:
     assert store.read("orders", 0, 0, max_count=32, max_bytes=1 << 20) is None
     result = await store.read_cold("orders", 0, 0, max_count=32, max_bytes=1 << 20)
     assert bodies_of(result.parts) == [b"%d" % number + b"." * 100 for number in range(0, 64, 2)]
-    assert len(await everything(store, queue_id=1)) == 50
+    assert len(await all_bodies(store, queue_id=1)) == 50
     await store.close()
 
 
@@ -146,7 +146,7 @@ async def test_adjacent_records_of_a_file_are_fetched_with_one_read() -> None:
 async def test_read_crosses_segments_and_queue_files() -> None:
     store = await cold_store(SimFiles(), count=300, segment_bytes=4096, queue_tail_bytes=200)
     for queue_id in (0, 1):
-        assert await everything(store, queue_id=queue_id) == [b"%d" % number + b"." * 100 for number in range(queue_id, 300, 2)]
+        assert await all_bodies(store, queue_id=queue_id) == [b"%d" % number + b"." * 100 for number in range(queue_id, 300, 2)]
     await store.close()
 
 
@@ -162,13 +162,13 @@ async def test_damaged_record_of_a_file_is_never_served(at: int) -> None:
     assert read(store, 0).count == 1, "what stands before it is answered"
     with pytest.raises(SystemBusyError, match="offset 1 of queue 0 of orders is compared with the log"):
         read(store, 1)
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (sorted(told.found), told.lost) == ([0, *range(2, 50)], [1])
     assert (store.damage.message_count, store.damage.lost()) == (1, [("orders", 0, 1, 2)])
-    assert (await read_told(store, queue_id=1)).lost == []
+    assert (await read_queue_as_consumer(store, queue_id=1)).lost == []
     await store.close()
     store = await open_store(files, segment_bytes=1 << 20)
-    again = await read_told(store)
+    again = await read_queue_as_consumer(store)
     assert (again.found, again.lost, again.busy_count) == (told.found, [1], 0), "it is on record"
     assert store.damage.message_count == 1
     await store.close()
@@ -220,12 +220,12 @@ async def test_missing_entries_are_rebuilt_from_the_log_when_they_are_read(cache
     name = "/store/consumequeue/orders/0/"
     files.overwrite(f"{name}{0:020d}", 20 * 3, bytes(40))
     files.names.pop(f"{name}{400:020d}")
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (sorted(told.found), told.lost) == (list(range(50)), [])
     assert store.damage.message_count == 0
     await store.close()
     store = await open_store(files, queue_file_entries=20)
-    assert (await read_told(store)).busy_count == 0
+    assert (await read_queue_as_consumer(store)).busy_count == 0
     await store.close()
 
 
@@ -258,7 +258,7 @@ async def test_wrong_entries_are_rebuilt_from_the_log_and_no_message_is_lost(wro
         store = await cold_store(files, queue_file_entries=20, snapshot=True, tail_bytes=400, queue_tail_bytes=100)
         high = store.bounds("orders", 0)[1]
         overwrite_entries(files, 0, first, [wrong(size)] * count)
-        told = await read_told(store)
+        told = await read_queue_as_consumer(store)
         assert (sorted(told.found), told.lost) == (list(range(high)), []), (first, count)
         assert store.damage.message_count == 0
         await store.close()
@@ -296,7 +296,7 @@ async def test_failed_read_during_a_queue_repair_is_not_fatal_and_is_retried() -
     files.faults.append(Fault("read", "commitlog"))
     await store._repairs.idle.wait()
     assert not store.writer.has_failed
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (sorted(told.found), told.lost) == (list(range(50)), [])
     await store.close()
 

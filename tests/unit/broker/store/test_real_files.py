@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lockstep.broker.store import FlushMode, Store, StoreConfig
 from lockstep.runtime.host import Host
-from support.store_kit import IDENTITY, Recorded, append, confirmed, everything
+from support.store_kit import IDENTITY, Recorded, all_bodies, append, confirmed
 
 
 async def test_store_on_real_files_recovers_after_a_kill(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ async def test_store_on_real_files_recovers_after_a_kill(tmp_path: Path) -> None
     assert (recorded.snapshots, recorded.states) == ([["tables"]], [b"last"])
     assert (store.may_have_forgotten(host.boot_id()), store.stopped_clean, found.cut_bytes) == (False, False, 0)
     for queue_id in range(3):
-        assert await everything(store, queue_id=queue_id) == bodies[queue_id::3]
+        assert await all_bodies(store, queue_id=queue_id) == bodies[queue_id::3]
     assert await store.offset_by_time("orders", 0, 0) == 0
     await store.close()
     host.threads.close()

@@ -16,10 +16,10 @@ from support.store_kit import (
     SYNC,
     Recorded,
     abandon,
+    all_bodies,
     append,
     config,
     confirmed,
-    everything,
     host_of,
     kill,
     open_store,
@@ -53,7 +53,7 @@ async def test_kill_loses_no_written_record() -> None:
     await create_killed(files, 10)
     store, found = await recovered(files)
     assert found == Recovery(0, 10 * SIZE, 0, False)
-    assert len(await everything(store)) == 10
+    assert len(await all_bodies(store)) == 10
     await store.close()
 
 
@@ -66,10 +66,10 @@ async def test_torn_tail_is_cut_and_zeroed(kept: int) -> None:
     assert (found.end, found.clean) == (9 * SIZE, False)
     assert 0 < found.cut_bytes <= kept
     assert not any(files.names[LOG].durable[9 * SIZE :])
-    assert len(await everything(store)) == 9
+    assert len(await all_bodies(store)) == 9
     assert append(store, b"next") == 9
     await confirmed(store)
-    assert (await everything(store))[-1] == b"next"
+    assert (await all_bodies(store))[-1] == b"next"
     await store.close()
 
 
@@ -87,7 +87,7 @@ async def test_unsynced_hole_before_intact_records_is_cut_and_zeroed(hole: int) 
     await kill(store, files)
     store, found = await recovered(files)
     assert found.end == (hole + 1) * SIZE
-    assert len(await everything(store)) == hole + 1
+    assert len(await all_bodies(store)) == hole + 1
     await store.close()
 
 
@@ -126,7 +126,7 @@ async def test_log_files_created_before_a_kill_are_durable_after_recovery() -> N
         store, found = await recovered(files)
         await kill(store, files, power=True)
         store, again = await recovered(files)
-        assert (again.end, len(await everything(store))) == (found.end, 50)
+        assert (again.end, len(await all_bodies(store))) == (found.end, 50)
         await store.close()
 
 
@@ -187,7 +187,7 @@ async def test_partial_idempotent_frame_is_cut_completely() -> None:
     store, found = await recovered(files, recorded)
     assert found.end == len(first)
     assert [replayed for _, replayed in recorded.frames] == [sequence]
-    assert await everything(store) == [b"a", b"b"]
+    assert await all_bodies(store) == [b"a", b"b"]
     await store.close()
 
 
@@ -262,7 +262,7 @@ async def test_missing_last_file_and_wrong_file_length_are_a_torn_tail() -> None
     assert not files.exists("/store/commitlog/00000000000000008192")
     append(store, b"next")
     await confirmed(store)
-    assert (await everything(store))[-1] == b"next"
+    assert (await all_bodies(store))[-1] == b"next"
     await store.close()
 
 
@@ -310,11 +310,11 @@ async def test_tail_is_rewritten_to_a_new_file_after_a_failed_sync() -> None:
     inode = files.names[LOG]
     store, _ = await recovered(files)
     assert files.names[LOG] is not inode
-    assert await everything(store) == [b"durable", b"in the page cache alone"]
+    assert await all_bodies(store) == [b"durable", b"in the page cache alone"]
     assert not files.exists("/store/lockstep/sync_failed")
     await kill(store, files, power=True)
     store, _ = await recovered(files)
-    assert await everything(store) == [b"durable", b"in the page cache alone"]
+    assert await all_bodies(store) == [b"durable", b"in the page cache alone"]
     await store.close()
 
 
@@ -331,10 +331,10 @@ async def test_crash_between_a_failed_sync_and_its_mark_loses_no_visible_message
     assert not files.exists("/store/lockstep/sync_failed")
     await kill(store, files)
     store, _ = await recovered(files)
-    assert await everything(store) == [b"in the page cache alone"]
+    assert await all_bodies(store) == [b"in the page cache alone"]
     await kill(store, files, power=True)
     store, _ = await recovered(files)
-    assert await everything(store) == [b"in the page cache alone"]
+    assert await all_bodies(store) == [b"in the page cache alone"]
     await store.close()
 
 
@@ -357,8 +357,8 @@ async def test_missing_consume_queue_files_are_rebuilt_from_the_log() -> None:
         del files.names[path]
     store, found = await recovered(files)
     assert found.from_position > 0
-    assert await everything(store) == [b"%d" % number for number in range(0, 100, 2)] + [b"behind"]
-    assert await everything(store, queue_id=1) == [b"%d" % number for number in range(1, 100, 2)]
+    assert await all_bodies(store) == [b"%d" % number for number in range(0, 100, 2)] + [b"behind"]
+    assert await all_bodies(store, queue_id=1) == [b"%d" % number for number in range(1, 100, 2)]
     await store.close()
 
 
@@ -413,7 +413,7 @@ async def test_log_of_another_program_is_adopted() -> None:
     for _ in range(2):
         store, _ = await recovered(files, segment_bytes=4096)
         assert store.bounds("orders", 0) == (low, high)
-        assert len(await everything(store)) == high - low
+        assert len(await all_bodies(store)) == high - low
         await kill(store, files)
 
 

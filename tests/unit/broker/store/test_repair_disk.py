@@ -7,7 +7,7 @@ import pytest
 from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.damage import LOST_SIZE
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
-from support.store_kit import LOG, append, confirmed, kill, open_store, read_told, record
+from support.store_kit import LOG, append, confirmed, kill, open_store, read_queue_as_consumer, record
 
 DAMAGE = "/store/lockstep/damage"
 HEAD = len(record(b"a"))
@@ -24,7 +24,7 @@ async def test_damage_table_not_written_to_a_full_disk_is_written_later(how: str
     files.overwrite(LOG, 6 * HEAD, bytes(HEAD)) if how == "another repair" else None
     store = await open_store(files)
     files.faults.append(Fault("write", DAMAGE, errno.ENOSPC))
-    first = await read_told(store)
+    first = await read_queue_as_consumer(store)
     assert 2 in first.lost
     if how == "another repair":
         assert first.lost == [2, 6]

@@ -11,7 +11,7 @@ from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.runtime.files import DiskSpace
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
-from support.store_kit import abandon, append, confirmed, everything, host_of, kill, open_store
+from support.store_kit import abandon, all_bodies, append, confirmed, host_of, kill, open_store
 
 HOUR_MS = 3_600_000
 BODY = b"x" * 900
@@ -46,7 +46,7 @@ async def test_segment_is_removed_when_the_record_after_it_is_too_old() -> None:
     result = store.read("orders", 0, 3, max_count=1, max_bytes=1)
     assert result is not None
     assert (result.status, result.next_offset, result.min_offset) == (ReadStatus.OFFSET_TOO_SMALL, 8, 8)
-    assert await everything(store) == [BODY] * 12 + [b"last", b"more"]
+    assert await all_bodies(store) == [BODY] * 12 + [b"last", b"more"]
     assert await store.retention(host.clock.wall_ms()) == []
     await store.close()
 
@@ -187,7 +187,7 @@ async def test_crash_after_retention_leaves_a_log_without_gaps(power: bool) -> N
         store = await open_store(files, host=host)
         low, high = store.bounds("orders", 0)
         assert (low % 4, high) == (0, 22)
-        assert len(await everything(store)) == high - low
+        assert len(await all_bodies(store)) == high - low
         append(store, b"next")
         await confirmed(store)
         await store.close()
@@ -209,7 +209,7 @@ async def test_empty_queue_keeps_its_end_offset() -> None:
     assert result.status is ReadStatus.OFFSET_AT_END
     assert append(store, b"again", queue_id=7) == 1
     await confirmed(store)
-    assert await everything(store, queue_id=7) == [b"again"]
+    assert await all_bodies(store, queue_id=7) == [b"again"]
     await store.close()
 
 
@@ -240,7 +240,7 @@ async def test_start_after_retention_and_a_kill_reads_no_more_of_the_log(queue_f
     store = await open_store(files, host=host)
     assert read_bytes <= before + 1_000, "of single records, at the edges of files"
     assert store.bounds("orders", 0) == (moved_to, 82)
-    assert len(await everything(store)) == 82 - moved_to
+    assert len(await all_bodies(store)) == 82 - moved_to
     await store.close()
 
 
@@ -257,7 +257,7 @@ async def test_entries_lost_after_retention_are_rebuilt(queue_file_entries: int)
         del files.names[f"{directory}/{name}"]
     store = await open_store(files, host=host)
     assert store.bounds("orders", 0) == (moved_to, 82)
-    assert len(await everything(store)) == 82 - moved_to
+    assert len(await all_bodies(store)) == 82 - moved_to
     await store.close()
 
 

@@ -10,7 +10,7 @@ from lockstep.broker.store.check import CheckReport, check_store
 from lockstep.broker.store.commit_log import Segment
 from lockstep.protocol.errors import ConfigError
 from lockstep.testing.simulation.disk import Fault, SimFiles
-from support.store_kit import LOG, NEVER, PATH, abandon, append, confirmed, everything, kill, open_store, read_told, record
+from support.store_kit import LOG, NEVER, PATH, abandon, all_bodies, append, confirmed, kill, open_store, read_queue_as_consumer, record
 
 SIZE = len(record(b"0" * 100))
 ENTRIES = f"{PATH}/consumequeue/orders/0/{0:020d}"
@@ -47,7 +47,7 @@ async def test_scrub_finds_damage_before_a_consumer_and_reports_it_once(caplog: 
     files.overwrite(LOG, 7 * SIZE + 30, bytes(SIZE))
     await scrub(store)
     assert (store.damage.lost(), store.scrubber.damaged_bytes) == ([("orders", 0, 7, 9)], 2 * SIZE)
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (told.lost, told.busy_count) == ([7, 8], 0), "no consumer has to wait for the repair"
     with caplog.at_level("ERROR"):
         caplog.clear()
@@ -62,7 +62,7 @@ async def test_scrub_rewrites_wrong_entries() -> None:
     store = await create_store(files)
     files.overwrite(ENTRIES, 20 * 5, ENTRY.pack(0, SIZE, 0) * 3)
     await scrub(store)
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert (sorted(told.found), told.lost, told.busy_count) == (list(range(60)), [], 0)
     await store.close()
 
@@ -217,7 +217,7 @@ async def test_check_rejects_an_open_store_and_a_directory_without_a_store() -> 
     store = await create_store(files)
     with pytest.raises(StoreInUseError):
         await check_store(files, PATH, lambda position, end: None)
-    assert len(await everything(store)) == 60
+    assert len(await all_bodies(store)) == 60
     abandon(store)
     with pytest.raises(ConfigError, match="/elsewhere is no store"):
         await check_store(files, "/elsewhere", lambda position, end: None)

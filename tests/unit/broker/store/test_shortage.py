@@ -15,7 +15,7 @@ from lockstep.protocol.names import STATE_TOPIC
 from lockstep.runtime.files import File
 from lockstep.testing.simulation.disk import SimFiles
 from support.clocks import SetClock
-from support.store_kit import STARTED_MS, Recorded, append, confirmed, everything, host_of, kill, open_store, record
+from support.store_kit import STARTED_MS, Recorded, all_bodies, append, confirmed, host_of, kill, open_store, record
 
 SEGMENT = 16 << 10
 BOTH = pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
@@ -72,7 +72,7 @@ async def test_next_log_file_is_open_before_it_is_needed(number: int, monkeypatc
     await kill(store, files)
     recorded = Recorded()
     again = await open_store(files, recorded=recorded, segment_bytes=SEGMENT)
-    assert await everything(again) == [b"first" * 2_000, b"second" * 2_000]
+    assert await all_bodies(again) == [b"first" * 2_000, b"second" * 2_000]
     assert recorded.states == [b"state"]
     await again.close()
 
@@ -100,7 +100,7 @@ async def test_without_a_descriptor_sends_are_rejected_while_state_records_have_
     await confirmed(store)
     await kill(store, files)
     again = await open_store(files, segment_bytes=SEGMENT)
-    assert await everything(again) == [b"first" * 2_000, b"second" * 1_500, *[b"x" * 100] * sent, b"third" * 2_000]
+    assert await all_bodies(again) == [b"first" * 2_000, b"second" * 1_500, *[b"x" * 100] * sent, b"third" * 2_000]
     await again.close()
 
 
@@ -121,7 +121,7 @@ async def test_without_a_descriptor_queue_entries_wait_and_a_snapshot_is_postpon
     assert store._queues.waiting_count == 0
     await kill(store, files)
     again = await open_store(files, segment_bytes=SEGMENT)
-    assert [await everything(again, queue_id=queue_id) for queue_id in range(12)] == [[b"x"]] * 12
+    assert [await all_bodies(again, queue_id=queue_id) for queue_id in range(12)] == [[b"x"]] * 12
     await again.close()
 
 
@@ -243,7 +243,7 @@ async def test_retention_keeps_consume_queue_files_that_it_cannot_list(number: i
     assert await store.retention(0)
     assert moved[2] > 4
     assert len(files.listdir("/store/consumequeue/orders/0")) < before
-    assert len(await everything(store)) == 36 - store.bounds("orders", 0)[0]
+    assert len(await all_bodies(store)) == 36 - store.bounds("orders", 0)[0]
     await store.close()
 
 
@@ -265,7 +265,7 @@ async def test_commit_log_on_another_file_system_rolls(monkeypatch: pytest.Monke
     assert len(files.listdir("/store/commitlog")) == 4
     await store.close()
     again = await open_store(files, segment_bytes=SEGMENT)
-    assert len(await everything(again)) == 4
+    assert len(await all_bodies(again)) == 4
     await again.close()
 
 
@@ -284,5 +284,5 @@ async def test_power_cut_between_the_renames_of_the_next_file_damages_no_segment
     await store.sync()
     await kill(store, files, power=power)
     store = await open_store(files, segment_bytes=SEGMENT)
-    assert await everything(store) == [b"first" * 2_000, *[b"second" * 2_000] * 3]
+    assert await all_bodies(store) == [b"first" * 2_000, *[b"second" * 2_000] * 3]
     await store.close()

@@ -16,7 +16,7 @@ from lockstep.broker.store.snapshot import CHUNK_BYTES, HEAD, MAGIC, PART_BYTES,
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import StateError
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import LOG, NEVER, PATH, Recorded, append, confirmed, everything, host_of, kill, open_store, recovered
+from support.store_kit import LOG, NEVER, PATH, Recorded, all_bodies, append, confirmed, host_of, kill, open_store, recovered
 
 
 async def test_two_snapshots_are_kept_and_the_newest_is_used() -> None:
@@ -146,7 +146,7 @@ async def test_truncated_log_without_a_valid_snapshot_is_corrupt() -> None:
     for lost_synced in (True, False):
         store, found = await recovered(files, cut_corrupt=lost_synced)
         assert (found.lost_synced, found.lost_messages) == (lost_synced, 0), "state that is given up is an assumed loss, once"
-        assert (await everything(store))[-1] == b"y"
+        assert (await all_bodies(store))[-1] == b"y"
         start = store._log.start
         await store.close()
     aside = f"{PATH}/lockstep/set-aside-1"

@@ -16,10 +16,10 @@ from support.store_kit import (
     LoopThreads,
     Recorded,
     abandon,
+    all_bodies,
     append,
     config,
     confirmed,
-    everything,
     host_of,
     open_store,
     record,
@@ -107,7 +107,7 @@ async def test_store_keeps_its_own_file_lengths() -> None:
     for _ in range(20):
         append(store, b"y" * 900)
     await confirmed(store)
-    assert await everything(store) == [b"x" * 900] * 20 + [b"y" * 900] * 20
+    assert await all_bodies(store) == [b"x" * 900] * 20 + [b"y" * 900] * 20
     await store.close()
     assert {len(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path} == {8192}
     assert {len(inode.cache) for path, inode in files.names.items() if "/consumequeue/" in path} == {160}
@@ -173,7 +173,7 @@ async def test_close_syncs_records_written_during_another_sync() -> None:
     await asyncio.gather(waiting, closing)
     files.crash(power=True, keep=lambda path, data: False)
     store = await open_store(files)
-    assert await everything(store) == [b"x" * 5000, b"y" * 5000]
+    assert await all_bodies(store) == [b"x" * 5000, b"y" * 5000]
     await store.close()
 
 
@@ -266,7 +266,7 @@ async def test_recovered_messages_are_readable_only_after_a_sync() -> None:
     files.crash(power=True)
     recorded = Recorded()
     store = await open_store(files, recorded=recorded)
-    assert await everything(store) == [b"a"]
+    assert await all_bodies(store) == [b"a"]
     assert recorded.states == [b"the new term"]
     await store.close()
 
@@ -311,7 +311,7 @@ async def test_crashed_first_start_leaves_nothing_that_a_later_power_cut_reverts
         store = await open_store(files)
         assert (store.store_id, store.stopped_clean) == (store_id, False)
         assert store._directory.slot_position == store._log.end
-        assert await everything(store) == [b"a"]
+        assert await all_bodies(store) == [b"a"]
         await store.close()
 
 

@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import LOG, append, host_of, open_store, read_told, recovered
+from support.store_kit import LOG, append, host_of, open_store, read_queue_as_consumer, recovered
 
 COUNT = 8
 LOST = [*combinations(range(COUNT), 1), *combinations(range(COUNT), 2), (0, 1, 2), (5, 6, 7), (2, 3, 4, 5), tuple(range(COUNT))]
@@ -27,7 +27,7 @@ async def test_search_by_time_with_lost_messages_skips_no_remaining_message(lost
     for number in lost:
         files.flip(LOG, positions[number] + 88)
     store, _ = await recovered(files, host=host, cut_corrupt=True)
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert told.lost == list(lost)
     for asked_ms in range(stamps[0] - 500, stamps[-1] + 1_000, 500):
         found = await store.offset_by_time("orders", 0, asked_ms)

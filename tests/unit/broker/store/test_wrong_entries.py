@@ -9,7 +9,7 @@ from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.rebuild import EntryRebuild
 from lockstep.broker.store.stored_record import StoredRecord
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import SYNC, append, confirmed, kill, open_store, read_told
+from support.store_kit import SYNC, append, confirmed, kill, open_store, read_queue_as_consumer
 
 QUEUE = "/store/consumequeue/orders/0/00000000000000000000"
 SMALL: dict[str, Any] = {"segment_bytes": 4096, "flush": SYNC}
@@ -32,7 +32,7 @@ async def test_entry_with_a_negative_position_hides_no_message(first: int, count
     await kill(store, files)
     write_wrong_entries(files, first, count, position)
     store = await open_store(files, **SMALL)
-    assert list((await read_told(store)).found.values()) == bodies
+    assert list((await read_queue_as_consumer(store)).found.values()) == bodies
     await store.close()
 
 
@@ -53,7 +53,7 @@ async def test_entry_below_the_log_start_at_the_snapshot_hides_no_message(clean:
     write_wrong_entries(files, low, count, 0)
     store = await open_store(files, **SMALL)
     assert store.bounds("orders", 0) == (low, high)
-    assert list((await read_told(store)).found) == list(range(low, high))
+    assert list((await read_queue_as_consumer(store)).found) == list(range(low, high))
     await store.close()
 
 
@@ -71,7 +71,7 @@ async def test_entry_with_a_too_low_position_in_the_middle_hides_no_message_from
     write_wrong_entries(files, 12, 1, 100)
     assert await store.retention(0)
     first = store._log.start // 4096 * 4
-    told = await read_told(store)
+    told = await read_queue_as_consumer(store)
     assert [offset for offset in range(first, 24) if offset not in told.found] == []
     await store.close()
 
@@ -100,5 +100,7 @@ async def test_entries_waiting_to_be_written_are_limited_over_all_queues(monkeyp
     assert len(waiting) >= queue_count * count
     assert max(waiting) <= 50 * ENTRY_BYTES
     for queue_id in range(queue_count):
-        assert list((await read_told(store, "orders", queue_id)).found.values()) == [b"m%d" % number for number in range(count)]
+        assert list((await read_queue_as_consumer(store, "orders", queue_id)).found.values()) == [
+            b"m%d" % number for number in range(count)
+        ]
     await store.close()
