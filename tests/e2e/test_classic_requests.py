@@ -261,7 +261,7 @@ async def held_by_a_session(asker: Classic, other: Classic, session: Member) -> 
         (held_by_a_session, False, "n@1#0", "n@1#0"),
     ],
 )
-async def test_requests_without_an_epoch_follow_the_table(
+async def test_requests_without_an_epoch_follow_the_table_of_ordering_12_3(
     served: Served, hold: object, applied: bool, frees: str | None, holder: str | None
 ) -> None:
     """PULL is always served; its commit, an update and an unlock count unless another client holds the queue."""
@@ -314,7 +314,7 @@ async def test_young_queue_without_a_commit_has_offset_0(served: Served) -> None
         assert await a.committed() == 7
 
 
-async def test_bounds_and_search_by_time(served: Served) -> None:
+async def test_bounds_and_search_by_time_match_the_stored_messages(served: Served) -> None:
     async with clients(served, "a@1", messages=3) as (a,):
         ask = a.client.done
         assert (await ask(RequestCode.GET_MAX_OFFSET, QueueHeader(a.topic, 0))).fields == {"offset": 3}

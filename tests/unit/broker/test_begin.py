@@ -127,7 +127,7 @@ def test_progress_and_generation_survive_a_restart() -> None:
     assert (answer.epoch, answer.offset) == (generation, 50)
 
 
-def test_query_is_rejected_for_an_ordered_group_and_lock_for_a_concurrent_one() -> None:
+def test_query_of_an_ordered_group_or_by_a_non_member_is_rejected() -> None:
     bench = Bench()
     a = Client(bench, "a", ordered())
     a.connect()

@@ -22,7 +22,7 @@ def test_each_list_change_draws_a_version_unique_among_groups() -> None:
     assert table.take_changed_lists() == []
 
 
-def test_session_change_of_a_member_is_a_list_change_only_after_a_classic_client() -> None:
+def test_new_session_of_a_member_changes_the_list_only_if_its_kind_changes() -> None:
     table = GroupTable(Journal())
     table.join("g", "a", "s1")
     table.take_changed_lists()

@@ -38,7 +38,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_create_of_a_known_topic_follows_the_version_rules(name: str) -> None:
+def test_create_follows_the_layout_version_rules(name: str) -> None:
     here, asked, expected = RULES[name]
     topics = table()
     if here is not None:

@@ -191,7 +191,7 @@ async def test_registered_name_is_rejected_and_the_connection_stays_open() -> No
         second.close("done")
 
 
-async def test_connection_with_an_open_challenge_is_not_challenged_again() -> None:
+async def test_connection_with_an_unanswered_challenge_is_not_challenged_again() -> None:
     asked, clock = list[Command](), SetClock(0)
     async with nameserver(clock=clock) as served:
         incumbent = await connect(HOST, served.address, handler=lambda command, _: asked.append(command))

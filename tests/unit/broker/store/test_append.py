@@ -160,7 +160,7 @@ async def test_when_synced_starts_a_sync_at_once_and_is_called_after_it(flush: F
 
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
-async def test_when_written_is_called_at_the_end_of_the_turn_before_records_are_readable(flush: FlushMode) -> None:
+async def test_when_written_is_called_at_the_end_of_the_turn_before_any_sync(flush: FlushMode) -> None:
     files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=flush, flush_interval_ms=3_600_000)
@@ -244,7 +244,7 @@ async def test_response_waits_for_the_sync_of_a_change_of_an_earlier_turn() -> N
     await store.close()
 
 
-async def test_record_count_above_the_frame_size_allocates_nothing() -> None:
+async def test_frame_that_claims_too_many_records_is_rejected_without_allocation() -> None:
     store = await open_store(SimFiles(), segment_bytes=1 << 20)
     frame = bytes(1 << 19)
     tracemalloc.start()

@@ -145,7 +145,7 @@ def test_reserved_name_inside_a_value_or_a_longer_name_is_accepted() -> None:
     take(valid_record(properties=b"A\x01DELAY\x02XDELAY\x011\x02BTIMER_\x011") + valid_record(b"\x02DELAY\x013\x02"), 2)
 
 
-def test_tags_as_the_end_of_another_property_name_is_not_a_tag() -> None:
+def test_property_name_that_ends_in_tags_is_not_a_tag() -> None:
     assert tag_code(b"XTAGS\x01a\x02", 1) == 0
     assert tag_code(b"XTAGS\x01a\x02TAGS\x01TagA", 1) == 2598919
 

@@ -54,7 +54,7 @@ async def cold_store(files: SimFiles, count: int = 100, *, snapshot: bool = Fals
         (4, ReadStatus.OFFSET_TOO_LARGE, 3),
     ],
 )
-async def test_read_status_of_an_offset_is_rocketmqs(offset: int, status: ReadStatus, next_offset: int) -> None:
+async def test_read_status_of_each_offset_is_that_of_rocketmq(offset: int, status: ReadStatus, next_offset: int) -> None:
     store = await store_with(b"a", b"b", b"c")
     result = read(store, offset)
     assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (status, next_offset, 0, 3)
