@@ -95,7 +95,7 @@ class BroadcastRunner(GroupRunner):
         self._universe.history.append(MemberStarted(*place, self._group, setting.news_ordered, each, *limits, where=setting.news_where))
 
     def _record_stop_began(self) -> None:
-        """The consumer has recorded it."""
+        """Record nothing: `stop_began` has recorded it."""
 
     def _record_stopped(self) -> None:
         self._universe.history.append(MemberStopped(*self._universe.origin(), self._group))

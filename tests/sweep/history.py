@@ -31,7 +31,7 @@ class QueueKey(NamedTuple):
 
     @property
     def stored(self) -> "QueueKey":
-        """The queue without the group."""
+        """Return the queue without the group."""
         return QueueKey("", self.broker, self.topic, self.queue) if self.group else self
 
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ class History:
         self._by_type.setdefault(type(event), []).append(event)
 
     def of(self, kind: type[E]) -> list[E]:
-        """All events of exactly this type, in order."""
+        """Return all events of exactly this type, in order."""
         return self._by_type.get(kind, [])  # type: ignore[return-value]
 
     def lines(self, queue: QueueKey | None = None, *, since: float = 0.0, until: float = float("inf")) -> list[str]:

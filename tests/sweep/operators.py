@@ -32,7 +32,7 @@ TAKE_TRY_S = 0.2
 
 
 def reset_main(universe: Universe, group: str, topic: str, target: Target) -> Main:
-    """`lockstep group reset-offset`. Reset broker by broker, until one fails.
+    """Run `lockstep group reset-offset`: reset broker by broker, until one fails.
 
     `target`'s value: for "offset" the position in each queue's messages, in thousandths; for "time" how many milliseconds ago.
     """
@@ -102,7 +102,7 @@ def reset_twice_main(universe: Universe, broker: str, group: str, topic: str, sh
 
 
 def delete_main(universe: Universe, topic: str) -> Main:
-    """`lockstep topic delete`: every registered broker in the order of names; one that does not respond gets it from the nameserver."""
+    """Run `lockstep topic delete` at every registered broker by name; one that does not respond gets the deletion from the nameserver."""
 
     async def main(stop: asyncio.Event) -> int:
         admin = AdminClient(Host.current(), universe.nameserver)
@@ -124,7 +124,7 @@ def delete_main(universe: Universe, topic: str) -> Main:
 
 
 def recreate_main(universe: Universe, topic: str, queues: int) -> Main:
-    """`lockstep topic create`, repeated until it succeeds."""
+    """Run `lockstep topic create` until it succeeds."""
 
     async def main(stop: asyncio.Event) -> int:
         instance = Client(universe.nameserver, host=Host.current()).instance()

@@ -94,7 +94,7 @@ def _logged(event: str, fact: str | None = None) -> Count:
 
 
 def _grace_used(history: History) -> int:
-    """Sessions that came back to a broker on another connection and renewed a lock, each counted once for each connection."""
+    """Count sessions that came back to a broker on another connection and renewed a lock, each counted once for each connection."""
     bound: dict[tuple[str, str], int] = {}
     came: set[tuple[str, str, int]] = set()
     for event in history:
@@ -108,7 +108,7 @@ def _grace_used(history: History) -> int:
 
 
 def _late_offers(history: History) -> int:
-    """Accepted LOCKs with an unconfirmed result of a call, which had ended when its connection was gone."""
+    """Count accepted LOCKs with an unconfirmed result of a call, which had ended when its connection was gone."""
     taken: dict[QueueKey, int] = {}
     found = 0
     for event in history.of(CommitResponded):
@@ -119,7 +119,7 @@ def _late_offers(history: History) -> int:
 
 
 def _leave_before_drain(history: History) -> int:
-    """Releases after UNREGISTER_CLIENT."""
+    """Count releases after UNREGISTER_CLIENT."""
     left: set[tuple[int, str, str]] = set()
     found = 0
     for event in history:
@@ -133,7 +133,7 @@ def _leave_before_drain(history: History) -> int:
 
 
 def _epoch_raised_by_restart(history: History) -> int:
-    """Grants under a later term than the queue's last one."""
+    """Count grants under a later term than the queue's last one."""
     terms: dict[QueueKey, int] = {}
     found = 0
     for grant in history.of(LockGranted):
@@ -144,7 +144,7 @@ def _epoch_raised_by_restart(history: History) -> int:
 
 
 def _overlaps(history: History) -> int:
-    """Calls that began while another process still worked on the queue."""
+    """Count calls that began while another process still worked on the queue."""
     running: dict[QueueKey, dict[int, int]] = {}
     found = 0
     for event in history:
@@ -162,7 +162,7 @@ def _overlaps(history: History) -> int:
 
 
 def _expired_classic_locks(history: History) -> int:
-    """Grants to a classic client of a queue that another one had locked last and not unlocked."""
+    """Count grants to a classic client of a queue that another one had locked last and not unlocked."""
     last: dict[QueueKey, str] = {}
     found = 0
     for event in history:
@@ -175,7 +175,7 @@ def _expired_classic_locks(history: History) -> int:
 
 
 def _asserted_handovers(history: History) -> int:
-    """Hand-overs during which nothing else happened, for another cause than a release."""
+    """Count hand-overs during which nothing else happened, for a cause other than a release."""
     return sum(one.undisturbed and one.cause != "release" for one in handover.handovers(history))
 
 
@@ -183,7 +183,7 @@ def _asserted_handovers(history: History) -> int:
 
 
 def _repeats(history: History) -> int:
-    """Repeated frames whose response names their first place, or DUPLICATE without a place."""
+    """Count repeated frames whose response names their first place, or DUPLICATE without a place."""
     seen: dict[tuple[str, int, int], int] = {}
     found = 0
     for event in history.of(FrameResponded):
@@ -195,7 +195,7 @@ def _repeats(history: History) -> int:
 
 
 def _written_lost(history: History) -> int:
-    """Messages that were acknowledged when they were written, under sync flush, and lost in a power cut."""
+    """Count messages that were acknowledged when they were written, under sync flush, and lost in a power cut."""
     messages, deletions = Messages(history), Deletions(history)
     lossy = {event.broker for event in history.of(BrokerOpened) if event.flush != "sync"}
     found = 0
@@ -207,7 +207,7 @@ def _written_lost(history: History) -> int:
 
 
 def _snapshots_ignored(history: History) -> int:
-    """Brokers that opened their port on a disk whose newest snapshot has a wrong bit."""
+    """Count brokers that opened their port on a disk whose newest snapshot has a wrong bit."""
     rotten: dict[str, None] = {}
     found = 0
     for event in history:
@@ -244,7 +244,7 @@ def _delivered(history: History) -> int:
 
 
 def _moved_to_another_client(history: History, *, renewed: bool) -> int:
-    """Queues in which another client continues after the one before: in the same generation, or in a new one."""
+    """Count queues in which another client continues after the one before: in the same generation, or in a new one."""
     last: dict[QueueKey, ProgressResponded] = {}
     found = 0
     for event in history.of(ProgressResponded):
@@ -259,7 +259,7 @@ def _moved_to_another_client(history: History, *, renewed: bool) -> int:
 
 
 def _moved(history: History) -> int:
-    """Queues that were assigned to a reader of another process than before."""
+    """Count queues that were assigned to a reader of another process than before."""
     last: dict[QueueKey, int] = {}
     found = 0
     for event in history.of(ReaderQueueAssigned):
@@ -269,7 +269,7 @@ def _moved(history: History) -> int:
 
 
 def _polled_again(history: History, *, after_a_crash: bool) -> int:
-    """Messages that were polled again: after the end of the process that polled them first, or while it ran."""
+    """Count messages that were polled again: after the end of the process that polled them first, or while it ran."""
     first: dict[tuple[QueueKey, int, bytes], int] = {}
     dead: set[int] = set()
     found = 0
@@ -284,14 +284,14 @@ def _polled_again(history: History, *, after_a_crash: bool) -> int:
 
 
 def _reset_by_readers(history: History) -> int:
-    """Resets of the group by a reader's own commit."""
+    """Count resets of the group by a reader's own commit."""
     readers = {event.process for event in history.of(ReaderStarted)}
     requested = {event.request for event in history.of(ResetSent) if event.process in readers}
     return sum(event.request in requested for event in history.of(ProgressReset))
 
 
 def _sought(history: History, *, held: bool) -> int:
-    """Seeks of queues that were held, or were about to be."""
+    """Count seeks of queues that were held, or were about to be."""
     having: set[tuple[int, QueueKey]] = set()
     found = 0
     for event in history:
@@ -305,7 +305,7 @@ def _sought(history: History, *, held: bool) -> int:
 
 
 def _filtered(history: History) -> int:
-    """Polls that passed over messages which the group's tags filter."""
+    """Count polls that passed over messages which the group's tags filter."""
     filtered = {event.reader for event in history.of(ReaderStarted) if event.expression != "*"}
     due: dict[tuple[int, QueueKey], int] = {}
     found = 0
@@ -335,7 +335,7 @@ def _gaps_of_readers(history: History) -> int:
 
 
 def _large(history: History) -> int:
-    """Large bodies that were given to a consumer of any kind."""
+    """Count large bodies that were given to a consumer of any kind."""
     found = sum(len(body) >= LARGE_BYTES for call in history.of(CallBegan) for _, body in call.messages)
     found += sum(len(each.body) >= LARGE_BYTES for call in history.of(ConcurrentCallBegan) for each in call.given)
     return found + sum(len(body) >= LARGE_BYTES for poll in history.of(PollReturned) for _, body in poll.messages)
@@ -345,7 +345,7 @@ def _large(history: History) -> int:
 
 
 def _member_continues(history: History, how: str) -> int:
-    """Members that continue after the first message when their last process ended in this way."""
+    """Count members that continue after the first message when their last process ended in this way."""
     users: dict[int, str] = {}
     ended: dict[str, str] = {}
     found = 0
@@ -361,7 +361,7 @@ def _member_continues(history: History, how: str) -> int:
 
 
 def _member_repeats(history: History) -> int:
-    """Calls with messages that another process of that machine has handled."""
+    """Count calls with messages that another process of that machine has handled."""
     calls: dict[int, MemberCallBegan] = {}
     handled: dict[tuple[str, QueueKey, int, bytes], int] = {}
     found = 0
@@ -376,7 +376,7 @@ def _member_repeats(history: History) -> int:
 
 
 def _failed_in_order(history: History) -> int:
-    """Failed calls of ordered listeners."""
+    """Count failed calls of ordered listeners."""
     ordered = {started.group for started in history.of(MemberStarted) if started.ordered}
     failed = (CallResult.SUSPEND, CallResult.ERROR)
     return sum(end.queue.group in ordered and end.result in failed for end in history.of(MemberCallEnded))

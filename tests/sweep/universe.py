@@ -113,7 +113,7 @@ class Universe:
 
     @property
     def consuming(self) -> list[str]:
-        """Machines with a consumer of a group."""
+        """Return the machines with a consumer of a group."""
         return [*self.consumers, *self.classics]
 
     @property

@@ -53,7 +53,7 @@ def check(history: History) -> list[Violation]:
 
 
 def _at_brokers(history: History, groups: dict[str, MemberStarted]) -> list[Violation]:
-    """B1."""
+    """Check B1: the group sends no such request to a broker."""
     requests: list[tuple[str, Event, str]] = []
     for lock in history.of(LockSent):
         requests += [(key.group, lock, f"LOCK of {key}") for key, _ in lock.items]
@@ -203,7 +203,7 @@ class _End:
         return found
 
     def _begun_wrong(self, place: MemberQueue, begin: MemberAssigned, stored: list[MessageStored], excuses: "_Excuses") -> list[Violation]:
-        """B2: FIRST_OFFSET begins at the first message, LAST_OFFSET after the messages before the member and before those sent after it."""
+        """Check B2: FIRST_OFFSET begins at the first message, LAST_OFFSET between the messages from before and after its start."""
         if excuses.lossy_t(begin.queue.broker) >= begin.t:
             return []  # the offset may have belonged to another message
         first = self.groups[place[1].group].where == "FIRST_OFFSET"

@@ -108,7 +108,7 @@ class _Finished:
 
 
 def _generations(history: History) -> list[Violation]:
-    """C1, also of pull consumers: progress never falls within a generation, generations never fall, and an ended one commits nothing."""
+    """Check C1, also of pull consumers: neither progress within a generation nor generations fall, and an ended one commits nothing."""
     found = []
     offsets: dict[tuple[QueueKey, int], RisingMax] = {}
     numbers: dict[QueueKey, RisingMax] = {}
@@ -139,7 +139,7 @@ def _named(history: History) -> Iterator[ProgressResponded | CommitResponded]:
 
 
 def _resets(history: History) -> list[Violation]:
-    """C1: a generation from before a reset is over when the reset is confirmed, unless a lossy power cut removes the reset."""
+    """Check C1: a generation from before a reset is over when the reset is confirmed, unless a lossy power cut removes the reset."""
     found, brokers = [], Brokers(history)
     cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
     numbers: dict[QueueKey, RisingMax] = {}
@@ -168,7 +168,7 @@ def _resets(history: History) -> list[Violation]:
 
 
 def _handled(history: History) -> list[Violation]:
-    """R5: every message of the final logs was handled by each concurrent group, or is in its dead-letter topic."""
+    """Check R5: every message of the final logs was handled by each concurrent group, or is in its dead-letter topic."""
     if not history.of(CalmBegan) or not history.of(MessageStored):
         return []
     groups = {consumer.group: consumer.expressions[0][0] for consumer in history.of(ConsumerStarted) if not consumer.ordered}

@@ -23,7 +23,7 @@ def check(history: History) -> list[Violation]:
 
 
 def possible_duplicates(history: History) -> int:
-    """Copies beyond the first of one message at one try: allowed, and published."""
+    """Count copies beyond the first of one message at one try, which are allowed and published."""
     stored_copies = StoredCopies(history)
     return sum(len(copies) - 1 for found in (stored_copies.retries, stored_copies.dead) for copies in found.values())
 
@@ -33,7 +33,7 @@ def _limit(sent: SendBackSent) -> int:
 
 
 def _tries(history: History) -> list[Violation]:
-    """a, b: the messages that listeners are given."""
+    """Check a and b for the messages that listeners are given."""
     found = []
     given: dict[tuple[int, str, int], tuple[bytes, int]] = {}
     sent: set[Try] = set()
@@ -61,7 +61,7 @@ def _tries(history: History) -> list[Violation]:
 
 
 def _concurrent(history: History) -> list[Violation]:
-    """a, b, c: the copies of concurrent groups in the final reading."""
+    """Check a, b and c for the copies of concurrent groups in the final reading."""
     groups = {consumer.group: None for consumer in history.of(ConsumerStarted) if not consumer.ordered}
     backs, stored_copies, brokers = SendBacks(history), StoredCopies(history), Brokers(history)
     found = [

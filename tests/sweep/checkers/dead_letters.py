@@ -106,7 +106,7 @@ def _torn(history: History) -> set[int]:
 
 
 def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
-    """A confirmed dead letter is stored, unless a power cut under async flush may have removed it."""
+    """Check c: a confirmed dead letter is stored, unless a power cut under async flush may have removed it."""
     copies, brokers = StoredCopies(history), Brokers(history)
     read = {copy.queue.broker for copy in history.of(CopyStored)}
     found = []
@@ -123,7 +123,7 @@ def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
 
 
 def _progress_moves_past(history: History) -> list[Violation]:
-    """Progress moves past the message in the same write as the dead letter."""
+    """Check c: progress moves past the message in the same write as the dead letter."""
     generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(LockGranted)}
     confirmed: dict[tuple[QueueKey, int], list[DeadLetterResponded]] = {}
     found = []

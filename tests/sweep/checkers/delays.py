@@ -41,7 +41,7 @@ def check(history: History) -> list[Violation]:
 
 
 def possible_duplicates(history: History) -> int:
-    """Delayed messages that are stored once more than needed: allowed, and published."""
+    """Count delayed messages that are stored more than once, which is allowed and published."""
     messages = Messages(history)
     delayed = {event.body: None for event in history.of(DelayedSendWritten)}
     return sum(len(messages.places.get(body, ())) - 1 for body in delayed if messages.places.get(body))
@@ -52,7 +52,7 @@ def delay_s(level: int) -> float:
 
 
 def _calls(history: History) -> list[tuple[Event, QueueKey, tuple[bytes, ...]]]:
-    """Calls of either kind that were given messages of users' topics, and their bodies."""
+    """Return the calls of either kind with messages of users' topics, and their bodies."""
     found: list[tuple[Event, QueueKey, tuple[bytes, ...]]] = []
     found.extend((call, call.queue, tuple(body for _, body in call.messages)) for call in history.of(CallBegan))
     for shared in history.of(ConcurrentCallBegan):
@@ -131,7 +131,7 @@ def _retries_early(history: History) -> list[Violation]:
                 broker, requested[0].t, call.t
             )
             if early_s > MS + ages.unknown_s(broker, requested[0].t, call.t):
-                text = f"{call.queue}: {each.body!r:.60} came for its try {each.retries + 1} {early_s:.3f} s early"
+                text = f"{call.queue}: {each.body!r:.60} was given for its try {each.retries + 1} {early_s:.3f} s early"
                 found.append(Violation("D1", call.t, f"{text}: sent back at {requested[0].t:.3f}"))
     return found
 
@@ -170,7 +170,7 @@ def _machine(brokers: Brokers, broker: str) -> str:
 
 
 def _lost(history: History) -> list[Violation]:
-    """Acknowledged messages are in the final log, unless a power cut under async flush may have removed every acknowledged write."""
+    """Check that acknowledged messages are in the final log, unless power cuts under async flush may have removed every such write."""
     if not history.of(MessageStored):
         return []
     messages, brokers = Messages(history), Brokers(history)

@@ -48,7 +48,7 @@ def check(history: History) -> list[Violation]:
 def _removed_messages_are_reported(
     history: History, messages: Messages, passes: Passes, done: set[tuple[str, StoredPlace, bytes]], begins: dict[QueueKey, int]
 ) -> list[Violation]:
-    """O5: the group was notified of messages that retention removed before it had them as a gap."""
+    """Check O5: the group was notified of messages that retention removed before it had them as a gap."""
     gaps: dict[QueueKey, list[QueueGapSeen]] = {}
     for gap in history.of(QueueGapSeen):
         gaps.setdefault(gap.queue, []).append(gap)

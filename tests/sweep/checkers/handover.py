@@ -282,7 +282,7 @@ def _is_fault(event: Event) -> bool:
 
 
 def _leaves_before_releases(history: History) -> list[Violation]:
-    """ordering.md 6.1: a consumer that stops leaves the lists before it releases anything, else the released queues are idle."""
+    """Check ordering.md 6.1: a consumer that stops leaves the lists before it releases anything, else the released queues are idle."""
     found = []
     stops: dict[tuple[int, str], ConsumerStopBegan] = {}
     left: set[tuple[int, str, str]] = set()

@@ -35,7 +35,7 @@ def check(history: History) -> list[Violation]:
 
 
 def _has_every_offset(messages: Messages) -> list[Violation]:
-    """O8: the final log of each queue has all offsets from its first to its end."""
+    """Check O8: the final log of each queue has all offsets from its first to its end."""
     found = []
     by_queue: dict[QueueKey, list[MessageStored]] = {}
     for (queue, _), stored in sorted(messages.stored.items()):
@@ -51,7 +51,7 @@ def _has_every_offset(messages: Messages) -> list[Violation]:
 
 
 def _logs_begin_at_zero(history: History, messages: Messages) -> list[Violation]:
-    """R1: each queue begins at offset 0 if retention removes nothing and no topic was deleted."""
+    """Check R1: each queue begins at offset 0 if retention removes nothing and no topic was deleted."""
     deletions, keeping = Deletions(history), {event.broker: event.removes_nothing for event in history.of(BrokerOpened)}
     return [
         Violation("R1", read.t, f"{queue}: the final log begins at {read.first}, and nothing had removed the messages below")
@@ -82,7 +82,7 @@ class _Known:
 
 
 def _one_message_at_an_offset(history: History, brokers: Brokers) -> list[Violation]:
-    """O8: (queue, offset) → message never changes, except over a power cut under async flush, or for a message that was only written."""
+    """Check O8: the message of (queue, offset) never changes, except over a power cut under async flush, or if it was only written."""
     found = []
     known = _Known(history)
     seen: dict[tuple[QueueKey, int], tuple[bytes, int, float, bool]] = {}
@@ -110,7 +110,7 @@ def _one_message_at_an_offset(history: History, brokers: Brokers) -> list[Violat
 
 
 def _one_message_in_a_generation(history: History) -> list[Violation]:
-    """O8: inside one generation of a group an offset is one message."""
+    """Check O8: inside one generation of a group an offset is one message."""
     found = []
     generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(LockGranted)}
     called: dict[tuple[QueueKey, int, int], bytes] = {}
@@ -126,7 +126,7 @@ def _one_message_in_a_generation(history: History) -> list[Violation]:
 
 
 def _acknowledged_messages_are_stored(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
-    """R1: every acknowledged message is in the final log at the acknowledged place, unless a power cut may have removed it."""
+    """Check R1: every acknowledged message is in the final log at the acknowledged place, unless a power cut may have removed it."""
     found = []
     responses, deletions, layouts = _responses(history), Deletions(history), _layouts(history)
     for acked in messages.acked.values():
@@ -159,7 +159,7 @@ def _layouts(history: History) -> dict[bytes, tuple[int, int] | None]:
 
 
 def _recreated_topics_are_empty(history: History, messages: Messages) -> list[Violation]:
-    """ordering.md 2.4, 9.5: a topic that is created again is empty on every broker."""
+    """Check ordering.md 2.4, 9.5: a topic that is created again is empty on every broker."""
     layouts, found = _layouts(history), []
     newest: dict[str, tuple[int, bytes]] = {}
     for body in messages.began:
@@ -193,7 +193,7 @@ def _responses(history: History) -> dict[bytes, list[tuple[int, FrameResponded]]
 
 
 def _losses_are_suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
-    """R1: of the messages that one power cut may have removed, no lost one was before a remaining one."""
+    """Check R1: of the messages that one power cut may have removed, no lost one was before a remaining one."""
     found = []
     periods: dict[tuple[str, int], list[tuple[int, bool, bytes, float]]] = {}
     written = {frame.request: frame for frame in history.of(FrameWritten)}
@@ -226,7 +226,7 @@ def _losses_are_suffixes(history: History, messages: Messages, brokers: Brokers)
 
 
 def _in_real_time_order(history: History, messages: Messages) -> list[Violation]:
-    """R2: a message acknowledged before another one was sent has the lower offset. Only messages that survived are compared."""
+    """Check R2: a message acknowledged before another one was sent has the lower offset. Only messages that survived are compared."""
     found = []
     places: dict[QueueKey, list[int]] = {}
     tops: dict[QueueKey, list[tuple[int, SendAcked]]] = {}
@@ -253,7 +253,7 @@ def _in_real_time_order(history: History, messages: Messages) -> list[Violation]
 
 
 def _delivered_messages_remain(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
-    """R7: messages that a listener was given are in the final log, unless the power was cut under async flush after its grant."""
+    """Check R7: messages that a listener was given are in the final log, unless the power was cut under async flush after its grant."""
     found = []
     known = _Known(history)
     reported: set[tuple[QueueKey, int, bytes]] = set()

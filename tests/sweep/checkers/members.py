@@ -180,7 +180,7 @@ class Repeats:
         self._ended(event, None if fails else event.t)
 
     def _ended(self, event: ProcessEnded | MemberStopped, written_t: float | None) -> None:
-        """`written_t`: the file has the messages that were handled by then; None if it was not closed in order."""
+        """Close the runs of a process. `written_t`: the file has the messages handled by then; None if it was not closed in order."""
         self.members.pop(event.process, None)
         self.stopping.pop(event.process, None)
         for user in [user for user, process in self.users.items() if process == event.process]:

@@ -150,7 +150,7 @@ class Passes:
         return any(first <= offset < end for first, end in self._skipped.get(queue, ()))
 
     def groups(self) -> dict[tuple[str, str], list[int]]:
-        """(group, topic) of ordered groups → processes that subscribed."""
+        """Return the processes that subscribed, by (group, topic) of ordered groups."""
         return self._ordered
 
     def some_may_pass(self, queue: QueueKey, offset: int, processes: list[int]) -> bool:
@@ -174,7 +174,7 @@ def _skipped(history: History) -> dict[QueueKey, list[tuple[int, int]]]:
 
 
 def tags_of(expression: str) -> set[str]:
-    """The tags of "a || b"; empty for "*"."""
+    """Return the tags of "a || b"; empty for "*"."""
     tags = {tag.strip() for tag in expression.split("||")} - {""}
     return set() if "*" in tags else tags
 

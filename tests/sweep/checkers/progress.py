@@ -15,7 +15,7 @@ def check(history: History) -> list[Violation]:
 
 
 def _terms(history: History) -> list[Violation]:
-    """O1: fences never fall over a start, so the term rises with each."""
+    """Check O1: fences never fall over a start, so the term rises with each start."""
     found = []
     opened: dict[str, list[BrokerOpened]] = {}
     for event in history.of(BrokerOpened):
@@ -33,7 +33,7 @@ def _generations(history: History) -> dict[QueueEpoch, int]:
 
 
 def _never_falls(history: History) -> list[Violation]:
-    """O1: offsets within a generation, epochs and generations always."""
+    """Check O1: offsets never fall within a generation, epochs and generations never fall."""
     found = []
     generations = _generations(history)
     terms = {event.process: event.term for event in history.of(BrokerOpened)}
@@ -71,7 +71,7 @@ def _never_falls(history: History) -> list[Violation]:
 
 
 def _accepted_once(history: History) -> list[Violation]:
-    """O2: within a generation an epoch begins at or above all commits of lower epochs that were confirmed."""
+    """Check O2: within a generation an epoch begins at or above all commits of lower epochs that were confirmed."""
     begins: dict[tuple[QueueKey, int], dict[int, LockGranted]] = {}
     for grant in history.of(LockGranted):
         if not grant.renewal:
@@ -123,7 +123,7 @@ class _Acknowledged:
 
 
 def _not_forgotten(history: History) -> list[Violation]:
-    """O6, or R6 if the broker was started in between: a grant begins at or above every acknowledged commit.
+    """Check O6, or R6 if the broker was started in between: a grant begins at or above every acknowledged commit.
 
     Under async flush a power cut may remove commits of the lost suffix; a reset removes all.
     """

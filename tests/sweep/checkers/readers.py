@@ -88,7 +88,7 @@ class _Promise:
 
     @property
     def back(self) -> bool:
-        """The broker has to reset the group."""
+        """Return whether the broker has to reset the group."""
         return self.offset < self.done
 
 

@@ -17,7 +17,7 @@ def check(history: History) -> list[Violation]:
 
 
 def _seen(history: History) -> dict[bytes, tuple[float, str]]:
-    """Body → (time, where) of its first appearance, to a listener or in the final log."""
+    """Return (time, place) of the first appearance of each body, at a listener or in the final log."""
     found: dict[bytes, tuple[float, str]] = {}
     for event in history:
         if isinstance(event, CallBegan):
@@ -47,7 +47,7 @@ def _definite(history: History, messages: Messages) -> list[Violation]:
 
 
 def _stored_once(history: History, messages: Messages) -> list[Violation]:
-    """A keyed send has one queue, so it is stored once. An unkeyed one may be stored once for each time that a queue was given up."""
+    """Check that a message is stored once, an unkeyed one at most once for each queue that was given up. A keyed send has one queue."""
     found = []
     written: dict[bytes, set[tuple[QueueKey, str | None, int]]] = {}
     """Body → (queue, producer, its epoch there): a queue that is given up and chosen again has a higher epoch."""
@@ -69,8 +69,8 @@ def _stored_once(history: History, messages: Messages) -> list[Violation]:
 
 
 def _called_twice(history: History, messages: Messages) -> list[Violation]:
-    """The same for messages given to listeners, unless a power cut can have moved the message, or it was sent again after its topic was
-    deleted and created again: a scope is deleted with its topic.
+    """Check the same for messages given to listeners, unless a power cut can have moved the message, or it was sent again after its
+    topic was deleted and created again: a scope is deleted with its topic.
     """
     brokers, rewritten = Brokers(history), _Rewritten(history, messages)
     found = []

@@ -128,7 +128,7 @@ class _Starts:
                 found.append(Violation("O5", grant.t, f"{what} was sent at {one.written_t:.3f}, after {policy.since_t:.3f}"))
             elif not late and not added and policy.where == "LAST_OFFSET" and one.response_t < request_t:
                 found.append(
-                    Violation("start", grant.t, f"{what} was stored at {one.response_t:.3f}, the first LOCK came at {request_t:.3f}")
+                    Violation("start", grant.t, f"{what} was stored at {one.response_t:.3f}, the first LOCK was sent at {request_t:.3f}")
                 )
             elif not late and not added and policy.where == "TIMESTAMP" and one.response_t < policy.since_t - STORE_S:
                 found.append(Violation("start", grant.t, f"{what} was stored at {one.response_t:.3f}, before {policy.since_t:.3f}"))

@@ -18,7 +18,7 @@ def only_crash(storm: Storm) -> None:
 
 
 def only_power(storm: Storm) -> None:
-    """A power cut, without notice to the peers: a silent owner."""
+    """Cut the power, without notice to the peers: the owner is silent."""
     _lose(storm, power=True)
 
 

@@ -20,7 +20,7 @@ def stop_broker(storm: Storm) -> None:
 
 
 def regrace(storm: Storm) -> None:
-    """A broker restarts with another grace."""
+    """Restart a broker with another grace."""
     storm.universe.grace_ms = storm.random.choice([1_000, 3_000, 8_000])
     _, address = storm.broker()
     storm.record_fault("regrace", address, storm.universe.grace_ms)
@@ -38,7 +38,7 @@ def power_broker(storm: Storm) -> None:
 
 
 def power_twice(storm: Storm) -> None:
-    """The second cut, or kill, comes while the broker recovers from the first."""
+    """Cut the power, and cut it again or kill the broker during its recovery."""
     _, address = storm.broker()
     storm.record_fault("power", address, "twice")
     storm.universe.kill(address, power=True)
@@ -63,7 +63,7 @@ def cut_at_operation(storm: Storm, address: str, countdown: int, *, power: bool)
     disk = storm.universe.machine(address).disk
 
     def die() -> None:
-        """In the middle of the broker's code: none of its further effects reaches disk or network."""
+        """Stop the broker at this operation: none of its later effects reaches disk or network."""
         _cut_now(storm, address, power)
 
     disk.countdown, disk.on_death = countdown, die
@@ -71,7 +71,7 @@ def cut_at_operation(storm: Storm, address: str, countdown: int, *, power: bool)
 
 
 def wipe(storm: Storm) -> None:
-    """A broker restarts with an empty disk."""
+    """Restart a broker with an empty disk."""
     name, address = storm.broker()
     storm.universe.kill(address)
     storm.call_later(storm.random.choice([0.5, 3]), _start_empty, storm, name, address)

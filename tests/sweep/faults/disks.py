@@ -37,7 +37,7 @@ def slow_disk(storm: Storm) -> None:
 
 
 def snapshot_rot(storm: Storm) -> None:
-    """The newest of two snapshots has a wrong bit when its broker restarts, which has to use the older one."""
+    """Flip a bit of the newest of two snapshots and restart the broker, which must use the older one."""
     _, address = storm.broker()
     disk = storm.universe.machine(address).disk
     snapshots = sorted(path for path in disk.names if "/snapshot-" in path and not path.endswith(".tmp"))

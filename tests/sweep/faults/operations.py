@@ -43,8 +43,8 @@ def _reset(storm: Storm, group: str, target: Target) -> None:
 
 
 def reset_at_a_restart(storm: Storm) -> None:
-    """A member joins, so that the others drain queues for it; all progress is reset, and the brokers restart before the holders know.
-    The links to the holders are slow: a holder learns of the reset later than the broker could grant its queue to the newcomer.
+    """Let a member join, so that the others drain queues for it, reset all progress, and restart the brokers before the holders know.
+    The links to the holders are slow: a holder receives STALE later than the broker could grant its queue to the new member.
     """
     universe, random = storm.universe, storm.random
     address = storm.consumer()

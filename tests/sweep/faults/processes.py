@@ -42,7 +42,7 @@ def stop_consumer(storm: Storm) -> None:
 
 
 def toggle(storm: Storm) -> None:
-    """One group of a process stops and starts again, the other continues."""
+    """Stop and start one group of a process again; the other one continues."""
     setting = storm.universe.setting
     groups = [GROUP, AUDIT, *([MAILING] if setting.concurrent else []), *([NEWS] if setting.broadcast else [])]
     address, group = storm.consumer(), storm.random.choice(groups)
@@ -54,7 +54,7 @@ def toggle(storm: Storm) -> None:
 
 
 def duplicate(storm: Storm) -> None:
-    """A second process of the same client id on the same machine."""
+    """Start a second process with the same client id on the same machine."""
     universe, address = storm.universe, storm.consumer()
     process = universe.running(address)
     known = [event.client_id for event in universe.history.of(SessionBound) if process is not None and event.process == process.number]

@@ -15,8 +15,8 @@ AWAY_S = 12.0
 
 
 def loss_beside_a_holder(storm: Storm) -> None:
-    """A broker loses its power and returns with another grace, perhaps another flush mode, while one consumer cannot reach it and another
-    one restarts.
+    """Cut the power of a broker, which returns with another grace and perhaps another flush mode, while one consumer cannot reach it and
+    another one restarts.
 
     The first consumer may work on its queues there until its own grace is over.
     """
@@ -35,8 +35,8 @@ def loss_beside_a_holder(storm: Storm) -> None:
 
 
 def power_after_open(storm: Storm) -> None:
-    """A broker loses its power twice, the second time right after its port has opened. Each time its wall clock is in the past
-    afterwards, as on a machine whose clock has no battery.
+    """Cut the power of a broker twice, the second time right after its port has opened. After each cut its wall clock is in the past, as on
+    a machine whose clock has no battery.
     """
     _, address = storm.broker()
     _cut_and_set_back(storm, address)
@@ -70,8 +70,8 @@ def _cut_open(storm: Storm, address: str) -> None:
 
 
 def power_at_commit(storm: Storm) -> None:
-    """The broker that responds to the next commit and all consumers lose their power as the response is sent, while the broker's disk is
-    slow: no client remains that could offer the result again.
+    """Cut the power of the broker that responds to the next commit, and of all consumers, as the response is sent while the broker's disk
+    is slow: no client remains that could offer the result again.
     """
     universe, random = storm.universe, storm.random
     history, skip = universe.history, random.randrange(6)
@@ -101,7 +101,7 @@ def power_at_commit(storm: Storm) -> None:
 
 
 def late_port(storm: Storm) -> None:
-    """A broker is killed, and reaches no nameserver when it starts: its port opens later than the grace after its recovery. One consumer
+    """Kill a broker, which reaches no nameserver when it starts: its port opens later than the grace after its recovery. One consumer
     does not reach it until some time after that.
     """
     universe, random = storm.universe, storm.random
@@ -114,7 +114,7 @@ def late_port(storm: Storm) -> None:
 
 
 def alter_unwatched(storm: Storm) -> None:
-    """A queue is added while no consumer runs, after the brokers have started again."""
+    """Add a queue while no consumer runs, after the brokers have restarted."""
     universe, random = storm.universe, storm.random
     for address in (*universe.consumers, *universe.brokers.values()):
         storm.record_fault("kill", address)
@@ -132,7 +132,7 @@ def alter_unwatched(storm: Storm) -> None:
 
 
 def slow_reads(storm: Storm) -> None:
-    """Reads that wait for a broker's disk take long for some seconds."""
+    """Slow down the reads of a broker's disk for some seconds."""
     _, address = storm.broker()
     disk: SimFiles = storm.universe.machine(address).disk
     storm.record_fault("slow reads", address, machine=address)
@@ -141,7 +141,7 @@ def slow_reads(storm: Storm) -> None:
 
 
 def reset_twice(storm: Storm) -> None:
-    """A group is reset twice in one turn of a broker's loop, and the broker is killed soon after."""
+    """Reset a group twice in one turn of a broker's loop, and kill the broker soon after."""
     universe, random = storm.universe, storm.random
     name, address = storm.broker()
     shares = (random.randrange(1_001), random.randrange(1_001))

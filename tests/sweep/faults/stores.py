@@ -19,7 +19,7 @@ OPERATIONS_MAX = 6
 
 
 def power_at_file(storm: Storm) -> None:
-    """A power cut a few operations after the next one of a certain kind: a removal, a new file of the log, a cut, a snapshot."""
+    """Cut the power a few operations after the next one of a certain kind: a removal, a new file of the log, a cut, or a snapshot."""
     _, address = storm.broker()
     disk = storm.universe.machine(address).disk
     kind, beginning = storm.random.choice(PLACES)
@@ -49,7 +49,7 @@ def lose_consume_queues(storm: Storm) -> None:
 
 
 def repeat_after_snapshot(storm: Storm) -> None:
-    """The response to a send is lost, a snapshot follows, the broker is killed: the producer repeats the frame at the next start."""
+    """Lose the response to a send, and kill the broker after a snapshot: the producer repeats the frame at the next start."""
     universe = storm.universe
     history, network, skip = universe.history, universe.loop.network, storm.random.randrange(8)
 
