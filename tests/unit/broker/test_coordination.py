@@ -477,7 +477,7 @@ def test_unknown_change_in_the_log_fails_the_start(change: tuple[object, ...]) -
         bench.c.apply(change)
 
 
-def test_only_queues_of_this_broker_have_an_owner() -> None:
+def test_only_queues_of_this_broker_can_be_locked() -> None:
     bench = Bench(layout(queues=2, others=2))
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()

@@ -100,7 +100,7 @@ def test_rejected_group_does_not_prevent_a_classic_client_from_joining_others() 
 
 
 def test_groups_removed_with_their_topic_leave_no_grant_count() -> None:
-    """Locks of groups whose topic is deleted, again and again: their metrics are removed with the group."""
+    """The only topic of groups with locks is deleted: their metrics are removed with the groups."""
     on = bench()
     for number in range(5):
         assert ClassicClient(on, "s").lock(0, group=f"g{number}") == [0]

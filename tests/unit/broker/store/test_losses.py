@@ -293,7 +293,7 @@ async def test_messages_removed_by_retention_are_not_counted_as_lost() -> None:
 
 
 async def test_retention_by_age_removes_the_damage_record_of_a_missing_file() -> None:
-    """It has no record, so the next file that has one decides."""
+    """The missing file has no record, so the next file with a record decides."""
     files = SimFiles()
     await create_store(files)
     files.remove_tree(logs(files)[0])
