@@ -19,14 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("name", FAST)
 def test_mutant_is_detected(name: str) -> None:
     _, found, tried = catch(name, 12)
-    assert found is not None, f"{MUTANTS[name].rule} Nobody noticed its absence in {tried} universes"
+    assert found is not None, f"{MUTANTS[name].rule} Its absence was not detected in {tried} universes"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if name not in FAST and not mutant.aimed])
 def test_every_mutant_is_detected(name: str) -> None:
     _, found, tried = catch(name, SEEDS_MAX)
-    assert found is not None, f"{MUTANTS[name].rule} Nobody noticed its absence in {tried} universes"
+    assert found is not None, f"{MUTANTS[name].rule} Its absence was not detected in {tried} universes"
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ def test_world_has_no_violation(world: str) -> None:
 
 
 def test_violation_is_reported_with_the_seed_that_reproduces_it() -> None:
-    from sweep.report import Total, told
+    from sweep.report import Total, violation_lines
 
     total = Total()
-    lines = told(17, "net", ("O1 at 1.000: wrong",) * 7)
+    lines = violation_lines(17, "net", ("O1 at 1.000: wrong",) * 7)
     assert lines[0] == "  seed 17 in net; replay: scripts/sweep --world net --seed 17 -v"
     assert lines[-1].strip() == "… and 2 more"
     assert not total.failed
