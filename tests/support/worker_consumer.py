@@ -153,10 +153,10 @@ def record_accepted(name: str, path: str) -> None:
     settle = QueueOwnership._settle
 
     def settle_and_record(ownership: QueueOwnership, sent: SentItem) -> None:
-        before = ownership.settled_offset
+        before = ownership.committed_offset
         settle(ownership, sent)
-        if ownership.settled_offset > before:
-            accepted = Accepted(name, str(ownership.queue), ownership.token, before, ownership.settled_offset, now_us())
+        if ownership.committed_offset > before:
+            accepted = Accepted(name, str(ownership.queue), ownership.token, before, ownership.committed_offset, now_us())
             os.write(file, (accepted.line() + "\n").encode())
 
     QueueOwnership._settle = settle_and_record  # type: ignore[method-assign]

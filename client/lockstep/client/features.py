@@ -8,8 +8,8 @@ from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.protocol.queue import TopicLayout
 
 CONSUMING_IN_ORDER = ("ordered", "sync")
-CONSUMING_AND_GIVING_UP = (*CONSUMING_IN_ORDER, "dead_letters")
-CONSUMING_ALONE = ("sync",)
+CONSUMING_WITH_DEAD_LETTERS = (*CONSUMING_IN_ORDER, "dead_letters")
+CONSUMING_BROADCAST = ("sync",)
 CONSUMING_CONCURRENTLY = ("concurrent", "sync")
 DELAYING = ("delays",)
 SENDING_DURABLY = ("durable_sends",)

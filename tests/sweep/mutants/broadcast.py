@@ -36,7 +36,7 @@ def the_last_write_is_skipped(patch: Patches) -> None:
 @mutant(WORLD)
 def the_file_has_the_fetched_offset(patch: Patches) -> None:
     """The file has the handled offset, not the fetched one."""
-    note = LocalProgress.note
+    note = LocalProgress.record_progress
 
     def ahead(self: LocalProgress, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         note(self, ownership, urgent=urgent)
@@ -46,7 +46,7 @@ def the_file_has_the_fetched_offset(patch: Patches) -> None:
             self._set(ownership.queue, SavedProgress(grant.messages.next_offset, 0))
             self._wake.set()
 
-    patch.set(LocalProgress, "note", ahead)
+    patch.set(LocalProgress, "record_progress", ahead)
 
 
 @mutant(WORLD, aimed="tests/unit/client/test_broadcast_progress.py::test_queue_is_not_consumed_before_its_start_offset_is_saved")
@@ -54,7 +54,7 @@ def a_start_is_not_awaited(patch: Patches) -> None:
     """A member's first offset in a queue is in its file before the first message is handled."""
 
     async def early(self: LocalProgress, queue: MessageQueue, link: Any) -> SavedProgress:
-        return self._book.place(queue) or SavedProgress(await self._by_policy(queue, link), 0)
+        return self._offsets.place(queue) or SavedProgress(await self._by_policy(queue, link), 0)
 
     patch.set(LocalProgress, "start_of", early)
 
@@ -128,9 +128,9 @@ def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
     """With commit="each" the next call waits until the file has the progress of the call before."""
 
     def settled(self: QueueOwnership) -> int:
-        return self.offset if self.policy is GrantPolicy.LOCAL else self._settled[0]
+        return self.offset if self.policy is GrantPolicy.LOCAL else self._committed[0]
 
-    patch.set(QueueOwnership, "settled_offset", property(settled))
+    patch.set(QueueOwnership, "committed_offset", property(settled))
 
 
 @mutant(WORLD)

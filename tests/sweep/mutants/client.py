@@ -105,7 +105,7 @@ def outlived_calls_are_not_awaited(patch: Patches) -> None:
 @mutant("late", "pause")
 def prefetch_kept_when_fenced(patch: Patches) -> None:
     """A client that receives STALE drops the queue and its prefetched messages."""
-    patch.set(QueueWorker, "lost", lambda self, fenced: None)
+    patch.set(QueueWorker, "grant_ended", lambda self, fenced: None)
 
 
 @mutant("handover")

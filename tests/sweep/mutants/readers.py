@@ -27,7 +27,7 @@ WORLD = "readers"
 @mutant(WORLD)
 def fetched_messages_count_as_handled(patch: Patches) -> None:
     """A commit covers polled messages, not fetched ones."""
-    settle = PollModel.settle
+    settle = PollModel.mark_done
 
     def everything(self: PollModel) -> Any:
         for runner in self._held.values():
@@ -38,7 +38,7 @@ def fetched_messages_count_as_handled(patch: Patches) -> None:
                 runner.queue.session.changed(ownership)
         return settle(self)
 
-    patch.set(PollModel, "settle", everything)
+    patch.set(PollModel, "mark_done", everything)
 
 
 @mutant(WORLD)
@@ -48,7 +48,7 @@ def polled_messages_count_as_handled_at_once(patch: Patches) -> None:
 
     def at_once(self: PollModel, count: int) -> list[MessageExt]:
         batch = take(self, count)
-        self.settle()
+        self.mark_done()
         return batch
 
     patch.set(PollModel, "take", at_once)
@@ -105,7 +105,7 @@ def a_late_commit_does_not_raise(patch: Patches) -> None:
     def silent(self: PullConsumer) -> None:
         self._polls.revoked.clear()
 
-    patch.set(PullConsumer, "_raise_void", silent)
+    patch.set(PullConsumer, "_raise_stale", silent)
 
 
 @mutant(WORLD)
@@ -121,14 +121,14 @@ def a_commit_is_not_awaited(patch: Patches) -> None:
 @mutant(WORLD)
 def a_commit_never_goes_back(patch: Patches) -> None:
     """A commit after a seek moves the group too, also back."""
-    settle = PollModel.settle
+    settle = PollModel.mark_done
 
     def forward(self: PollModel) -> Any:
         settle(self)
         self._moved.clear()
         return []
 
-    patch.set(PollModel, "settle", forward)
+    patch.set(PollModel, "mark_done", forward)
 
 
 @mutant(WORLD)
@@ -190,19 +190,19 @@ def the_first_tag_counts(patch: Patches) -> None:
 @mutant(WORLD)
 def filtered_messages_hold_progress_back(patch: Patches) -> None:
     """A pull consumer's progress passes over messages that its tags filter."""
-    patch.set(PollModel, "moved", lambda self, runner: None)
+    patch.set(PollModel, "position_moved", lambda self, runner: None)
 
 
 @mutant("retention")
 def gaps_are_reported_to_listeners_only(patch: Patches) -> None:
     """A pull consumer is notified of messages that retention removed before its group had them."""
-    gap = QueueWorker.gap
+    gap = QueueWorker.report_gap
 
     def silent(self: QueueWorker, first: int | None, end: int | None) -> None:
         if self.ctx.listener_name != "poll":
             gap(self, first, end)
 
-    patch.set(QueueWorker, "gap", silent)
+    patch.set(QueueWorker, "report_gap", silent)
 
 
 @mutant("retention")

@@ -26,7 +26,7 @@ def test_connection_proves_nothing_before_its_first_lock_response() -> None:
 def test_previous_proof_remains_valid_until_the_first_lock_of_a_new_connection() -> None:
     proof = connected()
     proof.responded(proof.sent(10_000, lock=True))
-    proof.cut()
+    proof.disconnected()
     proof.connected(2, 11_000, GRACE_MS, SESSION_MS)
     proof.responded(proof.sent(11_100, empty=True))
     assert proof.proven_ms == 10_000
@@ -38,7 +38,7 @@ def test_previous_proof_remains_valid_until_the_first_lock_of_a_new_connection()
 def test_longer_grace_of_a_restarted_broker_does_not_extend_the_previous_proof(grace_ms: int, deadline_ms: int) -> None:
     proof = connected()
     proof.responded(proof.sent(10_000, lock=True))
-    proof.cut()
+    proof.disconnected()
     proof.connected(2, 16_000, grace_ms, SESSION_MS)
     assert proof.deadline_ms == deadline_ms
     proof.responded(proof.sent(16_100, lock=True))
@@ -48,7 +48,7 @@ def test_longer_grace_of_a_restarted_broker_does_not_extend_the_previous_proof(g
 def test_response_on_an_older_connection_proves_nothing() -> None:
     proof = connected()
     late = proof.sent(10_500, lock=True)
-    proof.cut()
+    proof.disconnected()
     proof.connected(2, 11_000, GRACE_MS, SESSION_MS)
     proof.responded(late)
     assert proof.proven_ms is None

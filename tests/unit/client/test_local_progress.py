@@ -61,7 +61,7 @@ class ProgressUnderTest:
 
     async def __aenter__(self) -> "ProgressUnderTest":
         await self.progress.open()
-        self.progress._book.since("orders", 1)
+        self.progress._offsets.since("orders", 1)
         self.own.want()
         self.own.handle_lock_response(self.own.grant_requested(), LockResult("prices", "orders", 0, LockVerdict.OK, epoch=1))
         self.task = asyncio.ensure_future(self.progress.run())
@@ -74,7 +74,7 @@ class ProgressUnderTest:
 
     def done(self, offset: int, *, urgent: bool = False) -> None:
         self.own.progressed(1, offset)
-        self.progress.note(self.own, urgent=urgent)
+        self.progress.record_progress(self.own, urgent=urgent)
 
     def stored(self) -> int | None:
         file = self.files.open(PATH)
@@ -144,14 +144,14 @@ async def test_cancelled_open_releases_the_file_lock(at_s: float) -> None:
 
 async def test_write_for_an_earlier_grant_does_not_confirm_progress_of_the_current_one() -> None:
     async with ProgressUnderTest() as bench:
-        bench.progress.handlers[bench.own] = SimpleNamespace(progress_confirmed=lambda: None)  # type: ignore[assignment]
+        bench.progress.handlers[bench.own] = SimpleNamespace(wake_waiters=lambda: None)  # type: ignore[assignment]
         bench.done(90, urgent=True)
         await asyncio.sleep(0.01)
         bench.own.stale(1)
         bench.own.handle_lock_response(bench.own.grant_requested(), LockResult("prices", "orders", 0, LockVerdict.OK, epoch=2, offset=10))
         await asyncio.sleep(0.1)
-        assert bench.own.settled_offset == 10
+        assert bench.own.committed_offset == 10
         bench.own.progressed(2, 11)
-        bench.progress.note(bench.own, urgent=True)
+        bench.progress.record_progress(bench.own, urgent=True)
         await asyncio.sleep(0.2)
-        assert bench.own.settled_offset == bench.stored() == 11
+        assert bench.own.committed_offset == bench.stored() == 11

@@ -73,7 +73,7 @@ def in_state(state: OwnershipState) -> QueueOwnership:
             return released()
         case OwnershipState.UNSURE:
             own = released()
-            own.cut()
+            own.disconnected()
             return own
         case OwnershipState.GONE:
             return QueueOwnership("billing", QUEUE)
@@ -188,7 +188,7 @@ def test_results_are_named_by_lock_and_committed_by_sync_once() -> None:
     item, _ = sync(own)
     assert item == SyncItem("billing", "orders", 2, 7, None, 110, 0)
     assert own.sync_item() is None
-    assert own.settled_offset == 110
+    assert own.committed_offset == 110
 
 
 def test_failed_attempts_are_reported_even_if_the_offset_is_unchanged() -> None:
@@ -205,10 +205,10 @@ def test_unconfirmed_commit_is_repeated_after_a_disconnect() -> None:
     assert item is not None
     own.sync_sent(item)
     assert own.sync_item() is None
-    own.cut()
+    own.disconnected()
     assert own.lock_item() == LockItem("billing", "orders", 2, 7, 110, 0)
     lock(own, lock_result(7))
-    assert own.settled_offset == 110
+    assert own.committed_offset == 110
     assert own.sync_item() is None
 
 
@@ -222,7 +222,7 @@ def test_older_response_does_not_revert_a_newer_one() -> None:
     own.call_ended(7, 110, 0)
     sync(own)
     own.handle_lock_response(locked, lock_result(7))
-    assert own.settled_offset == 110
+    assert own.committed_offset == 110
     assert not own.dirty
 
 
@@ -338,7 +338,7 @@ def test_ownership_invariants_hold_for_any_sequence_of_responses(steps: list[str
                 now += 5_000
                 own.tick(now)
             case "cut":
-                own.cut()
+                own.disconnected()
                 locks.clear()
                 syncs.clear()
             case "pull_stale":

@@ -129,7 +129,7 @@ def apply(polls: PollModel, held: list[Queue], what: str, one: Any, other: Any) 
         assert not any(cast(Any, message).queue in polls.paused for message in batch)
         note(held, batch)
     elif what == "settle":
-        back = {runner.queue.queue for runner in polls.settle()}
+        back = {runner.queue.queue for runner in polls.mark_done()}
         for each in held:
             assert (each.queue in back) == (each.position < each.done), "what went back is told, and left to the caller"
             each.done = max(each.done, each.position)

@@ -244,7 +244,7 @@ def test_commit_in_the_loop_turn_in_which_the_grant_ended_is_rejected() -> None:
                 worker = consumer._membership.worker(QUEUE)
                 assert worker is not None
                 assert worker.grant is not None
-                worker.fenced(worker.grant, by="PULL")
+                worker.handle_stale(worker.grant, by="PULL")
                 with pytest.raises(StaleEpochError, match="at 5"):
                     await consumer.commit()
                 await consumer.commit()

@@ -89,15 +89,15 @@ def test_older_member_list_is_ignored_unless_its_term_is_higher() -> None:
 
 def test_change_between_member_lists_is_classified() -> None:
     known = MemberLists("m1")
-    assert known.adopt("a", members("m1")) is ListChange.ELSE
-    assert known.adopt("b", members("m1")) is ListChange.ELSE
-    assert known.adopt("a", members("m1", counter=2)) is ListChange.NOTHING
-    assert known.adopt("a", members("m1", "m2", counter=3)) is ListChange.NEWCOMER
-    assert known.adopt("b", members("m1", "m2", counter=2)) is ListChange.KNOWN_CAME
-    assert known.adopt("b", members("m1", "m2", "m3", counter=3)) is ListChange.NEWCOMER
-    assert known.adopt("a", members("m1", "m3", counter=4)) is ListChange.ELSE
-    assert known.adopt("a", members("m1", "m2", "m3", counter=5)) is ListChange.KNOWN_CAME
-    assert known.adopt("a", members("m1", "m2", "m3", counter=6, classic=True)) is ListChange.ELSE
+    assert known.adopt("a", members("m1")) is ListChange.OTHER
+    assert known.adopt("b", members("m1")) is ListChange.OTHER
+    assert known.adopt("a", members("m1", counter=2)) is ListChange.NONE
+    assert known.adopt("a", members("m1", "m2", counter=3)) is ListChange.NEW_MEMBER
+    assert known.adopt("b", members("m1", "m2", counter=2)) is ListChange.KNOWN_MEMBER
+    assert known.adopt("b", members("m1", "m2", "m3", counter=3)) is ListChange.NEW_MEMBER
+    assert known.adopt("a", members("m1", "m3", counter=4)) is ListChange.OTHER
+    assert known.adopt("a", members("m1", "m2", "m3", counter=5)) is ListChange.KNOWN_MEMBER
+    assert known.adopt("a", members("m1", "m2", "m3", counter=6, classic=True)) is ListChange.OTHER
 
 
 def test_newer_list_version_marks_the_list_as_outdated() -> None:

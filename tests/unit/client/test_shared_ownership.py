@@ -29,7 +29,7 @@ def test_shared_queue_is_queried_once_and_never_locked() -> None:
     assert own.lock_item() is None
     own.grant_requested()
     assert not own.may_query, "an answer is on its way"
-    own.cut()
+    own.disconnected()
     assert own.may_query, "no more"
     own = granted()
     assert (own.state, own.may_query, own.lock_item()) == (OwnershipState.HELD, False, None)
@@ -43,11 +43,11 @@ def test_commits_carry_the_generation_and_unconfirmed_ones_are_repeated_after_a_
     assert sent == item(9)
     own.sync_sent(sent)
     assert own.sync_item() is None
-    own.cut()
+    own.disconnected()
     assert own.sync_item() == item(9)
     again = own.sync_sent(item(9))
     assert own.handle_sync_response(again, SyncResult(LockVerdict.OK)) is OwnershipEvent.CONFIRMED
-    assert (own.settled_offset, own.sync_item()) == (9, None)
+    assert (own.committed_offset, own.sync_item()) == (9, None)
 
 
 def test_release_is_the_last_commit_and_is_repeated_after_a_disconnect() -> None:
@@ -57,7 +57,7 @@ def test_release_is_the_last_commit_and_is_repeated_after_a_disconnect() -> None
     assert own.state is OwnershipState.RELEASING
     own.sync_sent(item(9))
     assert own.state is OwnershipState.RELEASED
-    own.cut()
+    own.disconnected()
     assert (own.state, own.sync_item()) == (OwnershipState.RELEASING, item(9))
     sent = own.sync_sent(item(9))
     assert own.handle_sync_response(sent, SyncResult(LockVerdict.OK)) is OwnershipEvent.CONFIRMED

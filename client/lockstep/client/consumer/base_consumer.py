@@ -247,7 +247,7 @@ class BaseConsumer(ABC):
             runs = self._running_tasks(membership)
             for worker in membership.workers:
                 for task in worker.running_tasks():
-                    worker.outlive(task)
+                    worker.register_outliving_call(task)
             membership.abandon()
             for task in runs:
                 task.cancel()

@@ -36,7 +36,7 @@ AGAIN_MS = 1_000
 
 
 class AlwaysAlive:
-    """A proof of life that is always valid: no broker grants a broadcasting member's queue to another."""
+    """A proof of life that never lapses: no broker grants a broadcasting member's queue to another."""
 
     deadline_ms: ClassVar[int] = 1 << 62
 
@@ -50,7 +50,7 @@ class LocalProgress:
         self._threads = instance.host.threads
         self._clock = instance.host.clock
         self._file = OffsetFile(instance.host, config.offset_dir, group, config.instance_name)
-        self._book = LocalOffsets(group)
+        self._offsets = LocalOffsets(group)
         self._grants = 0
         self._written = 0
         """The number of the last change that is in the file."""
@@ -71,7 +71,7 @@ class LocalProgress:
         found = await self._to_its_end(self._file.open)
         if not isinstance(found, LocalOffsets):
             raise found
-        self._book = found
+        self._offsets = found
 
     async def close(self) -> None:
         """Write the file a last time, and release it for another consumer."""
@@ -85,9 +85,9 @@ class LocalProgress:
     def next_token(self) -> int:
         """Return a number that rises with each grant of this member, also across restarts."""
         self._grants += 1
-        return self._book.starts << 32 | self._grants
+        return self._offsets.starts << 32 | self._grants
 
-    def note(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
+    def record_progress(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Record the queue's progress for the next write."""
         changed = ownership.holds and self._set(ownership.queue, SavedProgress(ownership.offset, ownership.attempts))
         self._urgent = self._urgent or urgent
@@ -95,7 +95,7 @@ class LocalProgress:
             self._wake.set()
 
     def _set(self, queue: MessageQueue, place: SavedProgress) -> bool:
-        changed = self._book.set(queue, place)
+        changed = self._offsets.set(queue, place)
         self._changes += changed
         return changed
 
@@ -113,13 +113,13 @@ class LocalProgress:
     # ---------------------------------------------------------------------------------------------------------------- start
 
     async def start_of(self, queue: MessageQueue, link: BrokerLink) -> SavedProgress:
-        """Return where this member continues in the queue; a new member begins according to the start policy. Where it begins is then in
-        the file.
+        """Return where this member continues in the queue; a new member begins according to the start policy. On return the file has this
+        position.
 
         Raises:
             TransportError, BrokerError, RemoteProtocolError: The broker did not return the start offset.
         """
-        place = self._book.place(queue)
+        place = self._offsets.place(queue)
         if place is None:
             place = await self._new(queue, link)
             self._begin_at(queue, place)
@@ -135,7 +135,7 @@ class LocalProgress:
         layout = self._instance.routes.layout(queue.topic)
         if layout is None or queue not in layout.number_of:
             raise TransportError(f"{queue} is no longer in any layout")
-        since = self._book.since(queue.topic, layout.version.counter)
+        since = self._offsets.since(queue.topic, layout.version.counter)
         return SavedProgress(0 if layout.added_in(queue) > since else await self._by_policy(queue, link), 0)
 
     async def _by_policy(self, queue: MessageQueue, link: BrokerLink) -> int:
@@ -175,7 +175,7 @@ class LocalProgress:
         self._urgent = False
         count = self._changes
         written = [(ownership, ownership.token, ownership.offset, ownership.attempts) for ownership in self.handlers if ownership.holds]
-        error = await self._to_its_end(self._file.write, self._book.encode())
+        error = await self._to_its_end(self._file.write, self._offsets.encode())
         if error is not None:
             self._urgent = True
             self._wake.set()
@@ -195,7 +195,7 @@ class LocalProgress:
             handler = self.handlers.get(ownership)
             if handler is not None:
                 ownership.stored_locally(token, offset, attempts)
-                handler.progress_confirmed()
+                handler.wake_waiters()
 
     async def _to_its_end(self, call: Callable[..., T], *arguments: object) -> T | OSError | ConfigError:
         """Run a call in a thread to its end, even if the caller is cancelled. Return its result or its error."""
@@ -216,7 +216,7 @@ class LocalSession:
     def __init__(self, link: BrokerLink, progress: LocalProgress) -> None:
         self.link = link
         self.proof = AlwaysAlive()
-        self.awaited = False
+        self.proof_awaited = False
         self._progress = progress
         self._handler: QueueHandler | None = None
         self._loop = asyncio.get_running_loop()
@@ -246,7 +246,7 @@ class LocalSession:
                 await asyncio.sleep(AGAIN_MS / 1000)
         if place is None:
             ownership.in_lock = False
-            handler.progress_confirmed()
+            handler.wake_waiters()
             return
         key = (ownership.group, ownership.queue.topic, ownership.queue.queue_id)
         token = self._progress.next_token()
@@ -256,11 +256,11 @@ class LocalSession:
             handler.granted(result)
         elif granted is OwnershipEvent.GRANTED:
             self.changed(ownership, urgent=True)
-        handler.progress_confirmed()
+        handler.wake_waiters()
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Record progress, or handle a change of state."""
-        self._progress.note(ownership, urgent=urgent and ownership.state is OwnershipState.HELD)
+        self._progress.record_progress(ownership, urgent=urgent and ownership.state is OwnershipState.HELD)
         if ownership.state is OwnershipState.RELEASING:
             self._loop.call_soon(self._release, ownership)
         elif ownership.state is OwnershipState.DRAINING and ownership.drain_at_ms is not None:
@@ -273,19 +273,19 @@ class LocalSession:
         handler = self._handler
         if handler is not None and ownership.state is OwnershipState.RELEASING:
             ownership.released_locally()
-            handler.lost(fenced=False)
+            handler.grant_ended(fenced=False)
             self.trigger()
 
     def _limit(self, ownership: QueueOwnership, changed: int) -> None:
         """End a drain at its limit; the result of a call that still runs no longer counts."""
         handler = self._handler
         if handler is not None and ownership.changed == changed and ownership.tick(self._progress.now_ms()):
-            handler.given_up()
+            handler.drain_limit_passed()
             self._release(ownership)
 
     def _cancel(self, ownership: QueueOwnership, changed: int) -> None:
         if self._handler is not None and ownership.changed == changed:
-            self._handler.cancel_soon()
+            self._handler.cancel_calls()
 
     def queue_truncated(self, handler: QueueHandler, first: int, end: int) -> None:
         """Begin again at `first` because the queue ends before this member's offset: its broker lost messages, and new messages have their
@@ -294,5 +294,5 @@ class LocalSession:
         log.error("queue.went_back", queue=str(ownership.queue), offset=ownership.offset, end=end, goes_on_at=first)
         if ownership.stale(ownership.token):
             self._progress.restart_at(ownership, first)
-            handler.lost(fenced=True)
+            handler.grant_ended(fenced=True)
             self.trigger()

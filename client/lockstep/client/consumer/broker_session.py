@@ -39,7 +39,7 @@ log = get_logger("client.consumer")
 RESPONSE_TIMEOUT_MS = 30_000
 """LOCK and SYNC with items wait for the broker's disk. Without a response for this long the connection is closed; the next LOCK
 returns the state."""
-RETIRING_LOOK_MS = 500
+RETIRING_CHECK_MS = 500
 """How often a session without a group checks whether its link is up again."""
 QUERY_AGAIN_MS = 1_000
 """Pause before a queue of a concurrent group that was refused is requested again."""
@@ -55,7 +55,7 @@ class BrokerSession:
     def __init__(self, link: BrokerLink, host: Host, groups: Mapping[str, GroupHandler]) -> None:
         self.link = link
         self.proof = ProofOfLife()
-        self.awaited = False
+        self.proof_awaited = False
         """Whether a runner waits for a new proof of life."""
         self._groups = groups
         self._clock = host.clock
@@ -73,7 +73,7 @@ class BrokerSession:
         self._soon: asyncio.Handle | None = None
         self._silence_seen_ms: int | None = None
         self._lapse_reported = False
-        self._over: Callable[[], bool] | None = None
+        self._instance_closed: Callable[[], bool] | None = None
         """Set while no group is left and the broker does not know yet that nothing is held. Returns whether the instance is closed too."""
         self._closed = False
 
@@ -127,7 +127,7 @@ class BrokerSession:
 
     @property
     def retiring(self) -> bool:
-        return self._over is not None and not self._closed
+        return self._instance_closed is not None and not self._closed
 
     @property
     def closed(self) -> bool:
@@ -156,23 +156,23 @@ class BrokerSession:
         if not self._connection:
             return
         self._connection = 0
-        self.proof.cut()
-        self._sync.cut()
+        self.proof.disconnected()
+        self._sync.disconnected()
         self._silence_seen_ms = None
         for ownership in self._handlers:
-            ownership.cut()
+            ownership.disconnected()
             self._changed[ownership] = None
         self.pump_soon()
 
-    def retire(self, over: Callable[[], bool]) -> None:
+    def retire(self, instance_closed: Callable[[], bool]) -> None:
         """Check regularly whether the link is up, because no group is left to report it, until a LOCK has freed the removed queues or
-        `over()`."""
-        self._over = over
+        `instance_closed` returns True."""
+        self._instance_closed = instance_closed
         self.pump_soon()
 
     def stop_retiring(self) -> None:
         """Stop retiring, because a group has been added."""
-        self._over = None
+        self._instance_closed = None
 
     def close(self) -> None:
         """End the session. No group is left, and nothing is held."""
@@ -194,18 +194,18 @@ class BrokerSession:
             self._soon = None
         if self._closed:
             return
-        if self._over is not None:
-            self._look()
+        if self._instance_closed is not None:
+            self._check_retirement()
             if self._closed:
                 return
         now_ms = self._clock.boot_ms()
-        next_ms = self._watch_calls(now_ms) if self._over is None else now_ms + RETIRING_LOOK_MS
+        next_ms = self._watch_calls(now_ms) if self._instance_closed is None else now_ms + RETIRING_CHECK_MS
         if self._connection and self.link.up:
             next_ms = min(next_ms, self._send_due(now_ms))
         self._arm(next_ms, now_ms)
 
-    def _look(self) -> None:
-        if self._over is not None and self._over():
+    def _check_retirement(self) -> None:
+        if self._instance_closed is not None and self._instance_closed():
             self.close()
         elif self.link.up:
             self.connected()
@@ -232,20 +232,20 @@ class BrokerSession:
         if lapsed and not self._lapse_reported:
             for handler in list(self._handlers.values()):
                 if handler.ownership.exclusive:
-                    handler.cancel_soon()
+                    handler.cancel_calls()
         for ownership in list(self._draining):
             handler = self._handlers[ownership]
             if ownership.state is not OwnershipState.DRAINING or ownership.drain_at_ms is None:
                 del self._draining[ownership]
                 continue
             if ownership.tick(now_ms):
-                handler.given_up()
+                handler.drain_limit_passed()
                 self._changed[ownership] = None
                 self._sync.send_soon()
                 continue
             if ownership.cancel_at_ms is not None and now_ms >= ownership.cancel_at_ms:
                 ownership.cancel_at_ms = None
-                handler.cancel_soon()
+                handler.cancel_calls()
             next_ms = min(next_ms, ownership.drain_at_ms, ownership.cancel_at_ms or ownership.drain_at_ms)
         self._lapse_reported = lapsed
         return next_ms
@@ -313,12 +313,12 @@ class BrokerSession:
         self.proof.responded(stamp)
         if self._clock.boot_ms() < self.proof.deadline_ms:
             self._lapse_reported = False
-            if self.awaited:
-                self.awaited = False
+            if self.proof_awaited:
+                self.proof_awaited = False
                 for handler in list(self._handlers.values()):
-                    handler.progress_confirmed()
+                    handler.wake_waiters()
 
-    def _hear(self, versions: Mapping[str, ListVersion]) -> None:
+    def _pass_list_versions(self, versions: Mapping[str, ListVersion]) -> None:
         for group, version in versions.items():
             handler = self._groups.get(group)
             if handler is not None:
@@ -366,16 +366,16 @@ class BrokerSession:
         self.proof.grace_ms = reply.disconnect_grace_ms
         self._proven(stamp)
         for one, result in zip(sent, reply.items, strict=True):
-            self._one_locked(one, result)
+            self._handle_lock_result(one, result)
         for handler in list(self._handlers.values()):
             if not handler.ownership.exclusive:
-                handler.progress_confirmed()  # no request was sent for it: it continues at the position of the connection
-        self._hear(reply.versions)
-        if self._over is not None and not self._handlers:
+                handler.wake_waiters()  # no request was sent for it: it continues at the position of the connection
+        self._pass_list_versions(reply.versions)
+        if self._instance_closed is not None and not self._handlers:
             self.close()
         self.pump_soon()
 
-    def _one_locked(self, sent: SentItem, result: LockResult) -> None:
+    def _handle_lock_result(self, sent: SentItem, result: LockResult) -> None:
         ownership = sent.ownership
         handler = self._handlers.get(ownership)
         event = ownership.handle_lock_response(sent, result)
@@ -388,18 +388,18 @@ class BrokerSession:
             self.changed(ownership, urgent=True)
         elif event is OwnershipEvent.RENEWED:
             self._changed[ownership] = None
-            handler.gap(result.gap_first, result.gap_end)
+            handler.report_gap(result.gap_first, result.gap_end)
         elif event is OwnershipEvent.STALE:
             log.warning(
                 "queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="LOCK", verdict=result.verdict.name
             )
-            handler.lost(fenced=True)
+            handler.grant_ended(fenced=True)
             self.trigger()
         elif result.verdict in (LockVerdict.NOT_YOURS, LockVerdict.REFUSED):
             log.info("lock.refused", group=ownership.group, queue=str(ownership.queue), verdict=result.verdict.name, remark=result.remark)
             if result.verdict is LockVerdict.NOT_YOURS and ownership.group in self._groups:
                 self._groups[ownership.group].request_list(self.link)
-        handler.progress_confirmed()
+        handler.wake_waiters()
 
     # --------------------------------------------------------------------------------------------------------------- QUERY
 
@@ -430,7 +430,7 @@ class BrokerSession:
             handler.granted(result)
         elif event is OwnershipEvent.GRANTED:
             self.changed(ownership, urgent=True)
-        handler.progress_confirmed()
+        handler.wake_waiters()
 
     # ---------------------------------------------------------------------------------------------------------------- SYNC
 
@@ -477,13 +477,13 @@ class BrokerSession:
             if event is OwnershipEvent.STALE:
                 facts = {"verdict": result.verdict.name, "remark": result.remark, "offset": one.offset}
                 log.warning("queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="SYNC", **facts)
-                handler.lost(fenced=True)
+                handler.grant_ended(fenced=True)
                 self.trigger()
             elif event is OwnershipEvent.CONFIRMED and one.release:
-                handler.lost(fenced=False)
+                handler.grant_ended(fenced=False)
                 self.trigger()
-            handler.progress_confirmed()
-        self._hear(reply.versions)
+            handler.wake_waiters()
+        self._pass_list_versions(reply.versions)
         self.pump_soon()
 
     def _send_proof(self, now_ms: int) -> None:
@@ -500,5 +500,5 @@ class BrokerSession:
             self.link.reconnect(str(error))
             return
         self._proven(stamp)
-        self._hear(reply.versions)
+        self._pass_list_versions(reply.versions)
         self.pump_soon()

@@ -12,10 +12,10 @@ from lockstep.runtime.host import Host
 class BrokerSessions:
     """The broker sessions of one instance, shared by its consumers, and the groups they serve."""
 
-    def __init__(self, host: Host, over: Callable[[], bool]) -> None:
-        """`over` returns whether the instance, and with it the connections, is closed."""
+    def __init__(self, host: Host, instance_closed: Callable[[], bool]) -> None:
+        """`instance_closed` returns whether the instance, and with it the connections, is closed."""
         self._host = host
-        self._over = over
+        self._instance_closed = instance_closed
         self._sessions: dict[str, BrokerSession] = {}
         self._groups: dict[str, GroupHandler] = {}
 
@@ -33,7 +33,7 @@ class BrokerSessions:
             if self._groups:
                 continue
             if held:
-                session.retire(self._over)
+                session.retire(self._instance_closed)
             elif not session.retiring:
                 session.close()
                 del self._sessions[name]

@@ -90,7 +90,7 @@ class ConcurrentModel:
 
     # ---------------------------------------------------------------------------------------------------------- which is next
 
-    def look(self, runner: "ConcurrentRunner") -> None:
+    def schedule_calls(self, runner: "ConcurrentRunner") -> None:
         """Call the listener for this queue if messages wait and another call is allowed."""
         if self._callable(runner):
             self._ready.setdefault(runner)
@@ -203,7 +203,7 @@ class ConcurrentModel:
 
     def _call_again(self, runner: "ConcurrentRunner", left: list[MessageExt]) -> None:
         runner.again.append(left)
-        self.look(runner)
+        self.schedule_calls(runner)
 
     async def _send_back(self, runner: "ConcurrentRunner", message: MessageExt, level: int) -> bool:
         """Return False if the broker is not known to have stored the message again."""
@@ -272,7 +272,7 @@ class ConcurrentRunner:
 
     async def run(self) -> None:
         while self.grant.alive:
-            self._model.look(self)
+            self._model.schedule_calls(self)
             await self.grant.rest()
 
     def position_moved(self) -> None:

@@ -21,7 +21,7 @@ class HeldQueue(QueueHandler, Protocol):
     call_started_ms: int
     """The boot time at which the oldest of them began."""
 
-    def fenced(self, grant: Grant, *, by: str) -> None:
+    def handle_stale(self, grant: Grant, *, by: str) -> None:
         """End the grant, because the broker refused the request `by` as stale."""
 
     def fetch(self, grant: Grant, runner: Runner) -> None:

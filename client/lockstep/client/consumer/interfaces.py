@@ -1,4 +1,4 @@
-"""The reports of a broker session, to the worker of a queue and to a group's membership."""
+"""Protocols between a broker session, the workers of queues and a group's membership."""
 
 from typing import Protocol
 
@@ -16,25 +16,28 @@ class QueueHandler(Protocol):
     def granted(self, result: LockResult) -> None:
         """Handle that the queue is HELD: consumption begins at the offset of the result."""
 
-    def lost(self, fenced: bool) -> None:
+    def grant_ended(self, fenced: bool) -> None:
         """Handle that the grant has ended: by a newer one (fenced), or because the release was confirmed."""
 
-    def given_up(self) -> None:
+    def drain_limit_passed(self) -> None:
         """Handle that the running call has exceeded its drain limit: its result no longer counts."""
 
-    def cancel_soon(self) -> None:
-        """Set the running call's `cancelled` event, because its result may be refused."""
+    def cancel_calls(self) -> None:
+        """Set `cancelled` in the contexts of running calls, because their results may be refused."""
 
-    def progress_confirmed(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake everything that waits for confirmed progress or a new proof of life."""
 
-    def gap(self, first: int | None, end: int | None) -> None:
+    def report_gap(self, first: int | None, end: int | None) -> None:
         """Handle that retention removed the messages `first` ≤ offset < `end` before the group consumed them; with None it removed none."""
 
-    def start_policy(self, topic: str) -> StartPolicy: ...
+    def start_policy(self, topic: str) -> StartPolicy:
+        """Return where the group begins in a queue of the topic in which it has no progress."""
 
 
 class Deadline(Protocol):
+    """Limits the start of calls."""
+
     @property
     def deadline_ms(self) -> int:
         """The boot time from which no call may start."""
@@ -44,7 +47,7 @@ class QueueSession(Protocol):
     """The session of a queue's worker: a broker's session, or in broadcasting the member's own file."""
 
     link: BrokerLink
-    awaited: bool
+    proof_awaited: bool
     """Whether a runner waits for a new proof of life."""
 
     @property
@@ -57,7 +60,7 @@ class QueueSession(Protocol):
         """Remove a queue whose machine is done."""
 
     def trigger(self) -> None:
-        """Check for queues to acquire or to release: one is wanted that is not held, or is no longer held."""
+        """Acquire the queues that are wanted and not held, and release those that are no longer wanted."""
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Send progress or a release; `urgent`: at once, because something waits for the response."""

@@ -61,7 +61,7 @@ class ProofOfLife:
         self._last_empty_ms = now_ms
         self.grace_ms = grace_ms
 
-    def cut(self) -> None:
+    def disconnected(self) -> None:
         self._connection = 0
         self._locked = False
         self._empty.clear()
@@ -164,7 +164,7 @@ class SyncSchedule:
         self._urgent = False
         self._last_ms = LONG_AGO_MS
 
-    def cut(self) -> None:
+    def disconnected(self) -> None:
         self.in_flight = False
 
     def send_soon(self) -> None:

@@ -18,7 +18,7 @@ from lockstep.client.consumer.health import BrokerHealth, QueueHealth
 from lockstep.client.consumer.interfaces import QueueHandler
 from lockstep.client.consumer.ownership import GrantPolicy
 from lockstep.client.consumer.queue_worker import QueueWorker
-from lockstep.client.consumer.rebalance import ListChange, MemberLists, RebalancePlan, Wanted, by_hand, by_one_list, everything, plan
+from lockstep.client.consumer.rebalance import ListChange, MemberLists, QueueSet, RebalancePlan, by_hand, by_one_list, everything, plan
 from lockstep.client.consumer.rebalance_delay import RebalanceDelay
 from lockstep.client.features import check_features
 from lockstep.client.instance import Instance
@@ -50,11 +50,12 @@ class Membership:
         self._ctx = ctx
         self._model = model
         self._lists = MemberLists(instance.client_id)
-        self._arrivals = RebalanceDelay()
-        self._sharing_later = False
+        self._delay = RebalanceDelay()
+        self._rebalance_scheduled = False
         self._workers: dict[MessageQueue, QueueWorker] = {}
-        self._wanted: Wanted = {}
-        self._since: dict[str, int] = {}
+        self._wanted: QueueSet = {}
+        self._start_counters: dict[str, int] = {}
+        """By topic: the lowest layout counter at which a broker resolved the start policy (`since`, ordering.md 7.2)."""
         self.sub_versions: dict[str, int] = {}
         """By topic, as HEART_BEAT sends them; 0 if the group's subscriptions have no versions."""
         self._last_decides = False
@@ -62,7 +63,7 @@ class Membership:
         self._requesting: dict[str, None] = {}
         self._joined = False
         self._leaving = False
-        self._beating = False
+        self._heartbeat_scheduled = False
         self._empty = asyncio.Event()
 
     @property
@@ -70,7 +71,7 @@ class Membership:
         return list(self._workers.values())
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> QueueSet:
         """Return the queues that lists and layouts, or the user, assign to this member."""
         return self._wanted
 
@@ -83,7 +84,7 @@ class Membership:
     def begin(self) -> None:
         """Begin to consume. Every broker that could be reached has accepted the group."""
         self._joined = True
-        self._arrivals.came(self._now_ms())
+        self._delay.member_joined(self._now_ms())
         for link in self._instance.links():
             if link.up and link.view is not None:
                 self.link_up(link, link.view)
@@ -133,7 +134,7 @@ class Membership:
         """Run one round. Before the join and after the leave it changes nothing."""
         if not self._joined or self._leaving:
             return
-        self._arrivals.shared()
+        self._delay.rebalanced()
         instance, ctx = self._instance, self._ctx
         layouts = {topic: instance.routes.layout(topic) for topic in ctx.filters}
         try:
@@ -154,17 +155,16 @@ class Membership:
         for queue in round_.lost:
             self._model.unassigned(queue)
         if round_.gained and self._last_decides:
-            self._decide([queue.topic for queue in round_.gained])
+            self._raise_subscription_versions([queue.topic for queue in round_.gained])
         if round_.gained or round_.lost:
             gained, lost = _names(round_.gained), _names(round_.lost)
             log.info("queues.rebalanced", group=ctx.group, wanted=len(wanted), gained=gained, lost=lost)
 
-    def _decide(self, topics: Iterable[str]) -> None:
+    def _raise_subscription_versions(self, topics: Iterable[str]) -> None:
         """Raise the versions of these topics' subscriptions, because this member got queues of them. RocketMQ: messageQueueChanged,
         subVersion.
 
-        RocketMQ does it at every change of a member's queues. Here a loss does not count, so that of two members that share again the one
-        that gains decides.
+        RocketMQ does it at every change of a member's queues. Here a loss does not count, so that the member that gains a queue decides.
         """
         now_ms = self._instance.host.clock.wall_ms()
         self.sub_versions |= {topic: max(now_ms, self.sub_versions.get(topic, 0) + 1) for topic in topics}
@@ -203,7 +203,7 @@ class Membership:
         if self._joined:
             self._session(link)
             for worker in self.workers if self._ctx.local is not None else ():
-                worker.progress_confirmed()
+                worker.wake_waiters()
             try:
                 check_features(reply, self._ctx.features)
             except RequestCodeNotSupportedError as error:
@@ -211,7 +211,7 @@ class Membership:
         if self._leaving and self._ctx.group in reply.groups:
             self._leave_again(link)
         self.view(link, reply)
-        if by_one_list(self._ctx.config.allocate, self._lists) and not self._sharing_later:
+        if by_one_list(self._ctx.config.allocate, self._lists) and not self._rebalance_scheduled:
             self.rebalance()  # the list in force may now be another broker's, although no list has changed
 
     def link_down(self, link: BrokerLink) -> None:
@@ -247,36 +247,36 @@ class Membership:
     def start_policy(self, topic: str) -> StartPolicy:
         """Return where the group begins, and the lowest layout counter at which any broker resolved that for the topic, if known."""
         config = self._ctx.config
-        return StartPolicy(self._ctx.group, topic, config.consume_from_where, config.consume_timestamp_ms, self._since.get(topic))
+        return StartPolicy(self._ctx.group, topic, config.consume_from_where, config.consume_timestamp_ms, self._start_counters.get(topic))
 
     def start_resolved(self, topic: str, since: int) -> None:
         if since > 0:
-            self._since[topic] = min(since, self._since.get(topic, since))
+            self._start_counters[topic] = min(since, self._start_counters.get(topic, since))
 
     # ---------------------------------------------------------------------------------------------------------------- lists
 
     def _adopt(self, link: BrokerLink, members: MemberList) -> None:
         change = self._lists.adopt(link.name, members)
-        if change is ListChange.NEWCOMER and self._joined and self._ctx.policy is GrantPolicy.LOCKED:
-            self._arrivals.came(self._now_ms())
-        if change is ListChange.NOTHING:
+        if change is ListChange.NEW_MEMBER and self._joined and self._ctx.policy is GrantPolicy.LOCKED:
+            self._delay.member_joined(self._now_ms())
+        if change is ListChange.NONE:
             return
-        if change is ListChange.ELSE or self._arrivals.due_ms is None:
+        if change is ListChange.OTHER or self._delay.due_ms is None:
             self.rebalance()
-        elif not self._sharing_later:
-            self._sharing_later = True
-            self._ctx.tasks.spawn(self._share_later(), f"{self._ctx.group} arrivals")
+        elif not self._rebalance_scheduled:
+            self._rebalance_scheduled = True
+            self._ctx.tasks.spawn(self._rebalance_later(), f"{self._ctx.group} delayed rebalance")
 
-    async def _share_later(self) -> None:
+    async def _rebalance_later(self) -> None:
         try:
-            while not self._leaving and (due_ms := self._arrivals.due_ms) is not None:
+            while not self._leaving and (due_ms := self._delay.due_ms) is not None:
                 wait_ms = due_ms - self._now_ms()
                 if wait_ms <= 0:
                     self.rebalance()
                 else:
                     await asyncio.sleep(wait_ms / 1000)
         finally:
-            self._sharing_later = False
+            self._rebalance_scheduled = False
 
     def _now_ms(self) -> int:
         return self._instance.host.clock.boot_ms()
@@ -300,7 +300,7 @@ class Membership:
                 if members is not None:
                     self._adopt(link, members)
                 if members is None or self._instance.client_id not in members.members:
-                    await self._beat()
+                    await self._heartbeat_without_me()
                 if not self._lists.is_outdated(link.name):
                     return
                 if self._lists.latest_version(link.name) == known:  # otherwise it has changed since it was requested
@@ -318,26 +318,26 @@ class Membership:
             log.warning("list.refused", group=self._ctx.group, broker=link.name, error=str(error))
             return None
 
-    async def _beat(self) -> None:
+    async def _heartbeat_without_me(self) -> None:
         log.info("list.without_me", group=self._ctx.group, then="heartbeat")
         await self._instance.heartbeat_now()
 
     def heartbeat_soon(self) -> None:
         """Send a heartbeat, because a broker does not know this group's subscription."""
-        if not self._beating:
-            self._beating = True
-            self._ctx.tasks.spawn(self._beat_once(), f"{self._ctx.group} heartbeat")
+        if not self._heartbeat_scheduled:
+            self._heartbeat_scheduled = True
+            self._ctx.tasks.spawn(self._send_heartbeat_soon(), f"{self._ctx.group} heartbeat")
 
-    async def _beat_once(self) -> None:
+    async def _send_heartbeat_soon(self) -> None:
         try:
             await self._instance.heartbeat_now()
             await asyncio.sleep(REQUEST_AGAIN_MS / 1000)
         finally:
-            self._beating = False
+            self._heartbeat_scheduled = False
 
     def _leave_again(self, link: BrokerLink) -> None:
-        """Leave a broker that got a HEART_BEAT with the group after the consumer left: otherwise it would be a member there for the
-        grace."""
+        """Leave a broker that received a HEART_BEAT with the group after the consumer left: otherwise the consumer would be a member there
+        for the grace."""
         future = link.request(
             RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(self._instance.client_id, consumer_group=self._ctx.group)
         )

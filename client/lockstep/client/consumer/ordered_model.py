@@ -3,7 +3,7 @@
 RocketMQ: ConsumeMessageOrderlyService.ConsumeRequest.
 
 A batch starts only while the queue is HELD, life is proven (boot time < proven + grace − 500 ms), the consumer is not paused and the queue
-is not blocked. The result is processed before the next batch; it counts only if the grant is still held. There is no task, timer or lock
+is not blocked. The result is processed before the next batch, and counts only if the grant is still held. There is no task, timer or lock
 per message: an async listener is awaited in the queue's own task, which returns to the loop every 5 ms.
 """
 
@@ -117,7 +117,7 @@ class OrderedRunner:
                 await grant.rest()
                 continue
             if now_ms >= proof.deadline_ms:
-                session.awaited = True
+                session.proof_awaited = True
                 await grant.rest()
                 continue
             batch = messages.take(batch_count)
@@ -151,7 +151,7 @@ class OrderedRunner:
             if pause_ms:
                 await self._pause(pause_ms)
             elif each:
-                await self._settled()
+                await self._wait_committed()
             if grant.pull_waits and messages.room():
                 grant.pull_wake.set()
                 slice_end_ms = 0
@@ -289,11 +289,11 @@ class OrderedRunner:
             except TimeoutError:
                 pass
 
-    async def _settled(self) -> None:
+    async def _wait_committed(self) -> None:
         """With commit="each": wait until the broker has confirmed the commit."""
         offset = self._ownership.offset
         self._session.changed(self._ownership, urgent=True)
-        while self._grant.alive and self._ownership.settled_offset < offset:
+        while self._grant.alive and self._ownership.committed_offset < offset:
             await self._grant.rest()
 
     def _warn_uncommitted(self) -> None:

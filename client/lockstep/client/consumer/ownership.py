@@ -118,9 +118,9 @@ class QueueOwnership:
     """
 
     __slots__ = (
+        "_committed",
         "_fenced",
         "_last_sent",
-        "_settled",
         "attempts",
         "cancel_at_ms",
         "changed",
@@ -168,7 +168,7 @@ class QueueOwnership:
         """The release is sent without an offset, because a call still runs past its limit."""
         self._last_sent: tuple[int, int] = (0, 0)
         """The (offset, attempts) that were sent last on this connection."""
-        self._settled: tuple[int, int] = (0, 0)
+        self._committed: tuple[int, int] = (0, 0)
         """The (offset, attempts) that the broker has confirmed last."""
 
     def __repr__(self) -> str:
@@ -316,7 +316,7 @@ class QueueOwnership:
         if sent.token != self.token or self.state not in _WITH_TOKEN:
             return None
         if result.verdict is LockVerdict.OK and result.epoch == sent.token:
-            self._settle(sent)
+            self._record_committed(sent)
             self._on(OwnershipEvent.RENEWED)
             return OwnershipEvent.RENEWED
         return OwnershipEvent.STALE if self._on(OwnershipEvent.STALE) else None
@@ -324,12 +324,12 @@ class QueueOwnership:
     def lock_failed(self) -> None:
         """Record that the LOCK was refused as a whole."""
         self.in_lock = False
-        self._last_sent = self._settled
+        self._last_sent = self._committed
 
-    def _settle(self, sent: SentItem) -> None:
+    def _record_committed(self, sent: SentItem) -> None:
         """Record confirmed progress. Responses to LOCK and SYNC come in the order in which the log confirms them: the higher one counts."""
         if sent.offset is not None:
-            self._settled = max(self._settled, (sent.offset, sent.attempts))
+            self._committed = max(self._committed, (sent.offset, sent.attempts))
 
     def _grant(self, result: LockResult) -> None:
         shared = self.policy is GrantPolicy.SHARED
@@ -338,7 +338,7 @@ class QueueOwnership:
         self.offset = result.offset
         self.attempts = result.attempts
         self.error = None
-        self._last_sent = self._settled = (result.offset, result.attempts)
+        self._last_sent = self._committed = (result.offset, result.attempts)
         self._fenced = False
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
@@ -351,9 +351,9 @@ class QueueOwnership:
         return self.state in (OwnershipState.HELD, OwnershipState.DRAINING) and self._last_sent != (self.offset, self.attempts)
 
     @property
-    def settled_offset(self) -> int:
+    def committed_offset(self) -> int:
         """Return the offset below which the broker has confirmed every result."""
-        return self._settled[0]
+        return self._committed[0]
 
     def sync_item(self) -> SyncItem | None:
         """Return the item by which SYNC names the queue now; None if there is nothing to send."""
@@ -382,7 +382,7 @@ class QueueOwnership:
         if result.verdict is not LockVerdict.OK and not sent.release:
             return OwnershipEvent.STALE if self._on(OwnershipEvent.STALE) else None
         if result.verdict is LockVerdict.OK:
-            self._settle(sent)
+            self._record_committed(sent)
         if sent.release:
             self._on(OwnershipEvent.CONFIRMED if result.verdict is not LockVerdict.STALE else OwnershipEvent.STALE)
         return OwnershipEvent.STALE if result.verdict is LockVerdict.STALE else OwnershipEvent.CONFIRMED
@@ -393,13 +393,13 @@ class QueueOwnership:
         """End the grant, because a request under `token` was refused as stale. Return False if that grant is gone already."""
         return token == self.token and self.state in _WITH_TOKEN and self._on(OwnershipEvent.STALE)
 
-    def cut(self) -> None:
+    def disconnected(self) -> None:
         """Record that the connection was lost. Requests without a response are repeated: by the next LOCK, which names the queue with its
         epoch, or by the next SYNC if nothing is locked."""
         self.in_lock = False
         self._on(OwnershipEvent.LOST)
         if self.policy is GrantPolicy.SHARED:
-            self._last_sent = self._settled
+            self._last_sent = self._committed
             self._on(OwnershipEvent.RENEWED)
 
     # ------------------------------------------------------------------------------------------------------ shared, and local
@@ -424,4 +424,4 @@ class QueueOwnership:
         """Record that the member's file has this progress. Progress of an earlier grant is ignored: the current grant may have begun before
         it."""
         if token == self.token:
-            self._settled = max(self._settled, (offset, attempts))
+            self._committed = max(self._committed, (offset, attempts))

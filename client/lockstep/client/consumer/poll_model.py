@@ -4,7 +4,7 @@
         │  returned, not done    │  fetched                │
     ────┴────────────────────────┴─────────────────────────┴────▶ queue offset
 
-A poll returns messages of one queue, one queue after another. Returned messages are done when the user declares it (`settle`): with the
+A poll returns messages of one queue, one queue after another. Returned messages are done when the user declares it (`mark_done`): with the
 next poll, or by commit(). Until then a queue that is assigned to another member drains: a commit still counts. When a grant ends, the
 messages that were fetched under it are dropped.
 """
@@ -42,9 +42,9 @@ class PollModel:
         pass
 
     def close(self) -> None:
-        """End, because no poll follows: returned messages that are not done come again."""
+        """Count returned messages that are not done as not handled, because no poll follows: they are delivered again."""
         for runner in self._held.values():
-            runner.take_back()
+            runner.mark_not_done()
         self.changed.set()
 
     def runner(self, queue: HeldQueue, grant: Grant) -> "PollRunner":
@@ -60,20 +60,21 @@ class PollModel:
 
     # -------------------------------------------------------------------------------------------------------- from the runners
 
-    def began(self, runner: "PollRunner") -> None:
+    def runner_started(self, runner: "PollRunner") -> None:
+        """Handle the start of a grant: the queue continues at the offset of an earlier seek, if there is one."""
         self._held[runner.queue.queue] = runner
         offset = self.seeks.pop(runner.queue.queue, None)
         if offset is not None:
             self.seek(runner.queue.queue, offset)
 
-    def look(self, runner: "PollRunner") -> None:
-        """Handle that messages may have come, or a commit may have been confirmed."""
+    def runner_woken(self, runner: "PollRunner") -> None:
+        """Handle that messages may have arrived, or a commit may have been confirmed."""
         if runner.grant.messages.waiting:
             self._ready.setdefault(runner)
         self.changed.set()
 
-    def ended(self, runner: "PollRunner") -> None:
-        """Handle the end of the grant: fetched messages are dropped, and returned ones that are not done come again."""
+    def runner_ended(self, runner: "PollRunner") -> None:
+        """Handle the end of the grant: drop fetched messages. Returned messages that are not done are delivered again."""
         queue = runner.queue
         if self._held.get(queue.queue) is runner:
             if queue.ownership.running:
@@ -86,7 +87,8 @@ class PollModel:
             queue.session.trigger()
         self.changed.set()
 
-    def moved(self, runner: "PollRunner") -> None:
+    def position_moved(self, runner: "PollRunner") -> None:
+        """Handle that filtered messages were passed: the next commit includes them."""
         if self.held(runner.queue.queue) is runner:
             self._moved.setdefault(runner)
 
@@ -103,7 +105,7 @@ class PollModel:
         return None if runner is None else runner.grant.messages.commit_offset
 
     def take(self, count: int) -> list[MessageExt]:
-        """Return the next messages of one queue, at most `count`; then it is the other queues' turn. Empty if no queue has any."""
+        """Return at most `count` next messages of one queue; queues take turns. Return an empty list if no queue has any."""
         for _ in range(len(self._ready)):
             runner, _ = self._ready.popitem(last=False)
             if runner.queue.queue in self.paused or not runner.grant.alive or runner.queue.ownership.state is not OwnershipState.HELD:
@@ -116,17 +118,17 @@ class PollModel:
                 return batch
         return []
 
-    def settle(self) -> "list[PollRunner]":
+    def mark_done(self) -> "list[PollRunner]":
         """Count all returned messages as done. Return the queues that a seek moved back, whose progress has to be reset instead."""
         back: dict[PollRunner, None] = {}
         for runner in list(self._moved):
             if not runner.grant.alive:
-                self.ended(runner)  # in this very turn of the loop: its task has not handled it yet
-            elif runner.is_back:
-                runner.take_back()
+                self.runner_ended(runner)  # in this very turn of the loop: its task has not handled it yet
+            elif runner.was_moved_back:
+                runner.mark_not_done()
                 back[runner] = None
             else:
-                runner.settle()
+                runner.mark_done()
         self._moved = back
         return list(back)
 
@@ -147,7 +149,7 @@ class PollModel:
         self.paused.pop(queue, None)
         runner = self.held(queue)
         if runner is not None and runner.grant.messages.waiting:
-            self.look(runner)
+            self.runner_woken(runner)
 
 
 class PollRunner:
@@ -161,15 +163,15 @@ class PollRunner:
         self.grant = grant
 
     async def run(self) -> None:
-        self._model.began(self)
+        self._model.runner_started(self)
         while self.grant.alive:
-            self._model.look(self)
+            self._model.runner_woken(self)
             await self.grant.rest()
-        self._model.ended(self)
+        self._model.runner_ended(self)
         self.queue.forget_if_done()
 
     def position_moved(self) -> None:
-        self._model.moved(self)
+        self._model.position_moved(self)
 
     def resume(self) -> None:
         pass
@@ -178,7 +180,7 @@ class PollRunner:
         pass
 
     @property
-    def is_back(self) -> bool:
+    def was_moved_back(self) -> bool:
         """Return whether a seek went to an offset before the end of the done messages."""
         return self.grant.messages.commit_offset < self.queue.ownership.offset
 
@@ -193,7 +195,7 @@ class PollRunner:
             self.queue.call_started_ms = self.queue.ctx.host.clock.boot_ms()
         return batch
 
-    def settle(self) -> None:
+    def mark_done(self) -> None:
         """Count returned messages as done."""
         ownership, offset = self.queue.ownership, self.grant.messages.commit_offset
         if ownership.running:
@@ -202,8 +204,8 @@ class PollRunner:
             ownership.progressed(self.grant.token, offset)
         self.queue.session.changed(ownership)
 
-    def take_back(self) -> None:
-        """Count the messages that were returned since the last `settle` as not done."""
+    def mark_not_done(self) -> None:
+        """Count the messages that were returned since the last `mark_done` as not done."""
         ownership = self.queue.ownership
         if ownership.running:
             ownership.call_ended(self.grant.token, ownership.offset, 0)

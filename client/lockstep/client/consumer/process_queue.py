@@ -1,4 +1,4 @@
-"""The messages of one held queue: fetched, taken by the listener, not committed yet. RocketMQ: ProcessQueue.
+"""Stores the messages of one held queue that are fetched, taken by the listener, or not committed yet. RocketMQ: ProcessQueue.
 
     commit_offset                                            next_offset
          │  taken, not committed │ waiting                        │
@@ -105,7 +105,7 @@ class ProcessQueue:
             self._chunks.append((next_offset, size_bytes))
             self.size_bytes += size_bytes
         self.next_offset = next_offset
-        return self._settle()
+        return self._update_commit_offset()
 
     def move(self, next_offset: int) -> bool:
         """Move to `next_offset`, because retention has removed everything before it. Return whether the commit offset moved."""
@@ -139,7 +139,7 @@ class ProcessQueue:
         if self._first == len(self._messages):
             self._messages.clear()
             self._first = self._next = self._batch = 0
-        self._settle()
+        self._update_commit_offset()
         return self.commit_offset
 
     def finish(self, messages: Iterable[MessageExt]) -> bool:
@@ -155,7 +155,7 @@ class ProcessQueue:
         if self._first == len(held):
             held.clear()
             self._first = self._next = self._batch = 0
-        return self._settle()
+        return self._update_commit_offset()
 
     def roll_back(self) -> None:
         """Make all taken messages wait again."""
@@ -182,7 +182,7 @@ class ProcessQueue:
         self._first = self._next = self._batch = 0
         self.size_bytes = 0
 
-    def _settle(self) -> bool:
+    def _update_commit_offset(self) -> bool:
         commit = self._messages[self._first].queue_offset if self._first < len(self._messages) else self.next_offset
         chunks = self._chunks
         while chunks and chunks[0][0] <= commit:

@@ -240,7 +240,7 @@ class PullConsumer(BaseConsumer):
         self._polling = True
         try:
             if self.config.auto_commit:
-                await self._reset_progress(self._polls.settle(), patient=True)
+                await self._reset_progress(self._polls.mark_done(), patient=True)
                 self._polls.revoked.clear()  # polling continues: the messages come again
             batch = self._polls.take(count)
             if batch:
@@ -272,34 +272,34 @@ class PullConsumer(BaseConsumer):
         """
         self._running()
         assert self._membership is not None
-        back = self._polls.settle()
+        back = self._polls.mark_done()
         went = {runner.queue.queue for runner in back}
         # The present grants: one that ends while a reset is awaited has not committed.
         held = [(worker, worker.grant) for worker in self._membership.workers if worker.queue not in went]
         waiting = [(worker, grant, worker.ownership.offset) for worker, grant in held if grant is not None]
         await self._reset_progress(back)
-        self._raise_void()
+        self._raise_stale()
         for worker, grant, offset in waiting:
-            if grant.alive and worker.ownership.settled_offset < offset:
+            if grant.alive and worker.ownership.committed_offset < offset:
                 worker.session.changed(worker.ownership, urgent=True)
         try:
             async with asyncio.timeout(COMMIT_WAIT_MS / 1000):
                 await self._committed(waiting)
         except TimeoutError:
-            left = [str(worker.queue) for worker, _, offset in waiting if worker.ownership.settled_offset < offset]
+            left = [str(worker.queue) for worker, _, offset in waiting if worker.ownership.committed_offset < offset]
             raise TransportError(
                 f"commit of {', '.join(left)}: no response within {COMMIT_WAIT_MS} ms; it is repeated automatically"
             ) from None
 
     async def _committed(self, waiting: Sequence[tuple[QueueWorker, Grant, int]]) -> None:
         left = waiting
-        while left := [each for each in left if each[0].ownership.settled_offset < each[2]]:
+        while left := [each for each in left if each[0].ownership.committed_offset < each[2]]:
             self._polls.revoked |= {worker.queue: offset for worker, grant, offset in left if not grant.alive}
-            self._raise_void()
+            self._raise_stale()
             self._polls.changed.clear()
             await self._polls.changed.wait()
 
-    def _raise_void(self) -> None:
+    def _raise_stale(self) -> None:
         void, self._polls.revoked = self._polls.revoked, {}
         if void:
             places = ", ".join(f"{queue} at {offset}" for queue, offset in void.items())
@@ -323,7 +323,7 @@ class PullConsumer(BaseConsumer):
                 await runner.queue.session.link.call(RequestCode.RESET_OFFSETS, None, body)
             except StaleEpochError:
                 self._polls.revoked[queue] = offset
-                runner.queue.fenced(grant, by="RESET_OFFSETS")
+                runner.queue.handle_stale(grant, by="RESET_OFFSETS")
                 continue
             except (TransportError, BrokerError) as error:
                 if not patient:
@@ -331,7 +331,7 @@ class PullConsumer(BaseConsumer):
                 log.warning("commit.deferred", group=self.group, queue=str(queue), offset=offset, error=str(error))
                 continue
             if grant.alive and runner.queue.ownership.stale(grant.token):
-                runner.queue.lost(fenced=True)
+                runner.queue.grant_ended(fenced=True)
                 runner.queue.session.trigger()
 
     def committed(self, queue: MessageQueue) -> int | None:
@@ -341,7 +341,7 @@ class PullConsumer(BaseConsumer):
             StateError: The queue is not assigned to this consumer.
         """
         worker = self._worker(queue)
-        return None if worker is None or worker.grant is None else worker.ownership.settled_offset
+        return None if worker is None or worker.grant is None else worker.ownership.committed_offset
 
     # ----------------------------------------------------------------------------------------------------------------- seek
 

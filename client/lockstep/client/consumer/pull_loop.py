@@ -84,7 +84,7 @@ async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
 def _take_in(held: HeldQueue, grant: Grant, runner: Runner, response: Command, offset: int) -> int:
     """Handle one response. Return the pause before the next pull in milliseconds."""
     if response.code == ResponseCode.STALE_EPOCH:
-        held.fenced(grant, by="PULL")
+        held.handle_stale(grant, by="PULL")
         return 0
     if response.code not in _PULL_CODES:
         # After a leave the broker may not know the group while this queue drains.
@@ -95,14 +95,14 @@ def _take_in(held: HeldQueue, grant: Grant, runner: Runner, response: Command, o
     except RemoteProtocolError as error:
         log.error("pull.unreadable", queue=str(held.queue), offset=offset, error=str(error))
         return ERROR_PAUSE_MS
-    held.gap(reply.gap_first, reply.gap_end)
+    held.report_gap(reply.gap_first, reply.gap_end)
     messages = grant.messages
     if response.code == ResponseCode.PULL_OFFSET_MOVED:
         if reply.next_begin_offset <= offset:
             held.session.queue_truncated(held, reply.min_offset, reply.max_offset)
             return ERROR_PAUSE_MS
         if reply.gap_first is None:
-            held.gap(offset, reply.next_begin_offset)
+            held.report_gap(offset, reply.next_begin_offset)
         moved = messages.move(reply.next_begin_offset)
     else:
         moved = messages.put(found, max(reply.next_begin_offset, offset), len(response.body))

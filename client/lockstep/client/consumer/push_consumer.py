@@ -24,10 +24,10 @@ from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ordered_model import OrderedModel
 from lockstep.client.consumer.ownership import GrantPolicy
 from lockstep.client.features import (
-    CONSUMING_ALONE,
-    CONSUMING_AND_GIVING_UP,
+    CONSUMING_BROADCAST,
     CONSUMING_CONCURRENTLY,
     CONSUMING_IN_ORDER,
+    CONSUMING_WITH_DEAD_LETTERS,
 )
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
@@ -191,10 +191,10 @@ class PushConsumer(BaseConsumer):
 
     def _features(self) -> tuple[str, ...]:
         if self.config.broadcasting:
-            return CONSUMING_ALONE
+            return CONSUMING_BROADCAST
         if self._is_concurrent:
             return CONSUMING_CONCURRENTLY
-        return CONSUMING_AND_GIVING_UP if self.config.retry.on_exhausted == "dlq" else CONSUMING_IN_ORDER
+        return CONSUMING_WITH_DEAD_LETTERS if self.config.retry.on_exhausted == "dlq" else CONSUMING_IN_ORDER
 
     def _contract(self) -> ConsumerGroup:
         return ConsumerGroup(

@@ -77,17 +77,17 @@ class QueueWorker:
             self.grant.wake()
 
     def _outlived_call_ended(self) -> None:
-        """Handle the end of such a call, in the thread in which it ended."""
+        """Handle, in the thread in which it ended, the end of a call that has outlived another consumer of this process."""
         try:
-            self._loop.call_soon_threadsafe(self._may_lock)
+            self._loop.call_soon_threadsafe(self._allow_lock)
         except RuntimeError:
             return  # this loop is closed, and its consumers with it
 
-    def _may_lock(self) -> None:
+    def _allow_lock(self) -> None:
         self.ownership.outlived = False
         self.session.trigger()
 
-    def outlive(self, task: "asyncio.Task[None]") -> None:
+    def register_outliving_call(self, task: "asyncio.Task[None]") -> None:
         """Make other consumers of this process wait for this call before they lock the queue: it may outlive its own consumer."""
         calls, key = self.ctx.host.calls, self.ctx.call_key(self.queue)
         calls.begin(key)
@@ -118,7 +118,7 @@ class QueueWorker:
         if self.grant is not None:
             self.grant.alive = False
             self.grant.wake()
-        self.cancel_soon()
+        self.cancel_calls()
 
     def health(self, now_ms: int) -> QueueHealth:
         ownership, grant = self.ownership, self.grant
@@ -126,7 +126,7 @@ class QueueWorker:
             self.queue,
             ownership.state.value,
             ownership.offset,
-            ownership.settled_offset,
+            ownership.committed_offset,
             ownership.attempts,
             0 if grant is None else grant.messages.count,
             now_ms - self.call_started_ms if ownership.running else None,
@@ -148,7 +148,7 @@ class QueueWorker:
         )
         ctx.report(QueueAssigned(self.queue, result.offset, **self.ownership.names))
         self._group.start_resolved(self.queue.topic, result.since)
-        self.gap(result.gap_first, result.gap_end)
+        self.report_gap(result.gap_first, result.gap_end)
         name = f"{ctx.group} {self.queue}"
         self._runner = runner = self._model.runner(self, grant)
         self.fetch(grant, runner)
@@ -165,7 +165,7 @@ class QueueWorker:
     def _run_ended(self, task: "asyncio.Task[None]") -> None:
         self._runs.pop(task, None)
 
-    def lost(self, fenced: bool) -> None:
+    def grant_ended(self, fenced: bool) -> None:
         grant, self.grant, self._runner = self.grant, None, None
         if grant is not None:
             grant.alive = False
@@ -174,23 +174,23 @@ class QueueWorker:
             if grant.pull_task is not None:
                 grant.pull_task.cancel()
             if fenced:
-                self.cancel_soon()
+                self.cancel_calls()
             log.info("queue.revoked", group=self.ctx.group, queue=str(self.queue), **self.ownership.names, fenced=fenced)
             self.ctx.report(QueueRevoked(self.queue, fenced, **self.ownership.names))
         self.forget_if_done()
 
-    def given_up(self) -> None:
-        self.cancel_soon()
+    def drain_limit_passed(self) -> None:
+        self.cancel_calls()
         facts = {"listener": self.ctx.listener_name, "started_ms_ago": self.ctx.host.clock.boot_ms() - self.call_started_ms}
         log.warning("call.given_up", group=self.ctx.group, queue=str(self.queue), **self.ownership.names, **facts)
         if self._runner is not None:
             self._runner.give_up()
 
-    def cancel_soon(self) -> None:
+    def cancel_calls(self) -> None:
         for context in self.calls:
             context.cancel()
 
-    def progress_confirmed(self) -> None:
+    def wake_waiters(self) -> None:
         if self.grant is not None:
             self.grant.wake()
         self.forget_if_done()
@@ -200,20 +200,19 @@ class QueueWorker:
 
     # -------------------------------------------------------------------------------------- from the pull loop and the runner
 
-    def gap(self, first: int | None, end: int | None) -> None:
+    def report_gap(self, first: int | None, end: int | None) -> None:
         if first is not None and end is not None and first < end and (first, end) != self._gap_reported:
             self._gap_reported = (first, end)
             log.warning("queue.gap", group=self.ctx.group, queue=str(self.queue), first=first, end=end)
             self.ctx.report(QueueGap(self.queue, first, end))
 
-    def fenced(self, grant: Grant, *, by: str) -> None:
-        """End the grant, because the request `by` was refused as stale. After a release, which ends the grant, the release's own response
-        decides."""
+    def handle_stale(self, grant: Grant, *, by: str) -> None:
+        """End the grant, because the broker refused the request `by` as stale. After a release only the response to the release ends it."""
         if self.ownership.state in (OwnershipState.RELEASED, OwnershipState.UNSURE):
             return
         if self.ownership.stale(grant.token):
             log.warning("queue.fenced", group=self.ctx.group, queue=str(self.queue), **self.ownership.names, by=by)
-            self.lost(fenced=True)
+            self.grant_ended(fenced=True)
             self.session.trigger()
 
     def subscription_lapsed(self) -> None:

@@ -1,4 +1,6 @@
-"""Which queues a consumer wants: every broker's own member list, every topic's layout, one `allocate`. Pure. RocketMQ: RebalanceImpl.
+"""Computes which queues a consumer wants, from each broker's member list and each topic's layout by `allocate`. Pure.
+
+RocketMQ: RebalanceImpl.
 
 - A list without this member is ignored: the queues of that broker remain wanted, a heartbeat is sent and the list is requested again.
 - A broker whose list is not known yet adds no queues and removes none.
@@ -15,7 +17,7 @@ from lockstep.protocol.allocate import AVERAGE, BY_BROKER, Strategy, allocate
 from lockstep.protocol.bodies import ListVersion, MemberList
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
-Wanted = Mapping[MessageQueue, None]
+QueueSet = Mapping[MessageQueue, None]
 """Queues in a fixed order (topic, then layout): a dict serves as an ordered set."""
 
 
@@ -26,13 +28,13 @@ def version_key(version: ListVersion | None) -> tuple[int, int]:
 class ListChange(IntEnum):
     """How a list differs from the one that was known before."""
 
-    NOTHING = 0
-    KNOWN_CAME = 1
-    """A member came that another broker's list had already."""
-    NEWCOMER = 2
-    """A member came that no list had. No member is gone."""
-    ELSE = 3
-    """It is the first list of this broker, or a member is gone, or another strategy is in force."""
+    NONE = 0
+    KNOWN_MEMBER = 1
+    """A member joined that another broker's list had already."""
+    NEW_MEMBER = 2
+    """A member joined that no list had. No member has left."""
+    OTHER = 3
+    """It is the first list of this broker, or a member has left, or another strategy is in force."""
 
 
 class MemberLists:
@@ -47,22 +49,22 @@ class MemberLists:
         """Adopt a list. One without this member, or an older one, is not adopted."""
         self.record_version(broker_name, members.version)
         if self._me not in members.members:
-            return ListChange.NOTHING
+            return ListChange.NONE
         known = self._lists.get(broker_name)
         if known is not None and version_key(members.version) < version_key(known.version):
-            return ListChange.NOTHING
+            return ListChange.NONE
         change = self._change(known, members)
         self._lists[broker_name] = members
         return change
 
     def _change(self, known: MemberList | None, members: MemberList) -> ListChange:
         if known is None or known.classic != members.classic or set(known.members) - set(members.members):
-            return ListChange.ELSE
-        came = set(members.members) - set(known.members)
-        if not came:
-            return ListChange.NOTHING
+            return ListChange.OTHER
+        joined = set(members.members) - set(known.members)
+        if not joined:
+            return ListChange.NONE
         anywhere = {member for listed in self._lists.values() for member in listed.members}
-        return ListChange.NEWCOMER if came - anywhere else ListChange.KNOWN_CAME
+        return ListChange.NEW_MEMBER if joined - anywhere else ListChange.KNOWN_MEMBER
 
     def record_version(self, broker_name: str, version: ListVersion | None) -> bool:
         """Record the list version in a notice or a response to LOCK or SYNC. Return whether the list has to be requested: it is older, or
@@ -91,7 +93,7 @@ class MemberLists:
 class RebalancePlan:
     """The result of one round: the wanted queues, and those that are gained and lost by it."""
 
-    wanted: Wanted
+    wanted: QueueSet
     gained: tuple[MessageQueue, ...]
     lost: tuple[MessageQueue, ...]
 
@@ -102,7 +104,7 @@ def plan(
     layouts: Mapping[str, TopicLayout | None],
     lists: MemberLists,
     *,
-    previous: Wanted,
+    previous: QueueSet,
     reachable: Callable[[str], bool],
 ) -> RebalancePlan:
     """Run one round over the subscribed topics (`layouts`: the layout of each topic, or None if it is not known).
@@ -133,7 +135,7 @@ def by_one_list(strategy: Strategy, lists: MemberLists) -> bool:
     return strategy != BY_BROKER or lists.any_classic
 
 
-def everything(layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -> RebalancePlan:
+def everything(layouts: Mapping[str, TopicLayout | None], *, previous: QueueSet) -> RebalancePlan:
     """Run one round of a broadcasting member, which gets every queue."""
     wanted: dict[MessageQueue, None] = {}
     for topic, layout in layouts.items():
@@ -142,13 +144,13 @@ def everything(layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -
     return _plan_of(wanted, previous)
 
 
-def by_hand(queues: Wanted, layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -> RebalancePlan:
+def by_hand(queues: QueueSet, layouts: Mapping[str, TopicLayout | None], *, previous: QueueSet) -> RebalancePlan:
     """Run one round of a member whose queues the user has chosen: those that the layouts have."""
     known = {topic: layout.number_of for topic, layout in layouts.items() if layout is not None}
     return _plan_of({queue: None for queue in queues if queue in known.get(queue.topic, previous)}, previous)
 
 
-def _plan_of(wanted: Wanted, previous: Wanted) -> RebalancePlan:
+def _plan_of(wanted: QueueSet, previous: QueueSet) -> RebalancePlan:
     gained = tuple(queue for queue in wanted if queue not in previous)
     lost = tuple(queue for queue in previous if queue not in wanted)
     return RebalancePlan(wanted, gained, lost)
@@ -157,14 +159,14 @@ def _plan_of(wanted: Wanted, previous: Wanted) -> RebalancePlan:
 def _by_broker(me: str, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue]) -> list[MessageQueue]:
     mine: list[MessageQueue] = []
     known = layout.number_of
-    unheard: dict[str, list[MessageQueue]] = {}
+    without_list: dict[str, list[MessageQueue]] = {}
     for queue in before:
         if lists.get(queue.broker_name) is None and queue in known:
-            unheard.setdefault(queue.broker_name, []).append(queue)
+            without_list.setdefault(queue.broker_name, []).append(queue)
     for broker_name in _brokers(layout):
         members = lists.get(broker_name)
         if members is None:
-            mine += unheard.get(broker_name, [])
+            mine += without_list.get(broker_name, [])
         else:
             mine += allocate(BY_BROKER, broker_name, layout, members.members, me)
     return mine

@@ -1,8 +1,8 @@
-"""When a group shares its queues again: if members come one after another, each queue moves once and not for each of them. Pure.
+"""Delays the rebalance of a group whose members join one after another, so that each queue moves once and not for each of them. Pure.
 
-    a member comes, CALM_MS or more after the last one      at once
-    a member comes sooner after another                     QUIET_MS after the last of them, LONGEST_MS after the first that waits
-    a member is gone, or a layout changed                   at once, with all members that have come
+    a member joins, CALM_MS or more after the last one      at once
+    a member joins sooner after another                     QUIET_MS after the last of them, LONGEST_MS after the first that waits
+    a member has left, or a layout changed                  at once, with all members that have joined
 
 Consumption continues meanwhile: the holder of a queue keeps it, and a free queue goes to the member that the list names. This applies to
 ordered groups; in a concurrent group both members would consume. Kafka: group.initial.rebalance.delay.ms.
@@ -20,11 +20,11 @@ class RebalanceDelay:
 
     def __init__(self) -> None:
         self.due_ms: int | None = None
-        """When to share again for new members; None if no member waits for that."""
+        """When to rebalance for new members; None if no member waits for that."""
         self._first_ms = 0
         self._last_ms: int | None = None
 
-    def came(self, now_ms: int) -> None:
+    def member_joined(self, now_ms: int) -> None:
         """Record that a new member is on a list, or that this member has just joined."""
         soon = self._last_ms is not None and now_ms - self._last_ms < CALM_MS
         self._last_ms = now_ms
@@ -33,6 +33,6 @@ class RebalanceDelay:
         elif soon:
             self._first_ms, self.due_ms = now_ms, now_ms + QUIET_MS
 
-    def shared(self) -> None:
-        """Record that the queues were shared by the present lists."""
+    def rebalanced(self) -> None:
+        """Record that a rebalance has used the present lists."""
         self.due_ms = None
