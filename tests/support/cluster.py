@@ -185,7 +185,7 @@ class Cluster:
         out, error = await asyncio.wait_for(child.communicate(), WAIT_S)
         return child.returncode, out.decode(), error.decode()
 
-    # ------------------------------------------------------------------------------------------------------- what was reported
+    # --------------------------------------------------------------------------------------------------------- reported events
 
     async def finish_producer(self, name: str = "producer", *, ordered: bool = True) -> dict[str, Any]:
         """Stop a producer. Its report about its keys is kept for `prove`."""

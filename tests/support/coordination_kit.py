@@ -198,7 +198,7 @@ class Client:
         return self.bench.c.lock_sync.lock(self.connection, SessionLockBody(items, starts), self.bench.now_ms)
 
     def lock(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, LockResult]:
-        """LOCK everything held and the queues wanted; keep what was granted."""
+        """Send a LOCK of the held and the wanted queues. Store the granted ones."""
         items = [LockItem(GROUP, TOPIC, queue_id, epoch) for queue_id, epoch in (self.held if held is None else held).items()]
         items += [LockItem(GROUP, TOPIC, queue_id) for queue_id in wanted]
         reply = self.send_lock(*items)

@@ -57,7 +57,7 @@ class ReaderStory(Story):
         return self
 
     def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, **facts: Any) -> "ReaderStory":
-        """Add a commit by SYNC, sent 2 ms before and answered 1 ms before."""
+        """Add a commit by SYNC, sent 2 ms before, with a response 1 ms before."""
         self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=R, **facts)
         return self
 
@@ -90,7 +90,7 @@ class ReaderStory(Story):
         return self
 
     def reset(self, t: float, offset: int, where: Where = ("O", 99), *, before: int = -1, responded: bool = True) -> "ReaderStory":
-        """Add a reset, requested 2 ms before and answered at t."""
+        """Add a reset, requested 2 ms before, with a response at t."""
         request = 4_000 + sum(isinstance(event, ResetSent) for event in self._events)
         self.add(ResetSent, t - 0.002, where, queue=R, offset=offset, request=request)
         if responded:

@@ -42,7 +42,7 @@ class SharedStory(Story):
         return self
 
     def begun(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
-        """Add a QUERY_CONSUMER_OFFSET, answered at t and requested 2 ms before."""
+        """Add a QUERY_CONSUMER_OFFSET, requested 2 ms before, with a response at t."""
         self.add(ProgressResponded, t, B, queue=queue, generation=generation, offset=offset, client=where[1], session="s1")
         return self
 
@@ -80,7 +80,7 @@ class SharedStory(Story):
         retries_max: int = 2,
         where: Where = C1,
     ) -> "SharedStory":
-        """Add a send back at t, answered 1 ms later with `code` (None: no response)."""
+        """Add a send back at t, with the response `code` 1 ms later (None: no response)."""
         request = 1_000 + sum(isinstance(event, SendBackSent) for event in self._events)
         position = place_in_log(queue, offset)
         facts: dict[str, Any] = {"group": "mailing", "request": request}
@@ -90,7 +90,7 @@ class SharedStory(Story):
         return self
 
     def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
-        """Add a commit under the generation, sent 2 ms before and answered 1 ms before."""
+        """Add a commit under the generation, sent 2 ms before, with a response 1 ms before."""
         self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=queue)
         return self
 
@@ -100,7 +100,7 @@ class SharedStory(Story):
         return self
 
     def delayed(self, t: float, body: bytes, level: int = 1, *, acked: float | None = None, writes: int = 1) -> "SharedStory":
-        """Add a delayed send at t, written `writes` times, answered and acknowledged 2 ms after the last write."""
+        """Add a delayed send at t, written `writes` times, with a response and an acknowledgement 2 ms after the last write."""
         self.add(SendBegan, t, P, body=body, key=None, delay_level=level)
         for number in range(writes):
             request = 2_000 + sum(isinstance(event, DelayedSendWritten) for event in self._events)
@@ -113,7 +113,7 @@ class SharedStory(Story):
     def letter(
         self, t: float, number: int, offset: int, *, attempts: int = 2, advance: bool = True, code: int | None = 0, where: Where = C1
     ) -> "SharedStory":
-        """Add a DEAD_LETTER under epoch(number) at t, answered 1 ms later with `code` (None: no response)."""
+        """Add a DEAD_LETTER under epoch(number) at t, with the response `code` 1 ms later (None: no response)."""
         request = 3_000 + sum(isinstance(event, DeadLetterSent) for event in self._events)
         facts: dict[str, Any] = {"queue": Q, "epoch": epoch(number), "offset": offset, "advance": advance, "request": request}
         self.add(DeadLetterSent, t, where, attempts=attempts, **facts)

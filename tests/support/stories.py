@@ -106,7 +106,7 @@ class Story:
     # ------------------------------------------------------------------------------------------------------- common sequences of events
 
     def granted(self, t: float, number: int, where: tuple[str, int] = C1, *, offset: int = 0, generation: int = 1, **facts: Any) -> "Story":
-        """Add a LOCK that was sent at t − 0.002, answered at t − 0.001 and received at t: the queue is held and liveness proven."""
+        """Add a LOCK, sent at t − 0.002, with a response sent at t − 0.001 and received at t. It grants the queue and proves liveness."""
         whose = {"session": SESSIONS[where[1]], "epoch": epoch(number), "offset": offset, "generation": generation, **facts}
         renewal = whose.get("renewal", False)
         self.add(LockSent, t - 0.002, where, items=((whose.get("queue", Q), epoch(number) if renewal else None),))
@@ -140,7 +140,7 @@ class Story:
         return self
 
     def committed(self, t: float, number: int, offset: int | None, where: tuple[str, int] = C1, **facts: Any) -> "Story":
-        """Add a commit, sent at t − 0.002, answered at t − 0.001 and received at t."""
+        """Add a commit, sent at t − 0.002, with a response sent at t − 0.001 and received at t."""
         what = {"epoch": epoch(number), "offset": offset, "session": SESSIONS[where[1]], **facts}
         verdict = what.pop("verdict", ItemVerdict.OK)
         self.add(CommitSent, t - 0.002, where, **what)

@@ -31,7 +31,7 @@ def no_deadline(patch: Patches) -> None:
 @mutant(
     "late",
     "pause",
-    aimed="tests/unit/client/test_lease_timers.py::test_connection_proves_nothing_before_its_first_lock_response",
+    aimed="tests/unit/client/test_lease_timers.py::test_liveness_is_proven_only_after_the_first_lock_response_of_a_connection",
 )
 def proof_before_lock(patch: Patches) -> None:
     """On a new connection there is no proof of life until the response to its first LOCK."""

@@ -1,4 +1,4 @@
-"""Broadcasting against a whole cluster under a virtual clock: each member has every message and continues from its own file."""
+"""Broadcasting against a complete cluster under a virtual clock: each member has every message and continues from its own file."""
 
 import asyncio
 from collections import Counter

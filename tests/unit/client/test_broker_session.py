@@ -240,7 +240,7 @@ async def test_new_connection_grants_no_lease_until_its_first_lock_response() ->
             await advance(6)
             handled.gate.set()
             await advance(2)
-            assert a.received(SYNC)  # was answered all the time
+            assert a.received(SYNC)  # the broker responds to SYNC during the time
             assert handled.bodies == [b"0"]
             a.process_kept_requests()
             await settle()

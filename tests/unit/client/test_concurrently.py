@@ -1,4 +1,4 @@
-"""Concurrent consumption against a whole cluster under a virtual clock: calls, retries with their delays, commits."""
+"""Concurrent consumption against a complete cluster under a virtual clock: calls, retries with their delays, commits."""
 
 import asyncio
 import itertools

@@ -91,7 +91,7 @@ async def test_join_refused_by_one_broker_leaves_the_joined_ones_and_raises() ->
         await instance.join("billing")
 
 
-async def test_broker_that_is_down_during_the_join_learns_the_group_when_it_connects() -> None:
+async def test_broker_that_is_down_during_the_join_gets_the_group_when_it_connects() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         await cluster.brokers["a"].stop()
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:

@@ -13,7 +13,7 @@ def connected(now_ms: int = 10_000, connection: int = 1) -> ProofOfLife:
     return proof
 
 
-def test_connection_proves_nothing_before_its_first_lock_response() -> None:
+def test_liveness_is_proven_only_after_the_first_lock_response_of_a_connection() -> None:
     proof = connected()
     proof.responded(proof.sent(10_100, empty=True))
     assert proof.proven_ms is None
@@ -45,7 +45,7 @@ def test_longer_grace_of_a_restarted_broker_does_not_extend_the_previous_proof(g
     assert proof.deadline_ms == 16_100 + grace_ms - 500
 
 
-def test_response_on_an_older_connection_proves_nothing() -> None:
+def test_response_on_an_older_connection_is_no_proof_of_liveness() -> None:
     proof = connected()
     late = proof.sent(10_500, lock=True)
     proof.disconnected()

@@ -19,7 +19,7 @@ NOT_ERRORS = {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
-    # Stored with a weaker promise, and not given by this broker yet: replication and a version check.
+    # Stored with a weaker guarantee, and codes of replication and of a version check, which this broker does not send yet.
     ResponseCode.SLAVE_NOT_AVAILABLE,
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.VERSION_NOT_SUPPORTED,

@@ -55,7 +55,7 @@ def test_overlap_with_a_client_that_knows_its_epoch_is_stale_is_allowed() -> Non
 
 @pytest.mark.parametrize(("t", "laws"), [(2.4, ["O3"]), (2.401, [])])
 def test_call_that_starts_after_a_newer_epoch_was_granted_is_a_violation(t: float, laws: list[str]) -> None:
-    """C1's call starts at 2.4, C2's grant is answered at 2.4 or a moment later."""
+    """C1's call starts at 2.4, the broker responds to the LOCK of C2 at 2.4 or a moment later."""
     story = Story().granted(1, 1).add(LockGranted, t, epoch=epoch(2), session="s2").call(2.4, None, 1, 0)
     assert story.broken(check) == laws
 

@@ -119,7 +119,7 @@ def test_queue_that_was_never_granted_is_a_violation() -> None:
 
 @pytest.mark.parametrize(("t", "laws"), [(95.0, []), (95.002, ["R5"])])
 def test_end_must_be_reached_within_90_s_after_faults_stop(t: float, laws: list[str]) -> None:
-    """A commit received at t was answered 1 ms before."""
+    """The response to a commit received at t was sent 1 ms before."""
     assert story().call(3, 3.1, 1, 0, 1).committed(t, 1, 2).broken(check) == laws
 
 

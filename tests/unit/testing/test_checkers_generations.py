@@ -54,7 +54,7 @@ def test_reset_causes_one_new_generation() -> None:
 
 @pytest.mark.parametrize(("sent_t", "laws"), [(0.9985, []), (0.997, ["O1"])])
 def test_reset_sent_after_the_first_lock_request_applies_to_the_next_grant(sent_t: float, laws: list[str]) -> None:
-    """Requested at 0.998, answered at 0.999: both responses waited for the disk."""
+    """Requested at 0.998, with responses at 0.999: both responses waited for the disk."""
     story = Story().add(ResetSent, sent_t, ADMIN, offset=0, request=7).granted(1, 1)
     story.add(ProgressReset, 0.9995, B, offset=0, before=0, request=7)
     assert story.granted(2, 2, C1, generation=2).broken(check) == laws

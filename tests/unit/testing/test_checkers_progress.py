@@ -97,7 +97,7 @@ def test_lost_commit_after_a_kill_is_a_violation() -> None:
 
 @pytest.mark.parametrize(("committed_t", "laws"), [(8.499, ["R6"]), (8.501, []), (8.503, [])])
 def test_power_cut_under_async_flush_may_lose_commits_of_one_interval_and_one_sync(committed_t: float, laws: list[str]) -> None:
-    """Both were answered; 500 ms and 1 s before the end is 8.5."""
+    """The broker loses power at 10; one flush interval (500 ms) and one sync (at most 1 s) before it is 8.5."""
     assert restarted("power", 4, committed_t=committed_t + 0.001).broken(check) == laws
 
 

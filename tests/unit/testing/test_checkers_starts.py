@@ -91,7 +91,7 @@ def test_unkeyed_message_in_two_queues_counts_from_its_arrival_in_each() -> None
     ("TIMESTAMP", 1.5, 2, ["O5"]),
 ])  # fmt: skip
 def test_start_policies_apply_to_pull_consumers(where: str, since_t: float, offset: int, laws: list[str]) -> None:
-    """m0 … m3 are sent at 1, 2, 3 and 4. The first member starts at 2.4 and learns the start offset at 2.5."""
+    """m0 … m3 are sent at 1, 2, 3 and 4. The first member starts at 2.4 and receives the start offset at 2.5."""
     story = ReaderStory()
     story.add(ReaderStarted, 2.4, C1, reader=1, group="readers", by_hand=False, auto=True, where=where, since_t=since_t)
     for number in range(4):
