@@ -97,7 +97,7 @@ def a_retry_is_a_new_frame(patch: Patches) -> None:
 
     def again(self: QueueMachine, frame: Any) -> None:
         self._sequencer.give_up()
-        self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_asks=self.any_asks)
+        self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_durability=self.any_durability)
         retry(self, self._frame)
 
     patch.set(QueueMachine, "_retry", again)
@@ -176,8 +176,8 @@ def layouts_are_pushed_at_the_next_registration_only(patch: Patches) -> None:
 def the_least_strict_send_decides(patch: Patches) -> None:
     """The response to a frame waits for the strictest of its sends."""
 
-    def careless(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
-        frame = seal_frame(queue, sequencer, sends, any_asks=any_asks)
+    def careless(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_durability: bool) -> InFlightFrame:
+        frame = seal_frame(queue, sequencer, sends, any_durability=any_durability)
         if any(pending.durable is False for pending in sends):
             frame.fields["durable"] = False
         return frame
@@ -200,8 +200,8 @@ def lower_producer_epochs_are_accepted(patch: Patches) -> None:
 def a_keyed_frame_moves(patch: Patches) -> None:
     """A keyed frame is repeated at its own queue only."""
 
-    def unkeyed(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
-        frame = seal_frame(queue, sequencer, sends, any_asks=any_asks)
+    def unkeyed(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_durability: bool) -> InFlightFrame:
+        frame = seal_frame(queue, sequencer, sends, any_durability=any_durability)
         frame.keyed = False
         return frame
 
@@ -233,7 +233,7 @@ LAYOUTS_TEST = "tests/unit/client/test_producer_layouts.py"
 @mutant("wipe", aimed=f"{LAYOUTS_TEST}::test_keyed_send_is_resent_unchanged_if_the_higher_layout_was_lost")
 def a_lost_layout_is_waited_for(patch: Patches) -> None:
     """A keyed send that was refused for a higher layout is repeated unchanged from time to time: that layout may be lost."""
-    patch.set(queue_machine, "KEYED_AGAIN_MS", 1 << 40)
+    patch.set(queue_machine, "KEYED_RETRY_MS", 1 << 40)
 
 
 @mutant("alter", aimed=f"{LAYOUTS_TEST}::test_sends_refused_for_a_newer_layout_are_resent_before_later_sends")

@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.effects import Complete, Fail, MayBeTwice, Refuse, Release, Write
+from lockstep.client.producer.effects import Complete, Fail, PossibleDuplicates, Refuse, Release, Write
 from lockstep.client.producer.lane import NEVER_MS
 from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.queue_machine import QueueMachine
@@ -168,7 +168,7 @@ class RandomRun:
         if connection.open:
             connection.open = False
             for written in connection.silent + connection.coming:
-                written.machine.lost(written.write.frame, TransportError("closed"))
+                written.machine.write_lost(written.write.frame, TransportError("closed"))
             self.topic.link_changed(name, up=False)
 
     def connect(self, name: str) -> None:
@@ -233,8 +233,8 @@ class RandomRun:
                 case Fail():
                     self.end(effect.failed, UNKNOWN if effect.outcome is Outcome.UNKNOWN else NOT_STORED)
                     self.release(effect.released)
-                    self.end(effect.behind, NOT_STORED)
-                    self.release(effect.behind)
+                    self.end(effect.later, NOT_STORED)
+                    self.release(effect.later)
                     if not self.layouts:
                         self.check_behind([name for pending in effect.failed for name in pending.message_ids])
                 case Refuse(sends):
@@ -242,7 +242,7 @@ class RandomRun:
                     self.release(sends)
                 case Release(sends):
                     self.release(sends)
-                case MayBeTwice(count):
+                case PossibleDuplicates(count):
                     self.may_be_twice += count
 
     def check_behind(self, failed: list[str]) -> None:

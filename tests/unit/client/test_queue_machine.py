@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.effects import Complete, Effect, ExpectLayout, Fail, MayBeTwice, RefreshRoute, Release, Write
+from lockstep.client.producer.effects import Complete, Effect, ExpectLayout, Fail, PossibleDuplicates, RefreshRoute, Release, Write
 from lockstep.client.producer.lane import NEVER_MS
 from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.queue_machine import KEYED_AGAIN_MS, QueueMachine
+from lockstep.client.producer.queue_machine import KEYED_RETRY_MS, QueueMachine
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.client.producer.sequencer import Sequencer
 from lockstep.client.producer.topic_machine import TopicMachine
@@ -184,7 +184,7 @@ def test_keyed_frame_is_retried_or_fails_by_the_response_code_and_never_moves(
         fail = fail_of(done)
         assert (names(fail.failed), fail.keys) == (["1"], {"k"})
         assert fail.outcome is (Outcome.UNKNOWN if unanswered_before else Outcome.NOT_STORED)
-    assert only(topic.done, MayBeTwice) == []
+    assert only(topic.done, PossibleDuplicates) == []
 
 
 def test_refused_unkeyed_frame_moves_to_another_broker_immediately() -> None:
@@ -195,7 +195,7 @@ def test_refused_unkeyed_frame_moves_to_another_broker_immediately() -> None:
     assert write_of(done).frame.fields["queueId"] == 0
     assert topic.queue("a").idle
     assert not topic.queue("b").idle
-    assert only(topic.done, MayBeTwice) == [], "it is certainly not stored"
+    assert only(topic.done, PossibleDuplicates) == [], "it is certainly not stored"
 
 
 def test_unkeyed_frame_without_response_moves_after_half_its_time_as_a_possible_duplicate() -> None:
@@ -205,7 +205,7 @@ def test_unkeyed_frame_without_response_moves_after_half_its_time_as_a_possible_
     written = [write_of(topic.run(1_000)).frame]
     assert names(written[0].sends) == ["1"]
     done = topic.run(1_000)
-    assert only(done, MayBeTwice) == [MayBeTwice(1)]
+    assert only(done, PossibleDuplicates) == [PossibleDuplicates(1)]
     assert names(write_of(done).frame.sends) == ["1"]
     assert write_of(done).frame is not written[0]
     assert topic.queue("a").idle
@@ -267,7 +267,7 @@ def test_wait_for_a_higher_layout_is_limited() -> None:
     topic = Topic.of("a")
     topic.send("1", "k", ms=30_000)
     topic.answer(write_of(topic.run()), C.LAYOUT_STALE, "older")
-    assert topic.run(KEYED_AGAIN_MS - 1) == []
+    assert topic.run(KEYED_RETRY_MS - 1) == []
     assert names(write_of(topic.run(1)).frame.sends) == ["1"]
 
 
@@ -278,7 +278,7 @@ def test_send_that_expires_in_flight_fails_as_unknown_with_later_sends_of_its_ke
     write = write_of(topic.run())
     topic.send("4", "k")
     fail = fail_of(topic.run(300))
-    assert (names(fail.failed), fail.outcome, names(fail.behind), fail.released) == (["1", "2"], Outcome.UNKNOWN, ["4"], [])
+    assert (names(fail.failed), fail.outcome, names(fail.later), fail.released) == (["1", "2"], Outcome.UNKNOWN, ["4"], [])
     again = topic.send("5", "k")
     done = topic.answer(write, C.SUCCESS, **STORED)
     (complete,) = only(done, Complete)
@@ -304,14 +304,14 @@ def test_frame_lost_with_its_connection_is_resent_on_the_next_and_may_be_stored(
     topic = Topic.of("a")
     topic.send("1", "k", ms=5_000)
     write = write_of(topic.run())
-    topic.queue().lost(write.frame, TransportError("closed"))
+    topic.queue().write_lost(write.frame, TransportError("closed"))
     topic.machine.link_changed("a", up=False)
     del topic.connections["a"]
     assert topic.run() == []
     topic.connections["a"] = Connection()
     topic.machine.link_changed("a", up=True)
     assert write_of(topic.run()).frame is write.frame
-    topic.queue().lost(write.frame, TransportError("closed"))
+    topic.queue().write_lost(write.frame, TransportError("closed"))
     del topic.connections["a"]
     fail = fail_of(topic.run(5_000))
     assert (fail.outcome, names(fail.released)) == (Outcome.UNKNOWN, ["1"])
@@ -339,7 +339,7 @@ def test_expiry_of_a_send_cancelled_in_flight_does_not_fail_later_sends(refused:
     if refused:
         topic.answer(write, C.SYSTEM_BUSY, "busy", **{RETRY_AFTER_FIELD: 1_000})
     ended = topic.run(300) + topic.run(50) + topic.run(900)
-    assert [pending for effect in ended if isinstance(effect, Fail) for pending in [*effect.failed, *effect.behind]] == []
+    assert [pending for effect in ended if isinstance(effect, Fail) for pending in [*effect.failed, *effect.later]] == []
     assert write_of(ended).frame.sends == [second]
     released = [effect.released if isinstance(effect, Fail) else effect.sends for effect in ended if isinstance(effect, Fail | Release)]
     assert [pending for sends in released for pending in sends] == [first]
@@ -403,9 +403,9 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
                         if not pending.failed:
                             ended[id(pending)] = ended.get(id(pending), 0) + 1
                 case Fail():
-                    for pending in [*effect.failed, *effect.behind]:
+                    for pending in [*effect.failed, *effect.later]:
                         ended[id(pending)] = ended.get(id(pending), 0) + 1
-                    for pending in [*effect.released, *effect.behind]:
+                    for pending in [*effect.released, *effect.later]:
                         released[id(pending)] = released.get(id(pending), 0) + 1
                 case Release():
                     for pending in effect.sends:
@@ -427,7 +427,7 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
             topic.machine.handle_response(machine, write.frame, what, "no", STORED, topic.now_ms)
         elif kind == "lose" and open_writes:
             machine, write = open_writes.pop()
-            machine.lost(write.frame, TransportError("closed"))
+            machine.write_lost(write.frame, TransportError("closed"))
         elif kind == "cancel" and number < len(sent):
             sent[number].waiter.cancelled = True  # type: ignore[attr-defined]
             topic.machine.withdraw(sent[number])
@@ -446,7 +446,7 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
         frames = [one._frame for one in topic.machine.machines if one._frame is not None]
         assert len({id(pending) for frame in frames for pending in frame.sends}) == sum(len(frame.sends) for frame in frames)
     for machine, write in open_writes:
-        machine.lost(write.frame, TransportError("closed"))
+        machine.write_lost(write.frame, TransportError("closed"))
     topic.connections.clear()
     for _ in range(12):
         note(topic.run(1_000))

@@ -20,7 +20,7 @@ class Write:
 
 @dataclass(slots=True)
 class Complete:
-    """Every send of the frame is stored: those whose callers still wait get their results, and none counts as in flight."""
+    """Complete the sends of a stored frame: callers that still wait get their results, and none counts as in flight any more."""
 
     frame: InFlightFrame
     result: FrameResult
@@ -28,8 +28,7 @@ class Complete:
 
 @dataclass(slots=True)
 class Fail:
-    """These sends have failed. A later send of one of their keys that waits at the in-flight limit fails too: it must not be sent any
-    more."""
+    """Fail these sends. A later send of one of their keys that waits for the in-flight limit fails too, and is not sent."""
 
     queue: MessageQueue
     failed: list[PendingSend]
@@ -37,7 +36,7 @@ class Fail:
     outcome: Outcome
     cause: Exception | None
     connected: bool
-    behind: list[PendingSend] = field(default_factory=list)
+    later: list[PendingSend] = field(default_factory=list)
     """Later sends with one of their keys. They fail in this loop turn or a later one, in order."""
     keys: frozenset[str] = frozenset()
     """The keys of the failed sends."""
@@ -47,7 +46,7 @@ class Fail:
 
 @dataclass(slots=True)
 class Refuse:
-    """These sends can't be sent: a selector raised, their topic is gone, or a broker lacks a feature. `error` creates the error of each."""
+    """Fail sends that can't be sent: a selector raised, their topic is gone, or a broker lacks a feature. `error` makes each error."""
 
     sends: list[PendingSend]
     error: Callable[[], Exception]
@@ -55,28 +54,28 @@ class Refuse:
 
 @dataclass(slots=True)
 class Release:
-    """These sends no longer count as in flight, because their callers no longer wait."""
+    """Stop counting these sends as in flight, because their callers no longer wait."""
 
     sends: list[PendingSend]
 
 
 @dataclass(slots=True)
-class MayBeTwice:
-    """This many unkeyed messages are sent to another queue although they may be stored."""
+class PossibleDuplicates:
+    """Count this many unkeyed messages, which are sent to another queue although they may be stored."""
 
     count: int
 
 
 @dataclass(slots=True)
 class ExpectLayout:
-    """A broker knows a higher layout than this one: request the route until it is available."""
+    """Request the route until a layout above this one is available: a broker knows one."""
 
     above: LayoutVersion
 
 
 @dataclass(slots=True)
 class RefreshRoute:
-    """A broker's refusal means that the route is out of date."""
+    """Request the route, because a broker's refusal means that it is out of date."""
 
 
 @dataclass(slots=True)
@@ -87,4 +86,4 @@ class Log:
     facts: Mapping[str, object]
 
 
-Effect = Write | Complete | Fail | Refuse | Release | MayBeTwice | ExpectLayout | RefreshRoute | Log
+Effect = Write | Complete | Fail | Refuse | Release | PossibleDuplicates | ExpectLayout | RefreshRoute | Log

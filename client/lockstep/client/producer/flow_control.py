@@ -1,4 +1,4 @@
-"""The in-flight limit of a producer, at which `await send()` waits, first come first served. RocketMQ: maxAsyncSend… semaphores."""
+"""The in-flight limit of a producer, for which `await send()` waits, first come first served. RocketMQ: maxAsyncSend… semaphores."""
 
 import asyncio
 from collections import OrderedDict
@@ -10,27 +10,28 @@ from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.pending import QUEUE_WIDE
 from lockstep.protocol.queue import MessageQueue
 
-Tag = Sequence[tuple[MessageQueue, Sequence[str]]]
+QueueKeys = Sequence[tuple[MessageQueue, Sequence[str]]]
 """The queues that a send goes to, with its keys there (unkeyed: none)."""
 Place = tuple[MessageQueue | str, str]
-"""A sharding key of one topic, which remains the same place when a higher layout moves the key to another queue; or a whole queue."""
+"""The scope within which a failed send fails the later ones: a sharding key of one topic, whichever queue the layout gives it, or a whole
+queue."""
 
 
 class _Waiter:
-    """A send that waits to be admitted."""
+    """A send that waits for the in-flight limit."""
 
-    __slots__ = ("_error", "_gate", "byte_count", "count", "entered", "number", "places")
+    __slots__ = ("_error", "_limit", "byte_count", "count", "entered", "number", "places")
 
     def __init__(
         self,
-        gate: "InFlightLimit",
+        limit: "InFlightLimit",
         number: int,
         count: int,
         byte_count: int,
         places: dict[Place, MessageQueue],
         error: Callable[[], Exception],
     ) -> None:
-        self._gate = gate
+        self._limit = limit
         self._error = error
         self.number = number
         """Rises with each waiter."""
@@ -43,7 +44,7 @@ class _Waiter:
         return self.entered.done()
 
     def expire(self) -> None:
-        self._gate.expired(self, self._error())
+        self._limit.expired(self, self._error())
 
 
 class InFlightLimit:
@@ -99,7 +100,13 @@ class InFlightLimit:
             self.shut = True
 
     async def enter(
-        self, count: int, byte_count: int, tag: Tag, deadline_ms: int, expired: Callable[[], Exception], in_time: Callable[[], bool]
+        self,
+        count: int,
+        byte_count: int,
+        queue_keys: QueueKeys,
+        deadline_ms: int,
+        expired: Callable[[], Exception],
+        in_time: Callable[[], bool],
     ) -> None:
         """Wait for admission after all earlier waiters. Raise what `expired` returns at the deadline (monotonic ms).
 
@@ -108,7 +115,7 @@ class InFlightLimit:
         """
         assert self._expiry is not None
         self._number += 1
-        places = {_place(queue, key): queue for queue, keys in tag for key in keys}
+        places = {_place(queue, key): queue for queue, keys in queue_keys for key in keys}
         waiter = _Waiter(self, self._number, count, byte_count, places, expired)
         self._waiters[waiter.number] = waiter
         for place in places:
@@ -162,8 +169,7 @@ class InFlightLimit:
         self._admit()
 
     def refuse_later(self, queue: MessageQueue, keys: Iterable[str]) -> Iterator[None]:
-        """Refuse every waiter with one of these keys after a keyed send failed, and every waiter that comes after one of them with a key of
-        that.
+        """Refuse every waiter with one of these keys, because a keyed send failed, and every later waiter that has a key of a refused one.
 
         Return an iterator that ends them: they raise PrecedingSendError.
         """
@@ -203,13 +209,13 @@ class InFlightLimit:
             if listed is None or listed.pop(waiter.number, None) is None:
                 continue
             if not listed or next(iter(listed)) > waiter.number:
-                behind = self._by_place.pop(place)
+                later = self._by_place.pop(place)
             else:
-                behind = {number: other for number, other in listed.items() if number > waiter.number}
-                for number in behind:
+                later = {number: other for number, other in listed.items() if number > waiter.number}
+                for number in later:
                     del listed[number]
-            if behind:
-                refused[place] = behind
+            if later:
+                refused[place] = later
         if refused:
             assert self._failures is not None
             self._failures.add(self._end(refused))

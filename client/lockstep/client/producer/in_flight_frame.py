@@ -93,10 +93,10 @@ class InFlightFrame:
         return [part for pending in self.sends for part in (pending.split(str).values() if pending.keys else (pending,))]
 
 
-def seal_frame(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
+def seal_frame(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_durability: bool) -> InFlightFrame:
     """Return the next frame of a queue: sends of one lane and one layout version.
 
-    `any_asks`: a send requires more or less durability than the broker's flush setting.
+    `any_durability`: a send requires more or less durability than the broker's flush setting.
     """
     head = sends[0]
     if len(sends) == 1:
@@ -119,7 +119,7 @@ def seal_frame(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSen
     }
     if sequencer.given:
         fields["given"] = True
-    if any_asks:
+    if any_durability:
         asked = {pending.durable for pending in sends}
         if True in asked or asked == {False}:  # the send with the highest requirement decides
             fields["durable"] = True in asked

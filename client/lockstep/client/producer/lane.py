@@ -127,7 +127,9 @@ class Lane:
         records keep their place."""
         self._indexed()
         taken: list[PendingSend] = []
-        for ticket in sorted({ticket for key, behind in keys.items() for ticket in self._by_key.get(key, ()) if ticket > behind}):
+        for ticket in sorted(
+            {ticket for key, failed_ticket in keys.items() for ticket in self._by_key.get(key, ()) if ticket > failed_ticket}
+        ):
             failed = frozenset(key for key in self._waiting[ticket].keys if keys.get(key, ticket) < ticket)
             parts = self._waiting[ticket].split(lambda key, failed=failed: key if key in failed else None)  # type: ignore[misc]
             rest = parts.pop(None, None)

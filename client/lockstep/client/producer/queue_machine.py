@@ -38,7 +38,7 @@ from lockstep.client.errors import Outcome
 from lockstep.client.producer.backoff import QueueBackoff
 from lockstep.client.producer.broker_state import BrokerState
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.effects import Complete, Effect, Fail, Log, MayBeTwice, RefreshRoute, Release, Write
+from lockstep.client.producer.effects import Complete, Effect, Fail, Log, PossibleDuplicates, RefreshRoute, Release, Write
 from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
 from lockstep.client.producer.lane import AHEAD_OF_ALL, NEVER_MS
 from lockstep.client.producer.latency_fault import BrokerLatencies
@@ -62,7 +62,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
 
-KEYED_AGAIN_MS = 5_000
+KEYED_RETRY_MS = 5_000
 """A keyed send that waits for a higher layout is retried with its own layout after this time: its broker may have lost the higher one."""
 
 SENDS_PER_TURN = 256
@@ -91,9 +91,9 @@ class SendStage(Enum):
     """Where sends were when they failed."""
 
     WAITING = "waiting"
-    """In a lane: earlier sends are not affected."""
+    """In the buffer: earlier sends are not affected."""
     UNSEALED = "unsealed"
-    """In a frame that has ended: everything in the lane comes later."""
+    """In a frame that has ended: everything in the buffer comes later."""
     IN_FLIGHT = "in flight"
     """In a frame that continues for its other sends: their bytes count as in flight until it ends."""
 
@@ -111,9 +111,9 @@ class QueueMachine:
         "_keyed_wait",
         "_last_error",
         "_latencies",
-        "_lost",
+        "_lost_writes",
         "_sequencer",
-        "any_asks",
+        "any_durability",
         "broker",
         "counts_as_stalled",
         "deletion",
@@ -144,7 +144,7 @@ class QueueMachine:
         possible."""
         self.counts_as_stalled = False
         """Set by the topic: the value of `stalled` that it has recorded."""
-        self.any_asks = False
+        self.any_durability = False
         """A send has required more or less durability than the broker's flush setting."""
         self.deletion: TopicNotExistError | None = None
         """Why nothing can be sent any more: the topic was deleted, or has no writable queue."""
@@ -168,7 +168,7 @@ class QueueMachine:
         self._keyed_wait: KeyedWait | None = None
         self._last_error: Exception | None = None
         """Why the last frame was refused; None after one was stored."""
-        self._lost: list[tuple[InFlightFrame, Exception]] = []
+        self._lost_writes: list[tuple[InFlightFrame, Exception]] = []
         """Writes that will get no response, and why."""
 
     # --------------------------------------------------------------------------------------------------------------- waiting
@@ -206,7 +206,7 @@ class QueueMachine:
         """
         pending.queue = self.queue
         if pending.durable is not None:
-            self.any_asks = True
+            self.any_durability = True
         if ahead:
             self._buffer.put_back([pending])
         else:
@@ -223,13 +223,13 @@ class QueueMachine:
         self._effects.append(Release([pending]))
         return True
 
-    def end_given(self) -> None:
-        """End this queue for a producer with a given id, because a frame failed unsent: no later one may take its sequence."""
+    def end_given_stream(self) -> None:
+        """End the stream of a given producer id, because a frame failed unsent: no later one may take its sequence."""
         if self._sequencer.given:
             self._sequencer.give_up()
 
     def take_older(self, version: LayoutVersion) -> list[PendingSend]:
-        """A higher layout is known: remove and return the pending sends that were picked from a lower one."""
+        """Remove and return the pending sends that were picked from a lower layout than this one."""
         if self._keyed_wait is not None and self._keyed_wait.above < version:
             self._keyed_wait = None
             self.run_at_ms = 0
@@ -259,9 +259,9 @@ class QueueMachine:
 
     # --------------------------------------------------------------------------------------------------------------- running
 
-    def look(self, now_ms: int, *, connected: bool) -> None:
-        """Do everything that is due except writing: lost writes, a new connection, deadlines."""
-        lost, self._lost = self._lost, []
+    def handle_due(self, now_ms: int, *, connected: bool) -> None:
+        """Handle everything that is due except writing: lost writes, a new connection, deadlines."""
+        lost, self._lost_writes = self._lost_writes, []
         for frame, error in lost:
             self._handle_no_response(frame, error)
         if self._connects != self.broker.connects:
@@ -321,10 +321,10 @@ class QueueMachine:
                 sends, late = self._split_late(sends, frozenset(late))
                 if late:
                     failed_count += len(late)
-                    self.end_given()
+                    self.end_given_stream()
                     self._fail(late, Outcome.NOT_STORED, self._too_late())
             if sends:
-                self._frame = seal_frame(self.queue, self._sequencer, sends, any_asks=self.any_asks)
+                self._frame = seal_frame(self.queue, self._sequencer, sends, any_durability=self.any_durability)
                 return False
         return True
 
@@ -382,9 +382,9 @@ class QueueMachine:
 
     # --------------------------------------------------------------------------------------------------------------- responses
 
-    def lost(self, frame: InFlightFrame, error: Exception) -> None:
+    def write_lost(self, frame: InFlightFrame, error: Exception) -> None:
         """Record that a write of the frame will get no response. The next run handles it, because the connection may be closing now."""
-        self._lost.append((frame, error))
+        self._lost_writes.append((frame, error))
         self.run_at_ms = 0
 
     def _handle_no_response(self, frame: InFlightFrame, error: Exception) -> None:
@@ -439,7 +439,7 @@ class QueueMachine:
             facts = {"queue": str(self.queue), "epoch": self._sequencer.epoch + 1, "error": str(error)}
             self._effects.append(Log("sequence.restarted", facts))
             self._sequencer.give_up()
-            self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_asks=self.any_asks)
+            self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_durability=self.any_durability)
             if self._backoff.refusals > 1:
                 self._frame.error = error
                 self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
@@ -447,7 +447,7 @@ class QueueMachine:
             # The broker checks the sequence before the layout, so the frame is certainly not stored, even after a write without a response.
             self._unseal(frame)
             self._buffer.put_back(frame.sends)
-            self._keyed_wait = KeyedWait(version, now_ms + KEYED_AGAIN_MS, error)
+            self._keyed_wait = KeyedWait(version, now_ms + KEYED_RETRY_MS, error)
             return version
         elif isinstance(error, MessageIllegalError) and not frame.unknown and len(singles := frame.singles()) > 1:
             self._unseal(frame)
@@ -503,7 +503,7 @@ class QueueMachine:
             for pending in self.leaving:
                 pending.may_be_stored = True
             facts = {"queue": str(self.queue), "possible_duplicates": count, "error": str(frame.error)}
-            self._effects += [MayBeTwice(count), Log("frame.moved", facts)]
+            self._effects += [PossibleDuplicates(count), Log("frame.moved", facts)]
         gone = [pending for pending in frame.sends if pending.done()]
         if gone:
             self._effects.append(Release(gone))
@@ -534,7 +534,7 @@ class QueueMachine:
         expired = self._buffer.take_expired(now_ms, SENDS_PER_TURN)
         if not expired:
             return False
-        self.end_given()
+        self.end_given_stream()
         waits = self._frame or self._keyed_wait
         self._fail(expired, Outcome.NOT_STORED, self._last_error if waits is None else waits.error, stage=SendStage.WAITING)
         return self._buffer.earliest_ms <= now_ms
@@ -550,15 +550,15 @@ class QueueMachine:
             for key in pending.keys:
                 keys.setdefault(key, pending.ticket if stage is SendStage.WAITING else AHEAD_OF_ALL)
         taken = self._buffer.take_keys(keys) if keys else []
-        behind = [pending for pending in taken if not pending.failed]
+        later = [pending for pending in taken if not pending.failed]
         released = [] if stage is SendStage.IN_FLIGHT else list(sends)
-        if len(behind) < len(taken):
+        if len(later) < len(taken):
             released += [pending for pending in taken if pending.failed]
         for pending in failed:
             pending.failed = True
-        for pending in behind:
+        for pending in later:
             pending.failed = True
-        self._effects.append(Fail(self.queue, failed, outcome, cause, self.broker.up, behind, frozenset(keys), released))
+        self._effects.append(Fail(self.queue, failed, outcome, cause, self.broker.up, later, frozenset(keys), released))
 
     def _strike(self, now_ms: int) -> None:
         self._backoff.frame_lost(now_ms)

@@ -142,7 +142,7 @@ class Sends:
         try:
             machine = await self.enter_alone(topic, route, len(sizes), len(records), begun_ms, end_ms)
         except BaseException:  # re-raised
-            machine.end_given()
+            machine.end_given_stream()
             raise
         future: asyncio.Future[SendResult] = self._loop.create_future()
         pending = _pending(topic, route, records, sizes, "", len(records), future, begun_ms, end_ms)
@@ -151,7 +151,7 @@ class Sends:
         try:
             return await future
         except asyncio.CancelledError:
-            machine.end_given()
+            machine.end_given_stream()
             self.withdraw(topic, pending, future)
             raise
 
@@ -200,7 +200,7 @@ class Sends:
             limit.add(count, held_bytes)
             return shares
         _, first, route, _ = shares[0]
-        tag = [(machine.queue, route.keys) for _, machine, route, _ in shares] if ordered else []
+        queue_keys = [(machine.queue, route.keys) for _, machine, route, _ in shares] if ordered else []
 
         def in_time() -> bool:
             nonlocal shares
@@ -209,7 +209,7 @@ class Sends:
             now_ms = self._clock.monotonic_ms()
             return all(machine.in_time(now_ms, begun_ms, end_ms) for _, machine, _, _ in shares)
 
-        await limit.enter(count, held_bytes, tag, end_ms, lambda: self._too_late(route, first), in_time)
+        await limit.enter(count, held_bytes, queue_keys, end_ms, lambda: self._too_late(route, first), in_time)
         return shares
 
     def _check_open(self) -> None:

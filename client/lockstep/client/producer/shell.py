@@ -10,7 +10,18 @@ from lockstep.client.features import SENDING, check_features
 from lockstep.client.instance import Instance
 from lockstep.client.producer.batch import Batch
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.effects import Complete, Effect, ExpectLayout, Fail, Log, MayBeTwice, RefreshRoute, Refuse, Release, Write
+from lockstep.client.producer.effects import (
+    Complete,
+    Effect,
+    ExpectLayout,
+    Fail,
+    Log,
+    PossibleDuplicates,
+    RefreshRoute,
+    Refuse,
+    Release,
+    Write,
+)
 from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.flow_control import InFlightLimit
@@ -53,7 +64,7 @@ class _Write:
         self._shell.handle_response(self._topic, self._machine, self._frame, response)
 
     def set_exception(self, error: Exception) -> None:
-        self._shell.lost(self._topic, self._machine, self._frame, error)
+        self._shell.write_lost(self._topic, self._machine, self._frame, error)
 
 
 class _Timer:
@@ -72,7 +83,7 @@ class _Timer:
 
     def expire(self) -> None:
         self._machine.timer_ms = NEVER_MS
-        self._shell.timed(self._topic, self._machine)
+        self._shell.timer_expired(self._topic, self._machine)
 
 
 class ProducerShell:
@@ -204,12 +215,12 @@ class ProducerShell:
         if machine.run_at_ms == 0:
             self._writes.add_last(topic, machine)
 
-    def lost(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, error: Exception) -> None:
+    def write_lost(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, error: Exception) -> None:
         """Handle that a write of the frame will get no response."""
-        machine.lost(frame, error)
+        machine.write_lost(frame, error)
         self._writes.add(topic, machine)
 
-    def timed(self, topic: TopicMachine, machine: QueueMachine) -> None:
+    def timer_expired(self, topic: TopicMachine, machine: QueueMachine) -> None:
         """Run the queue at the end of this loop turn because its timer is due, if it still has something to do."""
         if machine.run_at_ms <= self._clock.monotonic_ms():
             self._writes.add(topic, machine)
@@ -268,7 +279,7 @@ class ProducerShell:
                 self._fail(effect)
             case Refuse():
                 self._failures.add(self._refuse(effect))
-            case MayBeTwice():
+            case PossibleDuplicates():
                 self.possible_duplicates += effect.count
             case ExpectLayout():
                 self.instance.watch.expect(topic.layout.topic, effect.above.successor)
@@ -303,7 +314,7 @@ class ProducerShell:
             self._failures.add(chain(self._fail_later(effect), refused))
 
     def _fail_later(self, effect: Fail) -> Iterator[None]:
-        for pending in effect.behind:
+        for pending in effect.later:
             fail(pending, PrecedingSendError(effect.queue, pending.keys[0] or None))
             self._release([pending])
             yield

@@ -40,17 +40,17 @@ class TopicMachine:
     __slots__ = (
         "_brokers",
         "_by_queue",
+        "_computed_for",
         "_config",
-        "_counted",
         "_latencies",
         "_live",
-        "_look_ms",
         "_machines",
         "_make_sequencer",
-        "_placed",
         "_random_below",
+        "_recompute_ms",
         "_stalled",
         "_stranded",
+        "_writable",
         "due",
         "effects",
         "layout",
@@ -73,11 +73,12 @@ class TopicMachine:
         self._make_sequencer = make_sequencer
         self._random_below = random_below
         self._latencies = latencies
-        self._counted = (0, 0)
-        """The versions of the latencies and of the live brokers from which the excluded brokers were computed last."""
-        self._look_ms: int | None = None
-        """When they are to be computed again."""
+        self._computed_for = (0, 0)
+        """The versions of the latencies and of the live brokers from which the brokers to leave out were computed last."""
+        self._recompute_ms: int | None = None
+        """When they are to be computed again; None if only a new version changes them."""
         self._by_queue: dict[MessageQueue, QueueMachine] = {}
+        """All machines, also those of queues that the layout no longer has."""
         self._machines: list[QueueMachine | None] = []
         """By queue number; None if nothing has been sent to the queue."""
         self._brokers: dict[str, BrokerState] = {}
@@ -85,9 +86,9 @@ class TopicMachine:
         """The stalled queues of each broker, in the order in which they stalled."""
         self._stranded: dict[QueueMachine, None] = {}
         """Stalled queues in which unkeyed sends wait because no queue is live."""
-        self._placed = layout
-        """The last layout with writable queues: after a deletion sends find their queue in it, and fail there."""
-        self._live = self._place(frozenset(up))
+        self._writable = layout
+        """The last layout with writable queues: after a deletion sends are still assigned to its queues, and fail there."""
+        self._live = self._make_live_queues(frozenset(up))
 
     # -------------------------------------------------------------------------------------------------------------- choosing
 
@@ -95,16 +96,16 @@ class TopicMachine:
         """Return the next queue by round robin over those of live brokers that are not avoided for their latency; over all if none is
         live."""
         if self._latencies is not None:
-            self._leave_out(self._latencies, now_ms)
+            self._leave_out_slow_brokers(self._latencies, now_ms)
         return self._machine(self._live.next())
 
     def of_key(self, sharding_key: str) -> QueueMachine:
         """Return the queue to which the key belongs, whether its broker is live or not."""
-        return self._machine(number_of_key(sharding_key, len(self._placed.write_queues)))
+        return self._machine(number_of_key(sharding_key, len(self._writable.write_queues)))
 
     def of_keys(self, sharding_keys: Mapping[int, str]) -> list[tuple[QueueMachine, list[int]]]:
         """Return each queue to which any of these keys belongs, in the order of the layout, with the positions of its keys."""
-        count = len(self._placed.write_queues)
+        count = len(self._writable.write_queues)
         shares: dict[int, list[int]] = {}
         for place, key in sharding_keys.items():
             shares.setdefault(number_of_key(key, count), []).append(place)
@@ -114,7 +115,7 @@ class TopicMachine:
         """Return the queue's machine; None if the layout has no such writable queue."""
         machine = self._by_queue.get(queue)
         if machine is None:
-            number = self._placed.write_number_of.get(queue)
+            number = self._writable.write_number_of.get(queue)
             return None if number is None else self._machine(number)
         return machine if machine.number is not None else None
 
@@ -170,7 +171,7 @@ class TopicMachine:
 
     def run(self, machine: QueueMachine, now_ms: int, connection: Connection | None) -> None:
         """Run a due queue, and write its next frame to the connection to its broker; None if it is not connected."""
-        machine.look(now_ms, connected=connection is not None)
+        machine.handle_due(now_ms, connected=connection is not None)
         if machine.stalled or machine.counts_as_stalled:
             self._relieve(machine, now_ms)
         machine.write_next(now_ms, connection, may_move=machine.retries and self._has_other(machine))
@@ -213,8 +214,8 @@ class TopicMachine:
                 machine.deletion = _deleted(layout)
                 self.due.append(machine)
             return
-        self._placed = layout
-        self._live = self._place(frozenset(up))
+        self._writable = layout
+        self._live = self._make_live_queues(frozenset(up))
         for machine in list(self._by_queue.values()):
             machine.deletion = None
             for pending in machine.take_older(layout.version):
@@ -223,7 +224,7 @@ class TopicMachine:
                 self.due.append(machine)
 
     def link_changed(self, broker_name: str, *, up: bool) -> None:
-        """Handle that a broker was connected or disconnected."""
+        """Handle that the link to a broker went up or down."""
         broker = self._brokers.get(broker_name)
         if broker is None:
             return
@@ -271,7 +272,7 @@ class TopicMachine:
                 self._relieve_soon(machine)
 
     def _relieve_soon(self, machine: QueueMachine) -> None:
-        """Do that in another loop turn, or as soon as another queue is live."""
+        """Call `_relieve` in another loop turn, or as soon as another queue is live."""
         if self._live.any_live:
             machine.run_at_ms = 0
         else:
@@ -285,7 +286,7 @@ class TopicMachine:
     def _move(self, sends: Iterable[PendingSend], away_from: QueueMachine, now_ms: int) -> None:
         """Move unkeyed sends to other queues, one of which must be live."""
         if self._latencies is not None:
-            self._leave_out(self._latencies, now_ms)
+            self._leave_out_slow_brokers(self._latencies, now_ms)
         for pending in sends:
             machine = self._machine(self._live.next() if away_from.number is None else self._live.next_elsewhere(away_from.number))
             readdress(pending, machine.queue.queue_id)
@@ -323,20 +324,20 @@ class TopicMachine:
         if refused:
             self.effects.append(Refuse(refused, error))
 
-    def _leave_out(self, latencies: BrokerLatencies, now_ms: int) -> None:
-        """Compute which brokers are avoided, if that may have changed."""
+    def _leave_out_slow_brokers(self, latencies: BrokerLatencies, now_ms: int) -> None:
+        """Leave out the brokers that respond slowly. They are computed again only if that may have changed."""
         versions = (latencies.version, self._live.changes)
-        if versions == self._counted and (self._look_ms is None or now_ms < self._look_ms):
+        if versions == self._computed_for and (self._recompute_ms is None or now_ms < self._recompute_ms):
             return
         live = self._live.live_brokers
         self._live.leave_out(frozenset(live) - latencies.usable(live, now_ms) if live else frozenset())
-        self._counted, self._look_ms = versions, latencies.next_change_ms(now_ms)
+        self._computed_for, self._recompute_ms = versions, latencies.next_change_ms(now_ms)
 
-    def _place(self, up: frozenset[str]) -> LiveQueues:
+    def _make_live_queues(self, up: frozenset[str]) -> LiveQueues:
         """Return the writable queues of the layout with the state of each."""
-        queues = self._placed.write_queues
+        queues = self._writable.write_queues
         live = LiveQueues([queue.broker_name for queue in queues], self._random_below(len(queues)))
-        for entry in self._placed.entries:
+        for entry in self._writable.entries:
             name = entry.broker_name
             broker = self._brokers.get(name)
             if broker is None:
@@ -346,17 +347,17 @@ class TopicMachine:
                 live.set_up(name, True)
         self._machines = [None] * len(queues)
         for machine in self._by_queue.values():
-            machine.number = self._placed.write_number_of.get(machine.queue)
+            machine.number = self._writable.write_number_of.get(machine.queue)
             if machine.number is not None and machine.stalled:
                 live.set_stalled(machine.number, True)
-        self._counted = (-1, -1)
+        self._computed_for = (-1, -1)
         return live
 
     def _machine(self, number: int) -> QueueMachine:
         found = self._machines[number]
         if found is not None:
             return found
-        queue = self._placed.write_queues[number]
+        queue = self._writable.write_queues[number]
         machine = self._by_queue.get(queue)
         if machine is None:
             broker = self._brokers[queue.broker_name]
