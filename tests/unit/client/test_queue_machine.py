@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.effects import Complete, Effect, ExpectLayout, Fail, PossibleDuplicates, RefreshRoute, Release, Write
-from lockstep.client.producer.lane import NEVER_MS
 from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.queue_machine import KEYED_RETRY_MS, QueueMachine
 from lockstep.client.producer.routing import queue_of_key
+from lockstep.client.producer.send_fifo import NEVER_MS
 from lockstep.client.producer.sequencer import Sequencer
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.producer.batch import Batch
-from lockstep.client.producer.lane import AHEAD_OF_ALL
 from lockstep.client.producer.pending import QUEUE_WIDE, PendingSend
 from lockstep.client.producer.send_buffer import SendBuffer
+from lockstep.client.producer.send_fifo import AHEAD_OF_ALL
 from lockstep.protocol.queue import LayoutVersion
 
 V1, V2 = LayoutVersion(1, 1), LayoutVersion(2, 1)

@@ -40,11 +40,11 @@ from lockstep.client.producer.broker_state import BrokerState
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.effects import Complete, Effect, Fail, Log, PossibleDuplicates, RefreshRoute, Release, Write
 from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
-from lockstep.client.producer.lane import AHEAD_OF_ALL, NEVER_MS
 from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameResult
 from lockstep.client.producer.send_buffer import SendBuffer
+from lockstep.client.producer.send_fifo import AHEAD_OF_ALL, NEVER_MS
 from lockstep.client.producer.sequencer import Sequencer
 from lockstep.protocol.command import RETRY_AFTER_FIELD
 from lockstep.protocol.errors import (

@@ -9,8 +9,8 @@ expire, which layout was it hashed over) are then those of each of its messages.
 
 from collections.abc import Iterable, Mapping
 
-from lockstep.client.producer.lane import Lane
 from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.send_fifo import Lane
 from lockstep.protocol.queue import LayoutVersion
 
 

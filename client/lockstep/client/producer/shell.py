@@ -26,12 +26,12 @@ from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.in_flight_frame import InFlightFrame
-from lockstep.client.producer.lane import NEVER_MS
 from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.oneway import OnewayRecords
 from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.result import SendResult
+from lockstep.client.producer.send_fifo import NEVER_MS
 from lockstep.client.producer.sequencer import GivenId, Sequencer
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.write_scheduler import WriteScheduler

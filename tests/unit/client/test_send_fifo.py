@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.lane import AHEAD_OF_ALL, Lane
 from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.send_fifo import AHEAD_OF_ALL, Lane
 from lockstep.protocol.queue import LayoutVersion
 from support.counting import Steps
 
@@ -110,7 +110,7 @@ def test_cost_of_removing_an_entry_is_independent_of_lane_length(work: Callable[
         lane = Lane()
         for number in range(count):
             lane.append(pending_send(1 + number, str(number)))
-        with Steps("/producer/lane.py") as spent:
+        with Steps("/producer/send_fifo.py") as spent:
             work(lane, count)
         assert not lane
         return spent.count
