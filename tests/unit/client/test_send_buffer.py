@@ -81,13 +81,13 @@ def test_keyed_and_unkeyed_sends_never_share_a_frame_and_alternate() -> None:
 
 
 def test_frame_has_one_layout_version() -> None:
-    lane = buffer_of(pending_send("a", key="1", version=V1), pending_send("b", key="2", version=V2), pending_send("c", key=QUEUE_WIDE))
-    assert [names(lane.cut()) for _ in range(3)] == [["a"], ["b"], ["c"]]
+    buffer = buffer_of(pending_send("a", key="1", version=V1), pending_send("b", key="2", version=V2), pending_send("c", key=QUEUE_WIDE))
+    assert [names(buffer.cut()) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
 def test_equal_layout_versions_share_a_frame() -> None:
-    lane = buffer_of(pending_send("a", key="1", version=LayoutVersion(1, 1)), pending_send("b", key="2", version=LayoutVersion(1, 1)))
-    assert names(lane.cut()) == ["a", "b"]
+    buffer = buffer_of(pending_send("a", key="1", version=LayoutVersion(1, 1)), pending_send("b", key="2", version=LayoutVersion(1, 1)))
+    assert names(buffer.cut()) == ["a", "b"]
 
 
 def test_blocked_keyed_lane_does_not_block_unkeyed_sends() -> None:
@@ -98,52 +98,52 @@ def test_blocked_keyed_lane_does_not_block_unkeyed_sends() -> None:
 
 
 def test_refused_send_leaves_in_its_own_frame() -> None:
-    lane = buffer_of(pending_send("a"), pending_send("b"), pending_send("c"))
-    taken = lane.cut()
+    buffer = buffer_of(pending_send("a"), pending_send("b"), pending_send("c"))
+    taken = buffer.cut()
     taken[1].alone = True
-    lane.put_back(taken)
-    assert [names(lane.cut()) for _ in range(3)] == [["a"], ["b"], ["c"]]
+    buffer.put_back(taken)
+    assert [names(buffer.cut()) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
 def test_put_back_restores_the_order_before_later_sends() -> None:
-    lane = buffer_of(pending_send("a"), pending_send("b"), bytes_max=20)
-    taken = lane.cut()
-    lane.add(pending_send("c"))
-    lane.put_back(taken)
-    assert names(lane.cut()) == ["a", "b"]
+    buffer = buffer_of(pending_send("a"), pending_send("b"), bytes_max=20)
+    taken = buffer.cut()
+    buffer.add(pending_send("c"))
+    buffer.put_back(taken)
+    assert names(buffer.cut()) == ["a", "b"]
 
 
 def test_send_expires_at_its_deadline_and_not_earlier() -> None:
-    lane = buffer_of(pending_send("a", deadline_ms=100), pending_send("k", key="1", deadline_ms=101), pending_send("b", deadline_ms=99))
-    assert lane.earliest_ms == 99
-    assert lane.take_expired(98, 9) == []
-    assert names(lane.take_expired(100, 9)) == ["a", "b"]
-    assert lane.earliest_ms == 101
-    assert names(lane.take_expired(101, 9)) == ["k"]
-    assert not lane
+    buffer = buffer_of(pending_send("a", deadline_ms=100), pending_send("k", key="1", deadline_ms=101), pending_send("b", deadline_ms=99))
+    assert buffer.earliest_ms == 99
+    assert buffer.take_expired(98, 9) == []
+    assert names(buffer.take_expired(100, 9)) == ["a", "b"]
+    assert buffer.earliest_ms == 101
+    assert names(buffer.take_expired(101, 9)) == ["k"]
+    assert not buffer
 
 
 def test_take_keys_removes_exactly_the_sends_of_failed_keys() -> None:
-    lane = buffer_of(
+    buffer = buffer_of(
         pending_send("a", key="1"),
         pending_send("b", key="2"),
         pending_send("u"),
         pending_send("c", key="1"),
         pending_send("q", key=QUEUE_WIDE),
     )
-    assert names(lane.take_keys({"1": AHEAD_OF_ALL})) == ["a", "c"]
-    assert names(lane.take_keys({QUEUE_WIDE: AHEAD_OF_ALL})) == ["q"]
-    assert names(lane.cut()) == ["u"]
-    assert names(lane.cut()) == ["b"]
+    assert names(buffer.take_keys({"1": AHEAD_OF_ALL})) == ["a", "c"]
+    assert names(buffer.take_keys({QUEUE_WIDE: AHEAD_OF_ALL})) == ["q"]
+    assert names(buffer.cut()) == ["u"]
+    assert names(buffer.cut()) == ["b"]
 
 
 async def test_take_keys_splits_a_send_of_several_keys_and_the_rest_keeps_its_position() -> None:
     batch = Batch(6, asyncio.get_running_loop().create_future())
     mixed = pending_part(batch, [0, 1, 2, 3, 4, 5], ["a", "b", "c", "a", "d", "b"])
-    lane = buffer_of(pending_send("before", key="z"), mixed, pending_send("after", key="c"))
-    taken = lane.take_keys(dict.fromkeys("ab", AHEAD_OF_ALL))
+    buffer = buffer_of(pending_send("before", key="z"), mixed, pending_send("after", key="c"))
+    taken = buffer.take_keys(dict.fromkeys("ab", AHEAD_OF_ALL))
     assert [(one.message_ids, one.keys) for one in taken] == [(["0", "3"], ["a", "a"]), (["1", "5"], ["b", "b"])]
-    assert [one.message_ids for one in lane.keyed] == [["before"], ["2", "4"], ["after"]]
+    assert [one.message_ids for one in buffer.keyed] == [["before"], ["2", "4"], ["after"]]
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=12), st.integers(0, 5_000))
@@ -173,22 +173,22 @@ def test_split_send_keeps_all_records_keys_ids_and_bytes_and_each_part_completes
 
 
 def test_take_older_removes_only_sends_of_a_lower_layout() -> None:
-    lane = buffer_of(
+    buffer = buffer_of(
         pending_send("a", key="1", version=V1),
         pending_send("b", key="2", version=V2),
         pending_send("named", key=QUEUE_WIDE),
         pending_send("u"),
     )
-    assert names(lane.take_older(V2)) == ["a"]
+    assert names(buffer.take_older(V2)) == ["a"]
 
 
 def test_withdraw_removes_a_pending_send_and_returns_whether_it_was_pending() -> None:
     first, second = pending_send("a"), pending_send("b")
-    lane = buffer_of(first, second)
-    assert lane.withdraw(first)
-    assert not lane.withdraw(first)
-    assert names(lane.cut()) == ["b"]
-    assert not lane.withdraw(second)
+    buffer = buffer_of(first, second)
+    assert buffer.withdraw(first)
+    assert not buffer.withdraw(first)
+    assert names(buffer.cut()) == ["b"]
+    assert not buffer.withdraw(second)
 
 
 @given(
@@ -203,9 +203,9 @@ def test_cut_loses_and_repeats_no_send_and_keeps_the_order_of_each_lane(
         pending_send(str(place), key=key, version=V1 if key else None, size=size, count=count)
         for place, (key, size, count) in enumerate(items)
     ]
-    lane = buffer_of(*made, bytes_max=bytes_max, count_max=count_max)
+    buffer = buffer_of(*made, bytes_max=bytes_max, count_max=count_max)
     frames = []
-    while frame := lane.cut():
+    while frame := buffer.cut():
         assert len({not item.keys for item in frame}) == 1
         assert len(frame) == 1 or sum(item.held_bytes for item in frame) <= bytes_max
         assert len(frame) == 1 or sum(item.count for item in frame) <= count_max

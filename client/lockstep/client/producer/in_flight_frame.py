@@ -94,7 +94,7 @@ class InFlightFrame:
 
 
 def seal_frame(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_durability: bool) -> InFlightFrame:
-    """Return the next frame of a queue: sends of one lane and one layout version.
+    """Return the next frame of a queue: sends of one FIFO and one layout version.
 
     `any_durability`: a send requires more or less durability than the broker's flush setting.
     """

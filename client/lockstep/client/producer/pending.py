@@ -101,7 +101,7 @@ class PendingSend:
         self.parts: tuple[PendingSend, ...] = ()
         """The parts into which it was split. It is then in no queue itself."""
         self.ticket = 0
-        """Its position in the lane in which it waits (Lane)."""
+        """Its position in the FIFO in which it waits (SendFifo)."""
 
     def done(self) -> bool:
         """Return whether no caller waits for it any more."""

@@ -1,7 +1,7 @@
 """The sends that wait for one queue, and how they are divided into frames. Pure: futures are carried, and only their `done()` is called.
 
-A frame has sends of one lane and, if keyed, of one layout version: the properties of a frame (may it go to another queue, when does it
-expire, which layout was it hashed over) are then those of each of its messages. Within a lane the order is that of arrival.
+A frame has sends of one FIFO and, if keyed, of one layout version: the properties of a frame (may it go to another queue, when does it
+expire, which layout was it hashed over) are then those of each of its messages. Within a FIFO the order is that of arrival.
 
     unkeyed   may go to another queue while it is certainly not stored
     keyed     sharding key, selector or named queue: this queue only
@@ -10,12 +10,12 @@ expire, which layout was it hashed over) are then those of each of its messages.
 from collections.abc import Iterable, Mapping
 
 from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.send_fifo import Lane
+from lockstep.client.producer.send_fifo import SendFifo
 from lockstep.protocol.queue import LayoutVersion
 
 
 class SendBuffer:
-    """Two lanes of waiting sends."""
+    """Two FIFOs of waiting sends, keyed and unkeyed."""
 
     __slots__ = ("_bytes_max", "_count_max", "_keyed_turn", "keyed", "unkeyed")
 
@@ -23,8 +23,8 @@ class SendBuffer:
         self._bytes_max = bytes_max
         self._count_max = count_max
         self._keyed_turn = False
-        self.keyed = Lane()
-        self.unkeyed = Lane()
+        self.keyed = SendFifo()
+        self.unkeyed = SendFifo()
 
     def __bool__(self) -> bool:
         return bool(self.unkeyed or self.keyed)
@@ -38,7 +38,7 @@ class SendBuffer:
         (self.keyed if pending.keys else self.unkeyed).append(pending)
 
     def put_back(self, sends: Iterable[PendingSend]) -> None:
-        """Put sends back at the head of their lane, in their order."""
+        """Put sends back at the head of their FIFO, in their order."""
         for pending in reversed(list(sends)):
             (self.keyed if pending.keys else self.unkeyed).push(pending)
 
@@ -47,7 +47,7 @@ class SendBuffer:
         return (self.keyed if pending.keys else self.unkeyed).remove(pending)
 
     def cut(self, *, keyed_blocked: bool = False) -> list[PendingSend]:
-        """Remove and return the sends of the next frame, from the two lanes in turn. Return an empty list if none may be sent."""
+        """Remove and return the sends of the next frame, from the two FIFOs in turn. Return an empty list if none may be sent."""
         keyed = self.keyed if not keyed_blocked else None
         if keyed and (self._keyed_turn or not self.unkeyed):
             self._keyed_turn = False

@@ -18,7 +18,7 @@ STALE_MAX = 64
 """The heap of deadlines is rebuilt when it has more stale entries (of sends that have left) than sends plus this number."""
 
 
-class Lane:
+class SendFifo:
     """First in, first out. Each send has a ticket: a number that rises from the front to the end."""
 
     __slots__ = ("_by_key", "_deadlines", "_first", "_next", "_waiting", "earliest_ms")
@@ -71,7 +71,7 @@ class Lane:
 
     def cut(self, bytes_max: int, count_max: int) -> list[PendingSend]:
         """Remove and return the sends of the next frame: the first one, and those after it that have the same layout version and fit.
-        The lane must not be empty."""
+        The FIFO must not be empty."""
         waiting = self._waiting
         taken: list[PendingSend] = []
         for pending in waiting.values():
