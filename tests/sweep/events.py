@@ -15,7 +15,7 @@ from sweep.history import CallResult, Event, ItemVerdict, QueueKey, SendOutcome
 
 @dataclass(frozen=True, slots=True)
 class ProcessStarted(Event):
-    """`process` is new in the whole run."""
+    """A process was started. Its number is unique in the run."""
 
     role: str = ""
     """"broker", "nameserver", "consumer", "producer", "admin"."""
@@ -46,7 +46,7 @@ class PauseEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClockSet(Event):
-    """From now on the machine's boot clock, now at `boot_ms`, runs at `rate`: written at its boot and at each change of the rate."""
+    """The machine's boot clock, at `boot_ms`, runs at `rate` from now on. Written at its boot and at each change of the rate."""
 
     boot_ms: float = 0.0
     rate: float = 1.0
@@ -54,7 +54,7 @@ class ClockSet(Event):
 
 @dataclass(frozen=True, slots=True)
 class BrokerOpened(Event):
-    """The port is open."""
+    """A broker opened its port."""
 
     broker: str = ""
     term: int = 0
@@ -129,7 +129,7 @@ class LayoutsRead(Event):
 
 @dataclass(frozen=True, slots=True)
 class LayoutInForce(Event):
-    """Final reading: how many readable queues of a live topic each broker has, by the nameserver."""
+    """Final reading: the number of readable queues of a live topic at each broker, from the nameserver."""
 
     topic: str
     counts: tuple[tuple[str, int], ...]
@@ -171,7 +171,7 @@ class LeaveSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class LockSent(Event):
-    """A client wrote LOCK: all queues that it holds (with the epoch) or wants (None) at this broker."""
+    """A client wrote LOCK with all queues that it holds (with the epoch) or requests (None) at this broker."""
 
     broker: str
     session: str | None
@@ -513,7 +513,7 @@ class SendFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ServerFailed(Event):
-    """A nameserver or broker ends with an error of its own: a service manager will start it again."""
+    """A nameserver or broker exited with an error; a service manager will start it again."""
 
     exit_code: int
     error: str
@@ -557,13 +557,13 @@ class ConsumerStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class CallBegan(Event):
-    """The listener's first statement."""
+    """The listener was called; written by its first statement."""
 
     queue: QueueKey
     epoch: int
     """`context.fence.epoch`; 0 in a concurrent group."""
     messages: tuple[tuple[int, bytes], ...]
-    """(queue offset, body), as given."""
+    """(queue offset, body), as received."""
     call: int
     """Unique in the run."""
     boot_ms: int
@@ -630,7 +630,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentCallBegan(Event):
-    """A concurrent listener's first statement. `queue`'s topic may be `%RETRY%group`."""
+    """A concurrent listener was called; written by its first statement. `queue`'s topic may be `%RETRY%group`."""
 
     queue: QueueKey
     given: tuple[ReceivedMessage, ...]
@@ -660,7 +660,7 @@ class DelayedSendAcked(Event):
 
 @dataclass(frozen=True, slots=True)
 class WallClockJumped(Event):
-    """A machine's wall clock was set by `jump_s`."""
+    """A machine's wall clock was moved by `jump_s`."""
 
     jump_s: float
 
@@ -698,7 +698,7 @@ class ReaderStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReaderQueueAssigned(Event):
-    """The reader was notified of a queue that it got, and of its first offset there."""
+    """The reader was notified of a queue that was assigned to it, and of its first offset there."""
 
     reader: int
     queue: QueueKey
@@ -731,7 +731,7 @@ class PollReturned(Event):
     queue: QueueKey
     """The queue of the first message."""
     messages: tuple[tuple[int, bytes], ...]
-    """(queue offset, body), as given."""
+    """(queue offset, body), as received."""
     assigned: bool
     """Whether assignment() names the queue at this moment."""
 
@@ -830,13 +830,13 @@ class MemberAssigned(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemberCallBegan(Event):
-    """The listener's first statement."""
+    """The listener was called; written by its first statement."""
 
     queue: QueueKey
     epoch: int
     """The epoch of the grant; 0 if the grant is over by the call's context."""
     messages: tuple[tuple[int, bytes], ...]
-    """(queue offset, body), as given."""
+    """(queue offset, body), as received."""
     call: int
     """Unique in the run, also among the calls of other groups."""
 

@@ -6,33 +6,29 @@ from math import inf
 
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from sweep.events import ConcurrentCallBegan, CopyStored, ReceivedMessage, SendBackSent, WallClockJumped
-from sweep.history import History, QueueKey
+from sweep.history import History
 
 Try = tuple[str, str, bytes, int]
 """(group, broker, body, retries): one message at one of its tries."""
 
 
 class SendBacks:
-    """Every send back, and the message that its consumer had been given at that place of the log."""
+    """Every send back, by the message that its consumer had received from that place of the log."""
 
     def __init__(self, history: History) -> None:
-        self.of: dict[int, tuple[SendBackSent, QueueKey, ReceivedMessage]] = {}
-        """Request → (the request, the queue that the message was read from, the message)."""
         self.tries: dict[Try, list[SendBackSent]] = {}
         self.unknown: list[SendBackSent] = []
-        """Send backs of messages that their process was never given."""
-        given: dict[tuple[int, str, int], tuple[QueueKey, ReceivedMessage]] = {}
+        """Send backs of messages that their process had never received."""
+        received: dict[tuple[int, str, int], ReceivedMessage] = {}
         for event in history:
             if isinstance(event, ConcurrentCallBegan):
                 for each in event.given:
-                    given[event.process, event.queue.broker, each.position] = (event.queue, each)
+                    received[event.process, event.queue.broker, each.position] = each
             elif isinstance(event, SendBackSent):
-                found = given.get((event.process, event.broker, event.position))
-                if found is None:
+                message = received.get((event.process, event.broker, event.position))
+                if message is None:
                     self.unknown.append(event)
                     continue
-                queue, message = found
-                self.of[event.request] = (event, queue, message)
                 self.tries.setdefault((event.group, event.broker, message.body, message.retries), []).append(event)
 
 
