@@ -261,9 +261,10 @@ class QueueMachine:
 
     def handle_due(self, now_ms: int, *, connected: bool) -> None:
         """Handle everything that is due except writing: lost writes, a new connection, deadlines."""
-        lost, self._lost_writes = self._lost_writes, []
-        for frame, error in lost:
-            self._handle_no_response(frame, error)
+        if self._lost_writes:
+            lost, self._lost_writes = self._lost_writes, []
+            for frame, error in lost:
+                self._handle_no_response(frame, error)
         if self._connects != self.broker.connects:
             self._connects = self.broker.connects
             self._backoff.reconnected()
@@ -275,7 +276,7 @@ class QueueMachine:
             self._expire(frame_now, now_ms)
         if self.deletion is not None and self._buffer:
             self._fail(self._buffer.take_all(), Outcome.NOT_STORED, self.deletion)
-        more = self._fail_expired(now_ms)
+        more = now_ms >= self._buffer.earliest_ms and self._fail_expired(now_ms)
         if self.stalled and self._frame is None and connected and now_ms >= self._backoff.trusted_ms:
             self.stalled = False
         self.run_at_ms = 0 if more else NEVER_MS
@@ -310,14 +311,16 @@ class QueueMachine:
         """Seal the next frame if a send may leave. Return whether there is more to do in the next loop turn."""
         if self._sequencer.over:
             self._fail(self._buffer.take_all(), Outcome.NOT_STORED, _over(self._sequencer))
-        response_ms = now_ms + self.broker.expected_ms
         failed_count = 0
         while failed_count < SENDS_PER_TURN:
             sends = self._buffer.cut(keyed_blocked=self._keyed_wait is not None)
             if not sends:
                 return False
-            late = [pending for pending in sends if pending.deadline_ms < response_ms and pending.half_ms <= now_ms]
-            if late or [pending for pending in sends if pending.done()]:
+            late = [pending for pending in sends if pending.half_ms <= now_ms]
+            if late:
+                response_ms = now_ms + self.broker.expected_ms
+                late = [pending for pending in late if pending.deadline_ms < response_ms]
+            if late or [pending for pending in sends if pending.failed or pending.waiter.done()]:
                 sends, late = self._split_late(sends, frozenset(late))
                 if late:
                     failed_count += len(late)
@@ -378,7 +381,8 @@ class QueueMachine:
                     due.append(self._keyed_wait.until_ms)
         if not due:
             return NEVER_MS
-        return min([at_ms for at_ms in due if at_ms > now_ms], default=now_ms + 1)
+        next_ms = min(due)
+        return next_ms if next_ms > now_ms else min([at_ms for at_ms in due if at_ms > now_ms], default=now_ms + 1)
 
     # --------------------------------------------------------------------------------------------------------------- responses
 

@@ -27,7 +27,7 @@ class SendBuffer:
         self.unkeyed = SendFifo()
 
     def __bool__(self) -> bool:
-        return bool(self.unkeyed or self.keyed)
+        return bool(self.unkeyed.waiting or self.keyed.waiting)
 
     @property
     def earliest_ms(self) -> int:
@@ -48,12 +48,12 @@ class SendBuffer:
 
     def cut(self, *, keyed_blocked: bool = False) -> list[PendingSend]:
         """Remove and return the sends of the next frame, from the two FIFOs in turn. Return an empty list if none may be sent."""
-        keyed = self.keyed if not keyed_blocked else None
-        if keyed and (self._keyed_turn or not self.unkeyed):
+        keyed, unkeyed = self.keyed, self.unkeyed
+        if keyed.waiting and not keyed_blocked and (self._keyed_turn or not unkeyed.waiting):
             self._keyed_turn = False
             return keyed.cut(self._bytes_max, self._count_max)
         self._keyed_turn = True
-        return self.unkeyed.cut(self._bytes_max, self._count_max) if self.unkeyed else []
+        return unkeyed.cut(self._bytes_max, self._count_max) if unkeyed.waiting else []
 
     def take_expired(self, now_ms: int, limit: int) -> list[PendingSend]:
         """Remove and return at most `limit` sends whose deadline has come. If `earliest_ms` is still not after `now_ms`, there are more."""

@@ -21,11 +21,11 @@ STALE_MAX = 64
 class SendFifo:
     """First in, first out. Each send has a ticket: a number that rises from the front to the end."""
 
-    __slots__ = ("_by_key", "_deadlines", "_first", "_next", "_waiting", "earliest_ms")
+    __slots__ = ("_by_key", "_deadlines", "_first", "_next", "earliest_ms", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[int, PendingSend] = OrderedDict()
-        """By ticket, in rising order."""
+        self.waiting: OrderedDict[int, PendingSend] = OrderedDict()
+        """By ticket, in rising order. Only the FIFO changes it."""
         self._first = 0
         self._next = 0
         self._deadlines: list[tuple[int, int]] | None = None
@@ -36,18 +36,18 @@ class SendFifo:
         """No deadline of a waiting send is earlier."""
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def __iter__(self) -> Iterator[PendingSend]:
-        return iter(self._waiting.values())
+        return iter(self.waiting.values())
 
     def append(self, pending: PendingSend) -> None:
         """Add a send at the end."""
         self._next = pending.ticket = ticket = self._next + 1
-        self._waiting[ticket] = pending
+        self.waiting[ticket] = pending
         if pending.deadline_ms < self.earliest_ms:
             self.earliest_ms = pending.deadline_ms
         if self._deadlines is not None:
@@ -56,23 +56,23 @@ class SendFifo:
     def push(self, pending: PendingSend) -> None:
         """Add a send at the front."""
         self._first = pending.ticket = ticket = self._first - 1
-        self._waiting[ticket] = pending
-        self._waiting.move_to_end(ticket, last=False)
+        self.waiting[ticket] = pending
+        self.waiting.move_to_end(ticket, last=False)
         self.earliest_ms = min(self.earliest_ms, pending.deadline_ms)
         if self._deadlines is not None:
             self._index(ticket, pending)
 
     def pop(self) -> PendingSend:
         """Remove and return the first send."""
-        ticket, pending = self._waiting.popitem(last=False)
-        if self._deadlines is not None or not self._waiting:
+        ticket, pending = self.waiting.popitem(last=False)
+        if self._deadlines is not None or not self.waiting:
             self._left(ticket, pending)
         return pending
 
     def cut(self, bytes_max: int, count_max: int) -> list[PendingSend]:
         """Remove and return the sends of the next frame: the first one, and those after it that have the same layout version and fit.
         The FIFO must not be empty."""
-        waiting = self._waiting
+        waiting = self.waiting
         taken: list[PendingSend] = []
         for pending in waiting.values():
             bytes_max -= pending.held_bytes
@@ -92,15 +92,15 @@ class SendFifo:
 
     def remove(self, pending: PendingSend) -> bool:
         """Remove a send. Return False if it does not wait here."""
-        if self._waiting.get(pending.ticket) is not pending:
+        if self.waiting.get(pending.ticket) is not pending:
             return False
         self._take(pending.ticket)
         return True
 
     def take_all(self) -> list[PendingSend]:
         """Remove and return all sends, in order."""
-        taken = list(self._waiting.values())
-        self._waiting.clear()
+        taken = list(self.waiting.values())
+        self.waiting.clear()
         self._empty()
         return taken
 
@@ -114,7 +114,7 @@ class SendFifo:
         tickets: dict[int, None] = {}
         while deadlines:
             deadline_ms, ticket = deadlines[0]
-            if ticket in self._waiting and ticket not in tickets:
+            if ticket in self.waiting and ticket not in tickets:
                 if deadline_ms > now_ms or len(tickets) >= limit:
                     break
                 tickets[ticket] = None
@@ -130,8 +130,8 @@ class SendFifo:
         for ticket in sorted(
             {ticket for key, failed_ticket in keys.items() for ticket in self._by_key.get(key, ()) if ticket > failed_ticket}
         ):
-            failed = frozenset(key for key in self._waiting[ticket].keys if keys.get(key, ticket) < ticket)
-            parts = self._waiting[ticket].split(lambda key, failed=failed: key if key in failed else None)  # type: ignore[misc]
+            failed = frozenset(key for key in self.waiting[ticket].keys if keys.get(key, ticket) < ticket)
+            parts = self.waiting[ticket].split(lambda key, failed=failed: key if key in failed else None)  # type: ignore[misc]
             rest = parts.pop(None, None)
             self._take(ticket) if rest is None else self._replace(ticket, rest)
             taken += parts.values()
@@ -139,7 +139,7 @@ class SendFifo:
 
     def take_older(self, version: LayoutVersion) -> list[PendingSend]:
         """Remove and return the sends that were picked from a lower layout than this one, in order."""
-        older = [ticket for ticket, pending in self._waiting.items() if pending.version is not None and pending.version < version]
+        older = [ticket for ticket, pending in self.waiting.items() if pending.version is not None and pending.version < version]
         return [self._take(ticket) for ticket in older]
 
     # ----------------------------------------------------------------------------------------------------------------- index
@@ -150,27 +150,27 @@ class SendFifo:
         self._learn(ticket, pending)
 
     def _take(self, ticket: int) -> PendingSend:
-        pending = self._waiting.pop(ticket)
+        pending = self.waiting.pop(ticket)
         self._left(ticket, pending)
         return pending
 
     def _replace(self, ticket: int, part: PendingSend) -> None:
         """Put a part of a send in its place."""
-        self._unlearn(ticket, self._waiting[ticket])
+        self._unlearn(ticket, self.waiting[ticket])
         part.ticket = ticket
-        self._waiting[ticket] = part
+        self.waiting[ticket] = part
         self._learn(ticket, part)
 
     def _indexed(self) -> list[tuple[int, int]]:
         if self._deadlines is None:
-            self._deadlines = [(pending.deadline_ms, ticket) for ticket, pending in self._waiting.items()]
+            self._deadlines = [(pending.deadline_ms, ticket) for ticket, pending in self.waiting.items()]
             heapify(self._deadlines)
-            for ticket, pending in self._waiting.items():
+            for ticket, pending in self.waiting.items():
                 self._learn(ticket, pending)
         return self._deadlines
 
     def _left(self, ticket: int, pending: PendingSend) -> None:
-        waiting = self._waiting
+        waiting = self.waiting
         if not waiting:
             self._empty()
         elif self._deadlines is not None:

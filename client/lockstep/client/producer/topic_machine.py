@@ -186,7 +186,8 @@ class TopicMachine:
     ) -> None:
         """Handle the response to a write of the frame."""
         version = machine.handle_response(frame, code, remark, fields, now_ms)
-        self._count_stalled(machine)
+        if machine.stalled or machine.counts_as_stalled:
+            self._count_stalled(machine)
         if version is not None:
             # If the higher layout is known already, the later sends were assigned again before: the frame goes ahead of them.
             for pending in reversed(machine.take_older(self.layout.version)):

@@ -76,7 +76,11 @@ class WriteScheduler:
                 each.flush()
 
     def _take(self) -> list[tuple[QueueMachine, TopicMachine]]:
-        taken = [self._due.popitem(last=False) for _ in range(min(len(self._due), QUEUES_PER_TURN))]
+        if len(self._due) <= QUEUES_PER_TURN:
+            taken = list(self._due.items())
+            self._due.clear()
+        else:
+            taken = [self._due.popitem(last=False) for _ in range(QUEUES_PER_TURN)]
         for machine, _ in taken:
             machine.is_due = False
         return taken
