@@ -96,7 +96,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """The address of the listener named `internal`."""
+        """Return the address of the listener named `internal`."""
         return self.addresses[INTERNAL_LISTENER]
 
     @property
@@ -105,7 +105,7 @@ class Broker:
 
     @property
     def state(self) -> BrokerState:
-        """The tables. Raises StateError before the store is open."""
+        """Return the tables. Raises StateError before the store is open."""
         if self._state is None:
             raise StateError("the broker is not started")
         return self._state

@@ -84,7 +84,7 @@ class GroupAdmin:
                 raise StaleEpochError(f"{what} has ended; nothing was reset here")
 
     def in_use(self, group: str) -> bool:
-        """Whether the group has a member, a contract, a held queue, or settings of an operator."""
+        """Return whether the group has a member, a contract, a held queue, or settings of an operator."""
         state = self._state
         known = state.groups.get(group)
         used = known is not None and (known.members or known.contract is not None)
@@ -112,7 +112,7 @@ class GroupAdmin:
         )
 
     def is_idle(self, group: str) -> bool:
-        """Whether to forget a group. Call it once a day: a group in use is recorded as active on each day of a call."""
+        """Return whether to forget a group. Call it once a day: a group in use is recorded as active on each day of a call."""
         state = self._state
         if group in state.activity and self.in_use(group):
             state.activity.record_activity(group)

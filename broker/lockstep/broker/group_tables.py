@@ -1,4 +1,4 @@
-"""The coordination tables of one broker together, and the questions that need several of them."""
+"""The coordination tables of one broker, and the queries that need several of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ class GroupTables:
         self.journal.record(change, self.apply)
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether the layout has this readable queue at this broker."""
+        """Return whether the layout has this readable queue at this broker."""
         layout = self.layouts.get(topic)
         return layout is not None and 0 <= queue_id < layout.read_count(self.config.broker_name)
 
@@ -134,7 +134,7 @@ class GroupTables:
         return self.progress.missing_count(group, topic, self.own_queue_count(topic))
 
     def decides_owners(self, group: Group) -> bool:
-        """Whether this broker's member list decides who owns a queue. Otherwise one list decides for all brokers (ordering.md 5.5)."""
+        """Return whether this broker's member list decides the owners of its queues, not one list for all brokers (ordering.md 5.5)."""
         return group.contract is not None and group.contract.allocate == BY_BROKER and not group.has_classic_members
 
     def owner(self, group: Group, topic: str, queue_id: int) -> str | None:

@@ -27,14 +27,14 @@ _FORMAT = _packb(FORMAT)
 class Journal:
     """Collects changes until the store takes them (`LogWriter.before_write`).
 
-    Calls `on_dirty` at the first change of each turn, and `on_apply_failed` with the error of a change that could not be applied: the
+    Calls `on_first_change` at the first change of each turn, and `on_apply_failed` with the error of a change that could not be applied: the
     tables may hold half of it, and the log lacks it.
     """
 
-    __slots__ = ("_changes", "on_apply_failed", "on_dirty")
+    __slots__ = ("_changes", "on_apply_failed", "on_first_change")
 
-    def __init__(self, on_dirty: Callable[[], None] | None = None, on_apply_failed: Callable[[BaseException], None] | None = None) -> None:
-        self.on_dirty = on_dirty
+    def __init__(self, on_first_change: Callable[[], None] | None = None, on_apply_failed: Callable[[BaseException], None] | None = None) -> None:
+        self.on_first_change = on_first_change
         self.on_apply_failed = on_apply_failed
         self._changes: list[bytes] = []
         """Each change as it will be written."""
@@ -55,8 +55,8 @@ class Journal:
                 self.on_apply_failed(error)
             raise
         self._changes.append(data)
-        if len(self._changes) == 1 and self.on_dirty is not None:
-            self.on_dirty()
+        if len(self._changes) == 1 and self.on_first_change is not None:
+            self.on_first_change()
 
     def encode(self, bytes_max: int) -> list[bytes]:
         """Return the bodies of the records that carry everything appended since the last call; none if there is nothing to write.

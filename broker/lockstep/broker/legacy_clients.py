@@ -112,7 +112,7 @@ class LegacyClients:
     # ----------------------------------------------------------------------------------------------------- pull and offset
 
     def may_commit(self, connection: int, key: QueueKey) -> bool:
-        """Whether a commit without an epoch is applied: the queue is free, or held by this connection's classic client."""
+        """Return whether a commit without an epoch is applied: the queue is free, or held by this connection's classic client."""
         holder = self._state.locks.holder(key)
         return holder is None or self._is_holder(holder, self._membership.classic_client_on(connection))
 

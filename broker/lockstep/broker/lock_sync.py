@@ -157,7 +157,7 @@ class LockSync:
         return self._grant_result(session, key, progress.generation)
 
     def is_dead_lettered(self, connection: int, key: QueueKey, epoch: int, offset: int) -> bool | None:
-        """Whether progress has passed the message already. None if the epoch is not valid."""
+        """Return whether progress has passed the message already. None if the epoch is not valid."""
         session, progress = self._state.sessions.session_on(connection), self._state.progress.get(key)
         if session is None or progress is None or not self._state.locks.accepts_epoch(key, session.id, epoch):
             return None
@@ -168,7 +168,7 @@ class LockSync:
         self._state.progress.record_commit(key, offset + 1, 0, now_ms)
 
     def _may_hold(self, group: Group, session: Session, key: QueueKey) -> bool:
-        """Whether the group's list gives the queue to this session. If RocketMQ's rule is in force, any member may have it."""
+        """Return whether the group's list gives the queue to this session. If RocketMQ's rule is in force, any member may have it."""
         if group.members.get(session.client_id) != session.id or not self._state.has_queue(key[1], key[2]):
             return False
         return not self._state.decides_owners(group) or self._state.owner(group, key[1], key[2]) == session.client_id

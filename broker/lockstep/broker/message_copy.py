@@ -75,7 +75,7 @@ class MessageCopy:
 
     @property
     def origin_topic(self) -> str:
-        """The topic to which the message was sent: for a copy, that of the first one."""
+        """Return the topic to which the message was sent: for a copy, that of the first one."""
         return self.properties.get(RETRY_TOPIC) or self.properties.get(REAL_TOPIC) or self.topic
 
     def as_delayed(self, level: int, queue_id: int, topic_began: int) -> "MessageCopy":
@@ -96,7 +96,7 @@ class MessageCopy:
 
     @property
     def origin_began(self) -> int:
-        """The `topic_began` of `as_delayed`, or 0 if unknown. Raises RemoteProtocolError if the property is not a number."""
+        """Return the `topic_began` of `as_delayed`, or 0 if unknown. Raises RemoteProtocolError if the property is not a number."""
         return stored_number(ORIGIN_LAYOUT, self.properties.get(ORIGIN_LAYOUT, "0"))
 
 

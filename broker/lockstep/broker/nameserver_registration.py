@@ -140,7 +140,7 @@ class NameserverRegistration:
 
     @property
     def is_accepted_nowhere(self) -> bool:
-        """Whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached."""
+        """Return whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached."""
         return {peer.state for peer in self._peers} <= {
             RegistrationState.REFUSED,
             RegistrationState.CONTESTED,

@@ -34,7 +34,7 @@ class BrokerState:
     def __init__(self, config: CoordinationConfig, store: Store, random: Random, *, topics_max: int = TOPICS_MAX) -> None:
         self._store = store
         self._broker_name = config.broker_name
-        self.journal = Journal(store.writer.dirty, store.writer.unsure)
+        self.journal = Journal(store.writer.request_write, store.writer.fail_inconsistent)
         self.layouts = LayoutTable()
         self.topics = TopicTable(
             self.layouts,

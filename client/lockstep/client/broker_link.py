@@ -78,12 +78,12 @@ class BrokerLink:
 
     @property
     def grace_ms(self) -> int:
-        """The broker's `disconnect_grace_ms` from its last response to HEART_BEAT; 3,000 before the first."""
+        """Return the broker's `disconnect_grace_ms` from its last response to HEART_BEAT; 3,000 before the first."""
         return 3_000 if self.view is None else self.view.disconnect_grace_ms
 
     @property
     def session_timeout_ms(self) -> int:
-        """The silence after which the broker ends the session, from its last response to HEART_BEAT; the shortest before the first."""
+        """Return the silence after which the broker ends the session, by its last response to HEART_BEAT; the shortest before the first."""
         return SHORTEST_SESSION_MS if self.view is None else max(SHORTEST_SESSION_MS, self.view.session_timeout_ms)
 
     async def settled(self) -> bool:

@@ -45,7 +45,7 @@ class Nameserver:
 
     @property
     def address(self) -> str:
-        """The main address: that of the listener named `internal`, or else of the first one."""
+        """Return the main address: that of the listener named `internal`, or else of the first one."""
         return self.addresses.get(INTERNAL_LISTENER) or next(iter(self.addresses.values()))
 
     async def start(self) -> None:

@@ -76,7 +76,7 @@ class BrokerRecord:
 
     @property
     def last_used_ms(self) -> int:
-        """When an address of the broker was last returned, or it left."""
+        """Return when an address of the broker was last returned, or it left."""
         return max(self.last_seen_ms, self.last_named_ms or 0)
 
 

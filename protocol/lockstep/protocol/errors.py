@@ -175,7 +175,7 @@ class SubscriptionConflictError(BrokerError):
 
     @property
     def temporary(self) -> bool:
-        """Whether a retry may succeed without intervention."""
+        """Return whether a retry may succeed without intervention."""
         return self.remark.endswith(self.TEMPORARY)
 
 

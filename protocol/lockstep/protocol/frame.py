@@ -46,7 +46,7 @@ class FrameBuffer:
 
     @property
     def pending_bytes(self) -> int:
-        """The number of received bytes that are not yet part of a command."""
+        """Return the number of received bytes that are not yet part of a command."""
         return len(self._data) - self._position
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:

@@ -142,7 +142,7 @@ class LayoutTable:
 
     @property
     def deleted_count(self) -> int:
-        """The number of deleted topics."""
+        """Return the number of deleted topics."""
         return len(self._layouts) - self.live_count
 
     def deletions(self, counter_max: int) -> list[str]:
@@ -176,7 +176,7 @@ class LayoutTable:
 
     @property
     def user_count(self) -> int:
-        """The number of `user_topics`."""
+        """Return the number of `user_topics`."""
         return len(self._user_topics)
 
     def user_topics(self) -> tuple[str, ...]:

@@ -284,18 +284,18 @@ class MessageExt:
 
     @property
     def topic(self) -> str:
-        """The topic to which the message was sent. For a retry it is the original topic."""
+        """Return the topic to which the message was sent. For a retry it is the original topic."""
         stored = self.stored_topic
         return self.all_properties.get(RETRY_TOPIC, stored) if stored.startswith(RETRY_PREFIX) else stored
 
     @property
     def stored_topic(self) -> str:
-        """The topic of the queue from which the message was read."""
+        """Return the topic of the queue from which the message was read."""
         return str(self._data[self._topic_at : self._properties_at - 2], "utf-8", "replace")
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent, decompressed if necessary.
+        """Return the body as it was sent, decompressed if necessary.
 
         It is cached, except a compressed body of BODY_CACHE_BYTES_MAX or more, which each call decompresses again: it may be a thousand
         times as large as its stored bytes, by which the memory of a consumer is limited.
@@ -323,22 +323,22 @@ class MessageExt:
 
     @property
     def stored_body(self) -> bytes:
-        """A copy of the stored bytes of the body, which are compressed if its `sys_flag` has SYS_COMPRESSED."""
+        """Return a copy of the stored bytes of the body, which are compressed if its `sys_flag` has SYS_COMPRESSED."""
         return self._data[self._start + BODY_AT : self._topic_at - 1]
 
     @property
     def body_bytes(self) -> int:
-        """The size of `stored_body` in bytes, without copying it."""
+        """Return the size of `stored_body` in bytes, without copying it."""
         return self._topic_at - 1 - self._start - BODY_AT
 
     @property
     def record_bytes(self) -> int:
-        """The size of the whole stored record in bytes."""
+        """Return the size of the whole stored record in bytes."""
         return self._end - self._start
 
     @property
     def all_properties(self) -> Mapping[str, str]:
-        """All stored properties, including lockstep's own."""
+        """Return all stored properties, including lockstep's own."""
         properties = self._properties
         if properties is None:
             properties = self._properties = split_properties(str(self._data[self._properties_at : self._end], "utf-8", "replace"))
@@ -346,7 +346,7 @@ class MessageExt:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The stored properties without lockstep's own, as a new dict. As in RocketMQ, TAGS, KEYS and UNIQ_KEY are included."""
+        """Return the stored properties without lockstep's own, as a new dict. As in RocketMQ, TAGS, KEYS and UNIQ_KEY are included."""
         return {name: value for name, value in self.all_properties.items() if not name.startswith(OWN_PREFIX)}
 
     @property
@@ -363,7 +363,7 @@ class MessageExt:
 
     @property
     def message_id(self) -> str:
-        """The id that the producer gave (UNIQ_KEY), or else `offset_message_id`. RocketMQ: msgId."""
+        """Return the id that the producer gave (UNIQ_KEY), or else `offset_message_id`. RocketMQ: msgId."""
         return self.all_properties.get(UNIQ_KEY) or self.offset_message_id
 
     @property
@@ -378,7 +378,7 @@ class MessageExt:
 
     @property
     def physical_offset(self) -> int:
-        """The offset of the record in its broker's log, in bytes."""
+        """Return the offset of the record in its broker's log, in bytes."""
         return self._int64(PHYSICAL_OFFSET_AT)
 
     @property
@@ -395,12 +395,12 @@ class MessageExt:
 
     @property
     def born_ms(self) -> int:
-        """When the producer created the message, by its own clock: ms since 1970."""
+        """Return when the producer created the message, by its own clock: ms since 1970."""
         return self._int64(BORN_TIMESTAMP_AT)
 
     @property
     def stored_ms(self) -> int:
-        """When the broker stored the message: ms since 1970. It never decreases within a queue."""
+        """Return when the broker stored the message: ms since 1970. It never decreases within a queue."""
         return self._int64(STORE_TIMESTAMP_AT)
 
     @property

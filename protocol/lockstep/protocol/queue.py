@@ -47,7 +47,7 @@ class LayoutVersion:
 
     @property
     def successor(self) -> "LayoutVersion":
-        """The lowest version above this one."""
+        """Return the lowest version above this one."""
         return LayoutVersion(self.counter, self.writer + 1)
 
 
@@ -65,12 +65,12 @@ class LayoutEntry:
 
     @property
     def id_count(self) -> int:
-        """The number of queue ids that the entry covers."""
+        """Return the number of queue ids that the entry covers."""
         return max(self.write_queue_count, self.read_queue_count)
 
     @property
     def is_marker(self) -> bool:
-        """Whether the entry records a removal instead of queues."""
+        """Return whether the entry records a removal instead of queues."""
         return not self.id_count
 
 
@@ -126,7 +126,7 @@ class TopicLayout:
 
     @property
     def deletion(self) -> "TopicLayout":
-        """The layout that deletes the topic."""
+        """Return the layout that deletes the topic."""
         return self.deletion_up_to(self.version.counter + 1)
 
     def deletion_up_to(self, began: int) -> "TopicLayout":
@@ -152,7 +152,7 @@ class TopicLayout:
 
     @property
     def began(self) -> int:
-        """The counter of the topic's oldest queues; 0 without queues.
+        """Return the counter of the topic's oldest queues; 0 without queues.
 
         It is the same in all layouts of a topic until the topic is deleted, since every change keeps the first queue of a broker, and it is
         higher after the topic is created again.
@@ -161,12 +161,12 @@ class TopicLayout:
 
     @cached_property
     def read_queues(self) -> tuple[MessageQueue, ...]:
-        """All readable queues in layout order. The index is the queue number g that `allocate` uses."""
+        """Return all readable queues in layout order. The index is the queue number g that `allocate` uses."""
         return self._queues(write=False)
 
     @cached_property
     def write_queues(self) -> tuple[MessageQueue, ...]:
-        """All writable queues in layout order. A keyed send chooses index crc32(key) mod len(write_queues)."""
+        """Return all writable queues in layout order. A keyed send chooses index crc32(key) mod len(write_queues)."""
         return self._queues(write=True)
 
     @property
@@ -195,17 +195,17 @@ class TopicLayout:
 
     @property
     def read_brokers(self) -> tuple[str, ...]:
-        """The brokers that have readable queues, in layout order."""
+        """Return the brokers that have readable queues, in layout order."""
         return tuple(self.queue_ranges)
 
     @property
     def read_total(self) -> int:
-        """The number of readable queues of all brokers."""
+        """Return the number of readable queues of all brokers."""
         return sum(entry.read_queue_count for entry in self.entries)
 
     @property
     def write_total(self) -> int:
-        """The number of writable queues of all brokers."""
+        """Return the number of writable queues of all brokers."""
         return sum(entry.write_queue_count for entry in self.entries)
 
     def queues_of(self, broker_name: str) -> list[MessageQueue]:

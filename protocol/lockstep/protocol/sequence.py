@@ -51,7 +51,7 @@ class FrameSequence:
 
     @property
     def next(self) -> int:
-        """The sequence after this frame."""
+        """Return the sequence after this frame."""
         return self.first + self.count
 
     def encode(self) -> str:

@@ -1,6 +1,6 @@
 """Passes each request to the handler of its code. RocketMQ: NettyRemotingAbstract.processRequestCommand and its table of processors.
 
-A handler is a method marked with `@handles`. It decodes nothing itself, calls a table and returns the outcome of the request (request.py).
+A handler is a method marked with `@handles`. It decodes nothing itself, calls a table and returns a HandlerResult (request.py).
 A handler that is `async def` names a lane (lanes.py), in which it runs.
 """
 
@@ -26,7 +26,7 @@ from lockstep.runtime.turn import TurnBudget
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """What `@handles` declares of a method."""
+    """The arguments of `@handles` for one method."""
 
     code: int
     header: type | None
@@ -83,7 +83,7 @@ class _Route:
 
 
 class Log(Protocol):
-    """Calls back when the log is so far up to its present end."""
+    """Calls back when everything that is in the log now is written, confirmed or synced."""
 
     def when_written(self, callback: Callable[[], None]) -> None: ...
 
@@ -97,7 +97,7 @@ def _at_once(callback: Callable[[], None]) -> None:
 
 
 class Dispatcher:
-    """Finds the handler of each request and carries out its outcome.
+    """Finds the handler of each request and carries out its HandlerResult.
 
     A Dispatcher is the handler of endpoints: `dispatcher(command, endpoint)` never raises.
     """
@@ -123,7 +123,7 @@ class Dispatcher:
         }
         self._tasks = Tasks()
         budget = TurnBudget(LANE_ITEMS_PER_TURN) if budget is None else budget
-        self._lanes = {name: Lane(name, limits, self._tasks, budget, self._settle) for name, limits in (lanes or {}).items()}
+        self._lanes = {name: Lane(name, limits, self._tasks, budget, self._carry_out) for name, limits in (lanes or {}).items()}
         self._on_request = on_request
         self._routes: dict[int, _Route] = {}
         for processor in processors:
@@ -142,7 +142,7 @@ class Dispatcher:
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """The request codes that have a handler, sorted."""
+        """Return the request codes that have a handler, sorted."""
         return tuple(sorted(self._routes))
 
     def __call__(self, command: Command, endpoint: Endpoint) -> None:
@@ -156,7 +156,7 @@ class Dispatcher:
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported here")
             request.header, request.body = route.decode(command)
             if route.lane is None:
-                self._settle(request, route.handler(request))
+                self._carry_out(request, route.handler(request))
             else:
                 route.lane.add(request, partial(route.handler, request))
         except Exception as error:
@@ -168,23 +168,23 @@ class Dispatcher:
             lane.clear()
         await self._tasks.cancel_all()
 
-    def _settle(self, request: Request, outcome: HandlerResult) -> None:
-        """Carry out the outcome of a request."""
-        if type(outcome) is Command:
-            request.respond(outcome)
-        elif type(outcome) is RunInLane:
-            self._lanes[outcome.lane].add(request, outcome.work)
-        elif type(outcome) is PendingResponse:
+    def _carry_out(self, request: Request, result: HandlerResult) -> None:
+        """Carry out the result of a request's handler."""
+        if type(result) is Command:
+            request.respond(result)
+        elif type(result) is RunInLane:
+            self._lanes[result.lane].add(request, result.work)
+        elif type(result) is PendingResponse:
             if request.flag & ONEWAY_FLAG:
                 return
             # Encoded now, so that a response that can't be encoded fails the request here, not in the log's callback.
-            frame = encode_frame(outcome.command)
+            frame = encode_frame(result.command)
             request.header = request.body = None  # many requests wait for the disk: only the frame is still needed
-            self._when[outcome.until](partial(_deliver, request, frame))
+            self._when[result.until](partial(_deliver, request, frame))
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
-        elif outcome is not NO_RESPONSE:
-            raise TypeError(f"a handler returned {type(outcome).__name__}, not an HandlerResult")
+        elif result is not NO_RESPONSE:
+            raise TypeError(f"a handler returned {type(result).__name__}, not a HandlerResult")
 
 
 def _deliver(request: Request, frame: bytes) -> None:

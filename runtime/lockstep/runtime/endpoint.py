@@ -6,7 +6,8 @@ NettyRemotingAbstract.
 
 - Everything runs in the protocol's callbacks: a burst of frames is decoded and handled without a task or a timer per request. The
   time-outs of all requests share one heap and one timer.
-- Frames that are sent within one turn of the loop leave in one write. A caller that knows its last frame calls `hold` and `flush`.
+- Frames that are sent within one turn of the loop leave in one write. A caller that sends many frames in a turn calls `hold` before the
+  first and `flush` after the last.
 - The accepting end stops reading (and stops handling what it has read) while the peer does not read its responses. The connecting end
   always reads, so that the two can never wait for each other.
 - At most `turn_bytes_max` and `turn_frames_max` are handled before other connections have their turn.
@@ -153,10 +154,8 @@ class Endpoint(asyncio.Protocol):
         """Send a request and return a future of the response, whatever its code.
 
         The future fails with TransportError when the connection is closed or lost, and with RequestTimeoutError after `timeout_ms`. A
-        request
-        that exceeds the size of a frame raises LocalProtocolError here, before anything is sent. Cancelling the future drops the response,
-        not
-        the request.
+        request that exceeds the size of a frame raises LocalProtocolError here, before anything is sent. Cancelling the future drops the
+        response, not the request.
         """
         future: asyncio.Future[Command] = self._loop.create_future()
         self.send_request(code, fields, body, timeout_ms=timeout_ms, receiver=future)
@@ -221,13 +220,13 @@ class Endpoint(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """The number of accepted bytes that the operating system has not taken yet; 0 once closed."""
+        """Return the number of accepted bytes that the operating system has not taken yet; 0 once closed."""
         waiting = 0 if self.closed or self._transport is None else self._transport.get_write_buffer_size()
         return self._out_bytes + waiting
 
     @property
     def backlog_bytes(self) -> int:
-        """The number of unsent bytes that were written to the socket but not taken: the peer reads too slowly. 0 once closed."""
+        """Return the number of unsent bytes that were written to the socket but not taken: the peer reads too slowly. 0 once closed."""
         return 0 if self.closed or self._transport is None else self._transport.get_write_buffer_size()
 
     async def drain(self) -> None:
@@ -391,7 +390,7 @@ class Endpoint(asyncio.Protocol):
         self._resume_turn.schedule()
 
     def _resume(self) -> None:
-        """Handle deferred data in a new turn, one turn's limit at a time, then read again."""
+        """Handle deferred data in another loop turn, up to the limit of one turn, and resume reading when none is left."""
         if self.closed or self._blocked:
             return
         self._turn_bytes = self._turn_frames = 0

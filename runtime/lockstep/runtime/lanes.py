@@ -1,4 +1,4 @@
-"""Lanes: requests that wait for the disk or take many turns of the loop run in tasks, a limited number at once."""
+"""Lanes, which run requests that wait for the disk or take many turns of the loop: in tasks, a limited number at once."""
 
 from collections import deque
 from collections.abc import Callable
@@ -31,17 +31,17 @@ class LaneLimits:
 class Lane:
     """A bounded queue of requests and the workers that run them. RocketMQ: one executor for each request code."""
 
-    __slots__ = ("_budget", "_settle", "_tasks", "limits", "name", "waiting", "waiting_bytes", "workers")
+    __slots__ = ("_budget", "_carry_out", "_tasks", "limits", "name", "waiting", "waiting_bytes", "workers")
 
     def __init__(
-        self, name: str, limits: LaneLimits, tasks: Tasks, budget: TurnBudget, settle: Callable[[Request, HandlerResult], None]
+        self, name: str, limits: LaneLimits, tasks: Tasks, budget: TurnBudget, carry_out: Callable[[Request, HandlerResult], None]
     ) -> None:
-        """`settle` carries out the outcome of a request's work. `budget` is shared by all lanes."""
+        """`carry_out` carries out the HandlerResult of a request's work. `budget` is shared by all lanes."""
         self.name = name
         self.limits = limits
         self._tasks = tasks
         self._budget = budget
-        self._settle = settle
+        self._carry_out = carry_out
         self.waiting: deque[tuple[Request, Work]] = deque()
         self.waiting_bytes = 0
         self.workers = 0
@@ -73,7 +73,7 @@ class Lane:
                 await self._budget.take(LANE_ITEMS)
                 if not request.endpoint.closed:
                     try:
-                        self._settle(request, await work())
+                        self._carry_out(request, await work())
                     except Exception as error:
                         request.fail(error)
                 if not self.waiting:

@@ -1,16 +1,16 @@
 """One request: its response, now or later, and the only mapping of errors to responses.
 
-A handler returns an `HandlerResult`, which the Dispatcher carries out:
+A handler returns a `HandlerResult`, which the Dispatcher carries out:
 
-| outcome               | the response                                                                            |
-|-----------------------|-----------------------------------------------------------------------------------------|
-| Command               | is sent now                                                                             |
-| PendingResponse(Command)      | is sent when the log is confirmed up to its present end (or as far as `until` requires) |
-| RunInLane(lane, work) | is the outcome of a coroutine that runs in a lane                                       |
-| NO_RESPONSE           | is sent later by the processor with `Request.respond`, or never                         |
+| HandlerResult            | the response                                                                            |
+|--------------------------|-----------------------------------------------------------------------------------------|
+| Command                  | is sent now                                                                             |
+| PendingResponse(Command) | is sent when the log is confirmed up to its present end (or as far as `until` requires) |
+| RunInLane(lane, work)    | is the HandlerResult of a coroutine that runs in a lane                                 |
+| NO_RESPONSE              | is sent later by the processor with `Request.respond`, or never                         |
 
-Whatever works on a request, its handler, its lane or a later callback, passes an Exception to `Request.fail`, which alone maps errors to
-responses. So an error ends this request and nothing else:
+All code that works on a request, in its handler, its lane or a later callback, passes an Exception to `Request.fail`, which alone maps
+errors to responses. So an error ends this request and nothing else:
 
 | exception             | the response                                                                            |
 |-----------------------|-----------------------------------------------------------------------------------------|
@@ -71,7 +71,7 @@ class Request:
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the client expects no response."""
+        """Return whether the client expects no response."""
         return bool(self.flag & ONEWAY_FLAG)
 
     def reply(
@@ -93,14 +93,14 @@ class Request:
         self.is_done = True
 
     def respond_encoded(self, frame: bytes) -> None:
-        """Send a response that is encoded already, unless one was sent. It can't be too large any more."""
+        """Send a response that is encoded already, and so known to fit a frame, unless one was sent."""
         if self.is_done:
             return
         self.endpoint.send_frame(frame)
         self.is_done = True
 
     def fail(self, error: Exception) -> None:
-        """Respond with what `error` means. An error that no rule foresees is logged with the connection, the request and the traceback.
+        """Send the response for `error` by the table above. Log any unforeseen error with the connection, the request and the traceback.
 
         After the response nothing more is sent.
         """
@@ -143,7 +143,7 @@ NO_RESPONSE: Final = NoResponse()
 
 @dataclass(frozen=True, slots=True)
 class RunInLane:
-    """The rest of the handler has to wait for something: it runs in a lane, and its outcome is that of the request."""
+    """The rest of a handler that has to wait: it runs in a lane, and its HandlerResult is that of the request."""
 
     lane: str
     work: "Work"

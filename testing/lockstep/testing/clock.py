@@ -20,7 +20,7 @@ class TestClock:
 
     @property
     def seed(self) -> int | None:
-        """The seed of the universe; None in real time."""
+        """Return the seed of the universe; None in real time."""
         return self._loop.seed if isinstance(self._loop, SimLoop) else None
 
     @property

@@ -129,12 +129,12 @@ class TestCluster:
 
     @property
     def real(self) -> bool:
-        """Whether the cluster is real processes in real time."""
+        """Return whether the cluster is real processes in real time."""
         return self._folder is not None
 
     @property
     def seed(self) -> int | None:
-        """The seed of the universe; None in real time."""
+        """Return the seed of the universe; None in real time."""
         return self.clock.seed
 
     @property
@@ -144,7 +144,7 @@ class TestCluster:
 
     @property
     def nameserver(self) -> str:
-        """The argument `nameserver` of producers and consumers."""
+        """Return the argument `nameserver` of producers and consumers."""
         return ";".join(server.address for server in self._nameservers.values())
 
     @property
@@ -159,7 +159,7 @@ class TestCluster:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The names of the programs that were started."""
+        """Return the names of the programs that were started."""
         return tuple(self._workers)
 
     @property

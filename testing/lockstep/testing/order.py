@@ -128,12 +128,12 @@ class OrderChecker:
 
     @property
     def handled_count(self) -> int:
-        """The number of handlings so far, repeats included."""
+        """Return the number of handlings so far, repeats included."""
         return len(self._handlings)
 
     @property
     def repeat_count(self) -> int:
-        """The number of repeats among them."""
+        """Return the number of repeats among them."""
         return len(self._handlings) - len({each.message_id for each in self._handlings})
 
     def verify(self, *, max_repeats: int = 10) -> None:

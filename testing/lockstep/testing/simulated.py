@@ -79,7 +79,7 @@ class SimMember:
 
     @property
     def process(self) -> Process | None:
-        """The present process, if it is alive."""
+        """Return the present process, if it is alive."""
         return self._process if self._process is not None and self._process.alive else None
 
     @property
@@ -248,7 +248,7 @@ class SimStage:
 
     @property
     def here(self) -> str:
-        """The address of the test itself."""
+        """Return the address of the test itself."""
         return self.loop.world.machine.name
 
     def _machine(self, *, server: bool) -> Machine:

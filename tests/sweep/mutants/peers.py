@@ -50,7 +50,7 @@ def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{ONE_BUG}::test_partially_applied_change_ends_the_broker_without_a_response")
 def the_broker_continues_after_a_partial_change(patch: Patches) -> None:
     """A broker whose tables disagree with its log ends, and sends no response from them."""
-    patch.set(LogWriter, "unsure", lambda self, error: None)
+    patch.set(LogWriter, "fail_inconsistent", lambda self, error: None)
 
 
 @mutant("swarm", aimed="tests/unit/broker/test_journal.py::test_change_that_cannot_be_encoded_is_rejected_before_it_is_applied")
@@ -211,7 +211,7 @@ def an_error_leaves_a_callback_unscheduled(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{FAULTS}::test_held_pulls_get_a_response_if_waking_them_fails")
 def held_pulls_are_lost_with_their_table(patch: Patches) -> None:
     """If the table of held pulls fails, the response to each held pull is SYSTEM_ERROR."""
-    patch.set(PullProcessor, "_fail_held", lambda self, error, but=None: None)
+    patch.set(PullProcessor, "_fail_held", lambda self, error, except_for=None: None)
 
 
 @mutant("swarm", aimed=f"{FAULTS}::test_error_at_the_end_of_a_store_turn_ends_the_process")

@@ -3,7 +3,7 @@
     arrives ──▶ found ──────▶ served ──▶ response
                  ▲  ▲           │ └────▶ waits for the disk (cold) ──▶ response
                  │  │           ├──────▶ waits for the connection to drain ──┐
-                 │  └───────────┼──────────────────────────────────────────-─┘
+                 │  └───────────┼────────────────────────────────────────────┘
                  └── arrival ── held ── deadline, stale, stop ──▶ response
 
 Pulls found in one loop turn are served at its end, after its other frames, so that they see earlier sends. An arrival wakes the pulls that
@@ -57,7 +57,7 @@ log = get_logger("broker.pull")
 T = TypeVar("T")
 
 SUSPEND_MS_MAX = 30_000
-"""How long a pull is held at most. RocketMQ's clients ask for at most 20 s (Go, Python) and give up a pull after 30 s."""
+"""How long a pull is held at most. RocketMQ's clients request at most 20 s (Go, Python) and give up a pull after 30 s."""
 UNSENT_BYTES_MAX = 1 << 20
 """Unsent bytes of a connection above which its pulls wait. The server's endpoints pause at the same limit, so `drain` returns when they
 end.
@@ -68,7 +68,7 @@ since.
 """
 
 TURN_HELD_MAX = 512
-"""Held pulls that one loop turn takes up: one message may wake all pulls of its queue, in any number of groups."""
+"""Held pulls that one loop turn serves: one message may wake all pulls of its queue, in any number of groups."""
 PULL_HEADER_BYTES_MAX = REQUEST_HEADER_BYTES_MAX + 4 * EXPRESSION_LENGTH_MAX
 """A pull may carry a subscription expression."""
 TURN_PULLS_MAX = 1_024
@@ -181,7 +181,7 @@ class PullProcessor:
         self._arm()
 
     def _arm(self) -> None:
-        """Keep the one timer at or before the earliest deadline."""
+        """Set the timer to the earliest deadline, unless it is due before."""
         due_ms = self._call_table(LongPollTable.next_deadline_ms, None)
         if due_ms is None or (self._deadline.is_scheduled and self._deadline_ms <= due_ms):
             return
@@ -203,10 +203,10 @@ class PullProcessor:
             self._fail_held(error)
             return otherwise
 
-    def _fail_held(self, error: Exception, but: Pull | None = None) -> None:
+    def _fail_held(self, error: Exception, except_for: Pull | None = None) -> None:
         log_limited(log, "error", "pulls.failed", error=repr(error), exc_info=error, then="each held pull fails with SYSTEM_ERROR")
         for held in self._holds.clear():
-            if held.item is not but:
+            if held.item is not except_for:
                 held.item.failure = error
                 self._found.append(held.item)
         self._turn.schedule()
@@ -284,7 +284,7 @@ class PullProcessor:
             return False
         if check.stale:
             what = f"generation {header.generation}" if header.epoch is None else f"epoch {header.epoch}"
-            remark = f"{what} of {header.consumer_group} at {header.topic}:{header.queue_id} is over: drop the queue"
+            remark = f"{what} of {header.consumer_group} at {header.topic}:{header.queue_id} is stale: drop the queue"
             self._send(pull, ResponseCode.STALE_EPOCH, remark=remark)
             return False
         pull.gap = check.gap or pull.gap
@@ -350,7 +350,7 @@ class PullProcessor:
                 return False
             oldest = self._holds.take_excess(pull.held)
         except Exception as error:  # re-raised
-            self._fail_held(error, but=pull)
+            self._fail_held(error, except_for=pull)
             raise
         if oldest is not None:
             self.excess_count += 1

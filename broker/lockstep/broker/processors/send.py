@@ -99,7 +99,7 @@ class SendProcessor:
 
     @property
     def store_host(self) -> str:
-        """The host:port that records carry as store host."""
+        """Return the host:port that records carry as store host."""
         return host_address(self._store.store_host)
 
     # ------------------------------------------------------------------------------------------------------------ SEND_RECORDS
@@ -133,7 +133,7 @@ class SendProcessor:
             )
         except Exception as error:  # re-raised
             # The frame is stored, but not recorded as stored: the sender's repeat would be stored a second time.
-            self._store.writer.unsure(error)
+            self._store.writer.fail_inconsistent(error)
             raise
         return PendingResponse(request.reply(self._reply(appended)), UNTIL[header.durable])
 
@@ -213,8 +213,9 @@ class SendProcessor:
 
 
 def check_stamp(body: Body, frame: FrameSequence, crc_before: int | None) -> None:
-    """Check that the first record carries the sequence of the header. Recovery knows `__LS_SEQ` alone, and takes a wrong CRC for a torn
-    frame.
+    """Check that the first record carries the sequence of the header, and that the CRC is right.
+
+    Recovery has nothing but `__LS_SEQ`, and treats a frame with a wrong CRC as torn.
     """
     try:
         stamp = STAMP_HEAD + frame.encode().encode()

@@ -78,7 +78,7 @@ class SendBackProcessor:
         key = (header.consumer_group, header.topic, header.queue_id)
         done = self._coordination.lock_sync.is_dead_lettered(request.endpoint.id, key, header.epoch, header.offset)
         if done is None:
-            remark = f"epoch {header.epoch} of {key[0]} at {key[1]}:{key[2]} is over: drop the queue"
+            remark = f"epoch {header.epoch} of {key[0]} at {key[1]}:{key[2]} is stale: drop the queue"
             return PendingResponse(request.reply(code=ResponseCode.STALE_EPOCH, remark=remark))
         if done:
             return PendingResponse(request.reply())

@@ -256,7 +256,7 @@ def check_properties(properties: list[bytes], *, trusted: bool = False, sequence
 
 
 def _too_long(properties: bytes, trusted: bool) -> bool:
-    """Whether the properties are too long. A copy made by the broker may use the room that is reserved for it."""
+    """Return whether the properties are too long. A copy made by the broker may use the room that is reserved for it."""
     return len(properties) > PROPERTIES_BYTES_MAX or (not trusted and sent_bytes(properties) > SENT_PROPERTIES_BYTES_MAX)
 
 

@@ -29,7 +29,7 @@ class Checkpointer:
         """From the turn in which a snapshot copies the tables until it is written."""
 
     def due(self, log_end: int, now_ms: int) -> bool:
-        """Whether enough was logged since the last snapshot, or anything was and enough time has passed."""
+        """Return whether enough was logged since the last snapshot, or anything was and enough time has passed."""
         grown = log_end - self.last_position
         by_time = grown > 0 and now_ms - self._last_ms >= self._config.snapshot_interval_ms
         return not self.running and (grown >= self._config.snapshot_bytes or by_time)

@@ -150,7 +150,7 @@ class ClockSteps:
         del steps[index]
 
     def _has_one_before(self, index: int) -> bool:
-        """Whether there is an earlier step in the same boot."""
+        """Return whether there is an earlier step in the same boot."""
         return index > 0 and self.kept[index - 1].since == self.kept[index].since
 
     def _late_without(self, index: int) -> int | None:

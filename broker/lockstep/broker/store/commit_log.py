@@ -139,22 +139,22 @@ class CommitLog:
 
     @property
     def start(self) -> int:
-        """The oldest position that still exists."""
+        """Return the oldest position that still exists."""
         return self.segments[0].start if self.segments else 0
 
     @property
     def files_end(self) -> int:
-        """The end of the newest file."""
+        """Return the end of the newest file."""
         return self.segments[-1].end if self.segments else 0
 
     @property
     def end(self) -> int:
-        """The position of the next record."""
+        """Return the position of the next record."""
         return self.tail_start + len(self.tail)
 
     @property
     def frame_bytes_max(self) -> int:
-        """The longest run of bytes that fits into one segment."""
+        """Return the longest run of bytes that fits into one segment."""
         return self._segment_bytes - BLANK_BYTES
 
     # -- opening ---------------------------------------------------------------------------------

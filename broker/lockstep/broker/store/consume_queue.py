@@ -29,7 +29,7 @@ CHECKED_COUNT = 1_024
 
 
 def names_place(position: int, size: int) -> bool:
-    """Whether an entry has a position in the log, or belongs to a lost message (damage.py), which keeps its entry."""
+    """Return whether an entry has a position in the log, or belongs to a lost message (damage.py), which keeps its entry."""
     return position >= 0 and (size > 0 or size == LOST_SIZE)
 
 

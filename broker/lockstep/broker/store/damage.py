@@ -61,7 +61,7 @@ class DamageTable:
 
     @property
     def message_count(self) -> int:
-        """The number of lost messages that retention has not removed since."""
+        """Return the number of lost messages that retention has not removed since."""
         return sum(end - first for ranges in self._lost.values() for first, end in ranges)
 
     def lost(self) -> list[tuple[str, int, int, int]]:
@@ -93,7 +93,7 @@ class DamageTable:
         self.state_from = position
 
     def is_lost(self, topic: str, queue_id: int, first: int, end: int) -> bool:
-        """Whether all these offsets are recorded as lost."""
+        """Return whether all these offsets are recorded as lost."""
         return any(low <= first and end <= high for low, high in self._lost.get((topic, queue_id), ()))
 
     def first_not_lost(self, topic: str, queue_id: int, offset: int) -> int:

@@ -28,7 +28,7 @@ def seal(data: bytearray, begin: int) -> None:
 
 
 def seal_holds(data: bytes | bytearray | memoryview, begin: int, end: int, topic: bytes) -> bool:
-    """Whether the record [begin, end) has the right checksum, or is of a topic or version without one."""
+    """Return whether the record [begin, end) has the right checksum, or is of a topic or version without one."""
     mark, crc = SEAL.unpack_from(data, begin + PREPARED_OFFSET_AT)
     if mark != SEAL_MARK and (topic != SCHEDULE or not (mark or crc)):
         return True

@@ -1,6 +1,6 @@
 """Writes the appends of each turn of the loop, and reports when they are confirmed.
 
-the first append of a turn    `dirty` opens the turn
+the first append of a turn    `request_write` opens the turn
 end of the turn               `before_write` adds the state journal; one write
 confirmed                     at once, or after a sync that turns share: readers' bounds move, `when_confirmed` calls back, `on_arrival`
                               is called once for each queue
@@ -56,7 +56,7 @@ class LogWriter:
         self._unconfirmed_end: int | None = None
         """Where recovery ended: until a sync covers it, nothing is confirmed."""
         self.before_write: Callable[[], None] | None = None
-        """Called at the end of each loop turn that appended or was marked dirty, before its write: may append."""
+        """Called at the end of each loop turn that appended or requested a write, before the write: may append."""
         self.on_fatal: Callable[[BaseException], None] | None = None
         """Called once when a write or sync failed: the process has to end (exit 3) without another response."""
 
@@ -102,13 +102,13 @@ class LogWriter:
             raise StoreDiskError(f"the log can't be written: {error}") from error
 
     def appended(self, queue: ConsumeQueue) -> None:
-        """Note that this loop turn has appended to the queue: its entries become visible when the turn is confirmed."""
+        """Record that this loop turn has appended to the queue: its entries become visible when the turn is confirmed."""
         self._waiters.touched[queue] = None
         if not self.turn_is_open:
-            self.dirty()
+            self.request_write()
 
-    def dirty(self) -> None:
-        """Note that this loop turn has something to write, now or in `before_write`."""
+    def request_write(self) -> None:
+        """Write at the end of this loop turn: something was appended, or will be by `before_write`."""
         if not self.turn_is_open:
             self.turn_is_open = True
             self._turn_us = self._clock.monotonic_us()
@@ -185,17 +185,17 @@ class LogWriter:
 
     @property
     def waiting_count(self) -> int:
-        """Callbacks that wait for confirmation or a sync."""
+        """Return the number of callbacks that wait for confirmation or a sync."""
         return self._waiters.waiting_count + len(self._sync_waiters)
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes that were written and are not known to be on the disk."""
+        """Return the number of bytes that were written and are not known to be on the disk."""
         return self._log.written - self._log.synced
 
     @property
     def confirmed(self) -> int:
-        """The log position up to which records may be read by their position."""
+        """Return the log position up to which records may be read by their position."""
         return self._log.written if self._config.flush is FlushMode.ASYNC else self._log.synced
 
     async def sync(self) -> None:
@@ -217,7 +217,7 @@ class LogWriter:
 
     # -- failure ---------------------------------------------------------------------------------
 
-    def unsure(self, error: BaseException) -> None:
+    def fail_inconsistent(self, error: BaseException) -> None:
         """End the process (exit 3): a change was carried out in part, so the tables disagree with the log. A start reads them from it."""
         self.fail(error)
 
@@ -234,7 +234,7 @@ class LogWriter:
             self.on_fatal(self._fatal(error))
 
     def _fatal(self, error: BaseException) -> StoreDiskError:
-        """Return what ends the process: the removal or replacement of the store's files if that is the cause, else the error itself."""
+        """Return the error that ends the process: the removal or replacement of the store's files if that is the cause, else `error`."""
         if isinstance(error, StoreDiskError):
             return error
         fatal = StoreDiskError(f"store {self._config.path} failed: {error}")

@@ -75,7 +75,7 @@ class QueueTable:
 
     @property
     def waiting_count(self) -> int:
-        """The number of entries that only memory has."""
+        """Return the number of entries that only memory has."""
         return self._waiting
 
     def flush_some(self) -> None:

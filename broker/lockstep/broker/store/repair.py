@@ -177,7 +177,7 @@ class QueueRepairs:
         return queue.visible, self._log.written
 
     async def _is_settled(self, queue: ConsumeQueue, index: int) -> bool:
-        """Whether entry `index` matches its record now, belongs to a lost message, or is below the queue's minimum."""
+        """Return whether entry `index` matches its record now, belongs to a lost message, or is below the queue's minimum."""
         if index < queue.min:
             return True
         entry = await self._entry(queue, index)

@@ -396,7 +396,7 @@ class LogScan:
         return None
 
     async def _starts(self, segment: Segment, position: int) -> bool:
-        """Whether a whole good record with a possible offset begins here, followed by something good, or a blank that fills the segment."""
+        """Return whether a good record with a possible offset begins here, followed by a good one, or a blank that fills the segment."""
         left = segment.end - position
         head = await self._bytes(segment, position, min(BLANK_BYTES, left))
         if len(head) < BLANK_BYTES:
@@ -415,7 +415,7 @@ class LogScan:
         return await self._resumes(position + size)
 
     async def _resumes(self, position: int) -> bool:
-        """Whether a record or blank may begin here, or the log ends here. This confirms the record before it."""
+        """Return whether a record or blank may begin here, or the log ends here. This confirms the record before it."""
         segment = self._log.segment_of(position)
         if segment is None or position == self._limit:
             return True

@@ -46,7 +46,7 @@ class ScrubReport(Protocol):
         ...
 
     def knows(self, key: QueueKey) -> bool:
-        """Whether the queue is among `queues`."""
+        """Return whether the queue is among `queues`."""
         ...
 
     def first(self, key: QueueKey) -> int | None:

@@ -60,7 +60,7 @@ class Snapshot:
 
     @property
     def needs_from(self) -> int:
-        """The oldest log offset that this snapshot needs."""
+        """Return the oldest log offset that this snapshot needs."""
         return self.position if self.last_record < 0 else self.last_record
 
 
@@ -225,7 +225,7 @@ class Snapshots:
 
     @property
     def needs_from(self) -> int | None:
-        """The oldest log offset that a snapshot on the disk needs. None if there is no valid one.
+        """Return the oldest log offset that a snapshot on the disk needs. None if there is no valid one.
 
         A file that is no longer valid is included until it is removed: the start after a crash must not find it without its log.
         """

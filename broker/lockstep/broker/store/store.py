@@ -52,7 +52,7 @@ class Store:
     """Serves after `open`, `recover`, `sync` and `mark_boot`. Everything except the waiting reads runs on the event loop."""
 
     def __init__(self, config: StoreConfig, host: Host, directory: StoreDirectory, identity: StoreIdentity, *, clean: bool) -> None:
-        """Called by `open` only."""
+        """Use `open` instead."""
         self._config = config
         self._host = host
         self._directory = directory
@@ -234,7 +234,7 @@ class Store:
             state.last_record = POSITION.unpack_from(entries, len(entries) - 20)[0]
             self.writer.appended(queue)
         except Exception as error:  # re-raised
-            self.writer.unsure(error)
+            self.writer.fail_inconsistent(error)
             raise
         return Appended(queue_offset, position, store_ms)
 
@@ -288,7 +288,7 @@ class Store:
 
     @property
     def state_bytes_max(self) -> int:
-        """The longest body of a state record, which has to fit into a file of the log."""
+        """Return the longest body of a state record, which has to fit into a file of the log."""
         fitting = self._log.frame_bytes_max - RECORD_BYTES_MIN - len(STATE_TOPIC)
         asked = self._config.state_bytes_max
         return fitting if asked is None else min(asked, fitting)
@@ -311,11 +311,11 @@ class Store:
         self._disk.room -= len(record)
         state.state_next += 1
         state.last_record = position
-        self.writer.dirty()
+        self.writer.request_write()
 
     def _unfit(self, topic: str, queue_id: int, size: int, count: int) -> str:
         if topic == STATE_TOPIC or queue_id < 0:
-            return f"nobody may send to queue {queue_id} of {topic}"
+            return f"queue {queue_id} of {topic} takes no sends"
         if size > self._log.frame_bytes_max:
             return f"frame of {size} bytes, a log file takes {self._log.frame_bytes_max}"
         return f"frame of {size} bytes does not hold the {count} records that it claims"
@@ -327,7 +327,7 @@ class Store:
     # -- marks of a start ------------------------------------------------------------------------
 
     def may_have_forgotten(self, boot_id: str) -> bool:
-        """Whether readers may have seen a suffix of the log that is lost now.
+        """Return whether readers may have seen a suffix of the log that is lost now.
 
         This is so if the machine crashed under a store that served with async flush in that run, whatever the current mode is. If only the
         process was killed, its writes are in the page cache.
@@ -357,7 +357,7 @@ class Store:
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot_due(self, now_ms: int) -> bool:
-        """Whether enough was logged since the last snapshot, or anything was and enough time of the monotonic clock has passed."""
+        """Return whether enough was logged since the last snapshot, or anything was and enough time of the monotonic clock has passed."""
         return not self.writer.has_failed and self._checkpointer.due(self._log.end, now_ms)
 
     async def write_snapshot(self, plain: object) -> None:
@@ -439,7 +439,7 @@ class Store:
         return 0 if queue is None else queue.next
 
     def young_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether nothing was removed and the first message is still a recent one, so that a group without progress begins at 0.
+        """Return whether nothing was removed and the first message is still a recent one, so that a group without progress begins at 0.
 
         RocketMQ: ConsumerManageProcessor.queryConsumerOffset.
         """

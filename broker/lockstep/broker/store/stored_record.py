@@ -93,7 +93,7 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
 
 
 def valid_properties(data: bytes, begin: int, end: int) -> bool:
-    """Whether [begin, end) can be the properties of a record, whose length is stored before `begin`.
+    """Return whether [begin, end) can be the properties of a record, whose length is stored before `begin`.
 
     No CRC covers them. A byte 0 means a sector that never reached the disk; properties that are not UTF-8 are never accepted from a client.
     """

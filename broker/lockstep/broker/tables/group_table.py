@@ -47,12 +47,12 @@ class Group:
 
     @property
     def has_classic_members(self) -> bool:
-        """Whether a classic client is among the members."""
+        """Return whether a classic client is among the members."""
         return self.classic_count > 0
 
     @property
     def member_ids(self) -> tuple[str, ...]:
-        """The client ids, sorted. They are needed for each queue of the group, so they are sorted once for each change that is read."""
+        """Return the client ids, sorted. They are needed for each queue of the group, so they are sorted once for each change."""
         if self._member_ids is None:
             self._member_ids = tuple(sorted(self.members))
         return self._member_ids
@@ -157,7 +157,7 @@ class GroupTable:
 
     @property
     def subscription_bytes(self) -> int:
-        """Estimated memory of the subscriptions of all groups and members."""
+        """Return the estimated memory of the subscriptions of all groups and members."""
         return self.subscriptions.bytes + GROUP_TOPIC_BYTES * self._topics_count
 
     def additional_bytes(self, name: str, declared: tuple[Subscription, ...]) -> int:
@@ -181,7 +181,7 @@ class GroupTable:
 
     @property
     def has_changed_lists(self) -> bool:
-        """Whether `take_changed_lists` would return a group."""
+        """Return whether `take_changed_lists` would return a group."""
         return bool(self._changed)
 
     def take_changed_lists(self) -> list[str]:

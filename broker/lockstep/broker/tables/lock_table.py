@@ -61,11 +61,11 @@ class Lock:
 
     @property
     def held_by_classic(self) -> bool:
-        """Whether a classic client holds the queue."""
+        """Return whether a classic client holds the queue."""
         return self.held and self.session is None
 
     def accepts_epoch(self, session: str, epoch: int) -> bool:
-        """Whether the epoch is the recorded one and was granted to this session."""
+        """Return whether the epoch is the recorded one and was granted to this session."""
         return self.session == session and self.epoch == epoch
 
 
@@ -111,7 +111,7 @@ class LockTable:
         return lock if lock is not None and lock.held else None
 
     def accepts_epoch(self, key: QueueKey, session: str, epoch: int) -> bool:
-        """Whether this session may commit, pull, release or renew under this epoch."""
+        """Return whether this session may commit, pull, release or renew under this epoch."""
         lock = self.get(key)
         return lock is not None and lock.accepts_epoch(session, epoch)
 
@@ -136,7 +136,7 @@ class LockTable:
         return list(self._groups.get(group, {}).get(topic, ()))
 
     def any_session_holds(self, group: str) -> bool:
-        """Whether a session holds a queue of the group. Called for each queue that is freed, so it must be cheap."""
+        """Return whether a session holds a queue of the group. Called for each queue that is freed, so it must be cheap."""
         return group in self._session_held
 
     def sessions_holding(self, group: str) -> list[str]:

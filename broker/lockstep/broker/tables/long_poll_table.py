@@ -153,7 +153,7 @@ class LongPollTable(Generic[T]):
 
     @property
     def has_woken(self) -> bool:
-        """Whether `take_woken` may return more."""
+        """Return whether `take_woken` may return more."""
         return bool(self._woken)
 
     def take_group(self, group: str, topic: str, queue_id: int) -> list[HeldPull[T]]:

@@ -36,7 +36,7 @@ class SettingsTable:
         return group not in self._consume_disabled
 
     def uses_classic_policy(self, group: str) -> bool:
-        """Whether the subscriptions of the member that joined last apply to the whole group (ordering.md 11.4)."""
+        """Return whether the subscriptions of the member that joined last apply to the whole group (ordering.md 11.4)."""
         settings = self._settings.get(group)
         return settings is not None and settings.subscription_policy is SubscriptionPolicy.CLASSIC
 

@@ -141,7 +141,7 @@ class TopicTable:
 
     @property
     def is_full(self) -> bool:
-        """Whether the table has its maximum of topics, so that no unknown topic is adopted."""
+        """Return whether the table has its maximum of topics, so that no unknown topic is adopted."""
         layouts = self.layouts
         topics_full = layouts.live_count >= ADOPTED_MAX or layouts.deleted_count >= TOMBSTONES_MAX
         return topics_full or layouts.entry_count >= ADOPTED_ENTRIES_MAX

@@ -65,6 +65,6 @@ class ConsumerHealth:
 
     @property
     def ok(self) -> bool:
-        """Whether it is running, every broker is connected and proven, and no queue is blocked."""
+        """Return whether it is running, every broker is connected and proven, and no queue is blocked."""
         proven = all(b.connected and b.proven_ago_ms is not None and b.proven_ago_ms < b.grace_ms for b in self.brokers)
         return self.state is ConsumerState.RUNNING and proven and not any(queue.blocked for queue in self.queues)

@@ -38,7 +38,7 @@ class Consuming:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the call ended with None, SUCCESS, COMMIT or CONSUME_SUCCESS. The broker may still refuse the result as stale."""
+        """Return whether the call ended with None, SUCCESS, COMMIT or CONSUME_SUCCESS. The broker may still refuse the result as stale."""
         return self.error is None and any(self.result is success for success in SUCCESSES)
 
 

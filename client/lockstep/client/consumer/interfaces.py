@@ -40,7 +40,7 @@ class Deadline(Protocol):
 
     @property
     def deadline_ms(self) -> int:
-        """The boot time from which no call may start."""
+        """Return the boot time from which no call may start."""
 
 
 class QueueSession(Protocol):

@@ -136,17 +136,17 @@ class Producer:
 
     @property
     def possible_duplicates(self) -> int:
-        """Messages that may be stored twice: unkeyed ones that failed over to another broker and delayed ones that were sent again."""
+        """Return the number of messages that may be stored twice: unkeyed ones that failed over and delayed ones that were sent again."""
         return 0 if self._shell is None else self._shell.possible_duplicates
 
     @property
     def in_flight_count(self) -> int:
-        """Messages that are sent and not acknowledged."""
+        """Return the number of messages that are sent and not acknowledged."""
         return self._limit.count
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes that are sent and not acknowledged, as the in-flight limit counts them."""
+        """Return the number of bytes that are sent and not acknowledged, as the in-flight limit counts them."""
         return self._limit.byte_count
 
     @property

@@ -68,13 +68,13 @@ class SendResult:
 
     @property
     def queue_offset(self) -> int:
-        """The offset of the message in its queue; −1 if it is stored at an unknown offset: a late repeat, or a delayed message."""
+        """Return the offset of the message in its queue; −1 if it is stored at an unknown offset: a late repeat, or a delayed message."""
         first = self._frame.first_offset
         return -1 if first < 0 else first + self._index
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id of the message: store host and log offset in hex. Empty if the broker no longer knows it, or has no IPv4
+        """Return the broker's id of the message: store host and log offset in hex. Empty if the broker no longer knows it, or has no IPv4
         address."""
         frame = self._frame
         if frame.first_offset < 0:

@@ -60,12 +60,12 @@ class ConsumerGroup:
 
     @property
     def broadcasting(self) -> bool:
-        """Whether each member consumes every queue and stores its own progress."""
+        """Return whether each member consumes every queue and stores its own progress."""
         return self.message_model is MessageModel.BROADCASTING
 
     @property
     def locks(self) -> bool:
-        """Whether a queue has one owner at a time, guarded by a lock at its broker."""
+        """Return whether a queue has one owner at a time, guarded by a lock at its broker."""
         return self.ordered and not self.broadcasting
 
 

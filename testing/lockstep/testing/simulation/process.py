@@ -87,7 +87,7 @@ class Machine:
 
     @property
     def process(self) -> "Process | None":
-        """The process that was started last, if it is alive."""
+        """Return the process that was started last, if it is alive."""
         return next(reversed(self.processes.values()), None)
 
     def open_sockets(self) -> int:
@@ -98,7 +98,7 @@ class Machine:
 
     @property
     def rate(self) -> float:
-        """The seconds that this machine counts in a true second. Assign it to let its clock drift from now on: 1.02 is 2 % fast."""
+        """Return the seconds that this machine counts in a true second. Assign it to let its clock drift from now on: 1.02 is 2 % fast."""
         return self._rate
 
     @rate.setter
@@ -191,7 +191,7 @@ class Process:
 
     @property
     def held(self) -> bool:
-        """Whether it is paused or waits for its disk."""
+        """Return whether it is paused or waits for its disk."""
         return self.paused or self.stalled > 0
 
     def __repr__(self) -> str:

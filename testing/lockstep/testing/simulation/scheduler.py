@@ -63,7 +63,7 @@ class Scheduler(base_events.BaseEventLoop):
 
     @property
     def current(self) -> Process:
-        """The process whose code is running; the world outside any."""
+        """Return the process whose code is running; the world outside any."""
         return CURRENT.get(self.world)
 
     def time(self) -> float:

@@ -91,7 +91,7 @@ async def test_response_waits_for_the_state_changes_of_its_turn() -> None:
         store.append_state(b"change")
 
     store.writer.before_write = journal
-    store.writer.dirty()
+    store.writer.request_write()
     store.writer.when_confirmed(lambda: order.append("answer"))
     assert order == []
     await asyncio.sleep(0)
@@ -337,7 +337,7 @@ async def test_frame_larger_than_a_segment_is_rejected() -> None:
 
 async def test_send_to_the_state_topic_or_a_negative_queue_is_rejected() -> None:
     store = await open_store(SimFiles())
-    with pytest.raises(MessageIllegalError, match="nobody may send to queue 0 of LOCKSTEP_SYS_STATE"):
+    with pytest.raises(MessageIllegalError, match="queue 0 of LOCKSTEP_SYS_STATE takes no sends"):
         append(store, b"x", topic="LOCKSTEP_SYS_STATE")
     with pytest.raises(MessageIllegalError, match="queue -1"):
         append(store, b"x", queue_id=-1)
@@ -490,7 +490,7 @@ async def test_failing_journal_is_fatal(caplog: pytest.LogCaptureFixture) -> Non
         raise RuntimeError("a bug")
 
     store.writer.before_write = journal
-    store.writer.dirty()
+    store.writer.request_write()
     await asyncio.sleep(0)
     assert len(fatal) == 1
     assert [record.getMessage().split()[0] for record in caplog.records if record.exc_info] == ["turn.failed"]

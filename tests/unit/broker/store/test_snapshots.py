@@ -90,7 +90,7 @@ async def test_snapshot_contains_the_changes_of_its_own_turn_once() -> None:
             store.append_state(journal.pop())
 
     store.writer.before_write = write
-    store.writer.dirty()
+    store.writer.request_write()
     await store.write_snapshot(["with the change"])
     await kill(store, files)
     recorded = Recorded()

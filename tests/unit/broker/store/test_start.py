@@ -160,7 +160,7 @@ async def test_close_syncs_records_written_during_another_sync() -> None:
     store = await open_store(files, host=host, segment_bytes=8192)
     host.threads.held = asyncio.Event()
     append(store, b"x" * 5000)
-    store.writer.dirty()
+    store.writer.request_write()
     await asyncio.sleep(0)
     waiting = asyncio.ensure_future(store.sync())
     for _ in range(3):
