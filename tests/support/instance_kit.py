@@ -29,7 +29,7 @@ class HookRecorder:
         return ConsumerHooks(
             on_up=lambda link, reply: self.events.append(("up", link.name)),
             on_down=lambda link: self.events.append(("down", link.name)),
-            on_view=lambda link, reply: self.views.append(reply),
+            on_heartbeat_reply=lambda link, reply: self.views.append(reply),
             on_notice=lambda link, notice: self.events.append(("notice", f"{link.name} {notice.list_counter}")),
             on_queue_free=lambda link, free: self.freed.append(free),
             on_layout=self.layouts.append,
@@ -57,5 +57,5 @@ async def linked(instance: Instance, topic: str = "t") -> list[BrokerLink]:
     """Wait until all links of the topic are up. Return them."""
     assert await instance.watch.route(topic) is not None
     for link in instance.links():
-        assert await link.settled()
+        assert await link.wait_first_attempt()
     return instance.links()

@@ -28,7 +28,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 
 class CommandError(LockstepError):
-    """The command failed, or part of it did; the message says which part."""
+    """The command failed, or part of it did; the message names the part."""
 
 
 def run(work: Coroutine[Any, Any, None], *, interrupted: int = 130, end_s: float | None = None) -> None:

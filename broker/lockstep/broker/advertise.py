@@ -10,7 +10,7 @@ WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 LOOPBACK = "127.0.0.1"
 
 
-async def advertise(bound: Mapping[str, str], told: Mapping[str, str], nameservers: Sequence[str]) -> dict[str, str]:
+async def advertise(bound: Mapping[str, str], configured: Mapping[str, str], nameservers: Sequence[str]) -> dict[str, str]:
     """Return listener name → advertised address.
 
     That is the address in the settings (port 0 means the bound one), else the bound address; if that is a wildcard, the address from which
@@ -18,7 +18,7 @@ async def advertise(bound: Mapping[str, str], told: Mapping[str, str], nameserve
     """
     addresses = {}
     for name, address in bound.items():
-        host, port = parse_address(told.get(name, address))
+        host, port = parse_address(configured.get(name, address))
         if host in WILDCARDS:
             host = await _own_address(nameservers)
         addresses[name] = _join(host, port or parse_address(address)[1])

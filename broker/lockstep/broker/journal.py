@@ -27,13 +27,15 @@ _FORMAT = _packb(FORMAT)
 class Journal:
     """Collects changes until the store takes them (`LogWriter.before_write`).
 
-    Calls `on_first_change` at the first change of each turn, and `on_apply_failed` with the error of a change that could not be applied: the
-    tables may hold half of it, and the log lacks it.
+    Calls `on_first_change` at the first change of each turn, and `on_apply_failed` with the error of a change that could not be applied:
+    the tables may hold half of it, and the log lacks it.
     """
 
     __slots__ = ("_changes", "on_apply_failed", "on_first_change")
 
-    def __init__(self, on_first_change: Callable[[], None] | None = None, on_apply_failed: Callable[[BaseException], None] | None = None) -> None:
+    def __init__(
+        self, on_first_change: Callable[[], None] | None = None, on_apply_failed: Callable[[BaseException], None] | None = None
+    ) -> None:
         self.on_first_change = on_first_change
         self.on_apply_failed = on_apply_failed
         self._changes: list[bytes] = []

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.message_copy import one_line
-from lockstep.broker.start_policy import NO_TIMES, OffsetsByTime, StartPositions, start_policy
+from lockstep.broker.start_policy import NO_OFFSETS, OffsetsByTime, StartPositions, start_policy
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.progress_table import Progress
@@ -56,7 +56,7 @@ class LockSync:
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
-    def lock(self, connection: int, body: SessionLockBody, now_ms: int, by_time: OffsetsByTime = NO_TIMES) -> SessionLockReply | None:
+    def lock(self, connection: int, body: SessionLockBody, now_ms: int, by_time: OffsetsByTime = NO_OFFSETS) -> SessionLockReply | None:
         """Handle LOCK. Return None if the connection is not that of a session, and is being closed."""
         state = self._state
         session = state.sessions.touch(connection, now_ms)
@@ -129,7 +129,7 @@ class LockSync:
         return self._grant_result(session, key, state.grant(key, session.id, session.client_id))
 
     def query_start(
-        self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime = NO_TIMES
+        self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime = NO_OFFSETS
     ) -> LockResult | None:
         """Handle QUERY_CONSUMER_OFFSET with a start policy: return where a member of a concurrent group begins. Nothing is locked.
 

@@ -369,7 +369,7 @@ class Membership:
         return self._classic_clients.get(connection)
 
     def classic_received(self, name: str, client_id: str) -> tuple[int | None, int]:
-        """Return the connection of a classic member (None if it was not heard since the start) and when it was last heard."""
+        """Return the connection of a classic member (None if it has sent nothing since the start) and when its last HEART_BEAT came."""
         seen = self._classic_members[name, client_id]
         config = self._state.config
         return seen.connection, seen.until_ms - (config.classic_restart_ms if seen.connection is None else config.classic_member_ms)

@@ -11,16 +11,17 @@ from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.names import RETRY_PREFIX
 
-TIMES_MAX = 65_536
+LOOKUPS_MAX = 65_536
 """Queues whose offset one LOCK looks up at a time, about 16 MB. The others are resolved by the member's next LOCK."""
 
-BEGINS_MAX = 16_384
-"""Queues in which groups may begin in BEGINS_MS: as many as the largest topic has, which takes some 50 ms. Members retry for the others."""
-BEGINS_MS = 100
+STARTS_MAX = 16_384
+"""Queues in which groups may begin in START_WINDOW_MS: as many as the largest topic has, which takes some 50 ms. Members retry for the
+others."""
+START_WINDOW_MS = 100
 
 OffsetsByTime = Mapping[QueueKey, int]
 """(group, topic, queue id) → offset at the time that the group's start policy names."""
-NO_TIMES: OffsetsByTime = {}
+NO_OFFSETS: OffsetsByTime = {}
 
 
 class StartPositions:
@@ -37,8 +38,8 @@ class StartPositions:
         return [queue.queue_id for queue in self._state.own_queues(topic)]
 
     def policies_to_look_up(self, connection: int, body: SessionLockBody) -> tuple[StartPolicy, ...]:
-        """Return the start policies by time that this LOCK will resolve, for at most TIMES_MAX queues. Skip queues that it can't get."""
-        state, left = self._state, TIMES_MAX
+        """Return the start policies by time that this LOCK will resolve, for at most LOOKUPS_MAX queues. Skip queues that it can't get."""
+        state, left = self._state, LOOKUPS_MAX
         session = state.sessions.session_on(connection)
         if session is None:
             return ()
@@ -84,9 +85,9 @@ class StartPositions:
 
     def _reserve_starts(self, count: int, now_ms: int) -> bool:
         """Return whether a group may begin in `count` queues now, and count them."""
-        if now_ms - self._start_window_ms >= BEGINS_MS:
+        if now_ms - self._start_window_ms >= START_WINDOW_MS:
             self._start_window_ms, self._start_count = now_ms, 0
-        if self._start_count and self._start_count + count > BEGINS_MAX:
+        if self._start_count and self._start_count + count > STARTS_MAX:
             return False
         self._start_count += count
         return True

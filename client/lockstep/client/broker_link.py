@@ -37,7 +37,7 @@ class LinkHooks:
     """HEART_BEAT was refused. Returns True if the body has been changed and HEART_BEAT is to be repeated."""
     up: Callable[["BrokerLink", HeartbeatReply], None]
     down: Callable[["BrokerLink"], None]
-    view: Callable[["BrokerLink", HeartbeatReply], None]
+    heartbeat_reply: Callable[["BrokerLink", HeartbeatReply], None]
     """The broker responded to a later HEART_BEAT of the same connection."""
     notice: Callable[["BrokerLink", NotifyHeader], None]
     queue_free: Callable[["BrokerLink", QueueFreeBody], None]
@@ -47,17 +47,17 @@ class LinkHooks:
 
 
 class BrokerLink:
-    """One broker, by name. `connection` is the number of the current (or last) connect; `view` the last response to HEART_BEAT."""
+    """One broker, by name. `connection` is the number of the current (or last) connect; `last_reply` the last response to HEART_BEAT."""
 
     def __init__(self, host: Host, name: str, resolve: Callable[[], str | None], hooks: LinkHooks, *, request_timeout_ms: int) -> None:
         self.name = name
         self.connection = 0
-        self.view: HeartbeatReply | None = None
+        self.last_reply: HeartbeatReply | None = None
         self.endpoint: Endpoint | None = None
         """The connection while the link is UP, otherwise None."""
         self._hooks = hooks
         self._request_timeout_ms = request_timeout_ms
-        self._settled = asyncio.Event()
+        self._attempted = asyncio.Event()
         self._link = Link(
             host,
             resolve,
@@ -79,16 +79,16 @@ class BrokerLink:
     @property
     def grace_ms(self) -> int:
         """Return the broker's `disconnect_grace_ms` from its last response to HEART_BEAT; 3,000 before the first."""
-        return 3_000 if self.view is None else self.view.disconnect_grace_ms
+        return 3_000 if self.last_reply is None else self.last_reply.disconnect_grace_ms
 
     @property
     def session_timeout_ms(self) -> int:
         """Return the silence after which the broker ends the session, by its last response to HEART_BEAT; the shortest before the first."""
-        return SHORTEST_SESSION_MS if self.view is None else max(SHORTEST_SESSION_MS, self.view.session_timeout_ms)
+        return SHORTEST_SESSION_MS if self.last_reply is None else max(SHORTEST_SESSION_MS, self.last_reply.session_timeout_ms)
 
-    async def settled(self) -> bool:
+    async def wait_first_attempt(self) -> bool:
         """Wait until the link is up or a connect has failed. Return `up`."""
-        await self._settled.wait()
+        await self._attempted.wait()
         return self.up
 
     async def wait_up(self, timeout_ms: int) -> None:
@@ -128,15 +128,15 @@ class BrokerLink:
         raw = body if isinstance(body, bytes | bytearray | memoryview) else b"" if body is None else encode_body(body)
         self.endpoint.oneway(code, None if header is None else to_plain(header), raw)
 
-    async def beat(self) -> HeartbeatReply:
+    async def heartbeat(self) -> HeartbeatReply:
         """Send HEART_BEAT now. Raise BrokerError if it is refused, TransportError without a response."""
         endpoint = self.endpoint
         if endpoint is None or endpoint.closed:
             raise TransportError(f"broker {self.name} is not connected")
-        reply = await self._beat(endpoint)
+        reply = await self._send_heartbeat(endpoint)
         if self.endpoint is endpoint:
-            self.view = reply
-            self._hooks.view(self, reply)
+            self.last_reply = reply
+            self._hooks.heartbeat_reply(self, reply)
         return reply
 
     def reconnect(self, reason: str) -> None:
@@ -152,7 +152,7 @@ class BrokerLink:
         """Flush, close, and stop connecting."""
         await self._link.close()
 
-    async def _beat(self, endpoint: Endpoint) -> HeartbeatReply:
+    async def _send_heartbeat(self, endpoint: Endpoint) -> HeartbeatReply:
         body = encode_body(self._hooks.describe(self))
         response = await endpoint.request(RequestCode.HEART_BEAT, None, body, timeout_ms=self._request_timeout_ms)
         if response.code != ResponseCode.SUCCESS:
@@ -166,21 +166,21 @@ class BrokerLink:
     async def _handshake(self, endpoint: Endpoint) -> None:
         self.connection += 1
         try:
-            reply = await self._beat(endpoint)
+            reply = await self._send_heartbeat(endpoint)
         except BrokerError as error:
             if not await self._hooks.refused(self, error):
                 raise
-            reply = await self._beat(endpoint)
+            reply = await self._send_heartbeat(endpoint)
         except RemoteProtocolError:
             self._hooks.unreachable(self)
             raise
         self.endpoint = endpoint
-        self.view = reply
-        self._settled.set()
+        self.last_reply = reply
+        self._attempted.set()
         self._hooks.up(self, reply)
 
     def _refused(self) -> None:
-        self._settled.set()
+        self._attempted.set()
         self._hooks.unreachable(self)
 
     def _lost(self, endpoint: Endpoint, reason: str) -> None:

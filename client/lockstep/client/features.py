@@ -28,5 +28,5 @@ def check_brokers(instance: Instance, layout: TopicLayout, needed: Sequence[str]
     """Raise RequestCodeNotSupportedError if a connected broker of the topic lacks any of `needed`."""
     for entry in layout.entries:
         link = instance.link(entry.broker_name)
-        if link is not None and link.up and link.view is not None:
-            check_features(link.view, needed)
+        if link is not None and link.up and link.last_reply is not None:
+            check_features(link.last_reply, needed)

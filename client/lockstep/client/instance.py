@@ -67,7 +67,7 @@ class ConsumerHooks:
     """The broker was (re)connected and responded to HEART_BEAT: LOCK comes next."""
     on_down: Callable[[BrokerLink], None]
     """The connection was closed."""
-    on_view: Callable[[BrokerLink, HeartbeatReply], None] = _ignore
+    on_heartbeat_reply: Callable[[BrokerLink, HeartbeatReply], None] = _ignore
     """The broker responded to a later HEART_BEAT (every 30 s, and after a join)."""
     on_notice: Callable[[BrokerLink, NotifyHeader], None]
     """The group's member list at that broker changed."""
@@ -90,13 +90,13 @@ class _Consumer:
     """The heartbeats to every broker name it."""
     joined: dict[str, None] = field(default_factory=dict)
     """During a join: the brokers whose heartbeats name it."""
-    waits: dict[str, int] = field(default_factory=dict)
+    paused_until_ms: dict[str, int] = field(default_factory=dict)
     """Brokers whose heartbeats don't name it before this time (monotonic ms): by then members with the other contract have expired."""
     refusal: BrokerError | None = None
 
     def is_named(self, broker_name: str, now_ms: int) -> bool:
         """Return whether the next heartbeat to this broker names it."""
-        return (self.everywhere or broker_name in self.joined) and now_ms >= self.waits.get(broker_name, now_ms)
+        return (self.everywhere or broker_name in self.joined) and now_ms >= self.paused_until_ms.get(broker_name, now_ms)
 
 
 def _is_about(error: BrokerError, consumer: _Consumer) -> bool:
@@ -126,7 +126,7 @@ class Instance:
         self.session = host.random.token(16).hex()
         """128 random bits that identify this start of the client."""
         self.nameservers = Nameservers(host, addresses, timeout_ms=config.request_timeout_ms)
-        self.watch = RouteWatch(self.routes, self.nameservers, config, host.clock, learnt=self._learnt)
+        self.watch = RouteWatch(self.routes, self.nameservers, config, host.clock, learned=self._layout_learned)
         self.closing = False
         self._identity = host.random.token(8).hex()
         self._references = 0
@@ -195,7 +195,7 @@ class Instance:
         """Return the link to one broker; None if no watched topic names it, or its address was never known."""
         return self._links.get(broker_name)
 
-    def _learnt(self, layout: TopicLayout, change: RouteChange) -> None:
+    def _layout_learned(self, layout: TopicLayout, change: RouteChange) -> None:
         if not self.closing:
             for name in self.watch.unlinked(layout.topic, change.moved, self._links):
                 self._links[name] = self._make_link(name)
@@ -216,7 +216,7 @@ class Instance:
             refused=self._heartbeat_refused,
             up=self._link_up,
             down=self._link_down,
-            view=self._link_view,
+            heartbeat_reply=self._link_heartbeat_reply,
             notice=self._notice,
             queue_free=self._queue_free,
             layouts_changed=self._layouts_changed,
@@ -238,9 +238,9 @@ class Instance:
             consumer.hooks.on_down(link)
         self._notify_producers(link)
 
-    def _link_view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
+    def _link_heartbeat_reply(self, link: BrokerLink, reply: HeartbeatReply) -> None:
         for consumer in list(self._consumers.values()):
-            consumer.hooks.on_view(link, reply)
+            consumer.hooks.on_heartbeat_reply(link, reply)
 
     def _notice(self, link: BrokerLink, notice: NotifyHeader) -> None:
         consumer = self._consumers.get(notice.consumer_group)
@@ -294,7 +294,7 @@ class Instance:
         while missing := [link for link in self.links() if link.name not in consumer.joined]:
             for link in missing:
                 # Before the first HEART_BEAT: from that on, queues wait for this member until it has joined the last broker.
-                await link.settled()
+                await link.wait_first_attempt()
             for link in missing:
                 await self._join_one(consumer, link)
         consumer.everywhere = True
@@ -305,7 +305,7 @@ class Instance:
         if not link.up:
             return
         try:
-            await link.beat()
+            await link.heartbeat()
         except (TransportError, RemoteProtocolError) as error:
             log.info("group.join_deferred", group=consumer.group, broker=link.name, error=str(error))
         except BrokerError as error:
@@ -343,7 +343,7 @@ class Instance:
             if not link.up:
                 continue
             try:
-                await link.beat()
+                await link.heartbeat()
             except BrokerError as error:
                 await self._heartbeat_refused(link, error)
             except (TransportError, RemoteProtocolError) as error:
@@ -374,21 +374,21 @@ class Instance:
         log.error("heartbeat.refused", broker=link.name, error=str(error))
         named = self._named(link)
         if isinstance(error, SubscriptionConflictError | NoPermissionError | ServiceNotAvailableError):
-            guilty = [consumer for consumer in named if _is_about(error, consumer)] or named
+            concerned = [consumer for consumer in named if _is_about(error, consumer)] or named
             if not isinstance(error, SubscriptionConflictError) or error.temporary:
-                for consumer in guilty:
-                    consumer.waits[link.name] = self.host.clock.monotonic_ms() + CONFLICT_PAUSE_MS
-                return bool(guilty)
+                for consumer in concerned:
+                    consumer.paused_until_ms[link.name] = self.host.clock.monotonic_ms() + CONFLICT_PAUSE_MS
+                return bool(concerned)
         elif isinstance(error, DuplicateClientIdError):
-            guilty = named
+            concerned = named
         else:
             return False
-        for consumer in guilty:
+        for consumer in concerned:
             consumer.everywhere = False
             consumer.joined.clear()
             consumer.refusal = error
             consumer.hooks.on_refused(link, error)
-        return bool(guilty)
+        return bool(concerned)
 
     # ----------------------------------------------------------------------------------------------------------------- loops
 

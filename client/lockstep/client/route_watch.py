@@ -26,13 +26,13 @@ class RouteWatch:
         config: ClientConfig,
         clock: Clock,
         *,
-        learnt: Callable[[TopicLayout, RouteChange], None],
+        learned: Callable[[TopicLayout, RouteChange], None],
     ) -> None:
         self._known = known
         self._nameservers = nameservers
         self._config = config
         self._clock = clock
-        self._learnt = learnt
+        self._learned = learned
         """Called with each response."""
         self._topics: dict[str, None] = {}
         self._asked_ms: int | None = None
@@ -132,7 +132,7 @@ class RouteWatch:
 
     def _learn(self, route: TopicRoute) -> None:
         change = self._known.merge(route)
-        self._learnt(route.layout, change)
+        self._learned(route.layout, change)
         if any(self._known.address(name) is None for name in self._known.brokers_of(route.layout.topic)):
             self.refresh_soon()
 

@@ -259,7 +259,7 @@ async def test_concurrent_lookups_by_time_are_limited_by_the_lane() -> None:
 async def test_lookups_by_time_per_lock_are_limited_and_the_member_retries_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(start_policy, "TIMES_MAX", 6)
+    monkeypatch.setattr(start_policy, "LOOKUPS_MAX", 6)
     desk = DispatcherBench()
     topics = [f"t{number}" for number in range(3)]
     for topic in topics:

@@ -234,7 +234,7 @@ def test_members_leaving_together_sort_the_member_list_once(monkeypatch: pytest.
 
 
 def test_starting_queues_per_interval_are_limited_and_members_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_policy, "BEGINS_MAX", 6)
+    monkeypatch.setattr(start_policy, "STARTS_MAX", 6)
     topics = [f"t{number}" for number in range(5)]
     bench = Bench(*(layout(topic, 3) for topic in topics), layout("wide", 7))
     a = Client(bench, "a", ordered(topics=[*topics, "wide"]))
@@ -254,9 +254,9 @@ def test_starting_queues_per_interval_are_limited_and_members_retry(monkeypatch:
     reply = b.send_lock(LockItem("other", "t0", 0))
     assert reply is not None
     assert reply.items[0].verdict is waits, "the sum is over all groups"
-    bench.advance(start_policy.BEGINS_MS - 1)
+    bench.advance(start_policy.START_WINDOW_MS - 1)
     assert asks("t2") == [waits]
     bench.advance(1)
     assert asks("wide", "t2") == [ok, waits], "one topic may begin, however wide it is"
-    bench.advance(start_policy.BEGINS_MS)
+    bench.advance(start_policy.START_WINDOW_MS)
     assert asks("t2", "t3", "t4") == [ok, ok, waits]

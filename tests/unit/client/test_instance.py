@@ -156,8 +156,8 @@ async def test_refused_connection_refreshes_the_route_and_connects_to_the_new_ad
         await broker.start()
         await until(lambda: link.up)
         assert link.connection == 2
-        assert link.view is not None
-        assert link.view.term == 2
+        assert link.last_reply is not None
+        assert link.last_reply.term == 2
 
 
 async def test_higher_layout_is_reported_to_consumers_and_its_brokers_are_connected() -> None:

@@ -65,7 +65,7 @@ async def test_join_waits_for_every_connection_attempt_before_joining_any_broker
         await linked(instance)
         _, second = instance.links()
         tried = asyncio.Event()
-        second.settled = tried.wait  # type: ignore[method-assign]
+        second.wait_first_attempt = tried.wait  # type: ignore[method-assign]
         joining = asyncio.ensure_future(instance.join("billing"))
         await turns(10)
         assert not any(beat.consumers for beat in cluster.brokers["a"].heartbeats)

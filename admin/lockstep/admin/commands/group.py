@@ -115,7 +115,7 @@ def _print(report: GroupReport) -> None:
 
 def _print_members(report: GroupReport) -> None:
     print_table(
-        ["member", "session", "address", "connected", ">last heard", "subscription", "missing at"],
+        ["member", "session", "address", "connected", ">last received", "subscription", "missing at"],
         [
             (
                 line.client_id,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.start_policy import NO_TIMES, OffsetsByTime
+from lockstep.broker.start_policy import NO_OFFSETS, OffsetsByTime
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import SessionLockBody
 from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request, RunInLane
@@ -32,7 +32,7 @@ class StartOffsets:
     def resolve(self, request: Request, body: SessionLockBody, handle: Callable[[OffsetsByTime], HandlerResult]) -> HandlerResult:
         """Return the outcome of `handle`: at once if `body` needs no offset by time, else from the lane, once they were found."""
         if not self._starts.policies_to_look_up(request.endpoint.id, body):
-            return handle(NO_TIMES)
+            return handle(NO_OFFSETS)
 
         async def find_and_handle() -> HandlerResult:
             found = await self._find(request, body)

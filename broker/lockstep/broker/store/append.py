@@ -302,4 +302,4 @@ def _reason(frame: bytes, start: int, number: int, count: int, topic: TopicField
         counted = sent_bytes(frame[start + size - property_bytes : start + size])
         limit = f"limit {SENT_PROPERTIES_BYTES_MAX} without what is added on the way"
         return f"{what}: properties of {counted} bytes, {limit} (put large values into the body)"
-    return f"{what}: its fields make {behind + topic.size + 2 + property_bytes - start} bytes, its size says {size}"
+    return f"{what}: its fields make {behind + topic.size + 2 + property_bytes - start} bytes, its size is {size}"

@@ -217,7 +217,7 @@ class StoreDirectory:
         return found
 
     def save_start(self, position: int) -> None:
-        """Record where the log begins, before retention removes older files: a later start can then tell a missing first file from a
+        """Record where the log begins, before retention removes older files: a later start can then distinguish a missing first file from a
         removed one.
         """
         self.replace(f"{self.own}/start", b"%d\n" % position)

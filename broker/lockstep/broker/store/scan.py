@@ -110,7 +110,7 @@ class LogScan:
 
     Below `complete_until` everything must be records: zeros there are damage, and the sink decides whether the scan continues after it.
     From `complete_until` on, the first bytes that are not a good record end the log. With a `limit`, `complete_until` is the limit.
-    After `run`, `end` is the end of the good log, and `reason` says why it ends ("" for zeros, the end of the files or the limit).
+    After `run`, `end` is the end of the good log, and `reason` is why it ends ("" for zeros, the end of the files or the limit).
     """
 
     def __init__(

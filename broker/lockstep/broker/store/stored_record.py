@@ -41,11 +41,11 @@ class StoredRecord:
 
 
 class BadRecordError(Exception):
-    """The bytes at a position are not a good record. The text says why."""
+    """The bytes at a position are not a good record. The text gives the reason."""
 
 
 def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredRecord:
-    """Check and return the whole record `data` at `position`. Raise BadRecordError, which says what is wrong.
+    """Check and return the whole record `data` at `position`. Raise BadRecordError, which names the rule that it breaks.
 
     `topics` caches topic names that are valid.
     """
@@ -57,7 +57,7 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     if physical != position or queue_id < 0 or queue_offset < 0:
         raise BadRecordError(f"physical offset {physical}, queue id {queue_id}, queue offset {queue_offset}")
     if sys_flag & SYS_IPV6_MASK:
-        raise BadRecordError(f"system flag {sys_flag:#x} says IPv6 hosts, which are not supported")
+        raise BadRecordError(f"system flag {sys_flag:#x} means IPv6 hosts, which are not supported")
     behind = BODY_AT + body_bytes
     if body_bytes < 0 or behind + 3 > size:
         raise BadRecordError(f"body of {body_bytes} bytes in a record of {size}")

@@ -25,7 +25,7 @@ next counter, in the step in which it adopts the winner. Each such step adds the
 one step each. A broker appends nothing if the topic was deleted, and no queues that an operator removed (LayoutEntry: markers).
 
 A deletion wins against every layout that was made without knowledge of it: a broker that knows the deletion repeats it with the next
-counter. The deletion names the last creation that it covers (`TopicLayout.deletes_to`), so a topic that was created after the deletion
+counter. The deletion names the last creation that it covers (`TopicLayout.deletes_up_to`), so a topic that was created after the deletion
 that an operator requested remains.
 
 This also holds after the topic was created again. All layouts between a creation and a deletion have the same oldest queue

@@ -154,8 +154,8 @@ class BaseConsumer(ABC):
             if self.failure is not None:
                 raise self.failure
             for link in instance.links():
-                if link.up and link.view is not None:
-                    check_features(link.view, ctx.features)
+                if link.up and link.last_reply is not None:
+                    check_features(link.last_reply, ctx.features)
         except BaseException as error:  # re-raised
             await self._undo_start(instance, refused=isinstance(error, SubscriptionConflictError))
             raise
@@ -171,7 +171,7 @@ class BaseConsumer(ABC):
         return ConsumerHooks(
             on_up=membership.link_up,
             on_down=membership.link_down,
-            on_view=membership.view,
+            on_heartbeat_reply=membership.heartbeat_reply,
             on_notice=membership.notice,
             on_queue_free=membership.queue_free,
             on_layout=lambda _: membership.rebalance(),

@@ -86,8 +86,8 @@ class Membership:
         self._joined = True
         self._delay.member_joined(self._now_ms())
         for link in self._instance.links():
-            if link.up and link.view is not None:
-                self.link_up(link, link.view)
+            if link.up and link.last_reply is not None:
+                self.link_up(link, link.last_reply)
         self.rebalance()
         self._ctx.tasks.spawn(self._rounds(), f"{self._ctx.group} rounds")
 
@@ -210,14 +210,14 @@ class Membership:
                 self._ctx.fail(error)
         if self._leaving and self._ctx.group in reply.groups:
             self._leave_again(link)
-        self.view(link, reply)
+        self.heartbeat_reply(link, reply)
         if by_one_list(self._ctx.config.allocate, self._lists) and not self._rebalance_scheduled:
             self.rebalance()  # the list in force may now be another broker's, although no list has changed
 
     def link_down(self, link: BrokerLink) -> None:
         self._sessions.of(link).disconnected()
 
-    def view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
+    def heartbeat_reply(self, link: BrokerLink, reply: HeartbeatReply) -> None:
         group = reply.groups.get(self._ctx.group)
         if group is None:
             self.request_list(link)  # this member is not named there for now, until its old contract has expired

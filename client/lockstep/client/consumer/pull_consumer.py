@@ -450,7 +450,7 @@ async def _wait_for_brokers(instance: Instance, queues: Iterable[MessageQueue]) 
     for name in dict.fromkeys(queue.broker_name for queue in queues):
         link = instance.link(name)
         if link is not None:
-            await link.settled()
+            await link.wait_first_attempt()
 
 
 async def _check_queues(instance: Instance, queues: Iterable[MessageQueue]) -> None:

@@ -107,9 +107,9 @@ class DelayedSend:
 
     async def _try(self, machine: QueueMachine, record: RecordView, timeout_ms: int) -> Command:
         link = self._shell.link(machine.queue.broker_name)
-        if link is None or not link.up or link.view is None:
+        if link is None or not link.up or link.last_reply is None:
             raise TransportError(f"broker {machine.queue.broker_name} is not connected")
-        check_features(link.view, DELAYING)
+        check_features(link.last_reply, DELAYING)
         facts = (record.sys_flag, record.born_ms, record.flag, str(record.properties, "utf-8"))
         queue_id, durable, delay_ms = machine.queue.queue_id, self._durable, self._delay.ms
         header = SendMessageHeader(self._group, self._message.topic, queue_id, *facts, durable=durable, delay_ms=delay_ms)

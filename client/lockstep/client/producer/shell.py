@@ -146,9 +146,9 @@ class ProducerShell:
         failed."""
         if not topic.has_broker(link.name):
             return True
-        if link.up and link.view is not None:
+        if link.up and link.last_reply is not None:
             try:
-                check_features(link.view, SENDING)
+                check_features(link.last_reply, SENDING)
             except RequestCodeNotSupportedError as error:
                 remark = error.remark
                 topic.refuse_all(lambda: RequestCodeNotSupportedError(remark))
