@@ -47,14 +47,14 @@ async def test_broker_discovered_during_a_join_is_joined_too() -> None:
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
             instance.register_consumer("billing", billing, HookRecorder().hooks())
             (link,) = await linked(instance)
-            beat = link.beat
+            beat = link.heartbeat
 
             async def beat_late() -> HeartbeatReply:
                 cluster.brokers["b"] = late
                 await until(lambda: bool(late.heartbeats))
                 return await beat()
 
-            link.beat = beat_late  # type: ignore[method-assign]
+            link.heartbeat = beat_late  # type: ignore[method-assign]
             await instance.join("billing")
             assert [group.group for group in late.heartbeats[-1].consumers] == ["billing"]
 
