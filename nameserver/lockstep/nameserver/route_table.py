@@ -29,9 +29,8 @@ counted by `count_down_challenges`, in time in which this process has read the d
 blocked, the response waits in the socket.
 
 *A stale term*: the registration is of the owner or of the store that was accepted last, and its term is lower than the accepted term of
-that
-store, or it is higher but the store's previous term is lower: that store has not seen the start that was accepted last. It is a copy, a
-restored backup, or the original of a copy that has run meanwhile. The owner is compared with its own starts only.
+that store, or it is higher but the store's previous term is lower: that store has not seen the start that was accepted last. It is a copy,
+a restored backup, or the original of a copy that has run meanwhile. The owner is compared with its own starts only.
 
 A learning broker lacks layouts that this table has. It adopts them before it is routed, so that a client that finds it here also finds
 every topic of the cluster there. A broker that accepts no more topics registers as `full` and is routed without them. A registration of

@@ -85,12 +85,9 @@ class Link:
     """One connection to one peer, re-established whenever it is lost.
 
     `resolve` returns the peer's current address, or None if it is unknown. `on_connected` is the handshake: the link is up when it returns;
-    if
-    it raises a LockstepError, the connection is closed and established again. `on_refused` is called for each attempt that failed or found
-    no
-    address, so that the caller can refresh the route. `on_lost(endpoint, reason)` is called once for each connection for which
-    `on_connected`
-    returned.
+    if it raises a LockstepError, the connection is closed and established again. `on_refused` is called for each attempt that failed or
+    found no address, so that the caller can refresh the route. `on_lost(endpoint, reason)` is called once for each connection for which
+    `on_connected` returned.
     """
 
     def __init__(

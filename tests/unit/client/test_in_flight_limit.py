@@ -39,16 +39,16 @@ def refuse(gate: InFlightLimit, *keys: str) -> None:
 async def test_in_flight_limit_is_reached_at_its_count_or_its_bytes() -> None:
     gate = make_limit(2)
     gate.add(1, 10)
-    assert not gate.shut
+    assert not gate.must_wait
     gate.add(1, 10)
-    assert gate.shut
+    assert gate.must_wait
     gate.release(1, 10)
-    assert not gate.shut
+    assert not gate.must_wait
     gate.add(1, 90)
-    assert gate.shut
+    assert gate.must_wait
     gate.release(1, 90)
     gate.release(1, 10)
-    assert (gate.count, gate.byte_count, gate.shut) == (0, 0, False)
+    assert (gate.count, gate.byte_count, gate.must_wait) == (0, 0, False)
 
 
 async def test_waiters_are_admitted_in_arrival_order() -> None:
@@ -62,11 +62,11 @@ async def test_waiters_are_admitted_in_arrival_order() -> None:
         assert order == []
         for left in (["a"], ["a", "b"], ["a", "b", "c"]):
             gate.release(1, 1)
-            assert gate.shut, "one who comes now stands behind the one that was let in"
+            assert gate.must_wait, "one who comes now stands behind the one that was let in"
             await turns(2)
             assert order == left
     gate.release(1, 1)
-    assert (gate.count, gate.shut) == (0, False)
+    assert (gate.count, gate.must_wait) == (0, False)
 
 
 async def test_cancelled_waiter_releases_its_slot_to_the_next() -> None:
@@ -82,7 +82,7 @@ async def test_cancelled_waiter_releases_its_slot_to_the_next() -> None:
         await turns(4)
         assert order == ["b"]
     gate.release(1, 1)
-    assert (gate.count, gate.byte_count, gate.shut) == (0, 0, False)
+    assert (gate.count, gate.byte_count, gate.must_wait) == (0, 0, False)
 
 
 async def outcomes(*sends: "asyncio.Future[None]") -> list[type[BaseException] | None]:
@@ -210,7 +210,7 @@ async def test_expired_waiters_fail_in_deadline_order_with_a_limit_per_loop_turn
     assert set(await outcomes(*sends)) == {TimeoutError}
     assert not gate._waiters
     gate.release(1, 1)
-    assert not gate.shut
+    assert not gate.must_wait
 
 
 async def test_finished_waiters_are_not_kept_until_their_deadline() -> None:
@@ -253,7 +253,7 @@ async def test_admitted_waiter_that_has_not_run_is_refused_if_an_earlier_send_of
     assert await outcomes(*sends) == [PrecedingSendError, PrecedingSendError, None]
     assert order == ["2"]
     gate.release(1, 1)
-    assert (gate.count, gate.byte_count, gate.shut, gate._by_place) == (0, 0, False, {})
+    assert (gate.count, gate.byte_count, gate.must_wait, gate._by_place) == (0, 0, False, {})
 
 
 async def test_waiters_for_a_failed_key_fail_in_order_with_a_limit_per_loop_turn_and_none_is_admitted() -> None:

@@ -205,7 +205,7 @@ async def test_every_send_ends_once_by_its_deadline_with_the_correct_outcome(see
             broker.script.on = False  # type: ignore[attr-defined]
         await asyncio.sleep(10)
         gate = producer._limit
-        assert (gate.count, gate.byte_count, gate.shut, gate._by_place, gate._waking) == (0, 0, False, {}, 0)
+        assert (gate.count, gate.byte_count, gate.must_wait, gate._by_place, gate._waking) == (0, 0, False, {}, 0)
         for key in story.keys:
             assert await producer.send(message("last", sharding_key=key))
         async with asyncio.timeout(10):

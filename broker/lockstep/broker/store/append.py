@@ -31,19 +31,15 @@ from lockstep.protocol.errors import MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX, SEQUENCE_DIGITS, sent_bytes
-from lockstep.protocol.record import PROPERTIES_BYTES_MAX
+from lockstep.protocol.record import BODY_AT, MAGIC, PROPERTIES_BYTES_MAX
 from lockstep.protocol.sequence import COUNT_AT, COUNT_DIGITS, STAMP_HEAD, find_sequence
 from lockstep.protocol.tags import tags_code
 
-MAGIC = 0xDAA320A7
-BODY_AT = 88
 HEAD = Struct(">iIiI4x16si8x24s12sI")
 PLACE = Struct(">qq")
 """Queue offset and physical offset, at byte 20."""
-PLACE_AT = 20
 STAMP = Struct(">8sq8s")
 """Born host, store time and store host, at byte 48."""
-STAMP_AT = 48
 ENTRY = Struct(">qiq")
 """Consume-queue entry: physical offset, size, tag hash."""
 ENTRY_BYTES = 20

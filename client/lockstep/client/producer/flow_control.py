@@ -48,7 +48,7 @@ class _Waiter:
 
 
 class InFlightLimit:
-    """Counts messages and bytes from `send` to their end. While `shut` is set a send must await `enter`; otherwise it calls `add`.
+    """Counts messages and bytes from `send` to their end. While `must_wait` is set a send must await `enter`; otherwise it calls `add`.
 
     A waiter is listed under each of its places until its `enter` returns or raises. When a keyed send fails, the list of its place is
     removed as a whole: every waiter in it is refused, in one step, however many they are. They end in the next loop turns, and none of them
@@ -67,7 +67,7 @@ class InFlightLimit:
         "byte_count_max",
         "count",
         "count_max",
-        "shut",
+        "must_wait",
     )
 
     def __init__(self, count_max: int, byte_count_max: int) -> None:
@@ -75,7 +75,7 @@ class InFlightLimit:
         self.byte_count_max = byte_count_max
         self.count = 0
         self.byte_count = 0
-        self.shut = False
+        self.must_wait = False
         self._waiters: OrderedDict[int, _Waiter] = OrderedDict()
         """By number, in rising order; those that are not admitted yet."""
         self._by_place: dict[Place, dict[int, _Waiter]] = {}
@@ -93,11 +93,11 @@ class InFlightLimit:
         self._failures = failures
 
     def add(self, count: int, byte_count: int) -> None:
-        """Count these at once. `shut` must not be set."""
+        """Count these at once. `must_wait` must not be set."""
         self.count += count
         self.byte_count += byte_count
         if self.count >= self.count_max or self.byte_count >= self.byte_count_max:
-            self.shut = True
+            self.must_wait = True
 
     async def enter(
         self,
@@ -157,7 +157,7 @@ class InFlightLimit:
         """Stop counting sends that have ended."""
         self.count -= count
         self.byte_count -= byte_count
-        if self.shut:
+        if self.must_wait:
             self._admit()
         self._notify_idle()
 
@@ -251,7 +251,7 @@ class InFlightLimit:
 
     def _update(self) -> None:
         full = self.count >= self.count_max or self.byte_count >= self.byte_count_max
-        self.shut = full or bool(self._waiters) or self._waking > 0
+        self.must_wait = full or bool(self._waiters) or self._waking > 0
         self._notify_idle()
 
     def _notify_idle(self) -> None:

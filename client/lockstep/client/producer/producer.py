@@ -108,7 +108,7 @@ class Producer:
         shell, topics = self._shell, self._topics
         if shell is None or topics is None:
             return
-        topics.shut()
+        topics.stop_opening()
         try:
             await topics.close()
             await self._limit.idle()
@@ -150,7 +150,7 @@ class Producer:
         return self._limit.byte_count
 
     @property
-    def _running(self) -> Sends:
+    def _started(self) -> Sends:
         if self._sends is None:
             raise not_running(self.group, closed=self._closed)
         return self._sends
@@ -206,7 +206,7 @@ class Producer:
             BrokerError: The broker refused the message, and a retry would not help (MessageIllegalError: no level has this delay).
             StateError: The producer is not started, or is closed.
         """
-        hooks, sends, result = self._hooks, self._running, None
+        hooks, sends, result = self._hooks, self._started, None
         sending = Sending(self.group, (message,), "send") if hooks else None
         if sending is not None:
             (message,) = call_before_send(hooks, sending)
@@ -219,15 +219,15 @@ class Producer:
             route = UNKEYED if unkeyed else route_of(message, selector, queue)
             end_ms = sends.end_ms(begun_ms, timeout_ms, keyed=not unkeyed)
             if delay_level is not None or delay is not None:
-                result = await sends.delayed(message, delay_of(delay_level, delay), route, begun_ms, end_ms, require)
+                result = await sends.send_delayed(message, delay_of(delay_level, delay), route, begun_ms, end_ms, require)
                 return result
-            topic = sends.open_topics.get(message.topic) or await sends.open(message.topic, end_ms)
+            topic = sends.open_topics.get(message.topic) or await sends.open_topic(message.topic, end_ms)
             machine = topic.next(begun_ms) if unkeyed else topic.machine_for(route, begun_ms)
             if require == "durable":
                 sends.check_durable(topic)
             limit, held_bytes = self._limit, held_bytes_of(message)
-            if limit.shut:
-                machine = await sends.enter_alone(topic, route, 1, held_bytes, begun_ms, end_ms)
+            if limit.must_wait:
+                machine = await sends.wait_for_room(topic, route, 1, held_bytes, begun_ms, end_ms)
             else:
                 limit.add(1, held_bytes)
             pending, future = sends.enqueue(message, topic, route, machine, held_bytes, begun_ms, end_ms, require)
@@ -274,8 +274,8 @@ class Producer:
             return []
         how = (selector, queue, timeout_ms, require)
         if not self._hooks:
-            return await self._running.many(messages, *how)
-        return await send_watched(self._hooks, Sending(self.group, messages, "batch"), lambda given: self._running.many(given, *how))
+            return await self._started.send_batch(messages, *how)
+        return await send_watched(self._hooks, Sending(self.group, messages, "batch"), lambda given: self._started.send_batch(given, *how))
 
     async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None) -> SendResult:
         """Send encoded records (record.py, with the broker's fields zero) as one frame to this queue.
@@ -299,7 +299,7 @@ class Producer:
             LocalProtocolError: `records` is not a series of records of these sizes, or does not fit a frame.
             SendError: As in `send` with a queue.
         """
-        return await self._running.records(queue, records, sizes, timeout_ms)
+        return await self._started.send_records(queue, records, sizes, timeout_ms)
 
     async def send_oneway(
         self,
@@ -317,11 +317,11 @@ class Producer:
             LocalProtocolError: As in `send`.
         """
         if not self._hooks:
-            await self._running.oneway(message, selector, queue)
+            await self._started.send_oneway(message, selector, queue)
             return
 
         async def write(given: Sequence[Message]) -> list[SendResult]:
-            await self._running.oneway(given[0], selector, queue)
+            await self._started.send_oneway(given[0], selector, queue)
             return []
 
         await send_watched(self._hooks, Sending(self.group, (message,), "oneway"), write)

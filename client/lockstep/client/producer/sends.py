@@ -38,7 +38,7 @@ class Sends:
         self._group = group
         self._config = config
         self._compress_over = config.compress_over_bytes
-        self.open = topics.open
+        self.open_topic = topics.open
         self.open_topics = topics.open_topics
         self._limit = limit
         self._shell = shell
@@ -46,15 +46,17 @@ class Sends:
         self._loop = asyncio.get_running_loop()
         self._ids = UniqueKeys(host.random.token(UNIQUE_PREFIX_BYTES))
 
-    # ----------------------------------------------------------------------------------------------------------------- kinds
+    # ----------------------------------------------------------------------------------------------------------------- steps
 
     def now_ms(self) -> int:
         """Return the time from which the deadline of a send is counted (monotonic ms)."""
         return self._clock.monotonic_ms()
 
-    async def enter_alone(self, topic: TopicMachine, route: Route, count: int, held_bytes: int, begun_ms: int, end_ms: int) -> QueueMachine:
+    async def wait_for_room(
+        self, topic: TopicMachine, route: Route, count: int, held_bytes: int, begun_ms: int, end_ms: int
+    ) -> QueueMachine:
         """Wait until the in-flight limit has room for a send to one queue. Return the queue, according to the layout at that time."""
-        ((_, machine, _, _),) = await self._enter(partial(self._alone, topic, route), count, held_bytes, begun_ms, end_ms)
+        ((_, machine, _, _),) = await self._wait_for_room(partial(self._single_share, topic, route), count, held_bytes, begun_ms, end_ms)
         return machine
 
     def enqueue(
@@ -85,11 +87,11 @@ class Sends:
             future.exception()  # it has failed meanwhile: mark the error as retrieved
         future.cancel()
 
-    async def delayed(self, message: Message, delay: Delay, route: Route, begun_ms: int, end_ms: int, require: Require) -> SendResult:
-        topic, held_bytes = await self.open(message.topic, end_ms), held_bytes_of(message)
+    async def send_delayed(self, message: Message, delay: Delay, route: Route, begun_ms: int, end_ms: int, require: Require) -> SendResult:
+        topic, held_bytes = await self.open_topic(message.topic, end_ms), held_bytes_of(message)
         if require == "durable":
             self.check_durable(topic)
-        await self._enter(partial(self._alone, topic, route), 1, held_bytes, begun_ms, end_ms, ordered=False)
+        await self._wait_for_room(partial(self._single_share, topic, route), 1, held_bytes, begun_ms, end_ms, ordered=False)
         try:
             message_id = self._ids.next(self._clock.wall_ms())
             sending = DelayedSend(self._shell, self._group, topic, route, message, message_id, delay)
@@ -100,7 +102,7 @@ class Sends:
             check_durable([result])
         return result
 
-    async def many(
+    async def send_batch(
         self,
         messages: Sequence[Message],
         selector: Selector | None,
@@ -111,7 +113,7 @@ class Sends:
         begun_ms = self._clock.monotonic_ms()
         division = Division(messages, selector, queue)
         end_ms = self.end_ms(begun_ms, timeout_ms, keyed=division.keyed)
-        topics = {name: await self.open(name, end_ms) for name in division.topics}
+        topics = {name: await self.open_topic(name, end_ms) for name in division.topics}
         batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
         if batch.durable:
             for topic in topics.values():
@@ -119,7 +121,7 @@ class Sends:
         try:
             for begin, end in division.chunks(self._config):
                 try:
-                    await self._chunk(batch, division, topics, messages, begin, end, begun_ms, end_ms)
+                    await self._send_chunk(batch, division, topics, messages, begin, end, begun_ms, end_ms)
                 except SendError as error:
                     batch.failed(range(begin, len(messages)), error)
                     break
@@ -133,14 +135,14 @@ class Sends:
             check_durable(results)
         return results
 
-    async def records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
+    async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
         check_records(records, sizes)
         begun_ms, route = self._clock.monotonic_ms(), Route((QUEUE_WIDE,), None, queue)
         end_ms = self.end_ms(begun_ms, timeout_ms, keyed=True)
-        topic = await self.open(queue.topic, end_ms)
+        topic = await self.open_topic(queue.topic, end_ms)
         machine = topic.machine_for(route, begun_ms)
         try:
-            machine = await self.enter_alone(topic, route, len(sizes), len(records), begun_ms, end_ms)
+            machine = await self.wait_for_room(topic, route, len(sizes), len(records), begun_ms, end_ms)
         except BaseException:  # re-raised
             machine.end_given_stream()
             raise
@@ -155,9 +157,9 @@ class Sends:
             self.withdraw(topic, pending, future)
             raise
 
-    async def oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
+    async def send_oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
         begun_ms, route = self._clock.monotonic_ms(), route_of(message, selector, queue)
-        topic = await self.open(message.topic, self.end_ms(begun_ms, None, keyed=False))
+        topic = await self.open_topic(message.topic, self.end_ms(begun_ms, None, keyed=False))
         machine = topic.machine_for(route, begun_ms)
         link = self._shell.link(machine.queue.broker_name)
         if link is None:
@@ -174,8 +176,8 @@ class Sends:
 
     # ----------------------------------------------------------------------------------------------------------------- parts
 
-    def _alone(self, topic: TopicMachine, route: Route) -> Sequence[Share]:
-        """Return the queue of a single send in the present layout."""
+    def _single_share(self, topic: TopicMachine, route: Route) -> Sequence[Share]:
+        """Return the share of a single send in the present layout."""
         return ((topic, topic.machine_for(route, self._clock.monotonic_ms()), route, ALONE),)
 
     def end_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
@@ -186,17 +188,17 @@ class Sends:
         """Raise RequestCodeNotSupportedError if a broker of the topic can't confirm that a message is on disk."""
         check_brokers(self._shell.instance, topic.layout, SENDING_DURABLY)
 
-    async def _enter(
+    async def _wait_for_room(
         self, find: Callable[[], Sequence[Share]], count: int, held_bytes: int, begun_ms: int, end_ms: int, *, ordered: bool = True
     ) -> Sequence[Share]:
-        """Wait until the in-flight limit has room. Return what `find` returns then: the layout may have changed, or a broker may be gone.
+        """Wait until the in-flight limit has room. Return the shares that `find` returns then: the layout may have changed meanwhile.
 
         If `ordered`, a failed send also fails the later sends with one of its keys that wait here.
         """
         self._check_open()
         shares = find()
         limit = self._limit
-        if not limit.shut:
+        if not limit.must_wait:
             limit.add(count, held_bytes)
             return shares
         _, first, route, _ = shares[0]
@@ -217,7 +219,7 @@ class Sends:
         if self._shell.closed:
             raise not_running(self._group, closed=True)
 
-    async def _chunk(
+    async def _send_chunk(
         self,
         batch: Batch,
         division: Division,
@@ -230,15 +232,15 @@ class Sends:
     ) -> None:
         """Send messages[begin:end], those of one queue together. If one can't be encoded or routed, none is enqueued."""
         count, held_bytes = end - begin, sum([held_bytes_of(message) for message in messages[begin:end]])
-        shares = await self._enter(
+        shares = await self._wait_for_room(
             lambda: division.shares(begin, end, topics, self._clock.monotonic_ms()), count, held_bytes, begun_ms, end_ms
         )
-        sends = [self._pack(batch, share, messages, begun_ms, end_ms) for share in shares]
+        sends = [self._encode_share(batch, share, messages, begun_ms, end_ms) for share in shares]
         batch.sends += [(share[0], pending) for share, pending in zip(shares, sends, strict=True)]
         for (topic, machine, _, _), pending in zip(shares, sends, strict=True):
             self._shell.add(topic, machine, pending)
 
-    def _pack(self, batch: Batch, share: Share, messages: Sequence[Message], begun_ms: int, end_ms: int) -> PendingSend:
+    def _encode_share(self, batch: Batch, share: Share, messages: Sequence[Message], begun_ms: int, end_ms: int) -> PendingSend:
         """Encode the messages of a share."""
         topic, machine, route, places = share
         born_ms, queue_id, over = self._clock.wall_ms(), machine.queue.queue_id, self._compress_over

@@ -242,7 +242,7 @@ class ProducerShell:
                     RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=effect.timeout_ms, receiver=write
                 )
             else:
-                self._do(topic, effect)
+                self._execute(topic, effect)
         self._schedule(topic, machine)
 
     def _schedule(self, topic: TopicMachine, machine: QueueMachine) -> None:
@@ -267,9 +267,9 @@ class ProducerShell:
 
     def _carry_out(self, topic: TopicMachine) -> None:
         for effect in self._take(topic):
-            self._do(topic, effect)
+            self._execute(topic, effect)
 
-    def _do(self, topic: TopicMachine, effect: Effect) -> None:
+    def _execute(self, topic: TopicMachine, effect: Effect) -> None:
         match effect:
             case Complete():
                 self._complete(effect)
@@ -308,20 +308,20 @@ class ProducerShell:
         refused = self._limit.refuse_later(effect.queue, effect.keys) if effect.keys else iter(())
         for pending in effect.failed:
             outcome = Outcome.UNKNOWN if pending.may_be_stored else effect.outcome
-            fail(pending, send_error(pending, effect.queue, outcome, effect.cause, connected=effect.connected))
+            fail_send(pending, send_error(pending, effect.queue, outcome, effect.cause, connected=effect.connected))
         self._release(effect.released)
         if effect.keys:
             self._failures.add(chain(self._fail_later(effect), refused))
 
     def _fail_later(self, effect: Fail) -> Iterator[None]:
         for pending in effect.later:
-            fail(pending, PrecedingSendError(effect.queue, pending.keys[0] or None))
+            fail_send(pending, PrecedingSendError(effect.queue, pending.keys[0] or None))
             self._release([pending])
             yield
 
     def _refuse(self, effect: Refuse) -> Iterator[None]:
         for pending in effect.sends:
-            fail(pending, effect.error())
+            fail_send(pending, effect.error())
             self._release([pending])
             yield
 
@@ -334,7 +334,7 @@ class ProducerShell:
             self._limit.release(count, byte_count)
 
 
-def fail(pending: PendingSend, error: Exception) -> None:
+def fail_send(pending: PendingSend, error: Exception) -> None:
     """Fail a send, if its caller still waits."""
     waiter = pending.waiter
     if waiter.done():

@@ -68,7 +68,7 @@ class Topics:
         self._hooks = ProducerHooks(on_link=self.link_changed, on_layout=self.layout_changed)
         shell.instance.register_producer(group, self._hooks)
 
-    def shut(self) -> None:
+    def stop_opening(self) -> None:
         """Stop opening topics because the producer is closing. Sends in flight continue."""
         self._closed = True
         self._leaving += self.open_topics.values()
