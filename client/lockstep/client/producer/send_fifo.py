@@ -73,6 +73,8 @@ class SendFifo:
         """Remove and return the sends of the next frame: the first one, and those after it that have the same layout version and fit.
         The FIFO must not be empty."""
         waiting = self.waiting
+        if len(waiting) == 1:
+            return self.take_all()
         taken: list[PendingSend] = []
         for pending in waiting.values():
             bytes_max -= pending.held_bytes

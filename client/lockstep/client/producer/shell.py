@@ -261,6 +261,8 @@ class ProducerShell:
             due, topic.due = topic.due, []
             for machine in due:
                 self._writes.add(topic, machine)
+        if not topic.effects:
+            return []
         effects = topic.effects[:]
         topic.effects.clear()
         return effects
