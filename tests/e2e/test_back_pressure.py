@@ -61,6 +61,7 @@ async def test_blocked_listener_buffers_up_to_each_threshold(cluster: Cluster) -
     await cluster.consumer("by-span", "--group", "span", "--span-max", "300", "--tags", "even", *stuck)
 
     async def held(name: str) -> dict[str, int]:
+        queue: dict[str, int]
         (queue,) = (await latest_report(cluster, name, "consumer.held"))["queues"].values()
         return queue
 

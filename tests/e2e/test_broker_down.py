@@ -83,7 +83,9 @@ async def test_sends_without_any_broker_fail_as_not_stored_and_later_ones_are_st
 
         assert isinstance((await one())[1], SendResult)
         await cluster.kill("broker-a")
-        await cluster.until("the producer has noticed", lambda: not producer._topics.open_topics["orders"].any_live)
+        await cluster.until(
+            "the producer has noticed", lambda: producer._topics is not None and not producer._topics.open_topics["orders"].any_live
+        )
         sending = []
         for _ in range(60):
             sending += [asyncio.ensure_future(one()) for _ in range(100)]

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -438,7 +439,7 @@ async def test_topic_created_without_a_layout_gets_queues_of_this_broker(served:
     topic = f"made-{next(NAMES)}"
     async with native(served.address) as client:
 
-        async def make(**counts: int) -> Command:
+        async def make(**counts: Any) -> Command:
             return await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic, **counts))
 
         made = decode_body(CreateTopicReply, (await make(read_queue_nums=2, write_queue_nums=2)).body).layout

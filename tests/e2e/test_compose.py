@@ -117,6 +117,7 @@ async def readiness(service: str) -> int:
 def health_command() -> list[str]:
     """Return the health checks that Docker runs in every container."""
     (found,) = re.findall(r"^ +test: (\[.+\])$", (ROOT / "docker-compose.yml").read_text(), re.MULTILINE)
+    command: list[str]
     how, *command = json.loads(found)
     assert how == "CMD"
     return command

@@ -13,6 +13,7 @@ import pytest
 from lockstep.protocol.bodies import LockVerdict, QueueOffset, ResetBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
@@ -59,7 +60,7 @@ async def test_held_pulls_are_limited_and_one_message_wakes_them_all(world: Worl
             await client.__aexit__(None, None, None)
 
 
-async def answered(answers: list["asyncio.Future[object]"], count: int) -> None:
+async def answered(answers: list["asyncio.Future[Command]"], count: int) -> None:
     for done, answer in enumerate(asyncio.as_completed(answers), 1):
         await answer
         if done >= count:

@@ -18,8 +18,8 @@ BLOCKS = pytest.mark.parametrize(
 async def start(cluster: Cluster, *consumers: tuple[str, ...], options: tuple[str, ...] = QUICK) -> None:
     """Start one broker with eight queues, these consumers and a load."""
     await cluster.servers(*options, queues=8, brokers=["broker-a"])
-    for name, *options in consumers:
-        await cluster.consumer(name, *options)
+    for name, *more in consumers:
+        await cluster.consumer(name, *more)
     await cluster.until_held(8, *(name for name, *_ in consumers))
     await cluster.producer("producer", "--keys", "40", "--pause-ms", "50")
     await cluster.until_handled(200)

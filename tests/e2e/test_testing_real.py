@@ -115,11 +115,12 @@ async def test_simulator_only_functions_raise_an_error(tmp_path: Path) -> None:
             await cluster.advance(minutes=30)
         with pytest.raises(OnlySimulatedError, match=r"partition\(\) needs the simulator"):
             cluster.partition("broker-a", "broker-b")
-        for call in (
+        calls: list[Callable[[], object]] = [
             lambda: cluster.heal(),
             lambda: cluster.slow_link("broker-a", seconds=1),
             lambda: cluster.reset_connections("broker-a"),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(OnlySimulatedError):
                 call()
         with pytest.raises(OnlySimulatedError):

@@ -80,7 +80,9 @@ def test_pull_under_an_older_epoch_is_stale() -> None:
 
 def test_snapshot_is_written_only_once_the_log_is_durable_up_to_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """This is checked at the operation that creates the file. A start would ignore a snapshot ahead of the log, so no run can show it."""
-    tick, made, ahead = SimFiles.tick, [], []
+    tick = SimFiles.tick
+    made: list[int] = []
+    ahead: list[tuple[str, str, int]] = []
 
     def look(self: SimFiles, operation: str, path: str, process: int) -> None:
         tick(self, operation, path, process)

@@ -29,7 +29,7 @@ class World:
         self.cluster = cluster
         self.producer = producer
         self.seen: list[tuple[str, bytes]] = []
-        self.epochs: list[int] = []
+        self.epochs: list[int | None] = []
 
     async def send(self, *bodies: bytes, topic: str = TOPIC, sharding_key: str | None = None, **how: Any) -> None:
         for body in bodies:

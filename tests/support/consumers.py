@@ -36,7 +36,7 @@ class Handled:
             raise answer
         if callable(answer):
             answer = answer(context)
-        return answer  # type: ignore[no-any-return]
+        return answer
 
 
 @asynccontextmanager

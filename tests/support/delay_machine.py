@@ -11,8 +11,9 @@ from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
+from lockstep.testing.simulation.disk import SimFiles
 from support.clocks import SetClock
-from support.store_kit import STARTED_MS, SimFiles, confirmed, host_of, open_store
+from support.store_kit import STARTED_MS, confirmed, host_of, open_store
 
 LEVELS = (100, 1_000, 60_000, 3_600_000)
 

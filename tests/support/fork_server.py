@@ -99,8 +99,9 @@ def forking(server: ForkServer | None) -> Iterator[None]:
     if server is None:
         yield
         return
+    start = server.start
 
-    class ForkedPopen(plain):  # type: ignore[type-arg, valid-type, misc]
+    class ForkedPopen(plain):  # type: ignore[valid-type, misc]
         def _execute_child(self, *args: Any, **more: Any) -> None:
             call = EXECUTE.bind(self, *args, **more).arguments
             request = request_of(call)
@@ -109,7 +110,7 @@ def forking(server: ForkServer | None) -> Iterator[None]:
                 return
             streams = [call[name] if call[name] != -1 else number for number, name in enumerate(("p2cread", "c2pwrite", "errwrite"))]
             try:
-                self.pid = server.start(request, streams)
+                self.pid = start(request, streams)
                 self._child_created = True
             finally:
                 self._close_pipe_fds(*(call[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
@@ -174,7 +175,7 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r")), sys.stdin.encoding)
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w")), sys.stdout.encoding, sys.stdout.errors)
         sys.stderr = io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w")), sys.stderr.encoding, "backslashreplace", write_through=True)
-        sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+        vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
         module, *arguments = request["words"]
         sys.argv = [module, *arguments]
         sys.path.insert(0, request["cwd"])

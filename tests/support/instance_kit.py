@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.client import Client
@@ -43,7 +44,7 @@ def billing(group: str = "billing") -> ConsumerGroup:
 
 @asynccontextmanager
 async def instance_of(
-    cluster: FakeCluster, *, client: Client | None = None, group: str | None = None, **options: int
+    cluster: FakeCluster, *, client: Client | None = None, group: str | None = None, **options: Any
 ) -> AsyncIterator[Instance]:
     instance = (client or Client(cluster.nameserver, **options)).instance(group)
     try:

@@ -135,9 +135,9 @@ def sequenced(bodies: list[bytes], *, first: int, previous_crc: int, epoch: int 
 
 async def confirmed(store: Store) -> None:
     """Wait until all appended frames are confirmed."""
-    done = asyncio.get_running_loop().create_future()
-    store.writer.when_confirmed(lambda: done.done() or done.set_result(None))
-    await done
+    done = asyncio.Event()
+    store.writer.when_confirmed(done.set)
+    await done.wait()
 
 
 def abandon(store: Store) -> None:

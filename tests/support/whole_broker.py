@@ -72,11 +72,13 @@ async def dialled(broker: Broker) -> AsyncIterator["Client"]:
 class Client(Native):
     """A client that uses TOPIC and group g."""
 
-    async def create(self, layout: TopicLayout = LAYOUT) -> TopicLayout:
+    async def create(self, layout: TopicLayout = LAYOUT) -> TopicLayout:  # type: ignore[override]
         answer = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(layout.topic), encode_body(layout))
         return decode_body(CreateTopicReply, answer.body).layout
 
-    def pull(self, offset: int = 0, queue_id: int = 0, **header: Any) -> "asyncio.Future[Command]":
+    def pull(  # type: ignore[override]
+        self, offset: int = 0, queue_id: int = 0, **header: Any
+    ) -> "asyncio.Future[Command]":
         known = {"sys_flag": SUBSCRIPTION, "max_msg_nums": 100, "max_msg_bytes": 1 << 20}
         return self.ask(RequestCode.PULL_MESSAGE, PullHeader("g", TOPIC, queue_id, offset, **{**known, **header}))
 

@@ -38,7 +38,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=3)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return st.sampled_from(list(kind))
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return st.builds(kind, **{field.name: values_of(hints[field.name]) for field in dataclasses.fields(kind)})
     return SCALARS[kind]
@@ -71,7 +71,7 @@ def example_of(kind: Any, name: str = "") -> Any:
         return {f"{name}-b": example_of(args[1], f"{name}-b"), f"{name}-a": example_of(args[1], f"{name}-a")}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return list(kind)[-1]
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{field.name: example_of(hints[field.name], field.name) for field in dataclasses.fields(kind)})
     return {int: zlib.crc32(name.encode()) << 7, str: name, bool: True, bytes: name.encode()}[kind]

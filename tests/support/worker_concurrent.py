@@ -64,7 +64,7 @@ def die_after_send_back() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return taken
 
-    ConcurrentModel._send_back = send_back  # type: ignore[method-assign]
+    ConcurrentModel._send_back = send_back  # type: ignore[assignment, method-assign]
 
 
 def main() -> None:

@@ -150,16 +150,16 @@ async def sleep_despite_cancellation(seconds: float) -> None:
 def record_accepted(name: str, path: str) -> None:
     """Write a line to the file for each response that moves a committed offset, from now on."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    settle = QueueOwnership._settle
+    record_committed = QueueOwnership._record_committed
 
-    def settle_and_record(ownership: QueueOwnership, sent: SentItem) -> None:
+    def record_committed_and_write(ownership: QueueOwnership, sent: SentItem) -> None:
         before = ownership.committed_offset
-        settle(ownership, sent)
+        record_committed(ownership, sent)
         if ownership.committed_offset > before:
             accepted = Accepted(name, str(ownership.queue), ownership.token, before, ownership.committed_offset, now_us())
             os.write(file, (accepted.line() + "\n").encode())
 
-    QueueOwnership._settle = settle_and_record  # type: ignore[method-assign]
+    QueueOwnership._record_committed = record_committed_and_write  # type: ignore[assignment, method-assign]
 
 
 def print_held(consumer: PushConsumer) -> None:
