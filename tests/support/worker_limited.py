@@ -12,7 +12,7 @@ def main() -> None:
     limit, loop, module = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     if loop == "asyncio":
-        daemon.new_event_loop = asyncio.new_event_loop
+        vars(daemon)["new_event_loop"] = asyncio.new_event_loop
     sys.argv[:] = [module, *sys.argv[4:]]
     runpy.run_module(module, run_name="__main__")
 

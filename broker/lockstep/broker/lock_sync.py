@@ -152,9 +152,7 @@ class LockSync:
         if not self._may_hold(group, session, key):
             return LockResult(*key, LockVerdict.NOT_YOURS)
         self._prepare_grant(key)
-        progress = state.progress.get(key)
-        assert progress is not None
-        return self._grant_result(session, key, progress.generation)
+        return self._grant_result(session, key, epoch=0)  # nothing is locked
 
     def is_dead_lettered(self, connection: int, key: QueueKey, epoch: int, offset: int) -> bool | None:
         """Return whether progress has passed the message already. None if the epoch is not valid."""

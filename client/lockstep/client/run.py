@@ -8,7 +8,8 @@ from types import FrameType
 
 from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.protocol.errors import ConfigError, StateError
-from lockstep.runtime.daemon import Tasks, new_event_loop
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.event_loop import new_event_loop, runs_event_loop
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.program")
@@ -37,7 +38,7 @@ def run(*services: AbstractAsyncContextManager[object]) -> None:
     consumers = [service for service in services if isinstance(service, BaseConsumer)]
     if not consumers:
         raise ConfigError("run() waits for the end of its consumers, and none was given: run(consumer), or run(producer, consumer)")
-    if _loop_runs():
+    if runs_event_loop():
         raise StateError("run() has an event loop of its own, and this thread runs one: use `async with consumer` here")
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(services, consumers))
@@ -101,11 +102,3 @@ def _signals(on_signal: Callable[[int], object]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

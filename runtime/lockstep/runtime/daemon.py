@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.address import os_reason
 from lockstep.runtime.descriptors import SHORTAGE
+from lockstep.runtime.event_loop import new_event_loop
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
 
@@ -93,15 +94,6 @@ def exit_code_of(error: BaseException) -> int:
     """Return the exit code of an error (`exit_code`), or 1 if it has none."""
     code = getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 1
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's loop if uvloop is installed, else asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class Daemon:

@@ -7,13 +7,14 @@ connections are rejected, until the reserve is complete again. If the reserve is
 descriptor is free.
 """
 
-import asyncio
 import errno
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+
+from lockstep.runtime.event_loop import runs_event_loop
 
 try:
     import resource
@@ -125,7 +126,7 @@ class Descriptors:
             try:
                 return self.open(function, *args)
             except OSError as error:
-                if error.errno not in SHORTAGE or not self._wanted or _in_event_loop():
+                if error.errno not in SHORTAGE or not self._wanted or runs_event_loop():
                     raise
             if self._closed.wait(WAIT_S):
                 break
@@ -143,14 +144,6 @@ class Descriptors:
         except OSError as error:
             if error.errno not in SHORTAGE:
                 raise
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _count(limit: int) -> int:

@@ -16,6 +16,7 @@ NettyRemotingAbstract.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RESPONSE_FLAG, Command
@@ -27,7 +28,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.pending_requests import CLOCK_STEP_S, PendingRequests, ResponseReceiver
+from lockstep.runtime.pending_requests import CLOCK_STEP_S, OnResult, PendingRequests, complete
 from lockstep.runtime.safe_text import printable
 from lockstep.runtime.timer import Timer
 from lockstep.runtime.turn import Turn
@@ -158,23 +159,23 @@ class Endpoint(asyncio.Protocol):
         response, not the request.
         """
         future: asyncio.Future[Command] = self._loop.create_future()
-        self.send_request(code, fields, body, timeout_ms=timeout_ms, receiver=future)
+        self.send_request(code, fields, body, timeout_ms=timeout_ms, on_result=partial(complete, future))
         return future
 
     def send_request(
-        self, code: int, fields: dict[str, Any] | None, body: bytes | bytearray | memoryview, *, timeout_ms: int, receiver: ResponseReceiver
+        self, code: int, fields: dict[str, Any] | None, body: bytes | bytearray | memoryview, *, timeout_ms: int, on_result: OnResult
     ) -> None:
-        """Do the same as `request`, and pass the result to `receiver`."""
+        """Do the same as `request`, and pass the result to `on_result`."""
         if self.closed:
-            receiver.set_exception(self._closed_error())
+            on_result(self._closed_error())
             return
         if len(self._pending) >= self._limits.requests_max:
             reason = f"{len(self._pending)} requests are pending, the maximum of one connection"
-            receiver.set_exception(TransportError(f"{self.peer}: {reason}"))
+            on_result(TransportError(f"{self.peer}: {reason}"))
             return
         self._opaque = opaque = (self._opaque + 1) % OPAQUE_LIMIT
         frame = encode_frame(Command(code, opaque, fields={} if fields is None else fields, body=body, codec=self.codec))
-        self._pending.add(opaque, code, timeout_ms, receiver)
+        self._pending.add(opaque, code, timeout_ms, on_result)
         self._write(frame)
 
     def oneway(self, code: int, fields: dict[str, Any] | None = None, body: bytes | bytearray | memoryview = b"") -> None:
@@ -409,7 +410,7 @@ class Endpoint(asyncio.Protocol):
 
     def _handle_frames(self) -> None:
         """Handle the complete frames of the buffer in order, up to this turn's limit, and write all their responses at once."""
-        frames, receivers, handler = self._frames, self._pending.receivers, self._handler
+        frames, callbacks, handler = self._frames, self._pending.callbacks, self._handler
         left = self._limits.turn_frames_max - self._turn_frames
         self.hold()
         try:
@@ -417,11 +418,11 @@ class Endpoint(asyncio.Protocol):
                 left -= 1
                 self._partial_at = 0.0
                 if command.flag & RESPONSE_FLAG:
-                    receiver = receivers.pop(command.opaque, None)
-                    if receiver is not None and not receiver.done():
+                    on_result = callbacks.pop(command.opaque, None)
+                    if on_result is not None:
                         if command.remark is not None:
                             command.remark = printable(command.remark)
-                        receiver.set_result(command)
+                        on_result(command)
                 elif handler is not None:
                     handler(command, self)
                 if self.closed or self._blocked:

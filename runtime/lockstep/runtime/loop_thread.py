@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 from lockstep.protocol.errors import StateError
-from lockstep.runtime.daemon import new_event_loop
+from lockstep.runtime.event_loop import new_event_loop, runs_event_loop
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class LoopThread(Generic[S]):
 
     def _submit(self, submit: "Callable[[_Running[S]], T]") -> T:
         """Return `submit(running)`, called within the lock: the loop receives its work before a stop."""
-        if _loop_runs():
+        if runs_event_loop():
             raise StateError(f"{self.name} blocks, and this thread runs an event loop: use the asynchronous one here, or a thread")
         running = self._ensure_running()
         try:
@@ -169,14 +169,6 @@ def _result(future: "concurrent.futures.Future[T]") -> T:
         except TimeoutError:
             if future.done():
                 return future.result()
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _after_fork() -> None:

@@ -6,7 +6,6 @@ All time-outs share one heap and one timer, so that a request needs no timer of 
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Protocol
 
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
@@ -27,25 +26,25 @@ def code_name(code: int) -> str:
         return f"request code {code}"
 
 
-class ResponseReceiver(Protocol):
-    """Receives the response of a request: an asyncio.Future, or an object that saves the turn of the loop that a future's callbacks take.
+OnResult = Callable[[Command | TransportError | RequestTimeoutError], None]
+"""Called once with the response of a request, or with the error for which there will be none. Must not raise: a response is passed in the
+protocol's callback, an error also while the connection is being closed."""
 
-    A result is set in the protocol's callback: `set_result` must not raise. An error may be set while the connection is being closed.
-    """
 
-    def done(self) -> bool:
-        """Return whether the response is not awaited any more."""
-        ...
-
-    def set_result(self, result: Command, /) -> None: ...
-
-    def set_exception(self, exception: TransportError | RequestTimeoutError, /) -> None: ...
+def complete(future: "asyncio.Future[Command]", result: Command | TransportError | RequestTimeoutError) -> None:
+    """Complete a future with the result of its request, unless it was cancelled."""
+    if future.done():
+        return
+    if isinstance(result, Command):
+        future.set_result(result)
+    else:
+        future.set_exception(result)
 
 
 class PendingRequests:
-    """Opaque → receiver. Callers may pop from `receivers` directly: a completed request leaves only its entry in the heap."""
+    """Opaque → callback. Callers may pop from `callbacks` directly: a completed request leaves only its entry in the heap."""
 
-    __slots__ = ("_heap", "_loop", "_peer", "_timer", "receivers")
+    __slots__ = ("_heap", "_loop", "_peer", "_timer", "callbacks")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: Callable[[], str], late_ms: int) -> None:
         self._loop = loop
@@ -53,18 +52,18 @@ class PendingRequests:
         self._timer = Timer(loop, self._expire, late_ms)
         self._heap: list[tuple[float, int, int, int]] = []
         """(deadline, opaque, timeout_ms, code). Entries of completed requests are removed when they are due or outnumber the others."""
-        self.receivers: dict[int, ResponseReceiver] = {}
+        self.callbacks: dict[int, OnResult] = {}
 
     def __len__(self) -> int:
-        return len(self.receivers)
+        return len(self.callbacks)
 
-    def add(self, opaque: int, code: int, timeout_ms: int, receiver: ResponseReceiver) -> None:
-        """Add a request. Its response, its time-out or the end of the connection completes `receiver`."""
-        self.receivers[opaque] = receiver
+    def add(self, opaque: int, code: int, timeout_ms: int, on_result: OnResult) -> None:
+        """Add a request. Its response, its time-out or the end of the connection is passed to `on_result`."""
+        self.callbacks[opaque] = on_result
         heap = self._heap
-        if len(heap) > HEAP_SLACK and len(heap) > 2 * len(self.receivers):
+        if len(heap) > HEAP_SLACK and len(heap) > 2 * len(self.callbacks):
             # A pass over the heap whenever half of it is obsolete: a constant cost per request.
-            heap[:] = [entry for entry in heap if entry[1] in self.receivers]
+            heap[:] = [entry for entry in heap if entry[1] in self.callbacks]
             heapq.heapify(heap)
         deadline = self._loop.time() + timeout_ms / 1000
         heapq.heappush(heap, (deadline, opaque, timeout_ms, code))
@@ -75,18 +74,17 @@ class PendingRequests:
         """Fail all requests after the end of the connection, each with its own error."""
         self._timer.cancel()
         self._heap.clear()
-        receivers, self.receivers = self.receivers, {}
-        for receiver in receivers.values():
-            if not receiver.done():
-                receiver.set_exception(error())
+        callbacks, self.callbacks = self.callbacks, {}
+        for on_result in callbacks.values():
+            on_result(error())
 
     def _expire(self) -> None:
         now = self._loop.time() + CLOCK_STEP_S
-        heap, receivers = self._heap, self.receivers
-        while heap and (heap[0][0] <= now or heap[0][1] not in receivers):
+        heap, callbacks = self._heap, self.callbacks
+        while heap and (heap[0][0] <= now or heap[0][1] not in callbacks):
             _, opaque, timeout_ms, code = heapq.heappop(heap)
-            receiver = receivers.pop(opaque, None)
-            if receiver is not None and not receiver.done():
-                receiver.set_exception(RequestTimeoutError(f"{self._peer()}: no response to {code_name(code)} within {timeout_ms} ms"))
+            on_result = callbacks.pop(opaque, None)
+            if on_result is not None:
+                on_result(RequestTimeoutError(f"{self._peer()}: no response to {code_name(code)} within {timeout_ms} ms"))
         if heap:
             self._timer.set(heap[0][0])

@@ -28,7 +28,7 @@ from lockstep.protocol.headers.offsets import (
 )
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.queue import MessageQueue, TopicLayout
-from lockstep.runtime.daemon import new_event_loop
+from lockstep.runtime.event_loop import new_event_loop
 from lockstep.spark.options import SourceOptions
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from lockstep.client import GivenId
 from lockstep.protocol.errors import ConfigError, StateError
 from lockstep.protocol.queue import TopicLayout
-from lockstep.runtime.daemon import new_event_loop
+from lockstep.runtime.event_loop import new_event_loop
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 from lockstep.spark.cluster import Cluster, run_once

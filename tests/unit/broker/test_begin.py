@@ -93,18 +93,18 @@ def test_concurrent_commits_need_the_generation_and_never_lower_the_offset() -> 
     bench = Bench()
     a = member(bench)
     answer = granted(a, 0)
-    assert commit(a, 0, answer.epoch, 7) is LockVerdict.OK
-    assert commit(a, 0, answer.epoch, 5) is LockVerdict.OK
+    assert commit(a, 0, answer.generation, 7) is LockVerdict.OK
+    assert commit(a, 0, answer.generation, 5) is LockVerdict.OK
     assert bench.progress(0) == (7, 0)
     assert bench.owner(0) is None
-    assert commit(a, 0, answer.epoch + 1, 9) is LockVerdict.STALE
-    assert commit(a, 0, answer.epoch, 5_000) is LockVerdict.REFUSED
+    assert commit(a, 0, answer.generation + 1, 9) is LockVerdict.STALE
+    assert commit(a, 0, answer.generation, 5_000) is LockVerdict.REFUSED
 
 
 def test_reset_rejects_pulls_and_commits_of_the_old_generation_and_wakes_held_pulls() -> None:
     bench = Bench()
     a = member(bench)
-    old = granted(a, 0).epoch
+    old = granted(a, 0).generation
     commit(a, 0, old, 50)
     bench.c.state.pending.drain()
     bench.c.legacy.update_offset(99, (GROUP, TOPIC, 0), 10, bench.now_ms)
@@ -112,19 +112,19 @@ def test_reset_rejects_pulls_and_commits_of_the_old_generation_and_wakes_held_pu
     assert not pulls(a, 0, old)
     assert commit(a, 0, old, 60) is LockVerdict.STALE
     again = granted(a, 0)
-    assert (again.offset, again.epoch > old) == (10, True)
-    assert pulls(a, 0, again.epoch)
+    assert (again.offset, again.generation > old) == (10, True)
+    assert pulls(a, 0, again.generation)
 
 
 def test_progress_and_generation_survive_a_restart() -> None:
     bench = Bench()
     a = member(bench)
-    generation = granted(a, 0).epoch
+    generation = granted(a, 0).generation
     commit(a, 0, generation, 50)
     bench.restart()
     a.connect()
     answer = granted(a, 0)
-    assert (answer.epoch, answer.offset) == (generation, 50)
+    assert (answer.generation, answer.offset) == (generation, 50)
 
 
 def test_query_of_an_ordered_group_or_by_a_non_member_is_rejected() -> None:
@@ -163,12 +163,12 @@ def test_manual_members_start_in_any_queue_and_commit_under_its_generation() -> 
     for client in (a, b):
         client.connect()
     one, same, other = granted(a, 0), granted(b, 0), granted(b, 1)
-    assert one.epoch == same.epoch == other.epoch, "nobody deals"
-    assert commit(a, 0, one.epoch, 1) is LockVerdict.OK
+    assert one.generation == same.generation == other.generation, "nobody deals"
+    assert commit(a, 0, one.generation, 1) is LockVerdict.OK
     bench.c.admin.reset_progress(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
-    assert not pulls(b, 0, same.epoch)
-    assert commit(b, 0, same.epoch, 1) is LockVerdict.STALE
-    assert granted(b, 0).epoch > same.epoch
+    assert not pulls(b, 0, same.generation)
+    assert commit(b, 0, same.generation, 1) is LockVerdict.STALE
+    assert granted(b, 0).generation > same.generation
     stranger = begin(Client(bench, "c"), 0)
     assert stranger is None or stranger.verdict is LockVerdict.NOT_YOURS
 

@@ -60,7 +60,7 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def check_one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     """Check that the request of `ask` fails alone: it has one response, and the request that is sent with it has its own."""
     caplog.clear()
-    received = endpoint._pending.receivers = PendingRequests()
+    received = endpoint._pending.callbacks = PendingRequests()
     failing = ask()
     beside = endpoint.request(OTHER, timeout_ms=5_000)
     answer = await failing

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from lockstep.admin.bench.figures import Figure, latency_figure, rate_figure
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.daemon import new_event_loop
+from lockstep.runtime.event_loop import new_event_loop
 
 CLOCK = Clock()
 PROGRESS_S = 0.25

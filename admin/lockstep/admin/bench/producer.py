@@ -12,7 +12,7 @@ from datetime import timedelta
 from lockstep.admin.bench.figures import Figure, latency_figure, rate_figure
 from lockstep.client import Message, Producer
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.daemon import new_event_loop
+from lockstep.runtime.event_loop import new_event_loop
 
 KEYS = 1_000
 PROGRESS_US = 250_000

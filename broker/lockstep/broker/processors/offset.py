@@ -66,5 +66,5 @@ class OffsetProcessor:
             raise NotYoursError(result.remark or f"{header.topic} queue {header.queue_id} is another member's by the list")
         if result.verdict is not LockVerdict.OK:
             raise ServiceNotAvailableError(result.remark or "")
-        reply = ProgressReply(result.offset, result.epoch, result.since, result.gap_first, result.gap_end)
+        reply = ProgressReply(result.offset, result.generation, result.since, result.gap_first, result.gap_end)
         return PendingResponse(request.reply(reply))

@@ -2,6 +2,7 @@
 logs."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 from lockstep.client.broker_link import BrokerLink
@@ -43,28 +44,6 @@ from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.log import get_logger
 
 log = get_logger("lockstep.client.producer")
-
-
-class _Write:
-    """One write of a frame. Passes the response to its request, or the loss of it, to the queue's machine (a ResponseReceiver)."""
-
-    __slots__ = ("_frame", "_machine", "_shell", "_topic")
-
-    def __init__(self, shell: "ProducerShell", topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame) -> None:
-        self._shell = shell
-        self._topic = topic
-        self._machine = machine
-        self._frame = frame
-
-    def done(self) -> bool:
-        """Return False: a response always matters, even if only because the frame is no longer the one in flight."""
-        return False
-
-    def set_result(self, response: Command) -> None:
-        self._shell.handle_response(self._topic, self._machine, self._frame, response)
-
-    def set_exception(self, error: Exception) -> None:
-        self._shell.write_lost(self._topic, self._machine, self._frame, error)
 
 
 class _Timer:
@@ -208,17 +187,16 @@ class ProducerShell:
 
     # --------------------------------------------------------------------------------------------------------------- running
 
-    def handle_response(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, response: Command) -> None:
-        """Handle the response to a write of the frame."""
-        topic.handle_response(machine, frame, response.code, response.remark, response.fields, self._clock.monotonic_ms())
+    def _handle_result(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, result: Command | Exception) -> None:
+        """Handle the response to a write of the frame, or the error for which there will be none."""
+        if isinstance(result, Exception):
+            machine.write_lost(frame, result)
+            self._writes.add(topic, machine)
+            return
+        topic.handle_response(machine, frame, result.code, result.remark, result.fields, self._clock.monotonic_ms())
         self._carry_out(topic)
         if machine.run_at_ms == 0:
             self._writes.add_last(topic, machine)
-
-    def write_lost(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, error: Exception) -> None:
-        """Handle that a write of the frame will get no response."""
-        machine.write_lost(frame, error)
-        self._writes.add(topic, machine)
 
     def timer_expired(self, topic: TopicMachine, machine: QueueMachine) -> None:
         """Run the queue at the end of this loop turn because its timer is due, if it still has something to do."""
@@ -237,9 +215,12 @@ class ProducerShell:
             if type(effect) is Write:
                 assert endpoint is not None
                 frame = effect.frame
-                write = _Write(self, topic, machine, frame)
                 endpoint.send_request(
-                    RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=effect.timeout_ms, receiver=write
+                    RequestCode.SEND_RECORDS,
+                    frame.fields,
+                    frame.sealed.body,
+                    timeout_ms=effect.timeout_ms,
+                    on_result=partial(self._handle_result, topic, machine, frame),
                 )
             else:
                 self._execute(topic, effect)
