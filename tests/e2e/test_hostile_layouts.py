@@ -42,7 +42,7 @@ async def undisturbed(world: World) -> AsyncIterator[None]:
     async with checked_world(world):
         yield
     with world.restarted_broker() as again:
-        assert again.find("layout.impossible") == []
+        assert again.find("layout.invalid") == []
         async with native(world.nameserver_address) as client:
             found = decode_body(ClusterInfo, (await client.done(RequestCode.GET_BROKER_CLUSTER_INFO)).body).brokers
             assert [each.address for each in found if each.registered] == [again.started("broker.started")["address"]]

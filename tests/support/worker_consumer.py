@@ -34,7 +34,7 @@ from support.accepted import Accepted
 
 AGAIN_S = 0.1
 BROKEN_EVERY = 3
-"""Of the orders."""
+"""While the file --broken exists, one order in so many fails."""
 
 
 def say(event: str, **facts: Any) -> None:

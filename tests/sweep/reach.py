@@ -433,7 +433,7 @@ REACH: dict[str, Count] = {
     "gap reported": _events(QueueGapSeen),
     "send moved to another broker": _logged("frame.moved"),
     "sequence restarted": _logged("sequence.restarted"),
-    "list without me": _logged("list.without_me"),
+    "member list without this member": _logged("member_list.not_listed"),
     "half-open connection given up": _logged("connection.ended", f"reason={SILENT}"),
     "pause": _events(PauseBegan),
     "cut at an operation": _events(Fault, lambda fault: fault.kind == "cut at operation"),
@@ -441,7 +441,7 @@ REACH: dict[str, Count] = {
     "consumer stopped in order": _events(ConsumerStopped),
     # concurrent groups, delays, dead letters
     "sent back": _events(SendBackResponded, lambda event: event.code == ResponseCode.SUCCESS),
-    "send back failed, called again here": _logged("send_back.later"),
+    "send back failed, called again here": _logged("send_back.deferred"),
     "response to a send back lost": _lost("SEND_MSG_BACK"),
     "retry handled": _computed(_retries_done),
     "batch handled in part": _computed(_partly_done),

@@ -280,11 +280,11 @@ class DelayedDelivery:
             delayed = MessageCopy.of(record)
             copy = delayed.as_delivered()
             if self._topics.deleted_since(copy.origin_topic, delayed.origin_began):
-                log_limited(log, "warning", "delay.homeless", topic=copy.origin_topic, **facts, why="its topic was deleted")
+                log_limited(log, "warning", "delay.destination_gone", topic=copy.origin_topic, **facts, why="its topic was deleted")
                 return True
             queue_id = self._topics.writable_queue(copy.topic, copy.queue_id)
             if queue_id is None:
-                log_limited(log, "warning", "delay.homeless", topic=copy.topic, **facts, why="its topic has no queue here any more")
+                log_limited(log, "warning", "delay.destination_gone", topic=copy.topic, **facts, why="its topic has no queue here any more")
                 return True
             store_copy(self._store, copy.sent_to(copy.topic, queue_id))
         except (BrokerError, LocalProtocolError, RemoteProtocolError) as error:

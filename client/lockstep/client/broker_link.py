@@ -200,4 +200,4 @@ class BrokerLink:
                 remark = f"a client does not handle requests of code {command.code}"
                 endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
         except RemoteProtocolError as error:
-            endpoint.abort(f"broker {self.name} sent what can't be read: {error}")
+            endpoint.abort(f"broker {self.name} sent an invalid request of code {command.code}: {error}")

@@ -294,8 +294,8 @@ class RouteTable:
             self._to_challenge.append((registration.name, known.connection))
         if known.challenge_left_ms:
             raise RegistrationPendingError(
-                f"broker name {registration.name!r} is registered from {known.registration.address}, which is asked whether it is alive: "
-                f"register again in a second, the decision takes about {CHALLENGE_MS // 1000} s"
+                f"broker name {registration.name!r} is registered from {known.registration.address}, and this nameserver is checking "
+                f"whether that broker is alive: register again in a second; the decision takes about {CHALLENGE_MS // 1000} s"
             )
 
     # --------------------------------------------------------------------------------------------------------------- layouts
@@ -370,8 +370,8 @@ class RouteTable:
         if self.layouts.get(layout.topic) is None and not self._quota.has_room(name):
             # Without numbers that change: the broker logs each reason once.
             raise LocalProtocolError(
-                f"topic {layout.topic}: this nameserver keeps {LAYOUTS_MAX} topics, deleted ones included, and broker {name!r} has brought "
-                f"as many new ones as are free: see `limits of topics and nameservers` in docs/operations.md"
+                f"topic {layout.topic}: this nameserver keeps {LAYOUTS_MAX} topics, deleted ones included, and broker {name!r} has used "
+                f"its share of the free ones: see `limits of topics and nameservers` in docs/operations.md"
             )
         more = self.layouts.more_entries(layout)
         if more > 0 and self.layouts.entry_count + more > ENTRIES_MAX:

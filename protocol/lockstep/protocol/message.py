@@ -203,7 +203,7 @@ def check_tag(tag: str) -> None:
     """Raise LocalProtocolError for a tag to which no subscription could match."""
     check_text("tag", tag)
     if tag != tag.strip() or "||" in tag or tag == "*":
-        raise LocalProtocolError(f"tag {tag[:40]!r} could not be subscribed to: no blanks around it, no `||`, not `*`")
+        raise LocalProtocolError(f"tag {tag[:40]!r} could not be subscribed to: a tag has no blanks around it, no `||`, and is not `*`")
 
 
 def encode_message(

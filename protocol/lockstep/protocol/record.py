@@ -228,7 +228,7 @@ def record_bounds(data: bytes | bytearray | memoryview, start: int = 0) -> tuple
     body_bytes: int = INT32.unpack_from(data, start + BODY_LENGTH_AT)[0]
     rest = size - RECORD_BYTES_MIN - body_bytes
     if size > left or body_bytes < 0 or rest < 0:
-        raise RemoteProtocolError(f"record at {start}: size {size} and body length {body_bytes} do not fit the {left} bytes that are there")
+        raise RemoteProtocolError(f"record at {start}: size {size} and body length {body_bytes} do not fit the {left} bytes that are left")
     topic_at = start + BODY_AT + body_bytes + 1
     topic_bytes = data[topic_at - 1]
     if topic_bytes > TOPIC_BYTES_MAX or topic_bytes > rest:

@@ -153,7 +153,7 @@ class Dispatcher:
                 self._on_request(endpoint)
             route = self._routes.get(command.code)
             if route is None:
-                raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported here")
+                raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server")
             request.header, request.body = route.decode(command)
             if route.lane is None:
                 self._carry_out(request, route.handler(request))

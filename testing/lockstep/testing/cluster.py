@@ -256,7 +256,7 @@ class TestCluster:
         Build the consumer inside `main`, as the real program does, with `nameserver=cluster.nameserver`.
         """
         if name in self._members() or name == TEST:
-            raise StateError(f"{name!r} is taken: restart({name!r}) starts it again")
+            raise StateError(f"{name!r} is in use already: restart({name!r}) starts it again")
         worker = self._workers[name] = self._on.worker(name, main)
         self._note(f"start {name}")
         await worker.start()

@@ -147,7 +147,7 @@ class OrderChecker:
         """
         acked = sum(send.fate is Fate.ACKED for send in self._sends)
         if not acked:
-            raise OrderViolationError("no send was acknowledged, so nothing is proved: send through checker.producer(…)")
+            raise OrderViolationError("no send was acknowledged, so no order can be checked: send through checker.producer(…)")
         broken = judge(self._sends, self._handlings, max_repeats=max_repeats)
         if broken:
             raise OrderViolationError(self._text(broken))

@@ -40,7 +40,7 @@ async def test_store_with_an_invalid_layout_opens_and_registers_its_other_layout
     finally:
         await nameserver.stop()
     told = [record.getMessage() for record in caplog.records]
-    for event in ("layout.impossible topic=wrong", "layout.refused nameserver="):
+    for event in ("layout.invalid topic=wrong", "layout.refused nameserver="):
         assert [text for text in told if text.startswith(event)] != [], event
 
 

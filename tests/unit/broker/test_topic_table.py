@@ -369,4 +369,4 @@ def test_store_with_invalid_layouts_opens_serves_and_logs_them(caplog: pytest.Lo
     topics.log_invalid_layouts()
     assert topics.require_layout("t") == layout(COUNTER_MAX + 1)
     topics.check_readable("t", 0)
-    assert [record.getMessage().split()[:2] for record in caplog.records] == [["layout.impossible", "topic=t"]]
+    assert [record.getMessage().split()[:2] for record in caplog.records] == [["layout.invalid", "topic=t"]]

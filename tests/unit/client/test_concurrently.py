@@ -340,8 +340,8 @@ def test_failed_send_back_repeats_the_call_locally_after_five_seconds() -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (TransportError("the broker restarts"), ["send_back.later"] * 3),
-        (ServiceNotAvailableError("no disk"), ["send_back.later"] * 3),
+        (TransportError("the broker restarts"), ["send_back.deferred"] * 3),
+        (ServiceNotAvailableError("no disk"), ["send_back.deferred"] * 3),
         (MessageIllegalError("too long"), ["send_back.refused"] * 2),
         (QueryNotFoundError("retention has removed it"), ["send_back.refused"] * 2),
     ],
@@ -369,7 +369,7 @@ def test_each_failed_send_back_is_logged_and_a_permanent_refusal_once_per_messag
     simulate(main)
     found = [record.getMessage() for record in caplog.records if "send_back." in record.getMessage()]
     assert all(str(error) in line for line in found)
-    assert [word for line in found for word in ("send_back.later", "send_back.refused") if word in line] == told
+    assert [word for line in found for word in ("send_back.deferred", "send_back.refused") if word in line] == told
 
 
 @pytest.mark.parametrize("takes_s", [0.5, 1.5, 2.5])

@@ -89,7 +89,7 @@ def test_damaged_offset_file_is_rejected_with_advice_and_not_modified(tmp_path: 
     path = tmp_path / "prices" / "default" / "offsets.json"
     damaged = path.read_bytes().replace(b'"starts":1', b'"starts":9')
     path.write_bytes(damaged)
-    with pytest.raises(ConfigError, match=r"offsets.json is damaged: its check sum does not fit.*remove it to begin"):
+    with pytest.raises(ConfigError, match=r"offsets.json is damaged: its checksum is wrong.*remove it to begin"):
         opened(files, str(tmp_path))
     assert path.read_bytes() == damaged
     path.unlink()

@@ -22,7 +22,7 @@ UNLIMITED = {
     "broker.stopped": ONCE_A_START,
     "daemon.failed": ONCE_A_START,
     "delay.outlives_retention": ONCE_A_START,
-    "layout.impossible": ONCE_A_START,
+    "layout.invalid": ONCE_A_START,
     "log.recovered": ONCE_A_START,
     "nameserver.started": ONCE_A_START,
     "queues.rebuilding": ONCE_A_START,
@@ -49,7 +49,7 @@ UNLIMITED = {
     "log.level_changed": BY_AN_OPERATOR,
     "progress.reset": BY_AN_OPERATOR,
     "store.damaged": ONCE_A_PLACE,
-    "store.rotten": ONCE_A_PLACE,
+    "scrub.damage_found": ONCE_A_PLACE,
 }
 
 

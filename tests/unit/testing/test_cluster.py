@@ -365,7 +365,7 @@ async def test_unknown_and_duplicate_process_names_are_rejected(lockstep_cluster
     cluster = lockstep_cluster
     with pytest.raises(StateError, match="no 'worker' in the cluster: known are nameserver-1, broker-a, broker-b"):
         await cluster.kill("worker")
-    with pytest.raises(StateError, match="'broker-a' is taken"):
+    with pytest.raises(StateError, match="'broker-a' is in use already"):
         await cluster.start("broker-a", waiting([]))
     with pytest.raises(StateError, match="real event loop"):
         await TestCluster(real=True, folder=tmp_path).__aenter__()

@@ -63,7 +63,8 @@ class OffsetProcessor:
         if result is None:
             return NO_RESPONSE
         if result.verdict is LockVerdict.NOT_YOURS:
-            raise NotYoursError(result.remark or f"{header.topic} queue {header.queue_id} is another member's by the list")
+            other = f"{header.topic} queue {header.queue_id} belongs to another member according to the member list"
+            raise NotYoursError(result.remark or other)
         if result.verdict is not LockVerdict.OK:
             raise ServiceNotAvailableError(result.remark or "")
         reply = ProgressReply(result.offset, result.generation, result.since, result.gap_first, result.gap_end)

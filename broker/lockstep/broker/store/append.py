@@ -296,6 +296,6 @@ def _reason(frame: bytes, start: int, number: int, count: int, topic: TopicField
         return f"{what}: topic is not {topic.field[1:].decode()}, which the request names"
     if behind + topic.size + 2 + property_bytes == start + size:
         counted = sent_bytes(frame[start + size - property_bytes : start + size])
-        limit = f"limit {SENT_PROPERTIES_BYTES_MAX} without what is added on the way"
+        limit = f"limit {SENT_PROPERTIES_BYTES_MAX} without the properties that have reserved space"
         return f"{what}: properties of {counted} bytes, {limit} (put large values into the body)"
     return f"{what}: its fields make {behind + topic.size + 2 + property_bytes - start} bytes, its size is {size}"

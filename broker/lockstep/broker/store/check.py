@@ -62,13 +62,13 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
     """Read the whole store. Raise ConfigError if there is no store, StoreInUseError while a broker has it open."""
     directory = StoreDirectory(files, path)
     if not files.exists(directory.log):
-        raise ConfigError(f"{path} is no store: it has no commitlog directory")
+        raise ConfigError(f"{path} is not a store: it has no commitlog directory; specify the directory that the broker has as --store")
     with _held(files, directory):
         report = CheckReport(path)
         text = directory.read(f"{directory.own}/identity")
         if text is None:
             report.add_problem(
-                "file", f"{directory.own}/identity", "is missing: this is no store of a lockstep broker, or it has lost its identity"
+                "file", f"{directory.own}/identity", "is missing: this is not the store of a lockstep broker, or its identity was lost"
             )
             return report
         try:

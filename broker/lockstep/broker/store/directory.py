@@ -154,7 +154,7 @@ class StoreDirectory:
         left = [name for name in own if not name.endswith(".tmp")]
         if left and (found or self.snapshot_positions()):
             raise StoreCorruptError(
-                f"{self.own}/identity is missing, and {left[0]} and a log are there: restore it, it names cluster, broker and store id. "
+                f"{self.own}/identity is missing, and {left[0]} and a log exist: restore it; it holds the cluster, broker and store id. "
                 "Nothing was changed"
             )
         segment_bytes, entries, start = config.segment_bytes, config.queue_file_entries, 0
@@ -390,7 +390,7 @@ def parse_identity(text: bytes, path: str) -> StoreIdentity:
             raise IdentityError(f"{path} has format {found['format']}, this version knows {FORMAT}: use the version that wrote it")
         identity = StoreIdentity(**{name: found[name] for name in StoreIdentity.__slots__})
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreCorruptError(f"{path} is damaged ({error}): restore it, it names cluster, broker and store id") from error
+        raise StoreCorruptError(f"{path} is damaged ({error}): restore it; it holds the cluster, broker and store id") from error
     if not all(isinstance(value, str) for value in (identity.cluster, identity.broker_name, identity.store_id)):
         raise StoreCorruptError(f"{path} is damaged: cluster, broker_name and store_id are texts")
     if not all(isinstance(value, int) and value > 0 for value in (identity.segment_bytes, identity.queue_file_entries)):

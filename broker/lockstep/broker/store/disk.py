@@ -52,7 +52,7 @@ class DiskWatch:
         if free - size < reserve:
             raise ServiceNotAvailableError(
                 f"disk of {self._path} has {free} bytes free; sends are refused where less than {reserve} bytes would be left. "
-                "Free some space or let retention remove more: sends resume by themselves"
+                "Free some space or let retention remove more: sends resume automatically"
             )
         self.room = max(self.room, size)
 

@@ -45,5 +45,5 @@ def misplaced(error: OSError, root: str) -> StoreCorruptError | None:
     path = str(error.filename)
     if not isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError) or not path.startswith(f"{root}/"):
         return None
-    what = "is a directory, expected a file" if isinstance(error, IsADirectoryError) else "is not a directory, or lies in none"
-    return StoreCorruptError(f"{path} {what}: take it out of the store, or restore what belongs there")
+    what = "is a directory, expected a file" if isinstance(error, IsADirectoryError) else "is not a directory, or its parent is not"
+    return StoreCorruptError(f"{path} {what}: remove it from the store, or restore the right one")

@@ -161,7 +161,7 @@ class Recoverer:
             if not cut_corrupt:
                 raise StoreCorruptError(
                     f"no snapshot in {self._directory.own} fits the log, which begins at {log.start}: the state of groups and topics is "
-                    "lost. Restore lockstep/snapshot-*, or start with --cut-corrupt to go on without it",
+                    "lost. Restore lockstep/snapshot-*, or start with --cut-corrupt to continue without it",
                     position=log.start,
                 )
             damage.give_up_state(log.start)
@@ -191,11 +191,11 @@ class Recoverer:
             raise self._corrupt(new[0], self._damage.reasons[new[0]])
         if lost:
             topic, queue_id, first, _ = lost[0]
-            raise self._corrupt(self._log.start, f"offset {first} of queue {queue_id} of {topic} has no record there or behind")
+            raise self._corrupt(self._log.start, f"no record from there on has offset {first} of queue {queue_id} of {topic}")
 
     def _corrupt(self, position: int, reason: str) -> StoreCorruptError:
         return StoreCorruptError(
             f"log position {position}: {reason}, and {self._log.synced} bytes had been synced. Restore the store, or start "
-            "with --cut-corrupt to go on without what is damaged; nothing was changed",
+            "with --cut-corrupt to continue without the damaged part; nothing was changed",
             position=position,
         )

@@ -111,7 +111,7 @@ class QueueRepairs:
                 **facts,
                 offset=offset,
                 error=str(error),
-                then="it is tried again when the offset is read",
+                then="the broker tries again when the offset is read",
             )
         finally:
             self._running.pop(queue, None)

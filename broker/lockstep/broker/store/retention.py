@@ -153,7 +153,7 @@ class Retention:
                 continue
             found = await self._search(queue, start)
             if found is None:
-                log_limited(log, "warning", "retention.put_off", error="no file descriptor is free", then="it is tried again")
+                log_limited(log, "warning", "retention.postponed", error="no file descriptor is free", then="the broker tries again")
                 return moved, False
             if queue.apply_found_min(found, start):
                 moved.append(queue)

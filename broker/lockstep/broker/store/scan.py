@@ -228,7 +228,7 @@ class LogScan:
             _check_size(await self._bytes(segment, position, min(BODY_AT, left)), position, size)
         data = await self._bytes(segment, position, size)
         if len(data) != size:
-            raise BadRecordError(f"{len(data)} of its {size} bytes are there")
+            raise BadRecordError(f"only {len(data)} of its {size} bytes exist")
         record = read_record(data, position, self._topics)
         expected = self._expected(record)
         if record.queued and expected is not None and not 0 <= record.queue_offset - expected <= self._missing_max:
@@ -443,7 +443,7 @@ def _check_size(head: bytes, position: int, size: int) -> None:
     The record is read at once, and a damaged size may be as large as the file.
     """
     if len(head) < BODY_AT:
-        raise BadRecordError(f"{len(head)} of its {size} bytes are there")
+        raise BadRecordError(f"only {len(head)} of its {size} bytes exist")
     physical, body_bytes = INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0], INT32.unpack_from(head, BODY_LENGTH_AT)[0]
     after = size - BODY_AT - body_bytes
     if physical != position or not 3 <= after <= 3 + 0xFF + 0xFFFF:

@@ -111,7 +111,7 @@ class Scrubber:
             self.found[damaged_range.begin] = damaged_range
             where = self._log.segment_of(damaged_range.begin)
             path = None if where is None else where.path
-            log.error("store.rotten", begin=damaged_range.begin, end=damaged_range.end, file=path, error=damaged_range.reason)
+            log.error("scrub.damage_found", begin=damaged_range.begin, end=damaged_range.end, file=path, error=damaged_range.reason)
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
         queue = self._queues.get(key)

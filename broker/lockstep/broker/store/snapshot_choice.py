@@ -26,11 +26,11 @@ class SnapshotEvidence(Enum):
     """Whether the log has the record that ends at a snapshot's position."""
 
     FITS = "a record ends at its position"
-    AHEAD = "the log does not reach it"
+    AHEAD = "the log ends before it"
     PASSED = "the log begins after the record before its position"
     DAMAGED = "the record before its position can't be read"
-    CHANGED = "the record there is not what it was"
-    OTHER = "there is another record, or none ends where one did"
+    CHANGED = "the record before its position has changed"
+    OTHER = "no record ends at its position, or another one does"
 
 
 @dataclass(slots=True)

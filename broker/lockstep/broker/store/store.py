@@ -382,7 +382,7 @@ class Store:
             await self._checkpointer.write(position, needs_from, newest_ms, chunks)
         except OSError as error:
             if error.errno in SHORTAGE:
-                log_limited(log, "warning", "snapshot.put_off", error=str(error), then="it is tried again")
+                log_limited(log, "warning", "snapshot.postponed", error=str(error), then="the broker tries again")
                 return
             self.writer.fail(error)
             raise StoreDiskError(f"the snapshot could not be written: {error}") from error

@@ -68,10 +68,10 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
         raise BadRecordError("its properties have a byte 0 or are not UTF-8")
     body = data[BODY_AT:behind]
     if crc32(body) & CRC_MASK != crc:
-        raise BadRecordError("body CRC")
+        raise BadRecordError("the CRC of its body is wrong")
     name = data[behind + 1 : properties_at - 2]
     if prepared and not seal_holds(data, 0, size, name):
-        raise BadRecordError("CRC of a delayed message")
+        raise BadRecordError("the CRC of the delayed message is wrong")
     topic = topics.get(name)
     if topic is None:
         topic = topics[name] = _topic(name)

@@ -169,7 +169,7 @@ def survey_log(
             if not cut_corrupt:
                 raise StoreCorruptError(
                     f"log file {path(at)} has {sizes[at]} bytes, expected {segment_bytes}, and the log was synced up to {synced}. "
-                    "Restore it, or start with --cut-corrupt to go on without what it lacks",
+                    "Restore it, or start with --cut-corrupt to continue without the missing bytes",
                     position=at + sizes[at],
                 )
             lacking = True
@@ -196,5 +196,5 @@ def _first(found: list[LogFile], path: Callable[[int], str], start: int | None, 
 
 def _missing(path: str, position: int, why: str) -> StoreCorruptError:
     return StoreCorruptError(
-        f"log file {path} is missing: {why}. Restore it, or start with --cut-corrupt to go on without what it held", position=position
+        f"log file {path} is missing: {why}. Restore it, or start with --cut-corrupt to continue without its records", position=position
     )

@@ -238,7 +238,7 @@ class TopicTable:
                 check_layout(layout)
             except LocalProtocolError as error:
                 then = "nameservers skip this topic and send no client here for it; see `limits of topics` in docs/operations.md"
-                log.error("layout.impossible", topic=layout.topic, reason=str(error), then=then)
+                log.error("layout.invalid", topic=layout.topic, reason=str(error), then=then)
 
     def apply(self, change: tuple[object, ...]) -> str | None:
         """Apply one change from the log. Return the topic whose messages it deletes, or None if it deletes none."""

@@ -291,7 +291,7 @@ class LocalSession:
         """Begin again at `first` because the queue ends before this member's offset: its broker lost messages, and new messages have their
         offsets."""
         ownership = handler.ownership
-        log.error("queue.went_back", queue=str(ownership.queue), offset=ownership.offset, end=end, goes_on_at=first)
+        log.error("queue.truncated", queue=str(ownership.queue), offset=ownership.offset, end=end, continues_at=first)
         if ownership.stale(ownership.token):
             self._progress.restart_at(ownership, first)
             handler.grant_ended(fenced=True)

@@ -89,7 +89,7 @@ class BrokerSession:
     def queue_truncated(self, handler: QueueHandler, first: int, end: int) -> None:
         """Handle that a queue ends before this member's offset. The broker ends the grants of the messages that it has lost: STALE
         follows."""
-        log.error("pull.moved_back", queue=str(handler.ownership.queue), offset=handler.ownership.offset, end=end)
+        log.error("queue.truncated", queue=str(handler.ownership.queue), offset=handler.ownership.offset, end=end)
 
     def remove(self, handler: QueueHandler) -> None:
         """Remove a queue whose machine is done."""

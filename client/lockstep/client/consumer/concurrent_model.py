@@ -197,7 +197,7 @@ class ConcurrentModel:
         if left and runner.grant.alive and (running.ended or not running.expired):
             later = sum(message.queue_offset not in runner.refused for message in left)
             if later:
-                log.warning("send_back.later", queue=queue, count=later, again_ms=CALL_AGAIN_MS, error=runner.not_sent_back)
+                log.warning("send_back.deferred", queue=queue, count=later, again_ms=CALL_AGAIN_MS, error=runner.not_sent_back)
             asyncio.get_running_loop().call_later(CALL_AGAIN_MS / 1000, self._call_again, runner, left)
         return not left
 

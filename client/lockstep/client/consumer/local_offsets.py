@@ -65,7 +65,7 @@ class LocalOffsets:
         except (ValueError, UnicodeDecodeError, KeyError, AttributeError, TypeError, RecursionError):
             raise ValueError("it is not JSON that a consumer wrote") from None
         if text != _signed(plain):
-            raise ValueError("its check sum does not fit: it was changed by hand, or the disk lost a part")
+            raise ValueError("its checksum is wrong: it was edited, or the disk lost a part")
         if plain.get("format") != FORMAT:
             raise ValueError(f"its format is {plain.get('format')!r}, expected {FORMAT}: a newer version wrote it")
         if plain.get("group") != group:

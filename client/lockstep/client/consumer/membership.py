@@ -300,7 +300,7 @@ class Membership:
                 if members is not None:
                     self._adopt(link, members)
                 if members is None or self._instance.client_id not in members.members:
-                    await self._heartbeat_without_me()
+                    await self._heartbeat_if_not_listed()
                 if not self._lists.is_outdated(link.name):
                     return
                 if self._lists.latest_version(link.name) == known:  # otherwise it has changed since it was requested
@@ -315,11 +315,11 @@ class Membership:
             response: Command = await link.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self._ctx.group))
             return decode_body(MemberList, response.body)
         except (BrokerError, RemoteProtocolError) as error:
-            log.warning("list.refused", group=self._ctx.group, broker=link.name, error=str(error))
+            log.warning("member_list.refused", group=self._ctx.group, broker=link.name, error=str(error))
             return None
 
-    async def _heartbeat_without_me(self) -> None:
-        log.info("list.without_me", group=self._ctx.group, then="heartbeat")
+    async def _heartbeat_if_not_listed(self) -> None:
+        log.info("member_list.not_listed", group=self._ctx.group, then="heartbeat")
         await self._instance.heartbeat_now()
 
     def heartbeat_soon(self) -> None:

@@ -272,7 +272,7 @@ class SimLoop(Scheduler):
         names = [host] if host is None or isinstance(host, str) else list(host)
         for name in names:
             if name not in WILDCARDS and self.network.resolve(name) is not machine:
-                raise OSError(errno.EADDRNOTAVAIL, f"{name} is no address of {machine.name}")
+                raise OSError(errno.EADDRNOTAVAIL, f"{name} is not an address of {machine.name}")
         if not port:
             port = next(free for free in range(EPHEMERAL_FIRST, 65_536) if free not in machine.listeners)
         if port in machine.listeners:

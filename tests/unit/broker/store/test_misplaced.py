@@ -102,7 +102,7 @@ async def test_directory_in_place_of_a_file_is_rejected_with_exit_5_and_its_path
     if path in files.names:
         files.unlink(path)
     files.makedirs(path)
-    with pytest.raises(StoreCorruptError, match=f"^{path} is a directory, .*: take it out of the store, or restore") as refused:
+    with pytest.raises(StoreCorruptError, match=f"^{path} is a directory, .*: remove it from the store, or restore") as refused:
         await recovered(files, cut_corrupt=cut_corrupt)
     assert refused.value.exit_code == 5
     files.crash(power=False)

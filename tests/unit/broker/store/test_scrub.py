@@ -219,5 +219,5 @@ async def test_check_rejects_an_open_store_and_a_directory_without_a_store() -> 
         await check_store(files, PATH, lambda position, end: None)
     assert len(await all_bodies(store)) == 60
     abandon(store)
-    with pytest.raises(ConfigError, match="/elsewhere is no store"):
+    with pytest.raises(ConfigError, match="/elsewhere is not a store"):
         await check_store(files, "/elsewhere", lambda position, end: None)
