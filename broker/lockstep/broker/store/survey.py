@@ -68,7 +68,7 @@ def log_files(files: Files, directory: str) -> list[LogFile]:
                 file = files.open(path)
             except IsADirectoryError:
                 raise StoreCorruptError(
-                    f"{path} is a directory, and has the name of a log file: take it out of the store, or restore the file. "
+                    f"{path} is a directory, and has the name of a log file: remove it from the store, or restore the file. "
                     "Nothing was changed",
                     position=int(name),
                 ) from None
@@ -147,7 +147,7 @@ def survey_log(
         if file.start % segment_bytes or file.size > segment_bytes:
             raise StoreCorruptError(
                 f"log file {path(file.start)} has {file.size} bytes, this store's files have {segment_bytes} and are named by multiples of "
-                "it: it is not this store's. Take it out of the directory, or restore the store. Nothing was changed",
+                "it: it is not this store's. Remove it from the directory, or restore the store. Nothing was changed",
                 position=file.start,
             )
     sizes = {file.start: file.size for file in found}
