@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.admin.tracking import MEANINGS
 from lockstep.broker.config import BrokerConfig
-from support.newcomer import Newcomer, blocks, is_free
+from support.page_commands import Newcomer, blocks, is_free
 
 pytestmark = pytest.mark.e2e
 

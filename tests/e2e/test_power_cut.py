@@ -9,8 +9,8 @@ from lockstep.protocol.bodies import FreeQueue, LockResult, LockVerdict, QueueFr
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LockstepError, TransportError
-from support.fragile import Machine
 from support.native import Member, Native, Stream, native
+from support.power_cuts import Machine
 
 BODIES = [b"%d" % number for number in range(50)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.newcomer import Newcomer, blocks
+from support.page_commands import Newcomer, blocks
 
 pytestmark = pytest.mark.e2e
 

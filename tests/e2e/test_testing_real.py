@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.client import ConsumeOrderlyStatus, Message, Producer, PushConsumer
 from lockstep.testing import Chaos, OnlySimulatedError, OrderChecker, TestCluster, WorkerFailedError
-from support.newcomer import blocks
+from support.page_commands import blocks
 from support.processes import clean_environment
 
 pytestmark = pytest.mark.e2e

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.sim_story import Story
+from support.sim_run import Story
 
-STORY = Path(__file__).resolve().parents[1] / "support" / "sim_story.py"
+STORY = Path(__file__).resolve().parents[1] / "support" / "sim_run.py"
 
 
 def start_story(seed: int, hash_seed: int) -> "subprocess.Popen[str]":

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from support.newcomer import blocks
+from support.page_commands import blocks
 from support.spark_table import Table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()

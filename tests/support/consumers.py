@@ -8,7 +8,7 @@ from typing import Any
 from lockstep.client import ConsumeOrderlyStatus, ConsumerEvent, OrderlyContext, PushConsumer
 from lockstep.protocol.message import MessageExt
 from support.fake_broker import FakeCluster
-from support.frozen import advance, settle
+from support.frozen_loop import advance, settle
 
 S = ConsumeOrderlyStatus
 G = "billing"

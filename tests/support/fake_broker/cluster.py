@@ -26,7 +26,7 @@ from lockstep.runtime.server import Server
 from support.fake_broker.groups import Groups
 from support.fake_broker.reports import Reports
 from support.fake_broker.sends import Sends
-from support.frozen import loop_host
+from support.frozen_loop import loop_host
 
 T = TypeVar("T")
 LOOPBACK = {"internal": ("127.0.0.1", 0)}

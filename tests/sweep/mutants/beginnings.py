@@ -74,7 +74,7 @@ def a_start_counts_one_queue_for_all_of_its_topic(patch: Patches) -> None:
 
 @mutant(
     "swarm",
-    aimed="tests/unit/broker/test_work_of_changes.py::test_starting_queues_per_interval_are_limited_and_members_retry",
+    aimed="tests/unit/broker/test_cost_of_changes.py::test_starting_queues_per_interval_are_limited_and_members_retry",
 )
 def groups_begin_in_any_number_of_queues_at_once(patch: Patches) -> None:
     """Groups begin in a limited number of queues at a time; the members of others repeat their request."""

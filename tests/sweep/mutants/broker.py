@@ -143,7 +143,7 @@ def any_member_may_lock_any_queue(patch: Patches) -> None:
 @mutant(
     "net",
     "pause",
-    aimed="tests/unit/broker/test_reconcile.py::test_freed_epoch_is_valid_for_commit_release_pull_and_renewal_until_superseded",
+    aimed="tests/unit/broker/test_locks.py::test_freed_epoch_is_valid_for_commit_release_pull_and_renewal_until_superseded",
 )
 def freed_epochs_never_come_back(patch: Patches) -> None:
     """A freed epoch is valid until a higher one exists: its own session holds the queue again by naming it."""
@@ -347,7 +347,7 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
     patch.set(Coordination, "enter_term", forgetful)
 
 
-@mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_grown_gap_is_reported_again")
+@mutant("retention", aimed="tests/unit/broker/test_start_offsets.py::test_grown_gap_is_reported_again")
 def retention_does_not_move_groups(patch: Patches) -> None:
     """Groups that had not read the messages that retention removes are moved past them and notified."""
     patch.set(Coordination, "skip_removed", lambda self, minimums: iter(()))

@@ -63,7 +63,7 @@ def send_backs_are_not_awaited(patch: Patches) -> None:
 
 @mutant(
     WORLD,
-    aimed="tests/unit/client/test_concurrently.py::test_failed_send_back_repeats_the_call_however_long_the_call_took",
+    aimed="tests/unit/client/test_concurrent_consumer.py::test_failed_send_back_repeats_the_call_however_long_the_call_took",
 )
 def ended_calls_run_too_long(patch: Patches) -> None:
     """A call that has ended is not sent back for running too long."""

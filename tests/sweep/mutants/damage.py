@@ -45,7 +45,7 @@ def queue_files_are_cut_before_the_log_was_read(patch: Patches) -> None:
     patch.set(QueueFiles, "postpone_changes", lambda self: None)
 
 
-@mutant("rot", aimed=f"{TESTS}/test_foreign.py::test_foreign_log_with_an_unreadable_record_is_rejected_with_its_position")
+@mutant("rot", aimed=f"{TESTS}/test_foreign_directory.py::test_foreign_log_with_an_unreadable_record_is_rejected_with_its_position")
 def a_foreign_log_is_adopted_unread(patch: Patches) -> None:
     """The log of a directory without an identity is read to its end before anything is written."""
 
@@ -61,19 +61,19 @@ def lost_messages_are_no_gap(patch: Patches) -> None:
     patch.set(pull, "CODES", {**pull.CODES, ReadStatus.LOST: pull.CODES[ReadStatus.NO_MATCHED]})
 
 
-@mutant("rot", aimed=f"{TESTS}/test_put_off.py::test_zero_entry_is_not_mistaken_for_one_removed_by_retention")
+@mutant("rot", aimed=f"{TESTS}/test_postponed_snapshots.py::test_zero_entry_is_not_mistaken_for_one_removed_by_retention")
 def zero_entries_count_as_removed(patch: Patches) -> None:
     """An entry that names no place in the log is not taken for one of a message that retention has removed."""
     patch.set(consume_queue, "names_place", lambda position, size: True)
 
 
-@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_postponed_snapshot_leaves_its_consume_queues_to_the_next_one")
+@mutant("files", aimed=f"{TESTS}/test_postponed_snapshots.py::test_postponed_snapshot_leaves_its_consume_queues_to_the_next_one")
 def a_snapshot_that_is_put_off_counts_its_queues_as_synced(patch: Patches) -> None:
     """Consume-queue files that a snapshot could not sync are synced by the next one."""
     patch.set(QueueFiles, "mark_unsynced", lambda self, paths, directories: None)
 
 
-@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_retention_keeps_segments_that_a_snapshot_needs_until_it_is_removed")
+@mutant("files", aimed=f"{TESTS}/test_postponed_snapshots.py::test_retention_keeps_segments_that_a_snapshot_needs_until_it_is_removed")
 def snapshots_that_are_to_be_removed_need_no_log(patch: Patches) -> None:
     """Retention keeps the log that a snapshot needs until its file is removed: a crash leaves no snapshot without its log."""
     patch.set(Snapshots, "needs_from", property(lambda self: min((needed for _, needed in self.kept), default=None)))
@@ -84,7 +84,7 @@ def _passed_is_ahead(evidence: SnapshotEvidence) -> SnapshotEvidence:
     return SnapshotEvidence.AHEAD if evidence is SnapshotEvidence.PASSED else evidence
 
 
-@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_start_removes_a_snapshot_older_than_the_log_if_a_newer_one_is_valid")
+@mutant("files", aimed=f"{TESTS}/test_postponed_snapshots.py::test_start_removes_a_snapshot_older_than_the_log_if_a_newer_one_is_valid")
 def an_old_snapshot_stops_the_start(patch: Patches) -> None:
     """A snapshot from before the beginning of the log is removed when a newer one fits, and stops no start."""
     patch.set(snapshot_choice, "snapshot_evidence", lambda *of: _passed_is_ahead(snapshot_evidence(*of)))

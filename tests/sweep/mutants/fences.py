@@ -14,7 +14,7 @@ from sweep.mutants.registry import Patches, mutant
 
 @mutant(
     "churn",
-    aimed="tests/unit/broker/test_reconcile.py::test_freed_epoch_of_a_moved_queue_is_not_renewed_but_its_offset_is_committed",
+    aimed="tests/unit/broker/test_locks.py::test_freed_epoch_of_a_moved_queue_is_not_renewed_but_its_offset_is_committed",
 )
 def a_freed_epoch_is_renewed_against_the_list(patch: Patches) -> None:
     """A freed epoch is held again only by the session to which the list assigns the queue."""
@@ -36,7 +36,7 @@ def a_freed_epoch_is_renewed_against_the_list(patch: Patches) -> None:
 
 
 @mutant(
-    "reset", aimed="tests/unit/broker/test_reconcile_sync.py::test_superseded_epoch_is_stale_for_every_request_and_named_in_the_response"
+    "reset", aimed="tests/unit/broker/test_sync_requests.py::test_superseded_epoch_is_stale_for_every_request_and_named_in_the_response"
 )
 def a_stale_release_frees_any_grant(patch: Patches) -> None:
     """A release under a superseded epoch frees the queue only if the same session holds it."""

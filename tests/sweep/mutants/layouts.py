@@ -189,13 +189,13 @@ def silent_brokers_keep_their_name(patch: Patches) -> None:
     patch.set(route_table, "CHALLENGE_MS", 1 << 40)
 
 
-@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_readable_frames_are_read_before_a_slice_is_counted")
+@mutant("first", aimed="tests/unit/nameserver/test_suspended_nameserver.py::test_readable_frames_are_read_before_a_slice_is_counted")
 def a_challenge_ends_before_responses_are_read(patch: Patches) -> None:
     """A nameserver that was paused reads the received data before it replaces a broker."""
     patch.set(nameserver_processor, "READ_TURNS", 0)
 
 
-@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_suspension_of_the_nameserver_makes_no_broker_silent")
+@mutant("first", aimed="tests/unit/nameserver/test_suspended_nameserver.py::test_suspension_of_the_nameserver_makes_no_broker_silent")
 def standstills_of_nameservers_count_as_silence(patch: Patches) -> None:
     """Time in which a nameserver was paused does not count as silence of brokers."""
     patch.set(RouteTable, "exclude_pause", lambda self, pause_ms, now_ms: None)

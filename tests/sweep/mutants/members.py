@@ -13,7 +13,7 @@ from lockstep.runtime.request import PendingResponse
 from sweep.mutants.registry import Patches, mutant
 
 
-@mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_draining_queue_is_renewed_although_the_list_gives_it_to_another_member")
+@mutant("churn", aimed="tests/unit/broker/test_locks.py::test_draining_queue_is_renewed_although_the_list_gives_it_to_another_member")
 def draining_queues_are_not_renewed(patch: Patches) -> None:
     """The holder of a queue keeps it while it drains, although the list assigns it to another member."""
     renew = LockSync._renew
@@ -41,7 +41,7 @@ def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
     patch.set(LockProcessor, "sync", waiting)
 
 
-@mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_rising_epoch_ends_held_pulls")
+@mutant("churn", aimed="tests/unit/broker/test_locks.py::test_rising_epoch_ends_held_pulls")
 def held_pulls_are_not_ended_by_a_new_epoch(patch: Patches) -> None:
     """When an epoch rises, held pulls of an older one end at once."""
     patch.set(PendingEffects, "end_held_pulls", lambda self, key, epoch: None)
@@ -79,13 +79,13 @@ def every_start_has_the_same_term(patch: Patches) -> None:
     patch.set(FencingCounter, "start_term", first)
 
 
-@mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_freed_epoch_is_valid_for_commit_release_pull_and_renewal_until_superseded")
+@mutant("late", aimed="tests/unit/broker/test_locks.py::test_freed_epoch_is_valid_for_commit_release_pull_and_renewal_until_superseded")
 def a_freed_epoch_commits_nothing(patch: Patches) -> None:
     """Finished work counts as long as the queue was not granted to another client since, whether or not it is held."""
     patch.set(Lock, "accepts_epoch", lambda self, session, epoch: self.held and self.session == session and self.epoch == epoch)
 
 
-@mutant("late", aimed="tests/unit/broker/test_reconcile_sync.py::test_commit_beyond_the_end_is_rejected_and_changes_nothing")
+@mutant("late", aimed="tests/unit/broker/test_sync_requests.py::test_commit_beyond_the_end_is_rejected_and_changes_nothing")
 def commits_beyond_the_end_are_taken(patch: Patches) -> None:
     """A commit beyond the end of its queue is refused."""
 

@@ -22,7 +22,7 @@ from sweep.mutants.registry import Patches, mutant
 
 EARLY = "tests/unit/admin/test_early_interrupt.py::"
 READING = "tests/unit/admin/test_group_query.py::"
-LIVES = "tests/unit/broker/test_topic_lives.py::"
+LIVES = "tests/unit/broker/test_recreated_topics.py::"
 
 
 @mutant("reset")
@@ -182,7 +182,7 @@ def any_client_takes_over_a_classic_lock(patch: Patches) -> None:
 
 @mutant(
     "classic",
-    aimed="tests/unit/broker/test_classic.py::test_update_offset_of_a_held_queue_is_rejected_with_its_holder_and_counted",
+    aimed="tests/unit/broker/test_classic_client_locks.py::test_update_offset_of_a_held_queue_is_rejected_with_its_holder_and_counted",
 )
 def offsets_are_accepted_from_any_client(patch: Patches) -> None:
     """A commit without an epoch is not applied while another client holds the queue."""

@@ -26,14 +26,14 @@ from lockstep.runtime.request import Request
 from lockstep.runtime.turn import Turn, TurnBudget
 from sweep.mutants.registry import Patches, mutant
 
-ONE_BUG = "tests/unit/broker/test_one_bug_one_request.py"
+ONE_BUG = "tests/unit/broker/test_unexpected_errors.py"
 JOURNAL = "tests/unit/broker/test_journal.py"
 DESCRIPTORS = "tests/unit/runtime/test_descriptors.py"
 PRESSURE = "tests/unit/runtime/test_endpoint_pressure.py"
 LONG_TURNS = "tests/unit/broker/test_long_turns.py"
-FAULTS = "tests/unit/broker/test_faults_of_the_loop.py"
+FAULTS = "tests/unit/broker/test_callback_errors.py"
 HEARTBEATS = "tests/unit/broker/test_heartbeat_work.py"
-WAITING = "tests/unit/broker/test_waiting_memory.py"
+WAITING = "tests/unit/broker/test_pending_request_memory.py"
 ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
 

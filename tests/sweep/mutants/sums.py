@@ -79,7 +79,7 @@ def new_state_uses_the_reserve(patch: Patches) -> None:
 
 @mutant(
     "swarm",
-    aimed="tests/unit/broker/test_waiting_memory.py::test_expressions_of_held_pulls_are_limited_and_the_oldest_is_evicted",
+    aimed="tests/unit/broker/test_pending_request_memory.py::test_expressions_of_held_pulls_are_limited_and_the_oldest_is_evicted",
 )
 def expressions_of_held_pulls_are_not_counted(patch: Patches) -> None:
     """The bytes of long subscription expressions of held pulls are limited; beyond the limit the oldest of those pulls ends."""

@@ -17,8 +17,8 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
-from support.fragile import Machine
 from support.native import Member, Native, Stream, native
+from support.power_cuts import Machine
 from support.store_kit import LoopThreads
 
 TOPIC = "orders"

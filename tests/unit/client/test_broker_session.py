@@ -12,7 +12,7 @@ from lockstep.protocol.message import MessageExt
 from support.clocks import LoopClock
 from support.consumers import G, Handled, S, consuming
 from support.fake_broker import frozen_cluster
-from support.frozen import advance, settle
+from support.frozen_loop import advance, settle
 from support.session_kit import EMPTY_SYNC, LOCK, SYNC
 
 pytestmark = pytest.mark.frozen_clock

@@ -17,7 +17,7 @@ from lockstep.protocol.message import MessageExt
 from support.consumers import G, S, consuming
 from support.effort import seeds
 from support.fake_broker import FakeBroker, FakeCluster, frozen_cluster
-from support.frozen import advance
+from support.frozen_loop import advance
 
 pytestmark = pytest.mark.frozen_clock
 

@@ -16,7 +16,7 @@ from lockstep.runtime.daemon import Tasks
 from support.consumers import Handled, consuming
 from support.counting import Steps
 from support.fake_broker import frozen_cluster
-from support.frozen import advance
+from support.frozen_loop import advance
 from support.loops import turns
 
 FEW, MANY = 20, 80

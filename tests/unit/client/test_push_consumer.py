@@ -12,7 +12,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, consuming, events, stopped
 from support.fake_broker import frozen_cluster, pulled
-from support.frozen import advance, settle
+from support.frozen_loop import advance, settle
 
 pytestmark = pytest.mark.frozen_clock
 

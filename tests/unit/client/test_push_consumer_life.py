@@ -20,7 +20,7 @@ from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
 from support.fake_broker import frozen_cluster
-from support.frozen import advance, settle
+from support.frozen_loop import advance, settle
 from support.loops import turns
 
 pytestmark = pytest.mark.frozen_clock

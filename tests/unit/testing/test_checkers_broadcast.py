@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.member_stories import AGAIN, MemberStory, N
-from support.stories import C1, C2, B, Q
+from support.broadcast_histories import AGAIN, MemberStory, N
+from support.histories import C1, C2, B, Q
 from sweep.checkers.broadcast import check
 from sweep.events import LockSent, PowerCut, ProcessEnded, QueueGapSeen, SendBackSent
 from sweep.history import CallResult

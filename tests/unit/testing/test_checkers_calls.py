@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C1, C2, Q, Story, epoch
+from support.histories import C1, C2, Q, Story, epoch
 from sweep.checkers.calls import check, overlaps
 from sweep.events import (
     ClockSet,

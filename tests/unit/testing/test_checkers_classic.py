@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import B, Q, Story, epoch
+from support.histories import B, Q, Story, epoch
 from sweep.checkers import ownership
 from sweep.checkers.classic import check
 from sweep.checkers.messages import first_offsets

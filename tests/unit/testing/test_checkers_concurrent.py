@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.shared_stories import C1, B, M, R, SharedStory
-from support.stories import C2
+from support.concurrent_histories import C1, B, M, R, SharedStory
+from support.histories import C2
 from sweep.checkers.concurrent import check
 from sweep.checkers.progress import check as check_progress
 from sweep.events import CalmBegan, PowerCut, ProcessEnded, QueueGapSeen

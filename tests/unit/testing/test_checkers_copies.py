@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.shared_stories import DEAD, B, R, SharedStory
-from support.stories import C2, TERM
+from support.concurrent_histories import DEAD, B, R, SharedStory
+from support.histories import C2, TERM
 from sweep.checkers.copies import check, possible_duplicates
 from sweep.events import BrokerOpened
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.shared_stories import BILLING_DEAD, SharedStory
-from support.stories import C1, C2, B
+from support.concurrent_histories import BILLING_DEAD, SharedStory
+from support.histories import C1, C2, B
 from sweep.checkers.dead_letters import check
 from sweep.checkers.delivery import check as check_delivery
 from sweep.checkers.steps import check as check_steps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import P, Story
+from support.histories import P, Story
 from sweep.checkers.deadlines import check
 from sweep.events import PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
 from sweep.history import SendOutcome

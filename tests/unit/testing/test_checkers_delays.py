@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.shared_stories import R, SharedStory
-from support.stories import C1, C2, LOG, TERM, B, P
+from support.concurrent_histories import R, SharedStory
+from support.histories import C1, C2, LOG, TERM, B, P
 from sweep.checkers.delays import check, possible_duplicates
 from sweep.checkers.delivery import check as check_delivery
 from sweep.checkers.sends import check as check_sends

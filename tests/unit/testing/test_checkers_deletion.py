@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C2, Story
+from support.histories import C2, Story
 from sweep.checkers import calls, log, ownership, progress
 from sweep.checkers.facts import Deletions
 from sweep.events import LayoutSent

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C1, B, Q, Story, epoch
+from support.histories import C1, B, Q, Story, epoch
 from sweep.checkers.delivery import check, recovery_s
 from sweep.events import (
     BrokerOpened,

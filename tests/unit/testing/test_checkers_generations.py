@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C1, C2, B, Story, epoch
+from support.histories import C1, C2, B, Story, epoch
 from sweep.checkers import delivery, keys, progress
 from sweep.checkers.generations import check
 from sweep.events import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C1, C2, B, P, Q, Story
+from support.histories import C1, C2, B, P, Q, Story
 from sweep.checkers.handover import check, handovers
 from sweep.events import (
     BrokerOpened,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C1, C2, LOG, Story
+from support.histories import C1, C2, LOG, Story
 from sweep.checkers.keys import check
 from sweep.events import ConsumerStarted
 from sweep.history import CallResult, QueueKey

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import Story
+from support.histories import Story
 from sweep.checkers import layouts
 from sweep.events import FirstSendAcked, LayoutInForce, LayoutSent, LayoutsRead
 from sweep.history import QueueKey

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C2, LOG, B, P, Story
+from support.histories import C2, LOG, B, P, Story
 from sweep.checkers.log import check
 from sweep.events import (
     BrokerOpened,

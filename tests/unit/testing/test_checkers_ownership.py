@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.protocol.codes import ResponseCode
-from support.stories import C1, C2, TERM, B, Q, Story, epoch
+from support.histories import C1, C2, TERM, B, Q, Story, epoch
 from sweep.checkers.ownership import check
 from sweep.events import (
     BrokerOpened,

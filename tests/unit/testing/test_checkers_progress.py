@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C1, C2, B, Story, epoch
+from support.histories import C1, C2, B, Story, epoch
 from sweep.checkers.progress import check
 from sweep.events import BrokerOpened, LockGranted, PowerCut, ProcessEnded, ProgressReset
 from sweep.history import ItemVerdict

@@ -3,8 +3,8 @@
 import pytest
 
 from lockstep.protocol.codes import ResponseCode
-from support.reader_stories import R, ReaderStory
-from support.stories import C1, C2, LOG, B
+from support.histories import C1, C2, LOG, B
+from support.pull_histories import R, ReaderStory
 from sweep.checkers.concurrent import check as check_generations
 from sweep.checkers.progress import check as check_progress
 from sweep.checkers.readers import check

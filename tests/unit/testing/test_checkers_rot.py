@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import Story
+from support.histories import Story
 from sweep.checkers.rot import check
 from sweep.events import BrokerOpened, Fault
 

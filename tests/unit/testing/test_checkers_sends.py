@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C2, LOG, P, Q, Story
+from support.histories import C2, LOG, P, Q, Story
 from sweep.checkers.sends import check
 from sweep.events import BrokerOpened, FrameWritten, LayoutSent, PowerCut, SendAcked, SendBegan, SendFailed
 from sweep.history import SendOutcome

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import B, Story
+from support.histories import B, Story
 from sweep.checkers.services import check
 from sweep.events import Fault, ServerFailed
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.reader_stories import ReaderStory
-from support.stories import C1, C2, LOG, B, Q, Story
+from support.histories import C1, C2, LOG, B, Q, Story
+from support.pull_histories import ReaderStory
 from sweep.checkers.starts import check
 from sweep.events import BrokerOpened, ConsumerStarted, LayoutSent, LockRefused, PowerCut, ProcessEnded, ReaderStarted
 from sweep.history import ItemVerdict

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stories import C1, C2, P, Story, epoch
+from support.histories import C1, C2, P, Story, epoch
 from sweep.checkers.steps import check
 from sweep.events import CommitSent, ConcurrentCallBegan, ConsumerStarted, PullReceived, QueueGapSeen, ReceivedMessage, SendBegan
 from sweep.history import CallResult, QueueKey

@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.testing import FAULTS, Chaos, OrderChecker, TestCluster
 from lockstep.testing.plugin import FIXTURES
-from support.newcomer import blocks
+from support.page_commands import blocks
 from support.processes import clean_environment
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "testing.md").read_text()

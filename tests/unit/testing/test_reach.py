@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from support.member_stories import AGAIN, MemberStory
-from support.reader_stories import R, ReaderStory
-from support.stories import C1, Q, Story
+from support.broadcast_histories import AGAIN, MemberStory
+from support.histories import C1, Q, Story
+from support.pull_histories import R, ReaderStory
 from sweep.events import BrokerOpened, ConsumerStarted, Fault, LeaveSent, QueueGapSeen, ReaderStarted, SessionBound
 from sweep.journal import LogRecorder
 from sweep.reach import REACH

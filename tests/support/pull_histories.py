@@ -3,7 +3,7 @@
 from typing import Any
 
 from lockstep.protocol.codes import ResponseCode
-from support.stories import C1, C2, B, Story
+from support.histories import C1, C2, B, Story
 from sweep.events import (
     PolledMessagesDone,
     PollReturned,

@@ -6,7 +6,7 @@ from lockstep.protocol.bodies import HeartbeatBody
 from lockstep.protocol.codes import RequestCode
 from support.consumers import G, Handled, consuming
 from support.fake_broker import FakeBroker, frozen_cluster
-from support.frozen import advance, settle
+from support.frozen_loop import advance, settle
 
 pytestmark = pytest.mark.frozen_clock
 

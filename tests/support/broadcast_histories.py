@@ -1,7 +1,7 @@
 """Histories of the broadcasting group news on machines C1 and C2, whose members get every message of broker-a's queue 0."""
 
 from lockstep.protocol.codes import ResponseCode
-from support.stories import C1, Story
+from support.histories import C1, Story
 from sweep.events import (
     CalmBegan,
     Fault,

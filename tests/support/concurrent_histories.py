@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.stories import C1, LOG, B, P, Q, Story, epoch
+from support.histories import C1, LOG, B, P, Q, Story, epoch
 from sweep.events import (
     ConcurrentCallBegan,
     ConcurrentCallEnded,

@@ -1,6 +1,6 @@
 """A client without a session, request by request in native frames against a broker process: RocketMQ's own rules (ordering.md 12).
 
-The end of 60 s leases and 120 s memberships is tested in unit/broker/test_classic.py, where time is passed in.
+The end of 60 s leases and 120 s memberships is tested in unit/broker/test_classic_client_locks.py, where time is passed in.
 """
 
 import asyncio
