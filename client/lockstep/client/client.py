@@ -48,6 +48,9 @@ class Client:
     def instance(self, group: str | None = None) -> Instance:
         """Return the running loop's instance and take a reference, which `await instance.close()` releases.
 
+        Producers, consumers and lockstep's own tools call this. It is not part of the SDK's interface, because Instance is not exported:
+        programs pass the client to producers and consumers.
+
         A session names each consumer group once: if `group` is in the instance already, the group gets another one.
         """
         loop = asyncio.get_running_loop()

@@ -351,14 +351,17 @@ class MessageExt:
 
     @property
     def tags(self) -> str | None:
+        """Return the tag of the message, or None."""
         return self.all_properties.get(TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """Return the keys by which the message can be found, in the order in which they were sent. Often empty."""
         return tuple(self.all_properties.get(KEYS, "").split())
 
     @property
     def sharding_key(self) -> str | None:
+        """Return the key that chose the queue, or None. Messages with the same key are in order."""
         return self.all_properties.get(SHARDING_KEY)
 
     @property
@@ -368,12 +371,13 @@ class MessageExt:
 
     @property
     def offset_message_id(self) -> str:
-        """Store host and log offset in hex, unique in the cluster. RocketMQ: offsetMsgId."""
+        """Return the store host and log offset in hex, unique in the cluster. RocketMQ: offsetMsgId."""
         host = self._data[self._start + STORE_HOST_AT : self._start + STORE_HOST_AT + 8]
         return message_id_of(host, self.physical_offset)
 
     @property
     def queue_id(self) -> int:
+        """Return the number of the queue at its broker, from 0."""
         return self._int32(QUEUE_ID_AT)
 
     @property
@@ -383,14 +387,17 @@ class MessageExt:
 
     @property
     def flag(self) -> int:
+        """Return the int32 that the producer set for its own use; lockstep does not read it."""
         return self._int32(FLAG_AT)
 
     @property
     def sys_flag(self) -> int:
+        """Return the bits that describe the stored record, such as SYS_COMPRESSED."""
         return self._int32(SYS_FLAG_AT)
 
     @property
     def reconsume_times(self) -> int:
+        """Return how often the message was sent back for a retry; 0 at its first delivery. RocketMQ: reconsumeTimes."""
         return self._int32(RECONSUME_TIMES_AT)
 
     @property
@@ -405,12 +412,12 @@ class MessageExt:
 
     @property
     def born_at(self) -> datetime:
-        """`born_ms` as an aware datetime (UTC), limited to the years 1970 … 9999."""
+        """Return `born_ms` as an aware datetime (UTC), limited to the years 1970 … 9999."""
         return _instant(self.born_ms)
 
     @property
     def stored_at(self) -> datetime:
-        """`stored_ms` as an aware datetime (UTC), limited to the years 1970 … 9999."""
+        """Return `stored_ms` as an aware datetime (UTC), limited to the years 1970 … 9999."""
         return _instant(self.stored_ms)
 
     def __repr__(self) -> str:

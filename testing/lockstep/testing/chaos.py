@@ -150,9 +150,12 @@ class Chaos:
         return self._random.choice([*cluster.workers, TEST]), self._random.choice(cluster.brokers)
 
     async def kill_worker(self) -> None:
+        """Kill a program (SIGKILL), and start it again after 0.1 to 4 s."""
         await self.take_down(self.running(self._cluster.workers), self._cluster.kill, DOWN_S)
 
     async def stop_worker(self) -> None:
+        """Stop a program in order, or kill it if it does not end in time, and start it again after 0.1 to 4 s."""
+
         async def stop(name: str) -> None:
             try:
                 await self._cluster.stop(name)
@@ -162,24 +165,31 @@ class Chaos:
         await self.take_down(self.running(self._cluster.workers), stop, DOWN_S)
 
     async def pause_worker(self) -> None:
+        """Pause a program (SIGSTOP) for 0.1 to 4 s."""
         await self.take_down(self.running(self._cluster.workers), self._cluster.pause, SHORT_PAUSE_S)
 
     async def pause_worker_long(self) -> None:
+        """Pause a program for 4 to 40 s: longer than the grace, so that other members get its queues."""
         await self.take_down(self.running(self._cluster.workers), self._cluster.pause, LONG_PAUSE_S)
 
     async def kill_broker(self) -> None:
+        """Kill a broker (SIGKILL), and start it again after 0.1 to 4 s."""
         await self.take_down(self.running(self._cluster.brokers), self._cluster.kill, DOWN_S)
 
     async def pause_broker(self) -> None:
+        """Pause a broker (SIGSTOP) for 0.1 to 4 s."""
         await self.take_down(self.running(self._cluster.brokers), self._cluster.pause, SHORT_PAUSE_S)
 
     async def cut_power_of_broker(self) -> None:
+        """Switch the machine of a broker off, and boot it after 0.1 to 4 s."""
         await self.take_down(self.running(self._cluster.brokers), self._cluster.cut_power, DOWN_S)
 
     async def kill_nameserver(self) -> None:
+        """Kill a nameserver (SIGKILL), and start it again after 0.1 to 4 s."""
         await self.take_down(self.running(self._cluster.nameservers), self._cluster.kill, DOWN_S)
 
     async def partition(self) -> None:
+        """Block the traffic between a client and a broker for 0.2 to 8 s, in one direction or both."""
         one, other = self.link()
         if self._random.random() < 0.5:
             one, other = other, one
@@ -187,6 +197,7 @@ class Chaos:
         self.later(LINK_S, self._heal_soon)
 
     async def slow_link(self) -> None:
+        """Delay each segment between a client and a broker by up to 1 s, for 0.2 to 8 s."""
         self._cluster.slow_link(*self.link(), seconds=SLOW_S)
         self.later(LINK_S, self._heal_soon)
 
@@ -194,6 +205,7 @@ class Chaos:
         self._heal()
 
     async def reset_connections(self) -> None:
+        """Cut all connections between a client and a broker."""
         self._cluster.reset_connections(*self.link())
 
 

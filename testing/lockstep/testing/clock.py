@@ -25,7 +25,7 @@ class TestClock:
 
     @property
     def now(self) -> float:
-        """Seconds since the clock was made."""
+        """Return the seconds since the clock was made."""
         return round(self._read() - self._began_s, 6)
 
     def _read(self) -> float:

@@ -37,7 +37,7 @@ class Happening:
     """An action of the test or of its chaos."""
 
     t: float
-    """Seconds since the cluster began to start."""
+    """Return the seconds since the cluster began to start."""
     text: str
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class TestCluster:
 
     @property
     def flush(self) -> str:
-        """ "async" or "sync": whether brokers acknowledge before or after the sync of their disk."""
+        """Return "async" or "sync": whether brokers acknowledge before or after the sync of their disk."""
         return self._settings.flush
 
     @property
@@ -149,12 +149,12 @@ class TestCluster:
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """Names."""
+        """Return the names of the brokers: "broker-a", "broker-b", …"""
         return tuple(self._brokers)
 
     @property
     def nameservers(self) -> tuple[str, ...]:
-        """Names."""
+        """Return the names of the nameservers: "nameserver-1", "nameserver-2", …"""
         return tuple(self._nameservers)
 
     @property
@@ -164,13 +164,14 @@ class TestCluster:
 
     @property
     def clock(self) -> TestClock:
+        """Return the clock of the cluster. Raise StateError before the start."""
         if self._clock is None:
             raise StateError("the cluster is not started: async with TestCluster() as cluster")
         return self._clock
 
     @property
     def now(self) -> float:
-        """Seconds since the cluster began to start."""
+        """Return the seconds since the cluster began to start."""
         return self.clock.now
 
     def failure(self, name: str) -> BaseException | None:
@@ -192,11 +193,24 @@ class TestCluster:
     # ---------------------------------------------------------------------------------------------------------------- time
 
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
-        """Let this much time pass for all machines. In real time at most 30 s (OnlySimulatedError)."""
+        """Let this much time pass for all machines.
+
+        Raises:
+            OnlySimulatedError: More than 30 s, in real time.
+        """
         await self.clock.advance(seconds=seconds, minutes=minutes, hours=hours)
 
     async def until(self, condition: Callable[[], object], what: str = "the condition", *, timeout: float = 120) -> None:
-        """Wait until `condition()` is true. Raise NotReachedError after `timeout` seconds."""
+        """Wait until `condition()` is true.
+
+        Args:
+            condition: Called again and again; it may return anything.
+            what: The condition in words, for the error.
+            timeout: Seconds of the cluster's clock.
+
+        Raises:
+            NotReachedError: The condition is not true after `timeout` seconds. The error describes the state of the cluster.
+        """
         end = self.now + timeout
         while not condition():
             if self.now >= end:

@@ -295,7 +295,7 @@ class BaseConsumer(ABC):
         await self.stop()
 
     def health(self) -> ConsumerHealth:
-        """Return a snapshot of the consumer's state. It is cheap enough to be taken every second."""
+        """Return a snapshot of the consumer's state, in any state of the consumer. It is cheap enough to be taken every second."""
         brokers: tuple[BrokerHealth, ...] = ()
         queues: tuple[QueueHealth, ...] = ()
         if self._instance is not None and self._membership is not None:

@@ -90,6 +90,7 @@ class ConsumerConfig(BaseConsumerConfig):
 
     @property
     def broadcasting(self) -> bool:
+        """Return whether `message_model` is BROADCASTING: every member consumes every message."""
         return self.message_model is MessageModel.BROADCASTING
 
 

@@ -97,6 +97,7 @@ class Cancelled:
         self._waiters: list[asyncio.Future[None]] = []
 
     def is_set(self) -> bool:
+        """Return whether the result of the call may no longer be accepted. Once true, it remains true."""
         if not self._set and self._lapsed():
             self._set = True
         return self._set
@@ -105,6 +106,11 @@ class Cancelled:
         return self.is_set()
 
     async def wait(self) -> bool:
+        """Wait until it is set, on the event loop only.
+
+        Returns:
+            True.
+        """
         if not self.is_set():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -112,7 +118,7 @@ class Cancelled:
         return True
 
     def set(self) -> None:
-        """Set it. Call this on the event loop only."""
+        """Set it and wake all `wait()` calls. The consumer calls this, on the event loop only."""
         self._set = True
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:

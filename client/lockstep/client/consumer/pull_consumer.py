@@ -335,7 +335,10 @@ class PullConsumer(BaseConsumer):
                 runner.queue.session.trigger()
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's next offset to consume that the broker has confirmed last; None if it is not known yet.
+        """Return the progress of the group in a queue of this consumer.
+
+        Returns:
+            The next offset to consume that the broker has confirmed last; None if it is not known yet.
 
         Raises:
             StateError: The queue is not assigned to this consumer.
@@ -346,7 +349,10 @@ class PullConsumer(BaseConsumer):
     # ----------------------------------------------------------------------------------------------------------------- seek
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next message that a poll of this queue returns; None if it is not known yet.
+        """Return the position of this consumer in one of its queues.
+
+        Returns:
+            The offset of the next message that a poll of this queue returns; None if it is not known yet.
 
         Raises:
             StateError: The queue is not assigned to this consumer.
@@ -355,11 +361,16 @@ class PullConsumer(BaseConsumer):
         return self._polls.seeks.get(queue, self._polls.position(queue))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue the queue at `offset`; fetched messages of the queue are dropped. The next commit stores it for the group.
+        """Continue a queue at an offset; fetched messages of the queue are dropped. The next commit stores the position for the group.
+
+        Args:
+            queue: A queue that is assigned to this consumer.
+            offset: The offset of the next message to return: from the first stored message to the end of the queue.
 
         Raises:
             StateError: The queue is not assigned to this consumer.
             LocalProtocolError: The queue does not have this offset.
+            TransportError: Its broker is not connected, or did not respond in time.
         """
         first, end = await self._bounds(queue)
         if not first <= offset <= end:
@@ -369,8 +380,12 @@ class PullConsumer(BaseConsumer):
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Seek to the first stored message.
 
+        Args:
+            queue: A queue that is assigned to this consumer.
+
         Raises:
             StateError: The queue is not assigned to this consumer.
+            TransportError: Its broker is not connected, or did not respond in time.
         """
         first, _ = await self._bounds(queue)
         self._polls.seek(queue, first)
@@ -378,22 +393,29 @@ class PullConsumer(BaseConsumer):
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Seek to the end of the queue: only new messages follow.
 
+        Args:
+            queue: A queue that is assigned to this consumer.
+
         Raises:
             StateError: The queue is not assigned to this consumer.
+            TransportError: Its broker is not connected, or did not respond in time.
         """
         _, end = await self._bounds(queue)
         self._polls.seek(queue, end)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message that was stored at a time or later, or the next offset if there is none.
+        """Find the first message that was stored at a time or later.
 
         Args:
-            queue: The queue.
-            timestamp_ms: The time in milliseconds since 1970.
+            queue: A queue that is assigned to this consumer.
+            timestamp_ms: The store time in milliseconds since 1970.
+
+        Returns:
+            The offset of that message, or the end of the queue if there is none.
 
         Raises:
             StateError: The queue is not assigned to this consumer.
-            TransportError: Its broker is not connected.
+            TransportError: Its broker is not connected, or did not respond in time.
         """
         self._worker(queue)
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
@@ -426,7 +448,10 @@ class PullConsumer(BaseConsumer):
     # ---------------------------------------------------------------------------------------------------------------- pause
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Exclude these queues from polls until `resume`, or until they are another member's. Without an argument: all assigned queues.
+        """Exclude queues from polls until `resume`, or until another member has them.
+
+        Args:
+            *queues: Queues that are assigned to this consumer. Default: all of them.
 
         Raises:
             StateError: A queue is not assigned to this consumer.
@@ -436,7 +461,11 @@ class PullConsumer(BaseConsumer):
             self._polls.pause(queue)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Include these queues in polls again. Without an argument: all paused queues."""
+        """Include queues in polls again.
+
+        Args:
+            *queues: Queues; one that is not paused has no effect. Default: all paused queues.
+        """
         for queue in queues or list(self._polls.paused):
             self._polls.resume(queue)
 

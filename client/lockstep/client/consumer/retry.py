@@ -40,7 +40,14 @@ class Backoff:
             raise ConfigError(f"max_ms is {self.max_ms!r}: expected at least first_ms, which is {self.first_ms!r}")
 
     def pause_ms(self, attempts: int) -> int:
-        """Return the pause after `attempts` failed calls (at least 1), in milliseconds."""
+        """Return the pause before the next call.
+
+        Args:
+            attempts: The number of failed calls so far, at least 1.
+
+        Returns:
+            Milliseconds, 10 to 30,000.
+        """
         exponent = min(attempts - 1, 64)  # any factor > 1 has reached max_ms long before; this bounds the power
         return clamp_suspend_ms(min(self.first_ms * self.factor**exponent, self.max_ms))
 
@@ -64,7 +71,9 @@ class OrderedRetry:
     max_attempts: Annotated[int | None, Range(1)] = None
     """Failed calls of a batch before `on_exhausted` applies; None: unlimited."""
     backoff: Backoff = Backoff()
+    """The pause between two calls."""
     on_exhausted: Literal["block", "dlq"] = "block"
+    """"block": the queue waits for a new grant or `resume()`. "dlq": the batch goes to the dead-letter topic."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -81,6 +90,7 @@ class OrderedRetry:
         return attempts >= (BLOCKED_AFTER_ATTEMPTS if self.max_attempts is None else self.max_attempts)
 
     def exhausted(self, attempts: int) -> bool:
+        """Return whether `on_exhausted` applies after this many failed calls. Never if attempts are unlimited."""
         return self.max_attempts is not None and attempts >= self.max_attempts
 
     def blocks(self, attempts: int) -> bool:

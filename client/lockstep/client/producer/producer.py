@@ -259,7 +259,11 @@ class Producer:
         """Send many messages: one frame for each queue, or several if they exceed a frame's limits.
 
         Messages with a sharding key go to the queue of their key. Those without one go together to one queue of their topic, by round
-        robin. The arguments are those of `send`; the deadline is that of keyed sends if any message belongs to one queue.
+        robin. The deadline is that of keyed sends if any message belongs to one queue.
+
+        Args:
+            messages: The messages, of any topics. With none, nothing is sent.
+            selector, queue, timeout_ms, require: As in `send`, for all messages.
 
         Returns:
             A SendResult for each message, in the order of `messages`.
@@ -310,7 +314,11 @@ class Producer:
     ) -> None:
         """Write one message without waiting for a response: no retry, no sequence. It may be lost, and it may overtake sends in flight.
 
-        This waits for a connection, and while the connection has too many unsent bytes. The arguments are those of `send`.
+        This waits for a connection, and while the connection has too many unsent bytes.
+
+        Args:
+            message: The message.
+            selector, queue: As in `send`.
 
         Raises:
             TransportError: The broker was not connected within 3 s.

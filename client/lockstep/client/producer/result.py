@@ -60,10 +60,12 @@ class SendResult:
 
     @property
     def status(self) -> SendStatus:
+        """Return how durably the message is stored. All messages of a frame have the same status."""
         return self._frame.status
 
     @property
     def queue(self) -> MessageQueue:
+        """Return the queue in which the message is stored, or for a delayed message the queue to which it was sent."""
         return self._frame.queue
 
     @property
