@@ -40,7 +40,7 @@ async def publish_layout(admin: AdminClient, layout: TopicLayout) -> None:
         try:
             in_force = await admin.put_layout(broker, layout)
         except TopicNotExistError:
-            print_error(f"broker {broker.name} has no topic {layout.topic}: it was deleted meanwhile, or is not known to this broker yet")
+            print_error(f"broker {broker.name} has no topic {layout.topic}: it was deleted, or is not known to this broker yet")
             continue
         except BrokerError as error:
             print_error(
@@ -52,7 +52,7 @@ async def publish_layout(admin: AdminClient, layout: TopicLayout) -> None:
             continue
         if in_force.version != layout.version:
             raise CommandError(
-                f"topic {layout.topic} was changed by another client meanwhile: see `lockstep topic show {layout.topic}`, then try again"
+                f"topic {layout.topic} was changed by another client: see `lockstep topic show {layout.topic}`, then try again"
             )
         accepted = True
     if not accepted:

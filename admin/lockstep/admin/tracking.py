@@ -54,7 +54,7 @@ async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt)
         try:
             status = (await admin.group_status(broker, group)).status
         except SubscriptionGroupNotExistError:
-            continue  # it was removed meanwhile
+            continue  # it has been removed
         except (BrokerError, TransportError, RemoteProtocolError) as error:
             found.append(Track(group, TrackType.UNKNOWN, why=str(error)))
             continue

@@ -107,7 +107,7 @@ class BrokerConfig(ServerSettings):
         return own_name, *(parse_address(address)[0] for address in self.advertised().values()), *self.admin_host
 
     def advertised(self) -> dict[str, str]:
-        """Return listener name → "host:port", for listeners whose address is advertised."""
+        """Return listener name → "host:port", for listeners with an advertised address."""
         return {name: f"{host}:{port}" for name, host, port in map(parse_listen_address, self.advertise)}
 
     def nameservers(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from lockstep.protocol.layouts import LayoutTable
 __all__ = ["TICK_MS_MAX", "Coordination", "CoordinationConfig", "QueueBounds", "next_term"]
 
 TICK_MS_MAX = 1_000
-"""`tick` is due at least this often. If it is called later, this process was paused and could not receive anything meanwhile."""
+"""`tick` is due at least this often. If it is called later, this process was paused and could not receive anything in that time."""
 SECONDS_2020 = 1_577_836_800
 """2020-01-01 in seconds since 1970."""
 

@@ -25,7 +25,7 @@ class GroupState(GroupTables):
         self.override_counts: dict[str, int] = {}
         """Group → how often a member's subscriptions replaced those of the others, since the start (ordering.md 11.4)."""
         self.retained_contracts: dict[str, None] = {}
-        """Groups whose contract was recorded before the start. They keep it for the session timeout, even without a member."""
+        """Groups with a contract that was recorded before the start. They keep it for the session timeout, even without a member."""
 
     # ------------------------------------------------------------------------------------------------------------- groups
 
@@ -35,7 +35,7 @@ class GroupState(GroupTables):
         self.activity.record_activity(group)
 
     def forget_if_empty(self, group: str) -> None:
-        """Forget a group of which no table has anything.
+        """Forget a group that no table has anything of.
 
         A group that has a topic here is kept. Each such topic was created for a group that counts, so that groups that come and go can't
         create more topics than the limit of groups allows.

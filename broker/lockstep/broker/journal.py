@@ -1,8 +1,8 @@
 """The durable changes of one loop turn, which are written to the log as one state record (store.md).
 
 A change is a tuple `(kind, …)` of plain values. A table alters its durable state only by `Journal.record`, and replay applies the same
-changes. Applying a change *sets* values and depends on nothing except the tables. So a record whose changes are already in a snapshot may
-be applied again, with the same result.
+changes. Applying a change *sets* values and depends on nothing except the tables. So a record with changes that are
+already in a snapshot may be applied again, with the same result.
 
     body = msgpack [FORMAT, [change, change, …]]
 

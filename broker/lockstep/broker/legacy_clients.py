@@ -75,7 +75,7 @@ class LegacyClients:
                 self._free(key)
 
     def expire(self, now_ms: int) -> None:
-        """Free locks whose lease is over, at most FREES_PER_TICK."""
+        """Free locks after the end of their lease, at most FREES_PER_TICK."""
         for key in list(islice(self._leases, FREES_PER_TICK)):
             if not self._expired(key, now_ms):
                 break

@@ -42,7 +42,7 @@ class Membership:
         self._classic_members: dict[tuple[str, str], ClassicMember] = {}
         """(group, client id) → its connection and its time limit."""
         self._classic_members_on: dict[int, dict[tuple[str, str], None]] = {}
-        """Connection → keys of `_classic_members` whose last HEART_BEAT arrived on it."""
+        """Connection → keys of the `_classic_members` that sent their last HEART_BEAT on it."""
         self._classic_group_counts: Counter[str] = Counter()
         """Client id → number of groups in which `_classic_members` has it."""
         self._classic_clients: dict[int, str] = {}
@@ -249,7 +249,7 @@ class Membership:
             self._classic_leave(name, client_id)
 
     def expire(self, now_ms: int) -> None:
-        """End the sessions whose time is over, as far as FREES_PER_TICK allows, and remove silent classic members."""
+        """End the sessions that have expired, as far as FREES_PER_TICK allows, and remove silent classic members."""
         state = self._state
         left = FREES_PER_TICK
         for session in state.sessions.expired_sessions(now_ms):
@@ -365,7 +365,7 @@ class Membership:
             del self._classic_group_counts[key[1]]
 
     def classic_client_on(self, connection: int) -> str | None:
-        """Return the classic client whose HEART_BEAT arrived on this connection."""
+        """Return the classic client that sent its HEART_BEAT on this connection."""
         return self._classic_clients.get(connection)
 
     def classic_received(self, name: str, client_id: str) -> tuple[int | None, int]:

@@ -20,7 +20,7 @@ from lockstep.protocol.record import RecordView
 from lockstep.runtime.metrics import MetricFamilies, Slices
 
 LATENCY_QUEUES_MAX = 1_000
-"""The maximum number of queues with lag whose oldest message is read in one scrape: one read each, from the disk if the message is old."""
+"""The maximum number of queues with lag for which one scrape reads the oldest message: one read each, from disk if it is old."""
 READS_PER_SLICE = 50
 """The number of messages read in one turn of the loop."""
 READ_BYTES = 1
@@ -112,7 +112,7 @@ class BrokerMetrics:
             await slices.step()
             progress = self._state.coordination.state.progress.get((group, topic, queue_id))
             if progress is None:
-                continue  # its topic was deleted meanwhile
+                continue  # its topic has been deleted
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
             try:
                 read = await self._store.read_or_wait(topic, queue_id, offset, 1, READ_BYTES)

@@ -1,7 +1,7 @@
 """Effects that wait for the next drain: closes, stale pulls, notices and pushes (effects.py).
 
 Requests only mark what has changed. Who is notified of a free queue is decided when the effects are drained, from the state at that time,
-so that a queue that was granted again meanwhile is not announced (ordering.md 3.6).
+so that a queue that was granted again in between is not announced (ordering.md 3.6).
 """
 
 from collections import OrderedDict
@@ -28,9 +28,9 @@ class PendingEffects:
         self._topic_scans: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
         """(group, topic) whose free queues must be announced → the position of the next queue, and the number of queues left."""
         self._classic_freed: dict[str, None] = {}
-        """Groups whose classic members must be notified of a free queue."""
+        """Groups with classic members that must be notified of a free queue."""
         self._superseded_queues: dict[QueueKey, None] = {}
-        """Queues whose holders are made to send a LOCK, from which they learn of a reset."""
+        """Queues with holders that are made to send a LOCK, from which they learn of a reset."""
         self._drain_requested = False
 
     def close_connection(self, connection: int, reason: str) -> None:
@@ -46,7 +46,7 @@ class PendingEffects:
         self.request_drain()
 
     def notify_superseded(self, key: QueueKey) -> None:
-        """Push QUEUE_FREE to the holder of a queue whose grant was superseded, so that it sends a LOCK soon.
+        """Push QUEUE_FREE to the holder of a queue after its grant was superseded, so that it sends a LOCK soon.
 
         Does not request a drain: `end_held_pulls` of the same step does.
         """
@@ -150,7 +150,7 @@ class PendingEffects:
             if count_max is not None and count >= count_max:
                 break
         if self._topic_scans:
-            # The next slice begins with another group, so that one whose list keeps changing does not starve the others.
+            # The next slice begins with another group, so that one with a list that keeps changing does not starve the others.
             self._topic_scans.move_to_end(next(iter(self._topic_scans)))
         superseded, self._superseded_queues = self._superseded_queues, {}
         for key in superseded:

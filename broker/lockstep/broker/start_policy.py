@@ -12,7 +12,7 @@ from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.names import RETRY_PREFIX
 
 LOOKUPS_MAX = 65_536
-"""Queues whose offset one LOCK looks up at a time, about 16 MB. The others are resolved by the member's next LOCK."""
+"""Queues for which one LOCK looks up the offset at a time, about 16 MB. The others are resolved by the member's next LOCK."""
 
 STARTS_MAX = 16_384
 """Queues in which groups may begin in START_WINDOW_MS: as many as the largest topic has, which takes some 50 ms. Members retry for the

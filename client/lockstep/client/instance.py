@@ -89,7 +89,7 @@ class _Consumer:
     everywhere: bool = False
     """The heartbeats to every broker name it."""
     joined: dict[str, None] = field(default_factory=dict)
-    """During a join: the brokers whose heartbeats name it."""
+    """During a join: the brokers that receive it in heartbeats."""
     paused_until_ms: dict[str, int] = field(default_factory=dict)
     """Brokers whose heartbeats don't name it before this time (monotonic ms): by then members with the other contract have expired."""
     refusal: BrokerError | None = None
@@ -368,8 +368,8 @@ class Instance:
         """Handle the refusal of a heartbeat that is not part of a join: stop naming the consumers that caused it, and notify them.
 
         If the refusal may be temporary they are named again after a while: a broker that was down keeps the contract of earlier members
-        until the session timeout, and one that has no room for a new group may get some. Meanwhile the link is up for the producers and the
-        other groups of this client.
+        until the session timeout, and one that has no room for a new group may get some. Until then the link is up for the producers and
+        the other groups of this client.
         """
         log.error("heartbeat.refused", broker=link.name, error=str(error))
         named = self._named(link)

@@ -58,7 +58,7 @@ class RouteCache:
         return list(self._announced)
 
     def merge_brokers(self, brokers: tuple[BrokerAddress, ...]) -> tuple[str, ...]:
-        """Adopt addresses of a term at least as high as the known one. Return the brokers whose address changed."""
+        """Adopt addresses of a term at least as high as the known one. Return the brokers with a changed address."""
         moved = []
         for broker in brokers:
             known = self._brokers.get(broker.name)

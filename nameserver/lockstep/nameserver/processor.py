@@ -58,7 +58,7 @@ class RouteProcessor:
         self._connections: dict[int, Endpoint] = {}
         """Connections that have registered a broker; their close unregisters it."""
         self._challenges: dict[tuple[str, int], None] = {}
-        """(broker name, connection) of the challenges whose response is pending."""
+        """(broker name, connection) of the challenges that wait for a response."""
         self._counting_down = False
 
     @handles(RequestCode.REGISTER_BROKER, RegisterBrokerHeader, RegisterBody, body_bytes_max=LAYOUTS_BYTES_MAX)

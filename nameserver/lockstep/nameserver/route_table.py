@@ -30,7 +30,7 @@ blocked, the response waits in the socket.
 
 *A stale term*: the registration is of the owner or of the store that was accepted last, and its term is lower than the accepted term of
 that store, or it is higher but the store's previous term is lower: that store has not seen the start that was accepted last. It is a copy,
-a restored backup, or the original of a copy that has run meanwhile. The owner is compared with its own starts only.
+a restored backup, or the original of a copy that has run since. The owner is compared with its own starts only.
 
 A learning broker lacks layouts that this table has. It adopts them before it is routed, so that a client that finds it here also finds
 every topic of the cluster there. A broker that accepts no more topics registers as `full` and is routed without them. A registration of
@@ -104,7 +104,7 @@ class RouteChange:
 
 @dataclass(slots=True)
 class _IncompleteRegistration:
-    """A registration of which some parts have arrived."""
+    """A registration with some of its parts."""
 
     registration: Registration
     broker_layouts: dict[str, TopicLayout]
@@ -175,7 +175,7 @@ class RouteTable:
         return RouteChange(missing, adopted, joined, routed, superseded, refused, refused_more)
 
     def forget_deletions(self, counter_max: int) -> int:
-        """Forget the deleted topics whose deletion has at most this counter. Return their number."""
+        """Forget the topics that were deleted with at most this counter. Return their number."""
         gone = self.layouts.deletions(counter_max)
         self._forget(gone)
         return len(gone)

@@ -146,7 +146,7 @@ class LayoutTable:
         return len(self._layouts) - self.live_count
 
     def deletions(self, counter_max: int) -> list[str]:
-        """Return the deleted topics whose deletion has at most this counter."""
+        """Return the topics that were deleted with at most this counter."""
         return [topic for topic, layout in self._layouts.items() if layout.deleted and layout.version.counter <= counter_max]
 
     def forget(self, topics: Sequence[str]) -> None:

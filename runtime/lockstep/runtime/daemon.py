@@ -46,7 +46,7 @@ class Tasks:
     async def cancel_all(self) -> None:
         """Cancel the tasks one after the other, the latest first, and wait for each. The calling task is not cancelled."""
         current = asyncio.current_task()
-        while rest := [task for task in self._tasks if task is not current]:  # again for those that began meanwhile
+        while rest := [task for task in self._tasks if task is not current]:  # again for those that began in the loop
             for task in reversed(rest):
                 task.cancel()
                 await asyncio.wait([task])

@@ -57,7 +57,7 @@ class Threads(Protocol):
         ...
 
     def start_daemon(self, function: Callable[[], None], name: str) -> None:
-        """Run the function in a thread that nothing else uses meanwhile and that ends with the process."""
+        """Run the function in a thread that nothing else uses and that ends with the process."""
         ...
 
     def close(self) -> None:

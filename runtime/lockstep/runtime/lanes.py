@@ -67,7 +67,7 @@ class Lane:
         self.waiting_bytes = 0
 
     async def _run_all(self, request: Request, work: Work) -> None:
-        """Run one request, then those that wait, as the budget of each turn allows. Skip requests whose connection has closed."""
+        """Run one request, then those that wait, as the budget of each turn allows. Skip requests of closed connections."""
         try:
             while True:
                 await self._budget.take(LANE_ITEMS)

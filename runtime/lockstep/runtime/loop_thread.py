@@ -97,7 +97,7 @@ class LoopThread(Generic[S]):
             return submit(running)
 
     def _ensure_running(self) -> "_Running[S]":
-        """Return the running service, starting it if necessary. Threads that call it meanwhile wait for the same start and share its
+        """Return the running service, starting it if necessary. Threads that call it during the start wait for the same start and share its
         failure."""
         with self._lock:
             if self._closed:
@@ -110,7 +110,7 @@ class LoopThread(Generic[S]):
         return StateError(f"{self.name} is closed: make a new one")
 
     def _reset_after_fork(self) -> None:
-        """Reset in the child, whose only thread is this one."""
+        """Reset in the child, in which this is the only thread."""
         if self._running is not None:
             _left_by_forks.append(self._running)
         self._running = None

@@ -7,8 +7,8 @@ from collections.abc import Callable
 class Timer:
     """Calls back at a time of the loop's clock, with one due time at a time.
 
-    A timer that fires late shows that this process (or its machine) was suspended or blocked. Data that peers sent meanwhile is unread in
-    the sockets, and a loop runs its timers before it reads. So a late timer waits once more, `late_ms`, before it calls back.
+    A timer that fires late shows that this process (or its machine) was suspended or blocked. Data that peers sent in that time is unread
+    in the sockets, and a loop runs its timers before it reads. So a late timer waits once more, `late_ms`, before it calls back.
     """
 
     __slots__ = ("_callback", "_handle", "_late_s", "_loop", "_postponed", "due")

@@ -35,7 +35,7 @@ _HEAD = Struct(">IIIii16xiq24xi8xI")
 SPAN_MS = 20
 """Maximum range of `bornTimestamp`s in a frame if rows are sent at these times: a frame is sent when its last row is due."""
 TAILS_MAX = 100_000
-"""Maximum number of keys whose encoded properties are cached."""
+"""Maximum number of keys with cached encoded properties."""
 SINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),

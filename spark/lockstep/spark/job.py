@@ -43,7 +43,7 @@ def print_status(line: str) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect a stream whose pipe is closed to /dev/null: else Python would fail to flush it at exit, and exit with 120."""
+    """Redirect a stream with a closed pipe to /dev/null: else Python would fail to flush it at exit, and exit with 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # world: this process's own output
 
 

@@ -79,7 +79,7 @@ def share_limit(available: Offsets, limit: int) -> dict[MessageQueue, int]:
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
-    """Return the ranges between two offsets, sorted. A queue whose start is at or above its end has none (as after some restarts)."""
+    """Return the ranges between two offsets, sorted. A queue that starts at or above its end has none (as after some restarts)."""
     return [Range(queue, start[queue], end[queue]) for queue in sorted(end) if queue in start and start[queue] < end[queue]]
 
 

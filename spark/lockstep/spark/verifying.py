@@ -1,6 +1,6 @@
 """Count the violations of a landed run exactly, with Spark over parquet files and the manifest's expectation.
 
-The first row of each (key, seq) in its queue counts; the others are repeats. A corrupt row whose key and seq can still be read is not also
+The first row of each (key, seq) in its queue counts; the others are repeats. A corrupt row with a readable key and seq is not also
 counted as lost. A corrupt row with a key and seq that the run did not send counts only as corrupt; the row that was sent is lost.
 """
 

@@ -183,7 +183,7 @@ class TestCluster:
         return self._member(name).state
 
     def running(self) -> str:
-        """Return the name of the program whose code is running; "test" for the test itself."""
+        """Return the name of the program that is executing; "test" for the test itself."""
         return self._on.running()
 
     def failures(self) -> list[str]:

@@ -117,7 +117,7 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Skip a test in real time that needs the simulator; fail a test whose program failed unnoticed."""
+    """Skip a test in real time that needs the simulator; fail a test if its program failed unnoticed."""
     if CLOCK not in item.stash:
         return (yield)
     from lockstep.testing.errors import OnlySimulatedError

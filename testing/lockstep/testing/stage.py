@@ -72,7 +72,7 @@ class Stage(Protocol):
     def worker(self, name: str, main: Main) -> Member: ...
 
     def running(self) -> str:
-        """Return the name of the member whose code is running; "test" if none is."""
+        """Return the name of the member that is executing; "test" if none is."""
         ...
 
     def owner(self, client_id: str) -> str:

@@ -18,7 +18,7 @@ KILL_S = 10.0
 """A listener that blocks its loop for longer than that can't be killed in real time."""
 
 RUNNING: ContextVar[str] = ContextVar("lockstep_worker", default=TEST)
-"""The name of the worker whose code is running."""
+"""The name of the worker that is executing."""
 
 _buried: list[object] = []
 """The tasks of killed loops: kept, so that no coroutine is collected, which would run its `finally`."""

@@ -220,7 +220,7 @@ def test_deletion_rejected_by_every_broker_names_the_next_step(lockstep: Any, cl
         broker.refusal = TopicNotExistError("no topic orders")
     run = lockstep("topic", "delete", "orders")
     assert run.code == 1
-    assert "broker broker-a has no topic orders: it was deleted meanwhile" in run.err
+    assert "broker broker-a has no topic orders: it was deleted, or is not known" in run.err
     assert "see `lockstep topic show orders`" in run.err
 
 

@@ -25,7 +25,7 @@ def forget_deleted_command(
 ) -> None:
     """Make all nameservers and brokers forget deleted topics, if too many are remembered.
 
-    A broker that is down meanwhile may bring deleted topics back."""
+    A broker that is down at that time may bring deleted topics back."""
     run(_forget(every, force, nameserver, as_json))
 
 
@@ -56,7 +56,7 @@ async def _forget(every: bool, force: bool, nameserver: str, as_json: bool) -> N
         if not count:
             break
     else:
-        raise CommandError("a registration brought deleted topics back meanwhile: run the command again")
+        raise CommandError("a registration brought deleted topics back: run the command again")
     remembered = max(remembered for _, remembered in counts)
     if as_json:
         print_json({"forgotten": forgotten, "remembered": remembered})

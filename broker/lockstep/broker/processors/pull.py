@@ -354,7 +354,7 @@ class PullProcessor:
             raise
         if oldest is not None:
             self.excess_count += 1
-            oldest.item.deadline_ms = None  # its response is that of a pull whose deadline has come
+            oldest.item.deadline_ms = None  # its response is that of a pull at its deadline
             self._serve_soon([oldest.item])
         self._arm()
         return True
@@ -411,7 +411,7 @@ class PullProcessor:
             )
         except (StoreError, OSError) as error:
             raise _unreadable(pull, error) from error
-        # The epoch may have risen meanwhile, the connection may be closed.
+        # The epoch may have risen since the pull began, the connection may be closed.
         if not pull.request.endpoint.closed and self._check(pull):
             self._deliver(pull, result)
 

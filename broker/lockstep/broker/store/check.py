@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One place whose content is not what was written."""
+    """One place with other content than was written."""
 
     kind: str
     """"log", "messages", "entries", "snapshot" or "file"."""
@@ -89,7 +89,7 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
 
 @contextmanager
 def _held(files: Files, directory: StoreDirectory) -> Iterator[None]:
-    """Keep brokers from opening the store meanwhile. A store without a lock file has never been open."""
+    """Keep brokers from opening the store during the check. A store without a lock file has never been open."""
     path = f"{directory.root}/lock"
     if not files.exists(path):
         yield

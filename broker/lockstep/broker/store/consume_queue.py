@@ -43,7 +43,7 @@ class QueueFiles:
         self._open_count_max = open_count_max
         self._open: dict[str, File] = {}
         self._directories: dict[str, None] = {}
-        """Directories whose names changed since the last `take_unsynced`, in order."""
+        """Directories in which names changed since the last `take_unsynced`, in order."""
         self._known: set[str] = set()
         """Files whose directories were in `_directories` once. A start can't know what the previous process left unsynced."""
         self._unsynced: dict[str, None] = {}
@@ -114,12 +114,12 @@ class QueueFiles:
         return taken
 
     def mark_unsynced(self, paths: list[str], directories: list[str]) -> None:
-        """Let the next sync cover these paths: the sync after `take_unsynced` has failed. Files removed meanwhile are skipped then."""
+        """Let the next sync cover these paths: the sync after `take_unsynced` has failed. Files that are removed until then are skipped."""
         self._unsynced = dict.fromkeys(paths) | self._unsynced
         self._directories = dict.fromkeys(directories) | self._directories
 
     def sync(self, paths: list[str], directories: list[str]) -> None:
-        """Sync with separate descriptors, because it runs in a worker thread. Files removed meanwhile are skipped."""
+        """Sync with separate descriptors, because it runs in a worker thread. Files that were removed are skipped."""
         self._files.sync_many(paths, directories)
 
     def entries(self, directory: str, index: int, count: int) -> bytes:

@@ -50,7 +50,7 @@ class Losses:
 
     @property
     def rewrite(self) -> list[ConsumeQueue]:
-        """Return the queues whose entries below the snapshot have to be written again."""
+        """Return the queues with entries below the snapshot that have to be written again."""
         return [self._queues.get_or_create(*key) for key in self._rewrite]
 
     def damaged(self, damaged_range: DamagedRange) -> None:

@@ -20,7 +20,7 @@ class PathWatch:
         self._watched: dict[str, FileIdentity | None] = {}
 
     def watch(self, path: str) -> None:
-        """Watch a path whose file was just opened, created or renamed."""
+        """Watch the path of a file that was just opened, created or renamed."""
         self._watched[path] = self._files.identity(path)
 
     def unwatch(self, path: str) -> None:

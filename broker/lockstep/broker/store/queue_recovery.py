@@ -1,7 +1,7 @@
 """Brings the consume queues in line with the log at a start.
 
-They are cut back to the snapshot and built on from the log. A queue whose files are missing, or disagree with the log, is written again
-from the log's start.
+They are cut back to the snapshot and built on from the log. A queue with missing files, or files that disagree with the log, is written
+again from the log's start.
 """
 
 from bisect import bisect_right
@@ -24,14 +24,14 @@ from lockstep.runtime.log import get_logger
 logger = get_logger("broker")
 
 SAMPLED_QUEUES_MAX = 1_024
-"""Queues of which a start compares entries with the log; every read compares its own."""
+"""The number of queues for which a start compares entries with the log; every read compares its own."""
 SAMPLED_FILES_MAX = 64
-"""Files of one queue whose first and last entry are compared."""
+"""The number of files of one queue for which a start compares the first and the last entry."""
 RECORD_HEAD = Struct(">IIIi4xqq")
 """The beginning of a record: size, magic, body CRC, queue id, queue offset, physical offset."""
 
 WrongQueue = tuple[ConsumeQueue, int]
-"""A queue whose entries below the snapshot have to be written again, and its next offset at the snapshot."""
+"""A queue with entries below the snapshot that have to be written again, and its next offset at the snapshot."""
 
 
 class QueueRecovery:
@@ -168,7 +168,7 @@ class QueueRecovery:
     ) -> tuple[list[WrongQueue], list[LostRow]]:
         """Compare everything below the snapshot with the queues. Change the table of damage in memory, and no file.
 
-        Return the queues whose entries have to be written again, and the messages that are lost.
+        Return the queues with entries that have to be written again, and the messages that are lost.
         """
         log, files = self._log, self._queues.files
         following = {(topic, queue_id): next_ for topic, queue_id, low, next_ in snapshot.queues if low < next_}

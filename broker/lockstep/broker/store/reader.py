@@ -76,7 +76,7 @@ class LogBytes:
         return self._segment.file.pread_cached(self._count, self._at)
 
     async def wait(self, host: Host) -> bytes:
-        """Read in a worker thread. Retention does not remove the file meanwhile."""
+        """Read in a worker thread. Retention does not remove the file during the read."""
         self._segment.reader_count += 1
         try:
             return await host.threads.run(self._segment.file.pread, self._count, self._at)

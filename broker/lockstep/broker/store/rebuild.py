@@ -41,7 +41,7 @@ class _Range:
 
 
 class EntryRebuild:
-    """A ScanSink that fills ranges of queues. Raises the minimum of a queue whose first entries were removed with old segments."""
+    """A ScanSink that fills ranges of queues. Raises the minimum of a queue if its first entries were removed with old segments."""
 
     def __init__(self, files: QueueFiles, *, whole: bool) -> None:
         self._files = files
@@ -124,7 +124,7 @@ class EntryRebuild:
 
     def _write(self, wanted: _Range) -> None:
         first = wanted.next - len(wanted.waiting) // ENTRY_BYTES
-        skip = max(0, wanted.queue.min - first)  # retention has removed them meanwhile
+        skip = max(0, wanted.queue.min - first)  # retention has removed them since
         if len(wanted.waiting) > skip * ENTRY_BYTES:
             data = bytes(wanted.waiting[skip * ENTRY_BYTES :])
             self._files.write(wanted.queue, (first + skip) * ENTRY_BYTES, data)

@@ -1,8 +1,8 @@
 """Repairs of a running store, when an entry of a consume queue and the record that it names do not match.
 
 The log decides: the part of it between the nearest matching entries on either side is read again, in worker threads and short turns, and
-the entries in between are written from it. A wrong entry is corrected. An entry whose record is damaged becomes that of a lost message
-(damage.py), and readers report the gap. Meanwhile reads of that offset get the response SYSTEM_BUSY.
+the entries in between are written from it. A wrong entry is corrected. The entry of a damaged record becomes that of a lost message
+(damage.py), and readers report the gap. Until then, reads of that offset get the response SYSTEM_BUSY.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ RETRY_MS = 200
 
 
 def threaded(host: Host) -> ReadAt:
-    """Return a function that reads in a worker thread. Retention does not remove the file meanwhile."""
+    """Return a function that reads in a worker thread. Retention does not remove the file during the read."""
 
     async def read(segment: Segment, count: int, at: int) -> bytes:
         segment.reader_count += 1
@@ -129,7 +129,7 @@ class QueueRepairs:
         await scan.run(next_turn)
         sink.finish(position)
         if queue.min > end:
-            return  # dropped, or removed by retention meanwhile
+            return  # dropped, or removed by retention since
         self._damage.remove_lost(queue.topic, queue.queue_id, first, end)
         lost = sum(self._damage.add_lost(*row) for row in sink.lost)
         self.repaired_count += sink.count

@@ -44,7 +44,7 @@ class Retention:
         self._directory = directory
 
     async def run(self, now_ms: int, stamps: StoreClock) -> list[Moved]:
-        """Run one round. Return the queues whose minimum moved."""
+        """Run one round. Return the queues with a new minimum."""
         needed = self._snapshots.needs_from
         if needed is None or len(self._log.segments) < 2:
             return []

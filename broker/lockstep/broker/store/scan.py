@@ -90,7 +90,7 @@ class ScanSink(Protocol):
 
 
 class _OpenFrame:
-    """An idempotent frame of which more records follow."""
+    """An idempotent frame with more records to follow."""
 
     __slots__ = ("data", "first", "records", "sequence")
 

@@ -49,7 +49,7 @@ def choose_snapshot(
 ) -> SnapshotChoice:
     """Choose from the snapshots at these positions; the next older one that fits is kept as well.
 
-    With `cut_corrupt` a snapshot whose last record is damaged fits, and that record becomes damage in memory.
+    With `cut_corrupt` a snapshot with a damaged last record fits, and that record becomes damage in memory.
     """
     choice = SnapshotChoice()
     for position in reversed(positions):

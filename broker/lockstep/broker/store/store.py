@@ -45,7 +45,7 @@ log = get_logger("broker")
 STATE_SHARE = 8
 """One of this many parts of a log file is for state records only while no descriptor is free: sends can be refused, state records can't."""
 YOUNG_MEMORY_PERCENT = 40
-"""RocketMQ: accessMessageInMemoryMaxRatio. A queue whose first message is nearer to the log's end than this share of memory is young."""
+"""RocketMQ: accessMessageInMemoryMaxRatio. A queue with its first message nearer to the log's end than this share of memory is young."""
 
 
 class Store:
@@ -450,7 +450,7 @@ class Store:
         return queue.min == 0 and self._log.end - queue.min_position <= near
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the first offset whose message has the store time `timestamp_ms` or a later one, or the queue's end.
+        """Return the offset of the first message with the store time `timestamp_ms` or a later one, or the queue's end.
 
         No message with such a store time is skipped. If the clock was set back, older messages may follow.
         """

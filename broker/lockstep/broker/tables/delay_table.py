@@ -1,7 +1,7 @@
 """How far each delay queue has been delivered, durable. RocketMQ: ScheduleMessageService's offset table.
 
 A change is written together with the messages that it covers, in one write. So after a crash no message is lost, and none is delivered
-twice except those of a write of which only a part reached the disk.
+twice except those of a write that reached the disk only in part.
 """
 
 from collections.abc import Iterable

@@ -96,7 +96,7 @@ class GroupTable:
         self._groups: dict[str, Group] = {}
         self._of_session: dict[str, dict[tuple[str, str], None]] = {}
         self._of_topic: dict[str, dict[str, None]] = {}
-        """Topic → names of the groups whose contracts subscribe to it."""
+        """Topic → names of the groups with a contract that subscribes to it."""
         self.subscriptions = SubscriptionTable()
         """The subscriptions of all contracts and members."""
         self.member_count = 0
@@ -113,11 +113,11 @@ class GroupTable:
         return iter(list(self._groups.values()))
 
     def groups_of_session(self, session: str) -> list[Group]:
-        """Return the groups of which this session is a member."""
+        """Return the groups that this session is a member of."""
         return [self._groups[name] for name in dict.fromkeys(name for name, _ in self._of_session.get(session, ()))]
 
     def groups_subscribed_to(self, topic: str) -> list[Group]:
-        """Return the groups whose contracts subscribe to the topic."""
+        """Return the groups with a contract that subscribes to the topic."""
         return [self._groups[name] for name in self._of_topic.get(topic, ())]
 
     def join(self, name: str, client_id: str, session: str | None) -> bool:
@@ -185,7 +185,7 @@ class GroupTable:
         return bool(self._changed)
 
     def take_changed_lists(self) -> list[str]:
-        """Return the groups whose lists have changed since the last call."""
+        """Return the groups with lists that have changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
 

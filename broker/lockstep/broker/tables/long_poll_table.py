@@ -25,7 +25,7 @@ HELD_PER_CONNECTION_MAX = 16_384
 HELD_MAX = 200_000
 """Pulls that are held at a time. Each takes 1.0 to 1.4 KB."""
 LONG_EXPRESSION_CHARS = 256
-"""A pull whose own subscription expression is longer counts towards HELD_EXPRESSION_BYTES_MAX."""
+"""A pull with a longer subscription expression of its own counts towards HELD_EXPRESSION_BYTES_MAX."""
 HELD_EXPRESSION_BYTES_MAX = 64 << 20
 """Memory of such expressions in held pulls: 262,144 pulls with the shortest of them."""
 HELD_PER_GROUP_MAX = 1_024
@@ -165,7 +165,7 @@ class LongPollTable(Generic[T]):
         return self._take(self._by_connection.get(connection_id))
 
     def take_expired(self, now_ms: int, count: int) -> list[HeldPull[T]]:
-        """Remove and return at most `count` pulls whose deadline has passed, earliest first."""
+        """Remove and return at most `count` pulls past their deadline, earliest first."""
         gone: list[HeldPull[T]] = []
         while self._due and self._due[0][0] <= now_ms and len(gone) < count:
             _, number, pull = heapq.heappop(self._due)

@@ -20,9 +20,9 @@ so at equal counters the first request wins.
 A counter may be at most 2^20 above the one here. So a broker may lag behind a client's layout, and no request can use the counters up.
 
 Two brokers may write a layout of one topic at the same time, for example when each creates it for a first send. One layout wins, and the
-messages in the loser's queues must remain readable. So a broker whose queues the winner lacks appends those that hold messages, with the
-next counter, in the step in which it adopts the winner. Each such step adds the queues of one broker, so the brokers agree after at most
-one step each. A broker appends nothing if the topic was deleted, and no queues that an operator removed (LayoutEntry: markers).
+messages in the loser's queues must remain readable. So a broker with queues that the winner lacks appends those that hold messages, with
+the next counter, in the step in which it adopts the winner. Each such step adds the queues of one broker, so the brokers agree after at
+most one step each. A broker appends nothing if the topic was deleted, and no queues that an operator removed (LayoutEntry: markers).
 
 A deletion wins against every layout that was made without knowledge of it: a broker that knows the deletion repeats it with the next
 counter. The deletion names the last creation that it covers (`TopicLayout.deletes_up_to`), so a topic that was created after the deletion
@@ -214,7 +214,7 @@ class TopicTable:
         return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()), for_group=for_group)
 
     def forget_deletions(self, counter_max: int) -> int:
-        """Forget the deleted topics whose deletion has at most this counter, and return their number."""
+        """Forget the topics that were deleted with at most this counter, and return their number."""
         before = self.layouts.deleted_count
         self._journal.record((FORGOTTEN, counter_max), self._forget)
         return before - self.layouts.deleted_count

@@ -64,7 +64,7 @@ class BrokerSession:
         self._changed: dict[QueueOwnership, None] = {}
         """Queues for which SYNC may have something to send."""
         self._draining: dict[QueueOwnership, None] = {}
-        """Queues whose drain limit is checked; some may not be draining any more."""
+        """Queues with a drain limit to check; some may not be draining any more."""
         self._lock = LockSchedule()
         self._sync = SyncSchedule()
         self._connection = 0
@@ -92,7 +92,7 @@ class BrokerSession:
         log.error("queue.truncated", queue=str(handler.ownership.queue), offset=handler.ownership.offset, end=end)
 
     def remove(self, handler: QueueHandler) -> None:
-        """Remove a queue whose machine is done."""
+        """Remove a queue after its machine is done."""
         assert handler.ownership.done, handler.ownership
         self._handlers.pop(handler.ownership, None)
         self._changed.pop(handler.ownership, None)

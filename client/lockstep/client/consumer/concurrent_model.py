@@ -266,7 +266,7 @@ class ConcurrentRunner:
         self.not_sent_back = ""
         """Why the last message could not be sent back."""
         self.refused: set[int] = set()
-        """Offsets of unfinished messages whose sending back was refused permanently, which is logged once."""
+        """Offsets of unfinished messages that the broker permanently refused to take back, which is logged once."""
         self._logged: type[BaseException] | None = None
         """The type of the error whose traceback was logged last."""
 

@@ -57,7 +57,7 @@ class QueueSession(Protocol):
         """Acquire, renew and release the queue as its machine requires, and report to the handler."""
 
     def remove(self, handler: QueueHandler) -> None:
-        """Remove a queue whose machine is done."""
+        """Remove a queue after its machine is done."""
 
     def trigger(self) -> None:
         """Acquire the queues that are wanted and not held, and release those that are no longer wanted."""
@@ -88,4 +88,4 @@ class GroupHandler(Protocol):
         """Send a heartbeat, because a broker does not know the group's subscription."""
 
     def forget(self, handler: QueueHandler) -> None:
-        """Remove a queue whose machine is done."""
+        """Remove a queue after its machine is done."""

@@ -109,7 +109,7 @@ class ProofOfLife:
 
 
 class LockSchedule:
-    """One LOCK in flight per broker, and another one if a trigger comes meanwhile."""
+    """One LOCK in flight per broker, and another one if a trigger comes before its response."""
 
     __slots__ = ("_asked", "_last_ms", "_next_ms", "in_flight")
 

@@ -102,7 +102,7 @@ class Membership:
             await self._empty.wait()
 
     def forget(self, handler: QueueHandler) -> None:
-        """Remove a queue whose machine is done."""
+        """Remove a queue after its machine is done."""
         queue = handler.ownership.queue
         if self._workers.get(queue) is handler:
             del self._workers[queue]

@@ -28,12 +28,12 @@ class PollModel:
         self.seeks: dict[MessageQueue, int] = {}
         """The offsets at which queues are to continue as soon as they are held."""
         self.revoked: dict[MessageQueue, int] = {}
-        """Queues whose grant ended while returned messages were not done, and the offset after these messages. They can't be committed."""
+        """Queues that lost their grant while returned messages were not done, and the offset after these. They can't be committed."""
         self._held: dict[MessageQueue, PollRunner] = {}
         self._ready: OrderedDict[PollRunner, None] = OrderedDict()
         """Queues with messages, in the order in which they are served."""
         self._moved: dict[PollRunner, None] = {}
-        """Queues whose position is not equal to the end of the done messages: after it, or before it after a seek."""
+        """Queues with a position that is not the end of the done messages: after it, or before it after a seek."""
 
     def start(self) -> None:
         pass
@@ -119,7 +119,7 @@ class PollModel:
         return []
 
     def mark_done(self) -> "list[PollRunner]":
-        """Count all returned messages as done. Return the queues that a seek moved back, whose progress has to be reset instead."""
+        """Count all returned messages as done. Return the queues that a seek moved back: their progress has to be reset instead."""
         back: dict[PollRunner, None] = {}
         for runner in list(self._moved):
             if not runner.grant.alive:

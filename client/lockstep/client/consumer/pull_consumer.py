@@ -264,7 +264,7 @@ class PullConsumer(BaseConsumer):
         """Commit all returned messages, and wait until the brokers have stored the progress.
 
         Raises:
-            StaleEpochError: The progress of a queue was reset meanwhile, or the queue is another member's now. Polling continues from
+            StaleEpochError: The progress of a queue was reset, or the queue is another member's now. Polling continues from
                 there.
             TransportError: A broker did not respond within 30 s. The commit is repeated automatically.
             BrokerError: A broker refused it, for example after a seek to messages that retention has removed.
@@ -432,7 +432,7 @@ class PullConsumer(BaseConsumer):
         response = await link.call(RequestCode.TOPIC_OFFSETS, TopicHeader(queue.topic))
         for held in decode_body(TopicOffsets, response.body).queues:
             if held.queue_id == queue.queue_id:
-                self._worker(queue)  # a rebalance may have happened meanwhile
+                self._worker(queue)  # a rebalance may have happened during the call
                 return held.min_offset, held.max_offset
         raise LocalProtocolError(f"{queue.broker_name} has no queue {queue.queue_id} of {queue.topic}")
 

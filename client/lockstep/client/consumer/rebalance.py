@@ -145,7 +145,7 @@ def everything(layouts: Mapping[str, TopicLayout | None], *, previous: QueueSet)
 
 
 def by_hand(queues: QueueSet, layouts: Mapping[str, TopicLayout | None], *, previous: QueueSet) -> RebalancePlan:
-    """Run one round of a member whose queues the user has chosen: those that the layouts have."""
+    """Run one round of a member with queues that the user has chosen: those that the layouts have."""
     known = {topic: layout.number_of for topic, layout in layouts.items() if layout is not None}
     return _plan_of({queue: None for queue in queues if queue in known.get(queue.topic, previous)}, previous)
 

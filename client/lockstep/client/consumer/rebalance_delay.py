@@ -1,11 +1,11 @@
-"""Delays the rebalance of a group whose members join one after another, so that each queue moves once and not for each of them. Pure.
+"""Delays the rebalance of a group while members join one after another, so that each queue moves once and not for each of them. Pure.
 
     a member joins, CALM_MS or more after the last one      at once
     a member joins sooner after another                     QUIET_MS after the last of them, LONGEST_MS after the first that waits
     a member has left, or a layout changed                  at once, with all members that have joined
 
-Consumption continues meanwhile: the holder of a queue keeps it, and a free queue goes to the member that the list names. This applies to
-ordered groups; in a concurrent group both members would consume. Kafka: group.initial.rebalance.delay.ms.
+Consumption continues during the delay: the holder of a queue keeps it, and a free queue goes to the member that the list names. This
+applies to ordered groups; in a concurrent group both members would consume. Kafka: group.initial.rebalance.delay.ms.
 """
 
 CALM_MS = 1_000

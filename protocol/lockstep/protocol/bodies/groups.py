@@ -41,7 +41,7 @@ class MemberStatus:
 
 
 class SubscriptionPolicy(Enum):
-    """How a broker treats a member whose subscriptions differ from the group's."""
+    """How a broker treats a member with subscriptions that differ from the group's."""
 
     STRICT = "strict"
     """Refuse the member; the error shows both sides."""
@@ -69,7 +69,7 @@ class GroupStatus:
     settings: GroupSettings | None = None
     """None if no settings were stored."""
     overruled_count: int = 0
-    """Since the broker's start: members whose subscriptions replaced others (`subscription_policy` classic)."""
+    """Since the broker's start: members with subscriptions that replaced others (`subscription_policy` classic)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class ProducerGroup:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatBody:
-    """HEART_BEAT (34). A client whose heartbeat has no session is a *classic* client and is served by RocketMQ's rules."""
+    """HEART_BEAT (34). A client that sends heartbeats without a session is a *classic* client and is served by RocketMQ's rules."""
 
     client_id: str = field(metadata={"wire": "clientID"})
     consumers: tuple[ConsumerGroup, ...] = field(default=(), metadata={"wire": "consumerDataSet"})

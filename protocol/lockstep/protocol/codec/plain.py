@@ -35,7 +35,7 @@ def pack_plain(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PackedList:
-    """A list whose elements are packed already."""
+    """A list of elements that are packed already."""
 
     elements: Sequence[bytes]
 

@@ -53,7 +53,7 @@ class CreateTopicHeader:
 
 @dataclass(frozen=True, slots=True)
 class ForgetDeletionsHeader:
-    """FORGET_DELETIONS (30009), to brokers and nameservers: forget the deleted topics whose deletion has at most this layout counter."""
+    """FORGET_DELETIONS (30009), to brokers and nameservers: forget the topics that were deleted with at most this layout counter."""
 
     counter_max: int
     """0 forgets none and only requests the number of remembered topics."""

@@ -1,4 +1,4 @@
-"""Machines, processes, a network and disks on one event loop whose time is virtual: one seed is one universe."""
+"""Machines, processes, a network and disks on one event loop with virtual time: one seed is one universe."""
 
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
 from lockstep.testing.simulation.loop import LoopError, SimLoop, SimulationStuckError

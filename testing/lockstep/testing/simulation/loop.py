@@ -158,7 +158,7 @@ class SimLoop(Scheduler):
                 self._runnable.remove(process)
 
     def resume(self, machine: Machine) -> None:
-        """Resume every process on the machine (SIGCONT). Timers that were due meanwhile run before or after received data, at random."""
+        """Resume every process on the machine (SIGCONT). Timers that were due in the pause run before or after received data, at random."""
         for process in machine.processes.values():
             if process.paused:
                 process.paused = False

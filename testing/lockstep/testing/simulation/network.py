@@ -50,7 +50,7 @@ class Network:
         self._blocked: dict[tuple[str, str], float] = {}
         """(from, to) → when the block began."""
         self._stalled: dict[tuple[str, str], list[SimTransport]] = {}
-        """Ends whose segments are being sent again and again."""
+        """Ends with segments that are being sent again and again."""
         self._opened = 0
         self._port = EPHEMERAL_FIRST
 
@@ -169,7 +169,7 @@ class Network:
         self.loop.at(since + self.trip_s(near.here, near.there), tell, process=far.process)
 
     def hang_up(self, end: SimTransport) -> None:
-        """Close an end whose process has ended on a running machine: the kernel sends its buffer and closes, or sends a RST."""
+        """Close an end after its process has ended on a running machine: the kernel sends its buffer and closes, or sends a RST."""
         if not end.get_write_buffer_size() and self.loop.random.random() < 0.5:
             end.write_eof()
             end.forget(keep_flight=True)
@@ -178,13 +178,13 @@ class Network:
             end.forget(keep_flight=False)
 
     def vanished(self, end: SimTransport) -> None:
-        """Drop an end whose machine lost its power: the far end is not notified, and its segments get no response."""
+        """Drop an end after its machine lost its power: the far end is not notified, and its segments get no response."""
         end.cut = True
         end.flight.clear()
         end.forget(keep_flight=False)
 
     def ended(self, connection: Connection) -> None:
-        """Forget a connection both of whose ends are closed."""
+        """Forget a connection after both of its ends are closed."""
         if self.connections.pop(connection.number, None) is not None and self.observer is not None:
             self.observer.cut(connection.number)
 

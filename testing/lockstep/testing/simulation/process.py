@@ -14,7 +14,7 @@ from lockstep.testing.simulation.disk import SimFiles
 from lockstep.testing.simulation.host import SimClock, SimRandom, SimThreads
 
 CURRENT: contextvars.ContextVar["Process"] = contextvars.ContextVar("lockstep_process")
-"""The process whose code is running; unset in the world."""
+"""The process that is executing; unset in the world."""
 EPOCH_S = 1_767_225_600
 """The wall clock at the begin of a universe: 2026-01-01 00:00 UTC."""
 

@@ -63,11 +63,11 @@ class Scheduler(base_events.BaseEventLoop):
 
     @property
     def current(self) -> Process:
-        """Return the process whose code is running; the world outside any."""
+        """Return the process that is executing; the world outside any."""
         return CURRENT.get(self.world)
 
     def time(self) -> float:
-        """Return the monotonic clock of the machine whose code runs."""
+        """Return the monotonic clock of the machine that is executing."""
         return CURRENT.get(self.world).machine.local_s()
 
     # ------------------------------------------------------------------------------------------------------------ scheduling

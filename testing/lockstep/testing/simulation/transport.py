@@ -208,7 +208,7 @@ class SimTransport(asyncio.Transport):
         self._network.arrive(self)
 
     def orphaned(self) -> None:
-        """Handle a segment whose receiving process has ended."""
+        """Handle a segment after its receiving process has ended."""
         if self.flight:
             self._network.nobody(self)
 
