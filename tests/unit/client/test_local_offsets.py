@@ -47,19 +47,19 @@ def test_offset_file_format_is_the_documented_one() -> None:
 def test_changed_byte_in_the_offset_file_is_detected(at: int) -> None:
     text = bytearray(SMALL.encode())
     text[at] ^= 1
-    with pytest.raises(ValueError, match=r"not JSON|check sum"):
+    with pytest.raises(ValueError, match=r"not JSON|checksum"):
         LocalOffsets.decode(bytes(text), "prices")
 
 
 @pytest.mark.parametrize("length", range(len(SMALL.encode())))
 def test_truncated_offset_file_is_detected(length: int) -> None:
-    with pytest.raises(ValueError, match=r"not JSON|check sum"):
+    with pytest.raises(ValueError, match=r"not JSON|checksum"):
         LocalOffsets.decode(SMALL.encode()[:length], "prices")
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"7", b"{}", b"\xff", b"[" * 100_000, b'{"crc32":"x"}'])
 def test_content_that_is_not_an_offset_file_is_rejected(text: bytes) -> None:
-    with pytest.raises(ValueError, match=r"not JSON|check sum"):
+    with pytest.raises(ValueError, match=r"not JSON|checksum"):
         LocalOffsets.decode(text, "prices")
 
 

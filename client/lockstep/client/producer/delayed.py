@@ -41,7 +41,7 @@ class Delay(NamedTuple):
 def delay_of(delay_level: int | None, delay: timedelta | None) -> Delay:
     """Return the delay that a send specifies by one of the two arguments. Raise LocalProtocolError if it is invalid."""
     if delay_level is not None and delay is not None:
-        raise LocalProtocolError("delay_level and delay are both specified: specify one of them")
+        raise LocalProtocolError("delay_level and delay are both given: give one of them")
     if delay is None:
         assert delay_level is not None
         check_delay_level(delay_level)

@@ -37,7 +37,7 @@ UNKEYED = Route()
 def route_of(message: Message, selector: Selector | None, queue: MessageQueue | None) -> Route:
     """Return the route that the message and the arguments of `send` specify. Raise LocalProtocolError if they specify two."""
     if (message.sharding_key is not None) + (selector is not None) + (queue is not None) > 1:
-        raise LocalProtocolError("the message's sharding_key, selector and queue each choose the queue: specify one of them")
+        raise LocalProtocolError("the message's sharding_key, selector and queue each choose the queue: give one of them")
     if message.sharding_key is not None:
         return Route((message.sharding_key,), queue_of_key)
     if selector is not None:
