@@ -53,7 +53,7 @@ class Lane:
             self.workers += 1
             self._tasks.spawn(self._run_all(request, work), f"lane {self.name}")
         elif len(self.waiting) >= limits.queue_max:
-            raise RetryLaterError(f"lane {self.name!r} is full: {len(self.waiting)} requests are waiting", limits.retry_after_ms)
+            raise RetryLaterError(f"lane {self.name!r} is full: {len(self.waiting)} requests wait", limits.retry_after_ms)
         elif self.waiting_bytes + request.size > limits.bytes_max:
             full = f"lane {self.name!r} is full: requests of {self.waiting_bytes} bytes wait, at most {limits.bytes_max} may"
             raise RetryLaterError(full, limits.retry_after_ms)
