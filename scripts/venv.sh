@@ -13,8 +13,8 @@ command -v "$python" >/dev/null 2>&1 || fail "python3 is missing: install the pa
 
 # Returns whether there is a Java on which Spark runs.
 found_java() {
-    local java="${JAVA_HOME:+$JAVA_HOME/bin/}java" told
-    command -v "$java" >/dev/null 2>&1 && told="$("$java" -version 2>&1)" && [[ "$told" =~ version\ \"([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 17 ]
+    local java="${JAVA_HOME:+$JAVA_HOME/bin/}java" printed
+    command -v "$java" >/dev/null 2>&1 && printed="$("$java" -version 2>&1)" && [[ "$printed" =~ version\ \"([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 17 ]
 }
 
 install_project() {

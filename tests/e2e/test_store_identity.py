@@ -20,10 +20,10 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import RegisterBrokerHeader
-from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
+from support.broker_ahead import ClockAhead
 from support.hostile_world import GOES_ON, checked_world, hostile_world
 from support.native import native
 from support.processes import program, run_program
@@ -287,13 +287,6 @@ async def stranger(routes: str) -> AsyncIterator[Endpoint]:
         yield endpoint
     finally:
         endpoint.close("done")
-
-
-class ClockAhead(Clock):
-    """A clock that is an hour ahead."""
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + 3_600_000
 
 
 def test_restarted_nameserver_accepts_the_running_broker(tmp_path: Path) -> None:

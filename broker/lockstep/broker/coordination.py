@@ -23,7 +23,7 @@ from lockstep.broker.group_tables import CoordinationConfig, QueueBounds
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.legacy_clients import LegacyClients
 from lockstep.broker.lock_sync import LockSync
-from lockstep.broker.membership import Membership
+from lockstep.broker.membership import GroupMembers
 from lockstep.broker.pull_fence import PullFence
 from lockstep.broker.start_policy import StartPositions
 from lockstep.broker.tables.activity_table import DAY_MS, ActivityTable
@@ -62,7 +62,7 @@ class Coordination:
 
     def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
         self.state = GroupState(config, layouts, bounds, journal)
-        self.membership = Membership(self.state)
+        self.membership = GroupMembers(self.state)
         self.starts = StartPositions(self.state)
         self.lock_sync = LockSync(self.state, self.starts)
         self.legacy = LegacyClients(self.state, self.membership)

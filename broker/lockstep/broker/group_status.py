@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.legacy_clients import LegacyClients
-from lockstep.broker.membership import Membership
+from lockstep.broker.membership import GroupMembers
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, MemberStatus, QueueStatus
 
@@ -15,7 +15,7 @@ SESSION_DIGITS_SHOWN = 8
 class GroupStatusReader:
     """Reads the status of groups. Large groups are read in parts: the members, then the queues, then `combine`."""
 
-    def __init__(self, state: GroupState, membership: Membership, legacy: LegacyClients) -> None:
+    def __init__(self, state: GroupState, membership: GroupMembers, legacy: LegacyClients) -> None:
         self._state = state
         self._membership = membership
         self._legacy = legacy

@@ -13,7 +13,7 @@ A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ. It survives its 
 from itertools import islice
 
 from lockstep.broker.group_state import FREES_PER_TICK, GroupState
-from lockstep.broker.membership import Membership
+from lockstep.broker.membership import GroupMembers
 from lockstep.broker.tables.lock_table import Lock, QueueKey
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import LockBatchBody, LockBatchReply, QueueRef
@@ -24,7 +24,7 @@ from lockstep.protocol.names import check_client_id, check_group
 class LegacyClients:
     """Locks and commits of RocketMQ's own clients."""
 
-    def __init__(self, state: GroupState, membership: Membership) -> None:
+    def __init__(self, state: GroupState, membership: GroupMembers) -> None:
         self._state = state
         self._membership = membership
         self._leases: dict[QueueKey, int] = {}

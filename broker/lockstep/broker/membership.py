@@ -34,7 +34,7 @@ class ClassicMember:
     """Estimated memory of its subscriptions, which counts towards the limit of the connection."""
 
 
-class Membership:
+class GroupMembers:
     """Changes the member lists of all groups."""
 
     def __init__(self, state: GroupState) -> None:

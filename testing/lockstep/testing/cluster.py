@@ -249,17 +249,17 @@ class TestCluster:
             report = None
             try:
                 report = await self.group_status(group)
-                told = unsettled(report, self._on.owner)
+                missing = unsettled(report, self._on.owner)
             except LockstepError as error:
-                told = str(error)
+                missing = str(error)
             if report is not None and report.broadcasting:
                 raise StateError(
                     f"group {group} is broadcasting: no broker knows the progress of its members, so wait for their effects with until(…)"
                 )
-            if not told:
+            if not missing:
                 return
             if self.now >= end:
-                raise NotReachedError(f"group {group} has not settled after {timeout:g} s: {told}\n{self._situation()}")
+                raise NotReachedError(f"group {group} has not settled after {timeout:g} s: {missing}\n{self._situation()}")
             await asyncio.sleep(LOOK_S)
 
     # ------------------------------------------------------------------------------------------------------------ processes

@@ -91,11 +91,11 @@ def judge(sends: Sequence[Send], handlings: Sequence[Handling], *, max_repeats: 
     for group, work in groups.items():
         found += _acked_first(group, work)
         found += _gaps(group, [handling for _, handling in work])
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     kept = []
     for each in sorted(found, key=lambda broken: broken.t):
-        told[each.law] += 1
-        if told[each.law] <= FAULTS_MAX:
+        counts[each.law] += 1
+        if counts[each.law] <= FAULTS_MAX:
             kept.append(each)
     return kept
 

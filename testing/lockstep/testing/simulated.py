@@ -304,7 +304,7 @@ class SimStage:
     def errors(self) -> list[str]:
         new, self._errors_seen = self.loop.errors[self._errors_seen :], len(self.loop.errors)
         found = [f"{self.owner(error.machine)}: {error}" for error in new if error.message != MAIN_FAILED]
-        return found + [told for member in self._members.values() if (told := member.report_failure())]
+        return found + [failure for member in self._members.values() if (failure := member.report_failure())]
 
     async def close(self) -> None:
         self.network.heal()

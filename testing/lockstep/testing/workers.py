@@ -20,7 +20,7 @@ KILL_S = 10.0
 RUNNING: ContextVar[str] = ContextVar("lockstep_worker", default=TEST)
 """The name of the worker that is executing."""
 
-_buried: list[object] = []
+_kept: list[object] = []
 """The tasks of killed loops: kept, so that no coroutine is collected, which would run its `finally`."""
 
 
@@ -126,7 +126,7 @@ class ThreadWorker:
             _bury(runner.get_loop())
         except asyncio.CancelledError:
             runner.close()
-        except BaseException as error:  # listener: a user's program; the test is told
+        except BaseException as error:  # listener: a user's program; the test gets the error
             how, self.failure = "failed", error
             runner.close()
         finally:
@@ -147,10 +147,10 @@ def _bury(loop: asyncio.AbstractEventLoop) -> None:
     """Close the sockets of a killed loop, and prevent its tasks from running again."""
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        _buried.append(task)
+        _kept.append(task)
     for transport in list(getattr(loop, "_transports", {}).values()):
         if transport._sock is not None:
             transport._sock.close()
             transport._sock = None  # what it would warn of when it is collected
-            _buried.append(transport)
+            _kept.append(transport)
     loop.close()

@@ -9,7 +9,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.lock_sync import LockSync
-from lockstep.broker.membership import Membership
+from lockstep.broker.membership import GroupMembers
 from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.pull_fence import PullCheck, PullFence
 from lockstep.broker.store import Store
@@ -67,7 +67,7 @@ def no_grace(patch: Patches) -> None:
 @mutant("broker", "power")
 def no_grace_after_a_start(patch: Patches) -> None:
     """After a start recorded sessions have the grace to come back."""
-    patch.set(Membership, "restore_members", lambda self, now_ms: None)
+    patch.set(GroupMembers, "restore_members", lambda self, now_ms: None)
 
 
 @mutant(
@@ -195,7 +195,7 @@ def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
 @mutant("recontract")
 def contracts_are_not_compared(patch: Patches) -> None:
     """A member with another contract is refused while others have the old one."""
-    patch.set(Membership, "_conflict", lambda self, group, here, session, asked: None)
+    patch.set(GroupMembers, "_conflict", lambda self, group, here, session, asked: None)
 
 
 @mutant(

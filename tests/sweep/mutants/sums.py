@@ -5,7 +5,7 @@ from typing import Any
 from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_limits import GroupLimits
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.membership import Membership
+from lockstep.broker.membership import GroupMembers
 from lockstep.broker.processors import pull
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.tables.activity_table import ActivityTable
@@ -104,7 +104,7 @@ def subscriptions_have_no_sum(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{MEMBERS}::test_classic_members_per_connection_are_limited")
 def a_connection_has_any_number_of_members(patch: Patches) -> None:
     """The number of classic members of a connection, and the bytes of their subscriptions, are limited."""
-    patch.set(Membership, "_check_connection_room", lambda self, connection, name, client_id, offered: 0)
+    patch.set(GroupMembers, "_check_connection_room", lambda self, connection, name, client_id, offered: 0)
 
 
 @mutant("swarm", aimed=f"{MEMBERS}::test_subscription_versions_of_topics_without_a_subscriber_are_forgotten")

@@ -20,7 +20,7 @@ from lockstep.testing.simulation.disk import SimFiles
 from lockstep.testing.simulation.network import LOOPBACK, Network
 from lockstep.testing.simulation.process import CURRENT, Machine, Process
 from lockstep.testing.simulation.scheduler import Scheduler, SimulationStuckError
-from lockstep.testing.simulation.transport import SimServer, SimTransport
+from lockstep.testing.simulation.transport import SimListener, SimTransport
 
 __all__ = ["LoopError", "SimLoop", "SimulationStuckError"]
 
@@ -48,8 +48,8 @@ class LoopError:
     error: BaseException | None
 
     def __str__(self) -> str:
-        told = "" if self.error is None else "".join(traceback.format_exception(self.error))
-        return f"{self.t:.6f} {self.machine} process {self.process}: {self.message}\n{told}".rstrip()
+        trace = "" if self.error is None else "".join(traceback.format_exception(self.error))
+        return f"{self.t:.6f} {self.machine} process {self.process}: {self.message}\n{trace}".rstrip()
 
 
 class SimTask(asyncio.Task[Any]):
@@ -264,7 +264,7 @@ class SimLoop(Scheduler):
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Factory, host: str | Iterable[str] | None = None, port: int | None = None, **options: Any
-    ) -> SimServer:
+    ) -> SimListener:
         """Open a port of this machine. OSError EADDRINUSE if it is taken, EADDRNOTAVAIL for an address of another machine."""
         _refuse_options(options, "ssl", "sock")
         process = self.current
@@ -277,7 +277,7 @@ class SimLoop(Scheduler):
             port = next(free for free in range(EPHEMERAL_FIRST, 65_536) if free not in machine.listeners)
         if port in machine.listeners:
             raise OSError(errno.EADDRINUSE, f"port {port} of {machine.name} is in use")
-        server = SimServer(self, process, protocol_factory, (names[0] or "0.0.0.0", port))
+        server = SimListener(self, process, protocol_factory, (names[0] or "0.0.0.0", port))
         if options.get("start_serving", True):
             await server.start_serving()
         return server

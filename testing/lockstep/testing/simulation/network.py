@@ -93,7 +93,7 @@ class Network:
 
     def reset(self, connection: Connection) -> None:
         """Reset a connection: some of the bytes in flight still arrive (maybe half a frame), then each end is notified."""
-        self.break_off(connection.client, told=True)
+        self.break_off(connection.client, notify=True)
 
     def silence(self, connection: Connection) -> None:
         """Let a middle box forget a connection: everything sent from now on is lost, and each end notices by its own timeout only."""
@@ -144,16 +144,16 @@ class Network:
         else:
             self._stall(end)
 
-    def break_off(self, end: SimTransport, *, told: bool) -> None:
-        """Send a RST from `end`: both ends are lost, the far one when the RST arrives. `told`: the near one is notified as well."""
+    def break_off(self, end: SimTransport, *, notify: bool) -> None:
+        """Send a RST from `end`: both ends are lost, the far one when the RST arrives. `notify`: whether the near one is notified too."""
         connection, near, far = end.connection, end, end.peer
         for one in (near, far):
             one.cut_flight(self.loop.random)
-        if told:
+        if notify:
             self.loop.at(self.loop.now, near.drain_and_lose, process=near.process)
-        self._tell(connection, near, far)
+        self._reset(connection, near, far)
 
-    def _tell(self, connection: Connection, near: SimTransport, far: SimTransport) -> None:
+    def _reset(self, connection: Connection, near: SimTransport, far: SimTransport) -> None:
         """Send the RST from `near`; a block delays it."""
 
         def tell() -> None:
@@ -174,7 +174,7 @@ class Network:
             end.write_eof()
             end.forget(keep_flight=True)
         else:
-            self.break_off(end, told=False)
+            self.break_off(end, notify=False)
             end.forget(keep_flight=False)
 
     def vanished(self, end: SimTransport) -> None:

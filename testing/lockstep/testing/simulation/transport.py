@@ -52,7 +52,7 @@ class Medium(Protocol):
     def send(self, end: "SimTransport", segment: bytes | None) -> None: ...
     def arrive(self, end: "SimTransport") -> None: ...
     def nobody(self, end: "SimTransport") -> None: ...
-    def break_off(self, end: "SimTransport", *, told: bool) -> None: ...
+    def break_off(self, end: "SimTransport", *, notify: bool) -> None: ...
     def hang_up(self, end: "SimTransport") -> None: ...
     def vanished(self, end: "SimTransport") -> None: ...
     def ended(self, connection: "Connection") -> None: ...
@@ -192,7 +192,7 @@ class SimTransport(asyncio.Transport):
         if self.lost or not self.process.alive:
             return
         self._closing = True
-        self._network.break_off(self, told=False)
+        self._network.break_off(self, notify=False)
         self._network.loop.call_soon(self.lose, None)
 
     # ---------------------------------------------------------------------------------------------- what the network calls
@@ -276,14 +276,14 @@ class SimTransport(asyncio.Transport):
                 count = min(len(view), len(received))
                 view[:count] = received[:count]
                 del received[:count]
-                self._tell_observer(count)
+                self._notify_observer(count)
                 protocol.buffer_updated(count)
             else:
                 assert isinstance(protocol, asyncio.Protocol)
                 data = bytes(received[:READ_BYTES_MAX])
                 count = len(data)
                 del received[:count]
-                self._tell_observer(count)
+                self._notify_observer(count)
                 protocol.data_received(data)
             self.peer._taken(count)
         if self._eof and not received and not self._closing and self._reading and protocol is not None:
@@ -292,7 +292,7 @@ class SimTransport(asyncio.Transport):
             if not protocol.eof_received():
                 self.close()
 
-    def _tell_observer(self, count: int) -> None:
+    def _notify_observer(self, count: int) -> None:
         if self._network.observer is not None:
             self._network.observer.delivered(self.connection.number, not self.upstream, count)
 
@@ -331,7 +331,7 @@ class SimSocket:
         return self._name
 
 
-class SimServer(asyncio.AbstractServer):
+class SimListener(asyncio.AbstractServer):
     """A port of a process, which accepts connections when it serves."""
 
     def __init__(
