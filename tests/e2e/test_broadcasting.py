@@ -46,7 +46,7 @@ class Member:
         """Return queue → next offset, from the file."""
         path = self.folder / "prices" / self.name / "offsets.json"
         plain: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"topics": {}}
-        return {f"{topic}@{queue}": place[0] for topic, told in plain["topics"].items() for queue, place in told["queues"].items()}
+        return {f"{topic}@{queue}": place[0] for topic, reported in plain["topics"].items() for queue, place in reported["queues"].items()}
 
 
 async def send(cluster: Cluster, bodies: Sequence[str]) -> None:
@@ -130,8 +130,8 @@ async def test_group_show_describes_a_broadcast_group(cluster: Cluster) -> None:
     shown = await cluster.command("group", "show", "prices")
     assert "group prices: broadcasting, ordered, members: 2; each consumes all queues" in shown
     assert "no broker knows the lag" in shown
-    told = await cluster.group("prices")
-    assert (told["broadcasting"], told["lag"]) == (True, None)
+    reported = await cluster.group("prices")
+    assert (reported["broadcasting"], reported["lag"]) == (True, None)
     refused = await cluster.command("group", "reset-offset", "prices", "--to", "beginning", code=1)
     assert "group prices is broadcasting: each member keeps its progress in a file of its own" in refused
     careful = await cluster.command("topic", "alter", "orders", "--queues", "2", code=1)

@@ -64,7 +64,7 @@ async def test_keyed_sends_wait_for_a_dead_broker_within_their_timeout(cluster: 
     await cluster.until_accepted(queues, after_us=now_us())
     finished = await cluster.finish_producer()
     assert cluster.reported_events("producer", "send.failed") == []
-    assert all(acknowledged == tried for acknowledged, tried in finished["told"].values())
+    assert all(acknowledged == tried for acknowledged, tried in finished["reported"].values())
     assert (await cluster.prove("consumer")).repeats == 0
 
 

@@ -53,10 +53,10 @@ async def connected(broker: Program) -> AsyncIterator[Endpoint]:
 
 async def create(endpoint: Endpoint) -> None:
     layout = TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1, 1, 1),))
-    answer = await endpoint.request(
+    response = await endpoint.request(
         RequestCode.UPDATE_AND_CREATE_TOPIC, to_plain(CreateTopicHeader("t")), encode_body(layout), timeout_ms=5_000
     )
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert response.code == ResponseCode.SUCCESS, response.remark
 
 
 class Stream:
@@ -82,11 +82,11 @@ async def pull_all(endpoint: Endpoint) -> list[int]:
     found: list[int] = []
     while True:
         header = PullHeader("g", "t", 0, len(found), max_msg_nums=1_000, sys_flag=SUBSCRIPTION, max_msg_bytes=1 << 20)
-        answer = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=10_000)
-        if answer.code != ResponseCode.SUCCESS:
-            assert answer.code == ResponseCode.PULL_NOT_FOUND, answer.remark
+        response = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=10_000)
+        if response.code != ResponseCode.SUCCESS:
+            assert response.code == ResponseCode.PULL_NOT_FOUND, response.remark
             return found
-        found += [int(RecordView(answer.body, start).body) for start, _ in split_records(answer.body)]
+        found += [int(RecordView(response.body, start).body) for start, _ in split_records(response.body)]
 
 
 def test_sigterm_stops_the_broker_cleanly_with_exit_0(tmp_path: Path) -> None:
@@ -109,13 +109,13 @@ async def test_broker_killed_under_load_has_every_acknowledged_message_once(tmp_
                 for number in range(60):
                     frame = unanswered or stream.frame(100)
                     unanswered = frame
-                    answered = send(endpoint, frame)
+                    responded = send(endpoint, frame)
                     if number == 59:
                         broker.process.kill()
                         with pytest.raises(ConnectionError):
-                            await answered
+                            await responded
                     else:
-                        assert (await answered).code == ResponseCode.SUCCESS
+                        assert (await responded).code == ResponseCode.SUCCESS
                         unanswered, frames = None, frames + 1
             broker.process.wait()
     with serving(tmp_path / "s", "--segment-mib", "2") as broker:

@@ -91,8 +91,8 @@ class Classic:
 
     async def lock(self, *queue_ids: int, broker: str = "broker-a") -> list[int]:
         """Return the queue ids that this client holds now."""
-        answer = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=self._batch(queue_ids, broker))
-        return [ref.queue_id for ref in decode_body(LockBatchReply, answer.body).lock_ok_mq_set]
+        response = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=self._batch(queue_ids, broker))
+        return [ref.queue_id for ref in decode_body(LockBatchReply, response.body).lock_ok_mq_set]
 
     async def unlock(self, *queue_ids: int) -> None:
         await self.client.done(RequestCode.UNLOCK_BATCH_MQ, body=self._batch(queue_ids, "broker-a"))
@@ -101,17 +101,19 @@ class Classic:
         return encode_body(LockBatchBody(self.client_id, self.group, tuple(QueueRef(self.topic, broker, each) for each in queue_ids)))
 
     async def update(self, offset: int, queue_id: int = 0) -> Command:
-        return await self.client.ask(
+        return await self.client.send_request(
             RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(self.group, self.topic, queue_id, offset)
         )
 
     async def query(self, queue_id: int = 0) -> Command:
-        return await self.client.ask(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(self.group, self.topic, queue_id))
+        return await self.client.send_request(
+            RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(self.group, self.topic, queue_id)
+        )
 
     async def committed(self, queue_id: int = 0) -> int:
-        answer = await self.query(queue_id)
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
-        return int(answer.fields["offset"])
+        response = await self.query(queue_id)
+        assert response.code == ResponseCode.SUCCESS, response.remark
+        return int(response.fields["offset"])
 
     def pull(self, offset: int = 0, queue_id: int = 0, **header: object) -> "asyncio.Future[Command]":
         known = {"max_msg_nums": 32, "max_msg_bytes": None}
@@ -276,17 +278,17 @@ async def test_requests_without_an_epoch_follow_the_table_of_ordering_12_3(
         assert bodies(pulled) == [b"%d" % number for number in range(3, 10)]
         assert await a.committed() == (6 if applied else 5)
 
-        answer = await a.update(8)
+        response = await a.update(8)
         if applied:
-            assert answer.code == ResponseCode.SUCCESS
+            assert response.code == ResponseCode.SUCCESS
             assert await a.committed() == 8
             assert (await session.status()).generation == before.generation
             assert (await a.update(2)).code == ResponseCode.SUCCESS
             assert await a.committed() == 2
             assert (await session.status()).generation > before.generation
         else:
-            assert answer.code == ResponseCode.NO_PERMISSION
-            assert f"held by {holder} of group {a.group}" in (answer.remark or "")
+            assert response.code == ResponseCode.NO_PERMISSION
+            assert f"held by {holder} of group {a.group}" in (response.remark or "")
             assert await a.committed() == 5
             assert (await a.update(2)).code == ResponseCode.NO_PERMISSION
 
@@ -298,9 +300,9 @@ async def test_offset_beyond_the_end_or_below_0_is_rejected(served: Served) -> N
     async with clients(served, "a@1") as (a,):
         assert (await a.update(10)).code == ResponseCode.SUCCESS
         for offset in (11, -1):
-            answer = await a.update(offset)
-            assert answer.code != ResponseCode.SUCCESS
-            assert "0 to 10" in (answer.remark or "")
+            response = await a.update(offset)
+            assert response.code != ResponseCode.SUCCESS
+            assert "0 to 10" in (response.remark or "")
         assert await a.committed() == 10
 
 
@@ -317,16 +319,16 @@ async def test_young_queue_without_a_commit_has_offset_0(served: Served) -> None
 
 async def test_bounds_and_search_by_time_match_the_stored_messages(served: Served) -> None:
     async with clients(served, "a@1", messages=3) as (a,):
-        ask = a.client.done
-        assert (await ask(RequestCode.GET_MAX_OFFSET, QueueHeader(a.topic, 0))).fields == {"offset": 3}
-        assert (await ask(RequestCode.GET_MIN_OFFSET, QueueHeader(a.topic, 0))).fields == {"offset": 0}
-        assert (await ask(RequestCode.GET_MAX_OFFSET, QueueHeader(a.topic, 99))).fields == {"offset": 0}
-        assert (await ask(RequestCode.GET_MIN_OFFSET, QueueHeader(a.topic, 99))).fields == {"offset": -1}
+        send_request = a.client.done
+        assert (await send_request(RequestCode.GET_MAX_OFFSET, QueueHeader(a.topic, 0))).fields == {"offset": 3}
+        assert (await send_request(RequestCode.GET_MIN_OFFSET, QueueHeader(a.topic, 0))).fields == {"offset": 0}
+        assert (await send_request(RequestCode.GET_MAX_OFFSET, QueueHeader(a.topic, 99))).fields == {"offset": 0}
+        assert (await send_request(RequestCode.GET_MIN_OFFSET, QueueHeader(a.topic, 99))).fields == {"offset": -1}
         stored = [message.stored_ms for message in decode_messages(bytes((await a.pull()).body), "broker-a")]
         for offset, at in enumerate(stored):
-            found = (await ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(a.topic, 0, at))).fields["offset"]
+            found = (await send_request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(a.topic, 0, at))).fields["offset"]
             assert found == stored.index(at), offset
-        assert (await ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(a.topic, 0, 1))).fields == {"offset": 0}
+        assert (await send_request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(a.topic, 0, 1))).fields == {"offset": 0}
 
 
 # -------------------------------------------------------------------------------------------------------------------- pull
@@ -335,8 +337,8 @@ async def test_bounds_and_search_by_time_match_the_stored_messages(served: Serve
 async def tagged(classic: Classic, *tags: str) -> None:
     """Send a message for each tag ("-" is none); its body is the tag."""
     for tag in tags:
-        answer = await classic.client.send(classic.topic, tag.encode(), properties="" if tag == "-" else f"TAGS\x01{tag}\x02")
-        assert answer.code == ResponseCode.SUCCESS
+        response = await classic.client.send(classic.topic, tag.encode(), properties="" if tag == "-" else f"TAGS\x01{tag}\x02")
+        assert response.code == ResponseCode.SUCCESS
 
 
 async def test_tag_expression_of_a_pull_filters_by_hash(served: Served) -> None:
@@ -349,9 +351,9 @@ async def test_tag_expression_of_a_pull_filters_by_hash(served: Served) -> None:
             "Aa": [b"Aa", b"BB", b"Aa"],
             "paid || created": [b"paid", b"created"],
         }.items():
-            answer = await a.pull(subscription=expression)
-            assert bodies(answer) == expected
-            assert from_plain(PullReply, answer.fields).next_begin_offset == 6
+            response = await a.pull(subscription=expression)
+            assert bodies(response) == expected
+            assert from_plain(PullReply, response.fields).next_begin_offset == 6
         nothing = await a.pull(subscription="shipped")
         assert (nothing.code, nothing.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 6)
         bad = await a.pull(subscription="|| ||")
@@ -395,8 +397,8 @@ async def test_pull_outside_the_queue_gets_rocketmqs_code_and_next_offset(
     served: Served, queue_id: int, offset: int, code: ResponseCode, following: int
 ) -> None:
     async with clients(served, "a@1") as (a,):
-        answer = await a.pull(offset, queue_id)
-        assert (answer.code, answer.fields["nextBeginOffset"]) == (code, following)
+        response = await a.pull(offset, queue_id)
+        assert (response.code, response.fields["nextBeginOffset"]) == (code, following)
 
 
 async def test_long_poll_is_woken_only_by_a_matching_message(served: Served) -> None:
@@ -440,7 +442,7 @@ async def test_topic_created_without_a_layout_gets_queues_of_this_broker(served:
     async with native(served.address) as client:
 
         async def make(**counts: Any) -> Command:
-            return await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic, **counts))
+            return await client.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic, **counts))
 
         made = decode_body(CreateTopicReply, (await make(read_queue_nums=2, write_queue_nums=2)).body).layout
         assert (made.read_count("broker-a"), made.write_count("broker-a"), made.version.counter) == (2, 2, 1)

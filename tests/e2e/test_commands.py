@@ -287,14 +287,14 @@ def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path)
 def test_unknown_setting_is_rejected_with_a_suggestion(tmp_path: Path, server: str) -> None:
     file = tmp_path / "x.toml"
     file.write_text('lsten = "127.0.0.1:0"\n')
-    asked = {
+    requested = {
         f"lockstep {server}: unknown argument '--lsten'; did you mean '--listen'?": run_program(CLI, server, "--lsten", "x"),
         f"settings file {file}: unknown key 'lsten'; did you mean 'listen'?": run_program(CLI, server, "--config", str(file)),
         "environment: unknown variable LOCKSTEP_LSTEN; did you mean 'LOCKSTEP_LISTEN'?": run_program(
             CLI, server, environment=clean_environment(LOCKSTEP_LSTEN="x")
         ),
     }
-    for words, ended in asked.items():
+    for words, ended in requested.items():
         assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended
         assert words in ended.stderr
 
@@ -329,7 +329,7 @@ async def test_signal_drains_a_broker_and_ends_it_with_exit_0(tmp_path: Path, nu
             assert (await client.send("orders", b"kept", 0)).code == ResponseCode.SUCCESS
             assert (await held).code == ResponseCode.SUCCESS
             waiting = client.pull("orders", 1, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20_000)
-            await client.ask(12_345)
+            await client.send_request(12_345)
             broker.process.send_signal(number)
             assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
         assert broker.process.wait(30) == 0

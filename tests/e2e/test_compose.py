@@ -195,8 +195,8 @@ async def test_compose_cluster_is_reachable_from_other_machines_except_its_admin
     async with composed(tmp_path, LOCKSTEP_HOST=address, LOCKSTEP_BIND="0.0.0.0"):
         await until_ready()
         cluster.addresses["nameserver"] = NAMESERVERS.replace("127.0.0.1", address)
-        told = json.loads(await cluster.command("cluster", "--json"))["brokers"]
-        assert [(broker["address"], broker["reached"]) for broker in told] == [(f"{address}:10911", True), (f"{address}:10921", True)]
+        reported = json.loads(await cluster.command("cluster", "--json"))["brokers"]
+        assert [(broker["address"], broker["reached"]) for broker in reported] == [(f"{address}:10911", True), (f"{address}:10921", True)]
         for port in ADMIN_PORTS.values():
             with pytest.raises(OSError, match=f"{port}"):
                 await fetch(f"{address}:{port}", "/readyz")
@@ -224,9 +224,9 @@ async def test_load_profile_loads_with_spark_and_verifies_the_result(compose: Co
     await until_ready()
     load = ("--profile", "load", "run", "--rm", "load")
     await compose.run("--profile", "load", "build", "load")
-    told = await compose.run(*load, "/home/lockstep/load_generator.py", "--topic", "load", "--rows", "20000", "--no-progress")
-    (manifest,) = set(re.findall(r"\bruns/[0-9a-f]+/manifest.json", told))
+    reported = await compose.run(*load, "/home/lockstep/load_generator.py", "--topic", "load", "--rows", "20000", "--no-progress")
+    (manifest,) = set(re.findall(r"\bruns/[0-9a-f]+/manifest.json", reported))
     verdict = await compose.run(*load, "/home/lockstep/verify_load.py", "--manifest", manifest)
     (clean,) = (line for line in verdict.splitlines() if line.startswith("CLEAN:"))
     assert "20,000 rows expected, 20,000 found: 0 lost, 0 repeated, 0 out of order" in clean
-    report(next(line for line in told.splitlines() if "rows stored in" in line))
+    report(next(line for line in reported.splitlines() if "rows stored in" in line))

@@ -57,8 +57,8 @@ class SentFrames:
         """Send `count` more frames."""
         for _ in range(count):
             bodies = [b"%06d" % (len(self.bodies) + i) + bytes(BODY_BYTES) for i in range(FRAME)]
-            answer = await client.done(RequestCode.SEND_RECORDS, *self.stream.frame(*bodies))
-            self.frames.append(answer.fields["physicalOffset"])
+            response = await client.done(RequestCode.SEND_RECORDS, *self.stream.frame(*bodies))
+            self.frames.append(response.fields["physicalOffset"])
             self.bodies += bodies
 
     def cut(self, frames: int) -> None:
@@ -162,11 +162,11 @@ async def test_flipped_bit_below_the_synced_length_fails_the_start_unless_cut_co
     assert damage.segments[0].read_bytes() == before, "a start that stops changes nothing"
     whole = [body for offset, body in enumerate(life.bodies) if offset != 40]
     async with served(tmp_path / "s", "--cut-corrupt") as (broker, client):
-        assert await client.told("orders") == (whole, [40])
+        assert await client.reported("orders") == (whole, [40])
         (said,) = broker.find("store.set_aside")
         assert (said["lost_messages"], said["lost_queues"], said["lost_offsets"]) == (1, 1, ["orders:0 40..40"])
     async with served(tmp_path / "s") as (broker, client):
-        assert await client.told("orders") == (whole, [40])
+        assert await client.reported("orders") == (whole, [40])
         assert broker.stop() == 0
 
 
@@ -188,7 +188,7 @@ async def test_damage_below_the_snapshot_is_reported_as_a_gap_and_the_rest_is_se
     whole = [body for offset, body in enumerate(life.bodies) if offset not in (40, *zeroed)]
     for _ in range(2):
         async with served(tmp_path / "s") as (broker, client):
-            assert await client.told("orders") == (whole, [40, *zeroed])
+            assert await client.reported("orders") == (whole, [40, *zeroed])
             assert broker.stop() == 0
     async with served(tmp_path / "s") as (broker, client):
         status = await client.done(RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -204,7 +204,7 @@ async def test_wrong_queue_entries_lose_no_message(tmp_path: Path) -> None:
         file.seek(20 * 310)
         file.write(wrong * 1_000)
     async with served(tmp_path / "s") as (broker, client):
-        assert await client.told("orders") == (life.bodies, [])
+        assert await client.reported("orders") == (life.bodies, [])
         assert broker.find("queue.repaired") or broker.find("queues.rebuilding")
         assert broker.stop() == 0
 
@@ -304,7 +304,7 @@ async def test_missing_log_file_fails_the_start_and_cut_corrupt_serves_the_other
     assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
     assert str(int(missing.name)) in ended.stderr
     async with served(tmp_path / "s", "--cut-corrupt") as (broker, client):
-        found, lost = await client.told("orders")
+        found, lost = await client.reported("orders")
         assert (found, len(lost)) == (whole, len(life.bodies) - len(whole))
         (said,) = broker.find("store.set_aside")
         assert (said["lost_messages"], said["lost_offsets"]) == (len(lost), [f"orders:0 {lost[0]}..{lost[-1]}"])
@@ -312,7 +312,7 @@ async def test_missing_log_file_fails_the_start_and_cut_corrupt_serves_the_other
     checked = run_program("lockstep.admin.cli", "store", "check", str(tmp_path / "s"), "--json")
     assert (checked.returncode, json.loads(checked.stdout)["lost_messages"]) == (5, len(lost))
     async with served(tmp_path / "s") as (_, client):
-        assert (await client.told("orders"))[0] == whole
+        assert (await client.reported("orders"))[0] == whole
         status = await client.done(RequestCode.GET_BROKER_RUNTIME_INFO)
         assert decode_body(BrokerStatus, status.body).damaged_messages == len(lost)
 

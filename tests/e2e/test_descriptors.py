@@ -69,9 +69,9 @@ async def fill_log_files(client: Native, count: int) -> None:
 @pytest.mark.parametrize("limit", [256, 1_024])
 async def test_connections_beyond_the_descriptor_limit_do_not_affect_connected_clients(tmp_path: Path, limit: int, loop: str) -> None:
     async with broker_of(tmp_path, limit, loop) as (broker, address):
-        told = broker.find("broker.started")[0]
-        assert told["descriptor_limit"] == limit
-        assert told["connections_max"] == {256: 96, 1_024: 640}[limit]
+        reported = broker.find("broker.started")[0]
+        assert reported["descriptor_limit"] == limit
+        assert reported["connections_max"] == {256: 96, 1_024: 640}[limit]
         async with native(address) as client:
             await client.create("orders")
             await fill_log_files(client, 1)
@@ -80,10 +80,10 @@ async def test_connections_beyond_the_descriptor_limit_do_not_affect_connected_c
                 # All connections are opened while a file is due in the same turn: they have descriptors before they can be rejected.
                 broker.process.send_signal(signal.SIGSTOP)
                 crowd += open_connections(address, limit // 2)
-                answers = [client.send("orders", os.urandom(400_000)) for _ in range(3)]
+                responses = [client.send("orders", os.urandom(400_000)) for _ in range(3)]
                 await asyncio.sleep(0)
                 broker.process.send_signal(signal.SIGCONT)
-                assert [(await answer).code for answer in answers] == [ResponseCode.SUCCESS] * 3
+                assert [(await response).code for response in responses] == [ResponseCode.SUCCESS] * 3
             await fill_log_files(client, 70)  # a snapshot is due after 64 MiB
             await broker.until("a snapshot is written", lambda: bool(snapshots(tmp_path)))
             assert len(os.listdir(tmp_path / "store" / "commitlog")) > 50
@@ -103,8 +103,8 @@ async def test_connections_beyond_the_descriptor_limit_do_not_affect_connected_c
         tmp_path, "again", "-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), ready="broker.started"
     ) as again:
         async with native(again.started("broker.started")["address"]) as client:
-            answer = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
-            assert answer.fields["offset"] == 3 + 4 * 3 + 70 * 3 + 3
+            response = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
+            assert response.fields["offset"] == 3 + 4 * 3 + 70 * 3 + 3
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
@@ -142,8 +142,8 @@ async def test_broker_without_a_free_descriptor_rejects_sends_and_continues(tmp_
         tmp_path, "again", "-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), ready="broker.started"
     ) as again:
         async with native(again.started("broker.started")["address"]) as client:
-            answer = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
-            assert answer.fields["offset"] == 3 + codes.count(ResponseCode.SUCCESS) + 9
+            response = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
+            assert response.fields["offset"] == 3 + codes.count(ResponseCode.SUCCESS) + 9
 
 
 async def until_served(server: Background, address: str) -> None:
@@ -152,7 +152,7 @@ async def until_served(server: Background, address: str) -> None:
     while True:
         try:
             async with native(address) as late:
-                await late.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
+                await late.send_request(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
                 return
         except TransportError:
             assert server.process.poll() is None
@@ -167,17 +167,17 @@ def snapshots(folder: Path) -> list[Path]:
 async def test_nameserver_serves_again_after_excess_connections_have_closed(tmp_path: Path, loop: str) -> None:
     nameserver = limited(tmp_path, 256, loop, "lockstep.nameserver", "--listen", "127.0.0.1:0")
     try:
-        told = nameserver.started("nameserver.started")
-        assert (told["connections_max"], told["descriptor_limit"]) == (128, 256)
-        crowd = open_connections(told["address"], 600)
+        reported = nameserver.started("nameserver.started")
+        assert (reported["connections_max"], reported["descriptor_limit"]) == (128, 256)
+        crowd = open_connections(reported["address"], 600)
         for connection in crowd[:5]:
             await asyncio.get_running_loop().sock_connect(connection, crowd[0].getpeername())
         for connection in crowd:
             connection.close()
-        await until_served(nameserver, told["address"])
-        async with native(told["address"]) as client:
-            answer = await client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-            assert answer.code == ResponseCode.ROUTE_NOT_READY
+        await until_served(nameserver, reported["address"])
+        async with native(reported["address"]) as client:
+            response = await client.send_request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            assert response.code == ResponseCode.ROUTE_NOT_READY
         assert nameserver.stop() == 0
     finally:
         nameserver.end()

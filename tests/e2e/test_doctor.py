@@ -33,9 +33,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def doctor(cluster: Cluster, *options: str, healthy: bool = True) -> list[dict[str, Any]]:
     """Return the findings that are problems."""
     text = await cluster.run_command("doctor", "--json", *options, code=0 if healthy else 1)
-    told = json.loads(text)
-    assert told["healthy"] is healthy, told
-    return [finding for finding in told["findings"] if finding["problem"]]
+    reported = json.loads(text)
+    assert reported["healthy"] is healthy, reported
+    return [finding for finding in reported["findings"] if finding["problem"]]
 
 
 async def test_healthy_cluster_has_no_findings_and_exit_0(cluster: Cluster) -> None:
@@ -96,17 +96,17 @@ async def test_member_missing_at_a_broker_is_reported_with_that_broker(cluster: 
     """It uses a listener whose address of broker-b is unreachable; from here everything is reachable."""
     both = ["--listen", "internal=127.0.0.1:0", "--listen", "external=127.0.0.1:0"]
     process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *both], "nameserver.started")
-    told = (await process.wait_for_event("nameserver.started"))["listeners"]
+    reported = (await process.wait_for_event("nameserver.started"))["listeners"]
     for name, options in (("broker-a", both), ("broker-b", [*both, "--advertise", "external=127.0.0.1:1"])):
         store = str(cluster.folder / f"store-{name}")
-        command = ["-m", "lockstep.broker", "--nameserver", told["internal"], *QUICK, "--name", name, "--store", store, *options]
+        command = ["-m", "lockstep.broker", "--nameserver", reported["internal"], *QUICK, "--name", name, "--store", store, *options]
         await cluster.start(name, command, "broker.started")
-    cluster.addresses["nameserver"] = told["internal"]
+    cluster.addresses["nameserver"] = reported["internal"]
     await cluster.command("topic", "create", "orders", "--queues", "2")
-    cluster.addresses["nameserver"] = told["external"]
+    cluster.addresses["nameserver"] = reported["external"]
     await cluster.consumer("consumer-1")
     await cluster.until_held(2, "consumer-1")
-    cluster.addresses["nameserver"] = told["internal"]
+    cluster.addresses["nameserver"] = reported["internal"]
     (found,) = await doctor(cluster, healthy=False)
     assert (found["check"], found["problem"]) == ("members complete", "is missing at broker-b")
     assert found["where"].startswith("billing ")
@@ -182,17 +182,17 @@ async def test_members_with_different_subscriptions_at_different_brokers_are_rep
     """Each reaches one broker only, so that no broker could reject it; from here both are reachable."""
     listeners = ["--listen", "internal=127.0.0.1:0", "--listen", "east=127.0.0.1:0", "--listen", "west=127.0.0.1:0"]
     process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *listeners], "nameserver.started")
-    told = (await process.wait_for_event("nameserver.started"))["listeners"]
+    reported = (await process.wait_for_event("nameserver.started"))["listeners"]
     for name, away in (("broker-a", "west"), ("broker-b", "east")):
         options = ["--name", name, "--store", str(cluster.folder / f"store-{name}"), *listeners, "--advertise", f"{away}=127.0.0.1:1"]
-        await cluster.start(name, ["-m", "lockstep.broker", "--nameserver", told["internal"], *QUICK, *options], "broker.started")
-    cluster.addresses["nameserver"] = told["internal"]
+        await cluster.start(name, ["-m", "lockstep.broker", "--nameserver", reported["internal"], *QUICK, *options], "broker.started")
+    cluster.addresses["nameserver"] = reported["internal"]
     await cluster.command("topic", "create", "orders", "--queues", "1")
     for name, side, tags in (("consumer-1", "east", "even"), ("consumer-2", "west", "odd")):
-        cluster.addresses["nameserver"] = told[side]
+        cluster.addresses["nameserver"] = reported[side]
         await cluster.consumer(name, "--tags", tags)
         await cluster.until_held(1, name)
-    cluster.addresses["nameserver"] = told["internal"]
+    cluster.addresses["nameserver"] = reported["internal"]
     found = await doctor(cluster, healthy=False)
     assert sorted((each["check"], each["problem"]) for each in found) == [
         ("members complete", "is missing at broker-a"),

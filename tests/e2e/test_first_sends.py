@@ -29,8 +29,8 @@ async def send(address: str, topic: str) -> bytes:
     """Send to a topic that does not exist, as a classic client; return the body."""
     body = f"{topic} at {address}".encode()
     header = to_plain(SendMessageHeader("prod", topic, 0))
-    answer = await call(Host.real(), address, RequestCode.SEND_MESSAGE, header, body, timeout_ms=10_000)
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    response = await call(Host.real(), address, RequestCode.SEND_MESSAGE, header, body, timeout_ms=10_000)
+    assert response.code == ResponseCode.SUCCESS, response.remark
     return body
 
 

@@ -76,11 +76,11 @@ async def send_until_refused(client: Native, stream: Stream) -> tuple[int, str]:
     count = 0
     while True:
         assert count * len(BODY) < DISK_MIB * MIB, "the disk never ran full"
-        answer = await client.ask(RequestCode.SEND_RECORDS, *stream.frame(BODY))
-        if answer.code != ResponseCode.SUCCESS:
+        response = await client.send_request(RequestCode.SEND_RECORDS, *stream.frame(BODY))
+        if response.code != ResponseCode.SUCCESS:
             stream.withdraw()
-            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-            return count, answer.remark or ""
+            assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            return count, response.remark or ""
         count += 1
 
 
@@ -110,10 +110,10 @@ async def test_full_disk_rejects_sends_while_reads_and_commits_continue_until_sp
             assert len(await client.everything("orders")) == count
             assert (await client.send("orders", BODY)).code == ResponseCode.SERVICE_NOT_AVAILABLE
             (disk / "ballast").unlink()
-            while (answer := await client.ask(RequestCode.SEND_RECORDS, *stream.frame(BODY))).code != ResponseCode.SUCCESS:
-                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            while (response := await client.send_request(RequestCode.SEND_RECORDS, *stream.frame(BODY))).code != ResponseCode.SUCCESS:
+                assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
                 stream.withdraw()
-            assert answer.fields["queueOffset"] == count
+            assert response.fields["queueOffset"] == count
         assert broker.stop() == 0
 
 

@@ -47,8 +47,8 @@ async def test_two_subscriptions_in_a_group_are_rejected_or_the_last_one_decides
     made = await cluster.group()
     assert [member["subscription"] for member in made["members"]] == [{"orders": "even"}, {"orders": "odd"}]
     assert made["subscription"] == {"orders": "odd"}
-    (told,) = cluster.reported_events("broker-a", "subscription.overruled")
-    assert (told["was"], told["now"]) == ("orders: even", "orders: odd")
+    (reported,) = cluster.reported_events("broker-a", "subscription.overruled")
+    assert (reported["was"], reported["now"]) == ("orders: even", "orders: odd")
 
 
 async def test_group_without_members_is_deleted_durably_at_every_broker(cluster: Cluster) -> None:

@@ -42,25 +42,27 @@ def rest(process: Process) -> list[str]:
 
 
 def sent(_: Newcomer, process: Process) -> None:
-    told = [line.split() for line in rest(process)]
-    assert [status for status, _, _ in told] == ["SEND_OK"] * 6
-    assert len({queue for _, queue, _ in told[:3]}) == len({queue for _, queue, _ in told[3:]}) == 1, "each key has one queue"
+    printed = [line.split() for line in rest(process)]
+    assert [status for status, _, _ in printed] == ["SEND_OK"] * 6
+    assert len({queue for _, queue, _ in printed[:3]}) == len({queue for _, queue, _ in printed[3:]}) == 1, "each key has one queue"
 
 
 def shipped(_: Newcomer, process: Process) -> None:
-    told = lines(process, 4)
+    printed = lines(process, 4)
     for order in ("1001", "1002"):
-        assert [line for line in told if line.startswith(order)] == [f"{order} {step} {order} {step}" for step in ("paid", "shipped")]
+        assert [line for line in printed if line.startswith(order)] == [f"{order} {step} {order} {step}" for step in ("paid", "shipped")]
 
 
 def charged(_: Newcomer, process: Process) -> None:
-    told = Counter(lines(process, 6))
-    assert told == Counter(f"{order} attempt {attempt}" for order in ("1001", "1002") for attempt in range(3))
+    printed = Counter(lines(process, 6))
+    assert printed == Counter(f"{order} attempt {attempt}" for order in ("1001", "1002") for attempt in range(3))
 
 
 def mailed(_: Newcomer, process: Process) -> None:
-    told = [f"{order} {step} after retries: {int(step == 'paid')}" for order in ("1001", "1002") for step in ("created", "paid", "shipped")]
-    assert sorted(lines(process, 6)) == told
+    printed = [
+        f"{order} {step} after retries: {int(step == 'paid')}" for order in ("1001", "1002") for step in ("created", "paid", "shipped")
+    ]
+    assert sorted(lines(process, 6)) == printed
 
 
 def forgotten(reader: Newcomer, process: Process) -> None:
@@ -77,8 +79,8 @@ def archived(_: Newcomer, process: Process) -> None:
 
 
 def booked(reader: Newcomer, process: Process) -> None:
-    told = lines(process, 6)
-    assert sorted(told) == [f"booked {order} {step}" for order in ("1001", "1002") for step in ("created", "paid", "shipped")]
+    printed = lines(process, 6)
+    assert sorted(printed) == [f"booked {order} {step}" for order in ("1001", "1002") for step in ("created", "paid", "shipped")]
     with closing(sqlite3.connect(reader.folder / "orders.db", timeout=LIMIT_S)) as db:
         db.execute("BEGIN IMMEDIATE")  # waits for the transaction that has just reported
         orders = db.execute("SELECT * FROM orders ORDER BY id").fetchall()
@@ -97,8 +99,8 @@ def booked(reader: Newcomer, process: Process) -> None:
 
 
 def watched(reader: Newcomer, process: Process) -> None:
-    told = [line.split() for line in lines(process, 4)]
-    assert sorted((queue, offset) for _, queue, _, offset in told) == [(f"orders@broker-a:{number}", "0") for number in range(4)]
+    printed = [line.split() for line in lines(process, 4)]
+    assert sorted((queue, offset) for _, queue, _, offset in printed) == [(f"orders@broker-a:{number}", "0") for number in range(4)]
     port = int(re.findall(r'"127.0.0.1", (\d+)\)', (reader.folder / "watched.py").read_text())[0])
     while status_of(port) != 200:  # its start is not quite over when the queues are assigned
         assert process.poll() is None
@@ -106,8 +108,8 @@ def watched(reader: Newcomer, process: Process) -> None:
 
 def status_of(port: int) -> int:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT_S) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT_S) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
 
@@ -213,8 +215,8 @@ def test_documented_settings_have_the_documented_defaults(user: type) -> None:
     known = inspect.signature(user).parameters
     for name, default, _ in rows(f"Keywords of `{user.__name__}`"):
         value = known[name.strip("` ")].default
-        told = value.name if isinstance(value, Enum) else "OrderedRetry()" if value == OrderedRetry() else str(value)
-        assert default == f"`{told}`", name
+        printed = value.name if isinstance(value, Enum) else "OrderedRetry()" if value == OrderedRetry() else str(value)
+        assert default == f"`{printed}`", name
 
 
 def test_documented_broker_options_have_the_documented_defaults() -> None:

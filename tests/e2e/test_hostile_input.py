@@ -57,8 +57,8 @@ async def connected(address: str) -> RawPeer:
 async def check_alive(address: str) -> None:
     """Check that another client is served."""
     async with native(address) as other:
-        answer = await other.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
-        assert answer.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        response = await other.send_request(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
+        assert response.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
 
 # --------------------------------------------------------------------------------------------- bytes that are not a frame
@@ -123,9 +123,9 @@ async def test_valid_request_before_garbage_gets_its_response(target: tuple[Back
     _, address = target
     peer = await connected(address)
     await peer.send(encode_frame(Command(12_345, opaque=9)) + b"garbage, and more of it")
-    answer = await peer.next()
-    assert (answer.opaque, answer.code) == (9, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-    assert "12345" in (answer.remark or "")
+    response = await peer.next()
+    assert (response.opaque, response.code) == (9, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    assert "12345" in (response.remark or "")
     assert await peer.ended() == b""
     await peer.close()
 
@@ -198,11 +198,11 @@ async def test_frame_that_arrives_a_byte_per_second_is_cut_off_with_a_logged_rea
 async def test_half_closed_connection_gets_its_responses_and_is_closed(target: tuple[Background, str]) -> None:
     _, address = target
     request = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=3, fields=to_plain(QueueHeader("fuzz", 0))))
-    for sent, answers in ((b"", 0), (request[:5], 0), (request, 1), (request * 3, 3)):
+    for sent, responses in ((b"", 0), (request[:5], 0), (request, 1), (request * 3, 3)):
         peer = await connected(address)
         await peer.send(sent)
         peer.writer.write_eof()
-        for _ in range(answers):
+        for _ in range(responses):
             assert (await peer.next()).opaque == 3
         assert await peer.ended() == b""
         await peer.close()
@@ -284,17 +284,17 @@ def send_until_blocked(connection: socket.socket, data: bytes, limit: int) -> in
 async def test_missing_topic_is_reported_with_the_next_step(world: World) -> None:
     async with native(world.broker_address) as client:
         record = encode_record(b"nowhere", 0, b"x", b"", born_ms=1)
-        asked = {
+        requested = {
             "send": client.send("nowhere", b"x"),
-            "send records": client.ask(RequestCode.SEND_RECORDS, SendRecordsHeader("nowhere", 0, 1), record),
+            "send records": client.send_request(RequestCode.SEND_RECORDS, SendRecordsHeader("nowhere", 0, 1), record),
             "pull": client.pull("nowhere"),
-            "offsets": client.ask(RequestCode.TOPIC_OFFSETS, TopicHeader("nowhere")),
-            "commit": client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", "nowhere", 0, 1)),
+            "offsets": client.send_request(RequestCode.TOPIC_OFFSETS, TopicHeader("nowhere")),
+            "commit": client.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", "nowhere", 0, 1)),
         }
-        for what, answer in asked.items():
-            assert ((await answer).code, what) == (ResponseCode.TOPIC_NOT_EXIST, what)
-            assert "nowhere" in ((await answer).remark or ""), what
-        assert "lockstep topic create nowhere" in ((await asked["send"]).remark or "")
+        for what, response in requested.items():
+            assert ((await response).code, what) == (ResponseCode.TOPIC_NOT_EXIST, what)
+            assert "nowhere" in ((await response).remark or ""), what
+        assert "lockstep topic create nowhere" in ((await requested["send"]).remark or "")
     async with native(world.nameserver_address) as client:
         code, remark = await client.refused(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("nowhere"))
         assert (code, "lockstep topic create nowhere" in remark) == (ResponseCode.TOPIC_NOT_EXIST, True)
@@ -306,8 +306,8 @@ async def test_missing_topic_is_reported_with_the_next_step(world: World) -> Non
 async def test_unknown_queue_is_rejected_with_the_number_of_queues(world: World) -> None:
     async with native(world.broker_address) as client:
         for queue_id in (4, 10_000, 2**31 - 1):
-            for answer in (client.send("fuzz", b"x", queue_id), client.pull("fuzz", 0, queue_id), client.pull("fuzz", 0, -queue_id)):
-                remark = (await answer).remark or ""
+            for response in (client.send("fuzz", b"x", queue_id), client.pull("fuzz", 0, queue_id), client.pull("fuzz", 0, -queue_id)):
+                remark = (await response).remark or ""
                 assert f"{queue_id} of topic fuzz" in remark
                 assert "broker-a has 4" in remark
 
@@ -337,7 +337,7 @@ async def test_invalid_group_name_is_rejected_with_the_limit(world: World) -> No
         assert words in remark
         _, remark = await client.refused(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(group, "fuzz", 0, 0))
         assert words in remark
-        assert (await client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(group))).code != ResponseCode.SUCCESS
+        assert (await client.send_request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(group))).code != ResponseCode.SUCCESS
     with pytest.raises(LocalProtocolError, match=words):
         PushConsumer(group)
     with pytest.raises(LocalProtocolError, match=words):
@@ -348,11 +348,11 @@ async def test_keys_and_properties_above_the_limit_are_rejected(world: World) ->
     with pytest.raises(LocalProtocolError, match=r"40005 bytes.*at most 30720"):
         Message("fuzz", b"x", keys=["k" * 40_000])
     async with native(world.broker_address) as client:
-        answer = await client.send("fuzz", b"x", properties="KEYS\x01" + "k" * 40_000)
-        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "40005 bytes: at most 30720" in (answer.remark or "")
-        answer = await client.send("fuzz", b"x", properties="KEYS\x01k")
-        assert answer.code == ResponseCode.SUCCESS
+        response = await client.send("fuzz", b"x", properties="KEYS\x01" + "k" * 40_000)
+        assert response.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "40005 bytes: at most 30720" in (response.remark or "")
+        response = await client.send("fuzz", b"x", properties="KEYS\x01k")
+        assert response.code == ResponseCode.SUCCESS
 
 
 async def test_empty_and_too_large_bodies_are_rejected_and_the_connection_stays_open(world: World) -> None:
@@ -370,7 +370,7 @@ async def test_empty_and_too_large_bodies_are_rejected_and_the_connection_stays_
         assert large.code == ResponseCode.MESSAGE_ILLEGAL
         assert f"{5 * MIB} bytes: at most {4 * MIB}" in (large.remark or "")
         record = encode_record(b"fuzz", 0, bytes(5 * MIB), b"", born_ms=1)
-        frame = await client.ask(RequestCode.SEND_RECORDS, SendRecordsHeader("fuzz", 0, 1), record)
+        frame = await client.send_request(RequestCode.SEND_RECORDS, SendRecordsHeader("fuzz", 0, 1), record)
         assert frame.code == ResponseCode.MESSAGE_ILLEGAL
         assert f"size {len(record)}, expected" in (frame.remark or "")
         assert (await client.send("fuzz", bytes(4 * MIB))).code == ResponseCode.SUCCESS
@@ -381,14 +381,14 @@ async def test_brokers_own_topic_is_hidden(world: World) -> None:
     async with native(world.broker_address) as client:
         name = "LOCKSTEP_SYS_STATE"
         record = encode_record(name.encode(), 0, b"x", b"", born_ms=1)
-        for answer in (
+        for response in (
             client.send(name, b"x"),
-            client.ask(RequestCode.SEND_RECORDS, SendRecordsHeader(name, 0, 1), record),
+            client.send_request(RequestCode.SEND_RECORDS, SendRecordsHeader(name, 0, 1), record),
             client.pull(name),
-            client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(name)),
+            client.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(name)),
         ):
-            assert (await answer).code in (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
-            assert name in ((await answer).remark or "")
+            assert (await response).code in (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
+            assert name in ((await response).remark or "")
 
 
 async def test_invalid_layout_in_a_registration_is_skipped(world: World) -> None:
@@ -397,8 +397,8 @@ async def test_invalid_layout_in_a_registration_is_skipped(world: World) -> None
     async with native(world.nameserver_address) as client:
         header = RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
         body = encode_body(RegisterBody({"internal": "127.0.0.1:1"}, (huge,), DataVersion(1, 1)))
-        answer = await client.ask(RequestCode.REGISTER_BROKER, header, body)
-        (refused,) = decode_body(RegisterReply, answer.body).refused
+        response = await client.send_request(RequestCode.REGISTER_BROKER, header, body)
+        (refused,) = decode_body(RegisterReply, response.body).refused
         assert refused.topic == "huge"
         assert "topic huge: 1099511627776 queues at broker-a, expected 1 to 16384" in refused.reason
     async with native(world.broker_address) as client:
@@ -426,31 +426,35 @@ async def test_body_of_many_empty_values_is_rejected_without_delaying_others(tar
 async def fuzz(address: str, codes: dict[int, tuple[type | None, type | None]], seed: int, count: int) -> int:
     """Send `count` requests of each code; return how many got a response. A rejection has a reason."""
     hostile = Hostile(seed)
-    answered = 0
+    responded = 0
     for code, (header, body) in codes.items():
         requests = [hostile.request(header, body) for _ in range(count)]
         while requests:
             async with native(address) as client:
-                answered += await volley(client, code, requests)
-    return answered
+                responded += await volley(client, code, requests)
+    return responded
 
 
 async def volley(client: Native, code: int, requests: list[tuple[dict[str, object], bytes]]) -> int:
     """Send the rest of `requests` until the connection ends; return how many got a response."""
-    asked = []
+    requested = []
     while requests and not client.endpoint.closed:
-        asked += [client.ask(code, *requests.pop()) for _ in range(min(25, len(requests)))]
+        requested += [client.send_request(code, *requests.pop()) for _ in range(min(25, len(requests)))]
         try:
-            await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
+            await client.send_request(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
         except TransportError:
             break
     client.endpoint.abort("enough")
-    found = await asyncio.gather(*asked, return_exceptions=True)
-    answers = [answer for answer in found if isinstance(answer, Command)]
-    assert [answer for answer in found if not isinstance(answer, Command | TransportError)] == []
-    silent = [answer for answer in answers if answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND) and not answer.remark]
+    found = await asyncio.gather(*requested, return_exceptions=True)
+    responses = [response for response in found if isinstance(response, Command)]
+    assert [response for response in found if not isinstance(response, Command | TransportError)] == []
+    silent = [
+        response
+        for response in responses
+        if response.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND) and not response.remark
+    ]
     assert silent == []
-    return len(answers)
+    return len(responses)
 
 
 @pytest.mark.parametrize("seed", range(3))

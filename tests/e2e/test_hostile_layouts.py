@@ -53,7 +53,7 @@ def layout(topic: str, counter: int, *brokers: str, queues: int = 1) -> TopicLay
 
 
 def create(client: Native, wanted: TopicLayout) -> "asyncio.Future[object]":
-    return client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(wanted.topic), encode_body(wanted))  # type: ignore[return-value]
+    return client.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(wanted.topic), encode_body(wanted))  # type: ignore[return-value]
 
 
 async def test_no_sequence_of_counters_blocks_a_topic_or_its_broker(world: World) -> None:
@@ -74,9 +74,9 @@ async def test_no_sequence_of_counters_blocks_a_topic_or_its_broker(world: World
 
 async def test_topic_above_the_limit_is_rejected_by_name(world: World) -> None:
     async with native(world.broker_address) as client:
-        answers = await asyncio.gather(*(create(client, layout(f"t-{number}", 1, "broker-a")) for number in range(TOPICS_MAX - 1)))
-        refused = [answer for answer in answers if answer.code != ResponseCode.SUCCESS]  # type: ignore[attr-defined]
-        assert [answer.code for answer in refused] == [ResponseCode.NO_PERMISSION]  # type: ignore[attr-defined]
+        responses = await asyncio.gather(*(create(client, layout(f"t-{number}", 1, "broker-a")) for number in range(TOPICS_MAX - 1)))
+        refused = [response for response in responses if response.code != ResponseCode.SUCCESS]  # type: ignore[attr-defined]
+        assert [response.code for response in refused] == [ResponseCode.NO_PERMISSION]  # type: ignore[attr-defined]
         assert f"topic t-{TOPICS_MAX - 2} was not created: the cluster has {TOPICS_MAX} topics" in refused[0].remark  # type: ignore[attr-defined]
     async with native(world.nameserver_address) as client:
         while len(decode_body(TopicList, (await client.done(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body).topics) < TOPICS_MAX:
@@ -106,12 +106,12 @@ async def test_invented_brokers_use_bounded_memory_and_are_forgotten(world: Worl
     before = world.nameserver.resident_bytes()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(native(world.nameserver_address))
-        answers = []
+        responses = []
         for number in range(INVENTED):
             header = RegisterBrokerHeader(f"b-{number}", "DefaultCluster", "127.0.0.1:1", f"{number:032x}", 1)
             body = RegisterBody({"internal": "127.0.0.1:1"}, (), DataVersion(1, 1))
-            answers.append(client.ask(RequestCode.REGISTER_BROKER, header, encode_body(body)))
-        codes = [answer.code for answer in await asyncio.gather(*answers)]
+            responses.append(client.send_request(RequestCode.REGISTER_BROKER, header, encode_body(body)))
+        codes = [response.code for response in await asyncio.gather(*responses)]
         assert (codes.count(ResponseCode.SUCCESS), codes.count(ResponseCode.SERVICE_NOT_AVAILABLE)) == (1_023, INVENTED - 1_023)
         long = RegisterBody({"internal": "h" * 300 + ":1"}, (), DataVersion(1, 1))
         _, remark = await client.refused(RequestCode.REGISTER_BROKER, RegisterBrokerHeader("b", "c", "h:1", "e" * 32, 1), encode_body(long))
@@ -120,8 +120,10 @@ async def test_invented_brokers_use_bounded_memory_and_are_forgotten(world: Worl
         while len(decode_body(ClusterInfo, (await client.done(RequestCode.GET_BROKER_CLUSTER_INFO)).body).brokers) > 1:
             await world.until_progress()
         last = RegisterBrokerHeader("b-last", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
-        answer = await client.done(RequestCode.REGISTER_BROKER, last, encode_body(RegisterBody({"internal": "h:1"}, (), DataVersion(1, 1))))
-        assert decode_body(RegisterReply, answer.body).layouts != ()
+        response = await client.done(
+            RequestCode.REGISTER_BROKER, last, encode_body(RegisterBody({"internal": "h:1"}, (), DataVersion(1, 1)))
+        )
+        assert decode_body(RegisterReply, response.body).layouts != ()
     assert world.nameserver.resident_bytes() - before < 16 * MIB
 
 
@@ -140,10 +142,12 @@ async def test_topics_of_strangers_leave_space_for_others(world: World) -> None:
                 await client.done(RequestCode.REGISTER_BROKER, *brings(name, many, part, 2))
                 await world.until_progress()
         wrong = tuple(layout(f"wrong-{number}", 1, "s-3", queues=0) for number in range(3_000))
-        answer = decode_body(RegisterReply, (await client.done(RequestCode.REGISTER_BROKER, *brings("s-3", wrong))).body)
-        assert (len(answer.refused), answer.refused_more) == (1_024, 3_000 - 1_024)
+        response = decode_body(RegisterReply, (await client.done(RequestCode.REGISTER_BROKER, *brings("s-3", wrong))).body)
+        assert (len(response.refused), response.refused_more) == (1_024, 3_000 - 1_024)
     async with native(world.broker_address) as client:
-        while (await client.ask(RequestCode.TOPIC_OFFSETS, TopicHeader(f"s-2-1-{PART_LAYOUTS_MAX - 1}"))).code != ResponseCode.SUCCESS:
+        while (
+            await client.send_request(RequestCode.TOPIC_OFFSETS, TopicHeader(f"s-2-1-{PART_LAYOUTS_MAX - 1}"))
+        ).code != ResponseCode.SUCCESS:
             await world.until_progress()
         code, remark = await client.refused(
             RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("t"), encode_body(layout("t", 1, "broker-a"))

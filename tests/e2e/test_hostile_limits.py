@@ -71,8 +71,8 @@ async def test_body_of_small_values_is_rejected_and_the_connection_stays_open(
             _, remark = await client.refused(code, header, small_values(limit, each))
             assert limit <= ITEMS_MAX or len(each) == 3 or "elements" in remark
             assert limit <= ITEMS_MAX or len(each) == 3 or f"more than {min(ELEMENTS_MAX, limit // 4)}" in remark
-        answer = await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
-        assert answer.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        response = await client.send_request(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
+        assert response.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     # The sent 16 MiB, and the values of 5 bodies: 64 bytes per element at most.
     assert server.resident_bytes() - before < 3 * 16 * MIB + 64 * ELEMENTS_MAX
 
@@ -195,12 +195,12 @@ async def test_repeated_errors_of_a_peer_are_counted_and_not_all_logged(world: W
             assert await peer.ended() == b""
             await peer.close()
 
-    def told() -> int:
+    def reported() -> int:
         left_out = sum(each["count"] for each in server.find("events.left_out", after=before, left_out="connection.refused"))
         return len(server.find("connection.refused", after=before)) + int(left_out)
 
-    await server.until("each is written or counted", lambda: told() >= count)
-    assert told() == count
+    await server.until("each is written or counted", lambda: reported() >= count)
+    assert reported() == count
     assert len(server.find("connection.refused", after=before)) < count
 
 

@@ -30,8 +30,8 @@ def hold_pulls(client: Native, count: int, body: bytes = b"", unknown: str = "")
     for number in range(count):
         header = PullHeader(f"g{number}", "fuzz", 1, 0, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=30_000)
         fields = {**to_plain(header), "unknown": unknown}
-        asked = client.ask(RequestCode.PULL_MESSAGE, fields, body)
-        asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # some get no response before the connection closes
+        requested = client.send_request(RequestCode.PULL_MESSAGE, fields, body)
+        requested.add_done_callback(lambda done: done.cancelled() or done.exception())  # some get no response before the connection closes
     return fields
 
 
@@ -42,7 +42,7 @@ async def test_held_pull_keeps_no_unknown_fields_of_its_frame(world: World, what
     async with native(world.broker_address) as stranger:
         for _ in range(0, PULLS, 100):
             fields = hold_pulls(stranger, 100, body, unknown)
-            await stranger.ask(RequestCode.GET_MAX_OFFSET, {"topic": "fuzz", "queueId": 0})
+            await stranger.send_request(RequestCode.GET_MAX_OFFSET, {"topic": "fuzz", "queueId": 0})
         await world.until_progress()
         # Their frames have 125 MiB (body) or 7 MiB.
         assert world.broker.resident_bytes() - before < 24 * MIB
@@ -56,13 +56,13 @@ async def test_held_pull_keeps_no_unknown_fields_of_its_frame(world: World, what
 async def test_members_with_invented_client_ids_on_one_connection_are_limited(world: World) -> None:
     before = world.broker.resident_bytes()
     async with native(world.broker_address) as stranger:
-        asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented_heartbeat(number, 1)) for number in range(2_000)]
-        codes = [(await answer).code for answer in asked]
+        requested = [stranger.send_request(RequestCode.HEART_BEAT, None, invented_heartbeat(number, 1)) for number in range(2_000)]
+        codes = [(await response).code for response in requested]
         assert codes == [ResponseCode.SUCCESS] * 256 + [ResponseCode.NO_PERMISSION] * (2_000 - 256)
         await world.until_progress()
     async with native(world.broker_address) as stranger:
-        asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented_heartbeat(number, 250)) for number in range(200)]
-        codes = [(await answer).code for answer in asked]
+        requested = [stranger.send_request(RequestCode.HEART_BEAT, None, invented_heartbeat(number, 250)) for number in range(200)]
+        codes = [(await response).code for response in requested]
         assert codes.count(ResponseCode.SUCCESS) < 50
         code, remark = await stranger.refused(RequestCode.HEART_BEAT, None, invented_heartbeat(1_000, 500))
         assert (code, "2000 topics in its subscriptions, 1024 allowed" in remark) == (ResponseCode.SYSTEM_ERROR, True), remark

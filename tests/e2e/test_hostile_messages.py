@@ -41,8 +41,8 @@ async def test_consumer_memory_is_limited_by_stored_size_for_highly_compressed_b
         before = consumer.resident_bytes()
         async with native(world.broker_address) as stranger:
             header = SendMessageHeader("senders", "fuzz", 0, sys_flag=SYS_COMPRESSED)
-            answers = await asyncio.gather(*(stranger.ask(RequestCode.SEND_MESSAGE, header, body) for _ in range(COUNT)))
-            assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+            responses = await asyncio.gather(*(stranger.send_request(RequestCode.SEND_MESSAGE, header, body) for _ in range(COUNT)))
+            assert {response.code for response in responses} == {ResponseCode.SUCCESS}
         await consumer.until("every body was looked at", lambda: bool(consumer.find("bodies.read")))
         (read,) = consumer.find("bodies.read")
         assert (read["count"], read["stored_bytes"], read["body_bytes"]) == (COUNT, COUNT * len(body), COUNT * BODY_BYTES)

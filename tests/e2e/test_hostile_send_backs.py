@@ -29,18 +29,18 @@ LIMITS = ("--groups-max", str(GROUPS_MAX), "--topics-max", str(TOPICS_MAX))
 
 async def store_message(client: Native, topic: str) -> int:
     """Store a message and return its log position."""
-    answer = await client.send(topic, b"x")
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    return int(answer.fields["msgId"][16:], 16)
+    response = await client.send(topic, b"x")
+    assert response.code == ResponseCode.SUCCESS, response.remark
+    return int(response.fields["msgId"][16:], 16)
 
 
 async def send_back(client: Native, offset: int, count: int, level: int) -> list[tuple[int, str]]:
     """Return (code, remark) of a request for each of `count` invented groups."""
     found = []
     for first in range(0, count, 500):
-        asked = [SendBackHeader(offset, f"invented-{number}", level) for number in range(first, min(count, first + 500))]
-        answers = await asyncio.gather(*(client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header) for header in asked))
-        found += [(answer.code, answer.remark or "") for answer in answers]
+        requested = [SendBackHeader(offset, f"invented-{number}", level) for number in range(first, min(count, first + 500))]
+        responses = await asyncio.gather(*(client.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, header) for header in requested))
+        found += [(response.code, response.remark or "") for response in responses]
     return found
 
 
@@ -52,8 +52,8 @@ async def test_send_backs_for_invented_groups_create_a_limited_number_of_topics(
             await world.until_progress()
         with world.restarted_broker() as again:
             async with native(again.started("broker.started")["address"]) as client:
-                answers = await send_back(client, await store_message(client, "fuzz"), 200, -1)
-                assert sum(code == ResponseCode.SUCCESS for code, _ in answers) <= GROUPS_MAX
+                responses = await send_back(client, await store_message(client, "fuzz"), 200, -1)
+                assert sum(code == ResponseCode.SUCCESS for code, _ in responses) <= GROUPS_MAX
 
 
 async def send_back_for_invented_groups(world: World) -> None:
@@ -61,9 +61,9 @@ async def send_back_for_invented_groups(world: World) -> None:
     async with native(world.broker_address) as stranger:
         offset = await store_message(stranger, "fuzz")
         for level in (-1, 3):
-            answers = await send_back(stranger, offset, ASKED, level)
-            refused = [remark for code, remark in answers if code == ResponseCode.NO_PERMISSION]
-            assert len(refused) + sum(code == ResponseCode.SUCCESS for code, _ in answers) == ASKED
+            responses = await send_back(stranger, offset, ASKED, level)
+            refused = [remark for code, remark in responses if code == ResponseCode.NO_PERMISSION]
+            assert len(refused) + sum(code == ResponseCode.SUCCESS for code, _ in responses) == ASKED
             assert len(refused) >= ASKED - GROUPS_MAX
             assert all(f"{GROUPS_MAX} are allowed (--groups-max)" in remark for remark in refused)
     groups, topics, names = await metrics_of(
@@ -102,12 +102,12 @@ async def test_groups_with_settings_use_the_group_limit_until_an_operator_delete
     with background(tmp_path, "before", *command, ready="broker.started") as broker:
         async with native(broker.started("broker.started")["address"]) as client:
             bodies = [bytes(encode_body(GroupSettings(f"invented-{number}"))) for number in range(2 * GROUPS_MAX)]
-            asked = [client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body) for body in bodies]
-            assert [answer.code for answer in await asyncio.gather(*asked)].count(ResponseCode.SUCCESS) == GROUPS_MAX
+            requested = [client.send_request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body) for body in bodies]
+            assert [response.code for response in await asyncio.gather(*requested)].count(ResponseCode.SUCCESS) == GROUPS_MAX
             assert await metrics_of(broker, "lockstep_groups_configured") == [GROUPS_MAX]
             deleted = [DeleteGroupHeader(f"invented-{number}", clean_offset=True) for number in range(2 * GROUPS_MAX)]
-            answers = await asyncio.gather(*(client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, each) for each in deleted[1:]))
-            assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+            responses = await asyncio.gather(*(client.send_request(RequestCode.DELETE_SUBSCRIPTIONGROUP, each) for each in deleted[1:]))
+            assert {response.code for response in responses} == {ResponseCode.SUCCESS}
         broker.stop(signal.SIGKILL)
     with background(tmp_path, "again", *command, ready="broker.started") as again:
         assert await metrics_of(again, "lockstep_groups_configured", "rocketmq_consumer_group_number") == [1, 1]

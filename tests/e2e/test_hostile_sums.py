@@ -39,30 +39,30 @@ def held(group: str, queue_id: int = 1) -> PullHeader:
 
 async def test_held_pulls_are_limited_and_one_message_wakes_them_all(world: World) -> None:
     """Connections hold as many pulls as each may, all of one queue."""
-    before, asked = world.broker.resident_bytes(), 3 * HELD_MAX
+    before, requested = world.broker.resident_bytes(), 3 * HELD_MAX
     clients = [native(world.broker_address) for _ in range(4)]
     strangers: list[Native] = [await client.__aenter__() for client in clients]
     try:
-        answers = [strangers[number % 4].ask(RequestCode.PULL_MESSAGE, held(f"g{number % 100}")) for number in range(asked)]
-        early = asyncio.ensure_future(answered(answers, asked - HELD_MAX))
+        responses = [strangers[number % 4].send_request(RequestCode.PULL_MESSAGE, held(f"g{number % 100}")) for number in range(requested)]
+        early = asyncio.ensure_future(responded(responses, requested - HELD_MAX))
         await asyncio.wait_for(early, 60)
-        assert {answer.result().code for answer in answers if answer.done()} == {ResponseCode.PULL_NOT_FOUND}
+        assert {response.result().code for response in responses if response.done()} == {ResponseCode.PULL_NOT_FOUND}
         assert HELD_MAX - HELD_PER_GROUP_MAX <= (await metrics_of(world.broker, "lockstep_held_pulls"))[0] <= HELD_MAX + 10
-        assert (await metrics_of(world.broker, "lockstep_held_pulls_evicted_total"))[0] >= asked - HELD_MAX - 10
+        assert (await metrics_of(world.broker, "lockstep_held_pulls_evicted_total"))[0] >= requested - HELD_MAX - 10
         await world.until_progress()
         assert world.broker.resident_bytes() - before < 64 * MIB
         assert (await strangers[0].send("fuzz", b"x", 1)).code == ResponseCode.SUCCESS
         await world.until_progress()
-        await asyncio.wait_for(answered(answers, asked), 60)
-        assert sum(answer.result().code == ResponseCode.SUCCESS for answer in answers) >= HELD_MAX - 10
+        await asyncio.wait_for(responded(responses, requested), 60)
+        assert sum(response.result().code == ResponseCode.SUCCESS for response in responses) >= HELD_MAX - 10
     finally:
         for client in clients:
             await client.__aexit__(None, None, None)
 
 
-async def answered(answers: list["asyncio.Future[Command]"], count: int) -> None:
-    for done, answer in enumerate(asyncio.as_completed(answers), 1):
-        await answer
+async def responded(responses: list["asyncio.Future[Command]"], count: int) -> None:
+    for done, response in enumerate(asyncio.as_completed(responses), 1):
+        await response
         if done >= count:
             return
 
@@ -74,23 +74,25 @@ async def test_commits_for_invented_groups_are_limited(world: World) -> None:
     async with native(world.broker_address) as stranger:
         for first in range(0, 10_000, COMMITS_AT_ONCE):
             numbers = range(first, first + COMMITS_AT_ONCE)
-            asked = [stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit(f"invented-{number}")) for number in numbers]
-            for answer in await asyncio.gather(*asked):
-                taken += answer.code == ResponseCode.SUCCESS
-                assert answer.code in (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)
-                refused = answer.remark or refused
+            requested = [stranger.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, commit(f"invented-{number}")) for number in numbers]
+            for response in await asyncio.gather(*requested):
+                taken += response.code == ResponseCode.SUCCESS
+                assert response.code in (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)
+                refused = response.remark or refused
         assert f"{GROUPS_MAX} are allowed (--groups-max): group invented-9999 is refused" in refused
         assert GROUPS_MAX - 10 <= taken <= GROUPS_MAX
         assert (await metrics_of(world.broker, "rocketmq_consumer_group_number"))[0] == GROUPS_MAX
-        assert (await stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("invented-0"))).code == ResponseCode.SUCCESS
+        assert (await stranger.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, commit("invented-0"))).code == ResponseCode.SUCCESS
     assert world.broker.resident_bytes() - before < 16 * MIB
 
 
 async def test_progress_of_one_group_in_thousands_of_queues_is_limited(world: World) -> None:
     async with native(world.broker_address) as stranger:
         await stranger.create("wide", 2_000)
-        asked = [stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("invented-0", "wide", number, 0)) for number in range(2_000)]
-        codes = [answer.code for answer in await asyncio.gather(*asked)]
+        requested = [
+            stranger.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, commit("invented-0", "wide", number, 0)) for number in range(2_000)
+        ]
+        codes = [response.code for response in await asyncio.gather(*requested)]
         assert codes.count(ResponseCode.NO_PERMISSION) >= 2_000 - PROGRESS_MAX
         assert (await metrics_of(world.broker, "lockstep_progress_entries"))[0] == PROGRESS_MAX
         reset = ResetBody("invented-0", "wide", tuple(QueueOffset(number, 0) for number in range(2_000)))
@@ -98,8 +100,8 @@ async def test_progress_of_one_group_in_thousands_of_queues_is_limited(world: Wo
         assert (code, "--progress-max" in remark) == (ResponseCode.NO_PERMISSION, True)
         member = Member(stranger, "wide", "invented-0")
         await member.join()
-        answer = await member.lock(0)  # one queue has progress: the start is resolved for the whole topic
-        assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (LockVerdict.REFUSED, True)
+        response = await member.lock(0)  # one queue has progress: the start is resolved for the whole topic
+        assert (response.verdict, "--progress-max" in (response.remark or "")) == (LockVerdict.REFUSED, True)
         assert (await metrics_of(world.broker, "lockstep_progress_entries"))[0] == PROGRESS_MAX
 
 
@@ -109,13 +111,15 @@ async def test_killed_broker_restarts_with_its_groups_and_serves(tmp_path: Path)
     with background(tmp_path, "before", *command, ready="broker.started") as broker:
         async with native(broker.started("broker.started")["address"]) as stranger:
             await stranger.create("fuzz", 4)
-            asked = [stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit(f"g{number}")) for number in range(2 * GROUPS_MAX)]
-            assert [answer.code for answer in await asyncio.gather(*asked)].count(ResponseCode.SUCCESS) == GROUPS_MAX
+            requested = [
+                stranger.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, commit(f"g{number}")) for number in range(2 * GROUPS_MAX)
+            ]
+            assert [response.code for response in await asyncio.gather(*requested)].count(ResponseCode.SUCCESS) == GROUPS_MAX
         broker.stop(signal.SIGKILL)
     with background(tmp_path, "again", *command, ready="broker.started") as again:
         assert (await metrics_of(again, "rocketmq_consumer_group_number"))[0] == GROUPS_MAX
         async with native(again.started("broker.started")["address"]) as client:
-            assert (await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("one-more"))).code == ResponseCode.NO_PERMISSION
+            assert (await client.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, commit("one-more"))).code == ResponseCode.NO_PERMISSION
             assert (await client.send("fuzz", b"y", 0)).code == ResponseCode.SUCCESS
 
 
@@ -139,8 +143,8 @@ async def test_nearly_full_disk_rejects_new_groups_and_continues_commits(tmp_pat
             code, remark = await client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("new", 1, 1))
             assert (code, "topic new is new and refused" in remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
             await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, commit("here", offset=0))
-            answer = await client.done(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("here", "fuzz", 0))
-            assert answer.fields == {"offset": 0}
+            response = await client.done(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("here", "fuzz", 0))
+            assert response.fields == {"offset": 0}
 
 
 def commit(group: str, topic: str = "fuzz", queue_id: int = 0, offset: int = 0) -> UpdateConsumerOffsetHeader:

@@ -19,23 +19,23 @@ async def addresses(cluster: Cluster, nameserver: str) -> dict[str, str]:
 async def test_clients_of_each_listener_get_its_addresses_and_work(cluster: Cluster) -> None:
     both = ["--listen", "internal=127.0.0.1:0", "--listen", "external=127.0.0.1:0"]
     process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *both], "nameserver.started")
-    told = (await process.wait_for_event("nameserver.started"))["listeners"]
-    assert told["internal"] != told["external"]
-    command = ["-m", "lockstep.broker", "--nameserver", told["internal"], *QUICK]
+    reported = (await process.wait_for_event("nameserver.started"))["listeners"]
+    assert reported["internal"] != reported["external"]
+    command = ["-m", "lockstep.broker", "--nameserver", reported["internal"], *QUICK]
     listeners = {}
     for name, options in (("broker-a", both), ("broker-b", ["--listen", "127.0.0.1:0"])):
         store = str(cluster.folder / f"store-{name}")
         broker = await cluster.start(name, [*command, "--name", name, "--store", store, *options], "broker.started")
         listeners[name] = (await broker.wait_for_event("broker.started"))["listeners"]
-    assert await addresses(cluster, told["internal"]) == {name: each["internal"] for name, each in listeners.items()}
-    assert await addresses(cluster, told["external"]) == {
+    assert await addresses(cluster, reported["internal"]) == {name: each["internal"] for name, each in listeners.items()}
+    assert await addresses(cluster, reported["external"]) == {
         "broker-a": listeners["broker-a"]["external"],
         "broker-b": listeners["broker-b"]["internal"],
     }
-    cluster.addresses["nameserver"] = told["external"]
+    cluster.addresses["nameserver"] = reported["external"]
     await cluster.command("topic", "create", "orders", "--queues", "2")
     await cluster.consumer("consumer-1")
-    cluster.addresses["nameserver"] = told["internal"]
+    cluster.addresses["nameserver"] = reported["internal"]
     await cluster.consumer("consumer-2")
     await cluster.until_held(4, "consumer-1", "consumer-2")
     await cluster.producer("producer", "--keys", "20", "--steps", "5")
@@ -46,7 +46,7 @@ async def test_clients_of_each_listener_get_its_addresses_and_work(cluster: Clus
 
 async def test_advertised_address_replaces_the_bound_one(cluster: Cluster) -> None:
     await cluster.nameserver()
-    told = await cluster.broker("broker-a", *QUICK, "--advertise", "localhost:0")
-    assert told.startswith("localhost:")
-    assert not told.endswith(":0"), "port 0 stands for the one that it got"
-    assert await addresses(cluster, cluster.addresses["nameserver"]) == {"broker-a": told}
+    reported = await cluster.broker("broker-a", *QUICK, "--advertise", "localhost:0")
+    assert reported.startswith("localhost:")
+    assert not reported.endswith(":0"), "port 0 stands for the one that it got"
+    assert await addresses(cluster, cluster.addresses["nameserver"]) == {"broker-a": reported}

@@ -59,28 +59,31 @@ def test_every_command_of_operations_md_works_as_described(tmp_path: Path) -> No
             assert process.stdout is not None
             assert next(json.loads(line) for line in process.stdout if f'"{started}"' in line)
         said = {command: operator.types(command) for block in others for command in block.commands}
-    answers = {re.sub(r"\s+", " ", command.removeprefix(".venv/bin/lockstep ")): text for command, text in said.items()}
-    assert "problems: 0" in answers["doctor"]
-    assert json.loads(answers["curl -s http://127.0.0.1:10912/readyz"])["status"] == "ok"
-    metrics = answers["curl -s http://127.0.0.1:10912/metrics"]
+    responses = {re.sub(r"\s+", " ", command.removeprefix(".venv/bin/lockstep ")): text for command, text in said.items()}
+    assert "problems: 0" in responses["doctor"]
+    assert json.loads(responses["curl -s http://127.0.0.1:10912/readyz"])["status"] == "ok"
+    metrics = responses["curl -s http://127.0.0.1:10912/metrics"]
     for name in set(re.findall(r"`((?:rocketmq|lockstep)_\w+)`", PAGE)):
         assert f"# TYPE {name} " in metrics or f"# HELP {name} " in metrics, f"the page names {name}, the broker does not"
-    assert answers["curl -s -X PUT -d debug http://127.0.0.1:10912/log-level"] == "debug\n"
-    assert "8 queues to write, 8 to read" in answers["topic alter orders --queues 8"]
-    assert "topic orders is deleted" in answers["topic delete orders"]
-    assert "messages to consume again: 0, messages to skip: 0" in answers["group reset-offset billing --topic payments --to beginning"]
-    assert "lag: 1" in answers["group show billing"]
+    assert responses["curl -s -X PUT -d debug http://127.0.0.1:10912/log-level"] == "debug\n"
+    assert "8 queues to write, 8 to read" in responses["topic alter orders --queues 8"]
+    assert "topic orders is deleted" in responses["topic delete orders"]
+    assert "messages to consume again: 0, messages to skip: 0" in responses["group reset-offset billing --topic payments --to beginning"]
+    assert "lag: 1" in responses["group show billing"]
     assert (
-        "messages to consume again: 0, messages to skip: 1; nothing was changed" in answers["group reset-offset billing --to end --dry-run"]
+        "messages to consume again: 0, messages to skip: 1; nothing was changed"
+        in responses["group reset-offset billing --to end --dry-run"]
     )
-    assert "messages to consume again: 0, messages to skip: 0" in answers["group reset-offset billing --to 30m"]
-    assert "may NOT consume" in answers["group update billing --no-consume"]
-    assert "group billing is deleted at broker-a" in answers["group delete billing"]
+    assert "messages to consume again: 0, messages to skip: 0" in responses["group reset-offset billing --to 30m"]
+    assert "may NOT consume" in responses["group update billing --no-consume"]
+    assert "group billing is deleted at broker-a" in responses["group delete billing"]
 
 
 def test_operations_md_has_the_meaning_of_each_track() -> None:
-    told = dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", PAGE.split("## What became of a message")[1].split("\n## ")[0], re.MULTILINE))
-    assert told == {track.value: meaning for track, meaning in MEANINGS.items()}
+    reported = dict(
+        re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", PAGE.split("## What became of a message")[1].split("\n## ")[0], re.MULTILINE)
+    )
+    assert reported == {track.value: meaning for track, meaning in MEANINGS.items()}
 
 
 def test_settings_in_operations_md_have_the_documented_defaults() -> None:

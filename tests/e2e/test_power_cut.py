@@ -160,8 +160,8 @@ async def test_records_acknowledged_under_sync_flush_survive_and_no_others_appea
                 while life < 3:
                     bodies = [random.randbytes(random.choice((1, 400, 3_000))) for _ in range(random.randint(1, 4))]
                     sent += bodies
-                    answer = await client.ask(RequestCode.SEND_RECORDS, *stream.frame(*bodies))
-                    assert answer.code == ResponseCode.SUCCESS
+                    response = await client.send_request(RequestCode.SEND_RECORDS, *stream.frame(*bodies))
+                    assert response.code == ResponseCode.SUCCESS
                     acknowledged = len(sent)
                     offset = random.randint(committed, acknowledged)
                     assert (await billing.member.commit(grant.epoch, offset)).verdict is LockVerdict.OK

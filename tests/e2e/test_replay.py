@@ -41,12 +41,12 @@ def keyed(topic: str, body: str) -> Message:
 async def dead_letter_messages(cluster: Cluster, *messages: Message, selector: Selector | None = None) -> None:
     """Let the ordered group `billing` give up these messages one after the other, and stop it."""
     dead: list[ConsumerEvent] = []
-    told = asyncio.Event()
+    reported = asyncio.Event()
 
     def tell(event: ConsumerEvent) -> None:
         if isinstance(event, MessageDeadLettered):
             dead.append(event)
-            told.set()
+            reported.set()
 
     consumer = PushConsumer("billing", nameserver=cluster.nameservers, retry=OrderedRetry(max_attempts=1, on_exhausted="dlq"))
     consumer.on_event(tell)
@@ -57,8 +57,8 @@ async def dead_letter_messages(cluster: Cluster, *messages: Message, selector: S
         for count, message in enumerate(messages, 1):
             await producer.send(message, selector=selector)
             while len(dead) < count:
-                told.clear()
-                await told.wait()
+                reported.clear()
+                await reported.wait()
 
 
 async def create_two_topics(cluster: Cluster, brokers: Sequence[str] = ("broker-a",)) -> None:

@@ -48,7 +48,7 @@ async def test_reset_under_load_redelivers_from_the_beginning(cluster: Cluster, 
     await cluster.until_done()
     await cluster.until_lag(0)
     await cluster.stop(*CONSUMERS)
-    verdict = prove(cluster.handled_events(), cluster.told)
+    verdict = prove(cluster.handled_events(), cluster.reported)
     assert verdict.holds, verdict.faults[:10]
     assert verdict.repeats >= again
     assert not any("exited" in event["event"] for name in CONSUMERS for event in cluster.processes[name].events)

@@ -211,7 +211,7 @@ async def test_registration_of_a_stranger_does_not_replace_a_broker_that_respond
     """The copy has everything that the broker reports about itself."""
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         async with native(str(first.started["address"])) as client:
-            status = decode_body(BrokerStatus, (await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+            status = decode_body(BrokerStatus, (await client.send_request(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
         store_id = json.loads((tmp_path / "one/lockstep/identity").read_text())["store_id"]
         assert status.store_id == store_id[:8]
         async with native(routes) as stranger:
@@ -240,8 +240,8 @@ async def test_producer_and_consumer_continue_while_strangers_register_their_bro
                     RegisterBrokerHeader(name, "DefaultCluster", "127.0.0.1:1", known, 1 << 62, proof=proof)
                     for known, proof in ((store_id, None), (store_id, "e" * 32), ("f" * 32, "e" * 32), ("f" * 32, None))
                 ]
-                asked = [each.ask(RequestCode.REGISTER_BROKER, header, body) for each in strangers for header in headers]
-                codes.update(answer.code for answer in await asyncio.gather(*asked))
+                requested = [each.send_request(RequestCode.REGISTER_BROKER, header, body) for each in strangers for header in headers]
+                codes.update(response.code for response in await asyncio.gather(*requested))
         assert await asyncio.to_thread(registered_brokers, world.nameserver_address) == {name: (world.broker_address, True)}
         with world.restarted_broker() as again:
             back = again.started("broker.started")["address"]
@@ -278,11 +278,11 @@ def serves_as_registered(store: Path, routes: str) -> bool:
 async def stranger(routes: str) -> AsyncIterator[Endpoint]:
     """Return a connection that responds to every request."""
 
-    def answer(command: Command, endpoint: Endpoint) -> None:
+    def response(command: Command, endpoint: Endpoint) -> None:
         if not command.is_oneway:
             endpoint.send(command.reply(ResponseCode.SUCCESS))
 
-    endpoint = await connect(Host.real(), routes, handler=answer)
+    endpoint = await connect(Host.real(), routes, handler=response)
     try:
         yield endpoint
     finally:

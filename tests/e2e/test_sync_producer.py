@@ -87,8 +87,8 @@ def test_forked_children_send_with_their_own_producer(laptop: Program, started: 
         children.append(child)
     places += send_some(producer, 50)
     for out in pipes:
-        with os.fdopen(out, "rb") as told:
-            places += [tuple(each) for each in json.loads(told.read())]
+        with os.fdopen(out, "rb") as reported:
+            places += [tuple(each) for each in json.loads(reported.read())]
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
     places += send_some(producer, 20)
     producer.close()

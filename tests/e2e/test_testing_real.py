@@ -85,15 +85,15 @@ async def test_chaos_has_no_faults_after_its_end(tmp_path: Path) -> None:
 async def test_killed_program_runs_no_finally_and_its_connections_close(tmp_path: Path) -> None:
     async with real(tmp_path) as cluster:
         await cluster.create_topic("orders")
-        story: list[str] = []
+        records: list[str] = []
         consume = consuming(cluster, OrderChecker(cluster))
 
         async def main() -> None:
             try:
-                story.append("begin")
+                records.append("begin")
                 await consume()
             finally:
-                story.append("end")
+                records.append("end")
 
         await cluster.start("worker", main)
         await cluster.settled("billing")
@@ -102,11 +102,11 @@ async def test_killed_program_runs_no_finally_and_its_connections_close(tmp_path
         async with asyncio.timeout(30):
             while (report := await cluster.group_status("billing")) is not None and report.members:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        assert story == ["begin"]
+        assert records == ["begin"]
         await cluster.restart("worker")
         await cluster.settled("billing")
         await cluster.stop("worker")
-        assert story == ["begin", "begin", "end"]
+        assert records == ["begin", "begin", "end"]
 
 
 async def test_simulator_only_functions_raise_an_error(tmp_path: Path) -> None:
@@ -164,13 +164,13 @@ async def test_is_real(lockstep_cluster, lockstep_clock):
 def outcomes(folder: Path, *arguments: str) -> dict[str, str]:
     """Return test → "PASSED", "FAILED", "SKIPPED …"."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-v", "-rs", *arguments]
-    told = subprocess.run(command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=120, check=False).stdout
+    reported = subprocess.run(command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=120, check=False).stdout
     found = {}
-    for line in told.splitlines():
+    for line in reported.splitlines():
         test, _, outcome = line.partition("::")[2].partition(" ")
         if outcome.startswith(("PASSED", "FAILED", "SKIPPED")):
             found[test] = outcome.partition("[")[0].strip()
-    assert len(found) == 3, told
+    assert len(found) == 3, reported
     return found
 
 

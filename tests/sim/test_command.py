@@ -18,25 +18,25 @@ SHORT = ["--storm", "4"]
 
 
 def test_replay_of_a_seed_prints_figures_and_digest_and_with_v_its_events(capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
+    reported = []
     for more in ([], ["-v"]):
         assert main(["--seed", "1", "--world", "net", *SHORT, *more]) == 0
-        told.append(capsys.readouterr().out.splitlines())
-    plain, story = told
+        reported.append(capsys.readouterr().out.splitlines())
+    plain, verbose = reported
     assert plain[-1].startswith("digest ")
-    assert plain[-1] == story[-1], "a story changes nothing"
+    assert plain[-1] == verbose[-1], "output changes nothing"
     assert any(line.startswith("violations   0") for line in plain)
-    assert story[0].startswith("seed 1, world net: ")
-    assert len(story) > 10 * len(plain)
+    assert verbose[0].startswith("seed 1, world net: ")
+    assert len(verbose) > 10 * len(plain)
 
 
 def test_violation_is_reported_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     with switched_off("every_start_has_the_same_term"):
         assert main(["--seed", "1", "--world", "broker", *SHORT, "-v"]) == 1
-    told = capsys.readouterr().out
-    assert "violations   1 seeds" in told
-    assert "replay: scripts/sweep --world broker --seed 1 -v" in told
-    assert "!!! O1 at" in told, "the story marks where"
+    reported = capsys.readouterr().out
+    assert "violations   1 seeds" in reported
+    assert "replay: scripts/sweep --world broker --seed 1 -v" in reported
+    assert "!!! O1 at" in reported, "the output marks where"
 
 
 def test_figures_of_many_seeds_are_summed_and_written_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -57,17 +57,17 @@ def test_hours_limits_the_number_of_runs(capsys: pytest.CaptureFixture[str]) -> 
 def test_mutants_are_selected_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     aimed = "no_grace"
     assert main(["--mutants", "every_start_has_the_same_term", aimed, "--workers", "1"]) == 0
-    told = capsys.readouterr().out
-    assert "broker 1: O1 at" in told
-    assert f"{aimed:44} aimed  tests/" in told
-    assert "\n1 of 1 detected\n1 more are detected by a unit test" in told
+    reported = capsys.readouterr().out
+    assert "broker 1: O1 at" in reported
+    assert f"{aimed:44} aimed  tests/" in reported
+    assert "\n1 of 1 detected\n1 more are detected by a unit test" in reported
 
 
 def test_undetected_mutant_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mutants", "boot_id_is_ignored", "--seeds-max", "0", "--workers", "1"]) == 1
-    told = capsys.readouterr().out
-    assert "NOT DETECTED" in told
-    assert "0 of 1 detected" in told
+    reported = capsys.readouterr().out
+    assert "NOT DETECTED" in reported
+    assert "0 of 1 detected" in reported
 
 
 def test_unknown_world_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,9 +61,9 @@ def test_retried_task_stores_no_row_twice(table: Table, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     df = keyed(numbered(table.spark, 2_000, keys=50), 4, "key", "id", tasks=2).drop("id")
     table.write(df, failTask="1:500", frameRecords="10", reportFile=str(report))
-    told = json.loads(report.read_text())
-    assert told["rows"] == 2_000
-    assert told["repeatedFrames"] > 10
+    reported = json.loads(report.read_text())
+    assert reported["rows"] == 2_000
+    assert reported["repeatedFrames"] > 10
     assert sorted(map(int, table.values())) == list(range(2_000))
 
 
@@ -138,13 +138,13 @@ def test_offsets_times_and_groups_select_the_range_of_a_read(table: Table) -> No
     assert "no message at or after" in describe_spark_error(failed.value)
     assert table.values(startingTimestamp="99999999999999", startingOffsetsByTimestampStrategy="latest") == []
     assert len(table.values(startingOffsets="group", group="nobody")) == 45
-    for asked, there in (({"startingOffsets": offsets(q0=41)}, 5), ({"endingOffsets": offsets(q0=41)}, 45)):
+    for requested, there in (({"startingOffsets": offsets(q0=41)}, 5), ({"endingOffsets": offsets(q0=41)}, 45)):
         with pytest.raises(PySparkException) as failed:
-            table.values(**asked)
+            table.values(**requested)
         assert "ends at offset 40, before 41. To continue with the remaining messages, set failOnDataLoss=false" in describe_spark_error(
             failed.value
         )
-        assert len(table.values(**asked, failOnDataLoss="false")) == there
+        assert len(table.values(**requested, failOnDataLoss="false")) == there
 
 
 def test_options_determine_the_number_of_tasks(table: Table) -> None:

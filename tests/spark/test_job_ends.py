@@ -46,7 +46,7 @@ def test_invalid_flag_is_reported_in_one_line_and_exits_3(
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("reported", "said"),
     [
         (None, "was not found: install a JDK"),
         ("echo 'openjdk version \"11.0.2\"' >&2", "is version 11: install a JDK"),
@@ -55,14 +55,14 @@ def test_invalid_flag_is_reported_in_one_line_and_exits_3(
     ],
 )
 def test_missing_or_old_java_is_reported_before_the_job_starts(
-    told: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    reported: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if told == "exec sleep 600":
+    if reported == "exec sleep 600":
         monkeypatch.setattr(jobs, "JAVA_S", 0.2)
-    if told is not None:
+    if reported is not None:
         java = tmp_path / "bin" / "java"
         java.parent.mkdir()
-        java.write_text(f"#!/bin/sh\n{told}\n")
+        java.write_text(f"#!/bin/sh\n{reported}\n")
         java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert run(failing(AssertionError("the job began"))) == 3

@@ -71,9 +71,9 @@ def test_run_with_other_settings_in_the_same_folder_is_rejected(table: Table, tm
 def test_paced_run_resumed_with_fewer_cores_sends_no_row_twice(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The identity of a frame includes its task, so the run keeps its initial number of tasks."""
     run = ["--run-id", "0123456789abcdef", "--rows", "2000", "--rate", "20000"]
-    for cores, asked in ((4, ()), (2, ()), (2, ("--partitions", "4"))):
+    for cores, requested in ((4, ()), (2, ()), (2, ("--partitions", "4"))):
         monkeypatch.setattr(SparkContext, "defaultParallelism", cores)
-        assert load(table, tmp_path, *run, *asked) == 0
+        assert load(table, tmp_path, *run, *requested) == 0
         assert json.loads((tmp_path / "manifest.json").read_text())["tasks"] == 4
         assert sum(table.cluster.ends(table.topic).values()) == 2_000, f"{cores} cores"
 

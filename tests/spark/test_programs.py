@@ -94,9 +94,9 @@ def test_demo_verifies_its_result(tmp_path: Path) -> None:
     demo = run_program("lockstep.admin.demo.load", *options, environment=clean_environment(COLUMNS="200"), limit_s=500)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert re.search(r"[1-9][\d,]* frames of the failed task were sent again and stored once", demo.stdout)
-    for told in (
+    for reported in (
         "kill -9 broker-b",
         "4,000 of 4,000 rows are there: 0 lost, 0 repeated, 0 out of order",
     ):
-        assert told in demo.stdout
+        assert reported in demo.stdout
     assert "proved: 4,000 rows, every key's in order" in demo.stdout

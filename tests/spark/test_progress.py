@@ -51,7 +51,7 @@ def test_outage_at_the_first_count_is_reported_and_counting_continues(monkeypatc
     assert "no nameserver can be reached" in said[0]
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, host: InThisThread, answers: list[Any]) -> None:
+def scripted(monkeypatch: pytest.MonkeyPatch, host: InThisThread, responses: list[Any]) -> None:
     """Replace the connection by one that returns `answers`, one per count, and pauses by the host's clock."""
 
     class Scripted:
@@ -61,12 +61,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch, host: InThisThread, answers: list[
             host.now_ms += ms
 
         def run(self, _: object) -> int:
-            answer = answers.pop(0)
-            if callable(answer):
-                answer = answer()
-            if isinstance(answer, TransportError):
-                raise answer
-            return int(answer)
+            response = responses.pop(0)
+            if callable(response):
+                response = response()
+            if isinstance(response, TransportError):
+                raise response
+            return int(response)
 
         def close(self) -> None:
             host.now_ms = -1
@@ -95,8 +95,8 @@ def test_earlier_rows_of_a_resumed_run_do_not_count_for_the_rate(monkeypatch: py
     assert words(watched(monkeypatch, host, 1)) == ["700 of 1,000 accepted 200/s"]
 
 
-@pytest.mark.parametrize("answer", [900, TransportError("gone")])
-def test_no_progress_is_printed_after_the_load_has_ended(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+@pytest.mark.parametrize("response", [900, TransportError("gone")])
+def test_no_progress_is_printed_after_the_load_has_ended(monkeypatch: pytest.MonkeyPatch, response: Any) -> None:
     """A line after the result would be the last one on spark-submit's stdout."""
     host = InThisThread()
     manifest = SimpleNamespace(start_offsets={}, rows=1_000, topic="t")
@@ -104,7 +104,7 @@ def test_no_progress_is_printed_after_the_load_has_ended(monkeypatch: pytest.Mon
 
     def ends_meanwhile() -> Any:
         progress.stop()
-        return answer
+        return response
 
     scripted(monkeypatch, host, [0, ends_meanwhile])
     said: list[str] = []

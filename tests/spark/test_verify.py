@@ -48,8 +48,8 @@ def test_some_violations_of_each_kind_are_printed() -> None:
     found = Findings({"found": 10, "missingOffsets": 9, **CLEAN, "lost": 9, "corrupt": 1}, {"dueToStored": None}, listed)
     manifest = MANIFEST
     verdict = verify_job.judged(found, manifest, verify_job.parser().parse_args(["--manifest", "m"]), 1.0)
-    told = verify_job.as_text(verdict, found, Path()).splitlines()
-    assert [line for line in told if line.startswith("  ")] == [f"  {kinds[n]}: {n}" for n in (*range(5), *range(9, 14), 18)]
+    reported = verify_job.as_text(verdict, found, Path()).splitlines()
+    assert [line for line in reported if line.startswith("  ")] == [f"  {kinds[n]}: {n}" for n in (*range(5), *range(9, 14), 18)]
 
 
 def row_bytes(spark: Any, manifest: Manifest, row: int) -> bytes:

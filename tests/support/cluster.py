@@ -67,7 +67,7 @@ class Cluster:
         self.folder = folder
         self.processes: dict[str, Process] = {}
         self.addresses: dict[str, str] = {}
-        self.told: dict[int, SentSteps] = {}
+        self.reported: dict[int, SentSteps] = {}
         self._tasks = tasks
         self._commands: dict[str, tuple[list[str], str]] = {}
         self._options: dict[str, tuple[str, ...]] = {}
@@ -194,13 +194,13 @@ class Cluster:
         finished = await process.wait_for_event("worker.finished", timeout_s=WAIT_S)
         await process.wait()
         if ordered:
-            self.told.update({int(key): SentSteps(acknowledged, tried) for key, (acknowledged, tried) in finished["told"].items()})
+            self.reported.update({int(key): SentSteps(acknowledged, tried) for key, (acknowledged, tried) in finished["reported"].items()})
         return finished
 
     def record_killed_producer(self, name: str = "producer") -> None:
         """Record a killed producer: the sends in its file are acknowledged, and one more per key may have been attempted."""
         for key, step, _, _ in self.acks(name):
-            self.told[key] = SentSteps(step + 1, step + 2)
+            self.reported[key] = SentSteps(step + 1, step + 2)
 
     def acks(self, name: str = "producer") -> list[tuple[int, int, str, int]]:
         """Return (key, step, queue, offset) of each acknowledged send."""
@@ -303,7 +303,7 @@ class Cluster:
 
     async def until_done(self) -> None:
         """Wait until every acknowledged event was handled at least once."""
-        missing = {(key, step) for key, told in self.told.items() for step in range(told.acknowledged)}
+        missing = {(key, step) for key, reported in self.reported.items() for step in range(reported.acknowledged)}
 
         def done() -> bool:
             missing.difference_update((each.order, each.step) for each in self.handled_events())
@@ -315,7 +315,7 @@ class Cluster:
         """Check that each acknowledged event was handled in order and no offset was accepted twice. Stops the consumers first."""
         await self.until_done()
         await self.stop(*consumers)
-        verdict = prove(self.handled_events(), self.told)
+        verdict = prove(self.handled_events(), self.reported)
         assert verdict.holds, (verdict.faults[:10], self.output_tails())
         assert accepted_twice(self.accepted()) == []
         return verdict

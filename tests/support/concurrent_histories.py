@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.histories import C1, LOG, B, P, Q, Story, epoch
+from support.histories import C1, LOG, B, HistoryBuilder, P, Q, epoch
 from sweep.events import (
     ConcurrentCallBegan,
     ConcurrentCallEnded,
@@ -32,16 +32,16 @@ def place_in_log(queue: QueueKey, offset: int) -> int:
     return offset * 100 + (10_000 if queue.topic.startswith("%") else 0)
 
 
-class SharedStory(Story):
+class ConcurrentHistoryBuilder(HistoryBuilder):
     """A history in which mailing allows 2 retries and billing, if present, 2 attempts."""
 
-    def joined(self, t: float = 0.5, where: Where = C1, *, attempts_max: int | None = None) -> "SharedStory":
+    def joined(self, t: float = 0.5, where: Where = C1, *, attempts_max: int | None = None) -> "ConcurrentHistoryBuilder":
         self.add(ConsumerStarted, t, where, group="mailing", ordered=False)
         if attempts_max is not None:
             self.add(ConsumerStarted, t, where, attempts_max=attempts_max)
         return self
 
-    def begun(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
+    def begun(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "ConcurrentHistoryBuilder":
         """Add a QUERY_CONSUMER_OFFSET, requested 2 ms before, with a response at t."""
         self.add(ProgressResponded, t, B, queue=queue, generation=generation, offset=offset, client=where[1], session="s1")
         return self
@@ -56,7 +56,7 @@ class SharedStory(Story):
         bodies: tuple[bytes, ...] = (),
         done: int | None = None,
         where: Where = C1,
-    ) -> "SharedStory":
+    ) -> "ConcurrentHistoryBuilder":
         """Add a call that handles the first `done` messages (default: all). Without an `end` it is still running."""
         call = 1 + sum(isinstance(event, ConcurrentCallBegan) for event in self._events)
         bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
@@ -79,7 +79,7 @@ class SharedStory(Story):
         level: int = 0,
         retries_max: int = 2,
         where: Where = C1,
-    ) -> "SharedStory":
+    ) -> "ConcurrentHistoryBuilder":
         """Add a send back at t, with the response `code` 1 ms later (None: no response)."""
         request = 1_000 + sum(isinstance(event, SendBackSent) for event in self._events)
         position = place_in_log(queue, offset)
@@ -89,17 +89,17 @@ class SharedStory(Story):
             self.add(SendBackResponded, t + 0.001, B, code=code, client=where[1], **facts)
         return self
 
-    def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
+    def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "ConcurrentHistoryBuilder":
         """Add a commit under the generation, sent 2 ms before, with a response 1 ms before."""
         self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=queue)
         return self
 
-    def copy(self, body: bytes, retries: int, *, queue: QueueKey = DEAD, offset: int = 0, t: float = 500) -> "SharedStory":
+    def copy(self, body: bytes, retries: int, *, queue: QueueKey = DEAD, offset: int = 0, t: float = 500) -> "ConcurrentHistoryBuilder":
         """Add a copy found by the final reading."""
         self.add(CopyStored, t, ("", 0), queue=queue, offset=offset, body=body, retries=retries, origin="o")
         return self
 
-    def delayed(self, t: float, body: bytes, level: int = 1, *, acked: float | None = None, writes: int = 1) -> "SharedStory":
+    def delayed(self, t: float, body: bytes, level: int = 1, *, acked: float | None = None, writes: int = 1) -> "ConcurrentHistoryBuilder":
         """Add a delayed send at t, written `writes` times, with a response and an acknowledgement 2 ms after the last write."""
         self.add(SendBegan, t, P, body=body, key=None, delay_level=level)
         for number in range(writes):
@@ -112,7 +112,7 @@ class SharedStory(Story):
 
     def letter(
         self, t: float, number: int, offset: int, *, attempts: int = 2, advance: bool = True, code: int | None = 0, where: Where = C1
-    ) -> "SharedStory":
+    ) -> "ConcurrentHistoryBuilder":
         """Add a DEAD_LETTER under epoch(number) at t, with the response `code` 1 ms later (None: no response)."""
         request = 3_000 + sum(isinstance(event, DeadLetterSent) for event in self._events)
         facts: dict[str, Any] = {"queue": Q, "epoch": epoch(number), "offset": offset, "advance": advance, "request": request}

@@ -19,7 +19,7 @@ class Handled:
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, list[bytes], OrderlyContext]] = []
-        self.answers: list[Any] = []
+        self.responses: list[Any] = []
         self.gate: asyncio.Event | None = None
         """While it is set and not open, calls wait in the listener."""
 
@@ -31,12 +31,12 @@ class Handled:
         self.calls.append((context.queue.queue_id, [message.body for message in messages], context))
         if self.gate is not None:
             await self.gate.wait()
-        answer = self.answers.pop(0) if self.answers else S.SUCCESS
-        if isinstance(answer, BaseException):
-            raise answer
-        if callable(answer):
-            answer = answer(context)
-        return answer
+        response = self.responses.pop(0) if self.responses else S.SUCCESS
+        if isinstance(response, BaseException):
+            raise response
+        if callable(response):
+            response = response(context)
+        return response
 
 
 @asynccontextmanager
@@ -58,9 +58,9 @@ async def consuming(
 
 
 def events(consumer: PushConsumer) -> list[ConsumerEvent]:
-    told: list[ConsumerEvent] = []
-    consumer.on_event(told.append)
-    return told
+    reported: list[ConsumerEvent] = []
+    consumer.on_event(reported.append)
+    return reported
 
 
 async def stopped(consumer: PushConsumer) -> None:

@@ -203,11 +203,11 @@ class Client:
         items += [LockItem(GROUP, TOPIC, queue_id) for queue_id in wanted]
         reply = self.send_lock(*items)
         assert reply is not None
-        self.held = {answer.queue_id: answer.epoch for answer in reply.items if answer.verdict is LockVerdict.OK}
-        return {answer.queue_id: answer for answer in reply.items}
+        self.held = {response.queue_id: response.epoch for response in reply.items if response.verdict is LockVerdict.OK}
+        return {response.queue_id: response for response in reply.items}
 
     def verdicts(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, LockVerdict]:
-        return {queue_id: answer.verdict for queue_id, answer in self.lock(*wanted, held=held).items()}
+        return {queue_id: response.verdict for queue_id, response in self.lock(*wanted, held=held).items()}
 
     def send_sync(self, *items: SyncItem) -> tuple[SyncResult, ...] | None:
         reply = self.bench.c.lock_sync.sync(self.connection, SyncBody(items), self.bench.now_ms)
@@ -217,9 +217,9 @@ class Client:
         self, queue_id: int, offset: int | None, *, epoch: int | None = None, attempts: int = 0, release: bool = False
     ) -> LockVerdict:
         epoch = self.held[queue_id] if epoch is None else epoch
-        answers = self.send_sync(SyncItem(GROUP, TOPIC, queue_id, epoch, offset=offset, attempts=attempts, release=release))
-        assert answers is not None
-        return answers[0].verdict
+        responses = self.send_sync(SyncItem(GROUP, TOPIC, queue_id, epoch, offset=offset, attempts=attempts, release=release))
+        assert responses is not None
+        return responses[0].verdict
 
     def pull(self, queue_id: int, epoch: int | None = None) -> bool | None:
         """Return True if served, False if STALE, None if the connection is being closed."""

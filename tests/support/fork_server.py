@@ -63,10 +63,10 @@ class ForkServer:
                 assert len(data) < REQUEST_BYTES_MAX
                 socket.send_fds(self._socket, [len(data).to_bytes(4, "big")], streams)
                 self._socket.sendall(data)
-                answer = self._socket.recv(4)
-                if len(answer) < 4:
+                response = self._socket.recv(4)
+                if len(response) < 4:
                     raise OSError("the fork server has ended")
-                return int.from_bytes(answer, "big")
+                return int.from_bytes(response, "big")
             finally:
                 self._prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 

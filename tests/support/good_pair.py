@@ -86,7 +86,7 @@ async def main() -> None:
     consumer.orderly(pair.handle)
 
     @consumer.on_event
-    def told(event: Any) -> None:
+    def reported(event: Any) -> None:
         if type(event).__name__ != "QueueAssigned":
             say("pair.trouble", what=type(event).__name__, text=str(event))
 

@@ -40,7 +40,7 @@ def epoch(number: int, term: int = TERM) -> int:
     return term << 32 | number
 
 
-class Story:
+class HistoryBuilder:
     """Builds a history. Events may be added in any order. Events of the same time keep the order of addition."""
 
     def __init__(self, *, flush: str = "async", grace_ms: int = 3_000) -> None:
@@ -48,7 +48,7 @@ class Story:
         self._requests = 0
         self.add(BrokerOpened, 0.0, flush=flush, grace_ms=grace_ms)
 
-    def add(self, kind: type[Event], t: float, where: tuple[str, int] = B, /, **facts: Any) -> "Story":
+    def add(self, kind: type[Event], t: float, where: tuple[str, int] = B, /, **facts: Any) -> "HistoryBuilder":
         """Add an event. Fields that are not given have default values."""
         usual: dict[str, Any] = {
             "queue": LOG if kind in (MessageStored, ReadingEnded, SendAcked, FrameWritten, FrameResponded) else Q,
@@ -105,7 +105,9 @@ class Story:
 
     # ------------------------------------------------------------------------------------------------------- common sequences of events
 
-    def granted(self, t: float, number: int, where: tuple[str, int] = C1, *, offset: int = 0, generation: int = 1, **facts: Any) -> "Story":
+    def granted(
+        self, t: float, number: int, where: tuple[str, int] = C1, *, offset: int = 0, generation: int = 1, **facts: Any
+    ) -> "HistoryBuilder":
         """Add a LOCK, sent at t − 0.002, with a response sent at t − 0.001 and received at t. It grants the queue and proves liveness."""
         whose = {"session": SESSIONS[where[1]], "epoch": epoch(number), "offset": offset, "generation": generation, **facts}
         renewal = whose.get("renewal", False)
@@ -114,7 +116,7 @@ class Story:
         self.proven(t, where, lock=True)
         return self.add(GrantReceived, t, where, **whose)
 
-    def proven(self, t: float, where: tuple[str, int] = C1, *, lock: bool = False, **facts: Any) -> "Story":
+    def proven(self, t: float, where: tuple[str, int] = C1, *, lock: bool = False, **facts: Any) -> "HistoryBuilder":
         """Add a response at t to a request at t − 0.002."""
         return self.add(ProofReceived, t, where, lock=lock, grace_ms=3_000 if lock else None, **facts)
 
@@ -127,7 +129,7 @@ class Story:
         where: tuple[str, int] = C1,
         call: int | None = None,
         **facts: Any,
-    ) -> "Story":
+    ) -> "HistoryBuilder":
         """Add a call under epoch(number). Without an `end` it is still running."""
         call = call or 1 + sum(isinstance(event, CallBegan) for event in self._events)
         queue = facts.pop("queue", Q)
@@ -139,7 +141,7 @@ class Story:
             self.add(CallEnded, end, where, queue=queue, epoch=epoch(number), call=call, result=result)
         return self
 
-    def committed(self, t: float, number: int, offset: int | None, where: tuple[str, int] = C1, **facts: Any) -> "Story":
+    def committed(self, t: float, number: int, offset: int | None, where: tuple[str, int] = C1, **facts: Any) -> "HistoryBuilder":
         """Add a commit, sent at t − 0.002, with a response sent at t − 0.001 and received at t."""
         what = {"epoch": epoch(number), "offset": offset, "session": SESSIONS[where[1]], **facts}
         verdict = what.pop("verdict", ItemVerdict.OK)
@@ -147,7 +149,9 @@ class Story:
         self.add(CommitResponded, t - 0.001, client=where[1], request_t=t - 0.002, verdict=verdict, **what)
         return self.add(CommitReceived, t, where, request_t=t - 0.002, verdict=verdict, **what)
 
-    def sent(self, t: float, body: bytes, offset: int, *, acked: float | None = None, key: str | None = "k", **facts: Any) -> "Story":
+    def sent(
+        self, t: float, body: bytes, offset: int, *, acked: float | None = None, key: str | None = "k", **facts: Any
+    ) -> "HistoryBuilder":
         """Add a send at t. The producer received the acknowledgement at `acked` (default: 2 ms later), 1 ms after the broker's response."""
         self._requests += 1
         acked = t + 0.002 if acked is None else acked
@@ -161,7 +165,7 @@ class Story:
         )
         return self.add(SendAcked, acked, P, body=body, queue=queue, offset=offset, written=written)
 
-    def read(self, t: float, *bodies: bytes, queue: QueueKey = LOG, first: int = 0, stored_t: float | None = None) -> "Story":
+    def read(self, t: float, *bodies: bytes, queue: QueueKey = LOG, first: int = 0, stored_t: float | None = None) -> "HistoryBuilder":
         """Add the final reading of a queue."""
         for offset, body in enumerate(bodies, first):
             self.add(MessageStored, t, ("", 0), queue=queue, offset=offset, body=body, stored_t=stored_t)

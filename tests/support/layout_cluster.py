@@ -71,7 +71,7 @@ class Cluster:
         self.writers = Writers(draws)
         self.brokers = [Broker(name, self.writers) for name in NAMES[:size]]
         self.nameserver = LayoutTable()
-        self.told: list[TopicLayout] = []
+        self.reported: list[TopicLayout] = []
         """Every layout that was ever sent: it may arrive again late."""
 
     def step(self, word: str, place: int, queue_id: int, late: int) -> None:
@@ -81,8 +81,8 @@ class Cluster:
                 broker.send(queue_id)
             case "register":
                 self.register(broker)
-            case "late" if self.told:
-                broker.topics.adopt([self.told[late % len(self.told)]])
+            case "late" if self.reported:
+                broker.topics.adopt([self.reported[late % len(self.reported)]])
             case "restart":
                 broker.start()
             case "forget":
@@ -99,7 +99,7 @@ class Cluster:
                     broker.topics.create(narrow)
             case "delete" if (layout := broker.topics.find_layout(TOPIC)) is not None:
                 broker.topics.create(layout.deletion)
-        self.told += [layout for layout in [broker.layout] if layout is not None]
+        self.reported += [layout for layout in [broker.layout] if layout is not None]
 
     def register(self, broker: Broker) -> int:
         """REGISTER_BROKER: return how many layouts the response contained."""

@@ -49,62 +49,62 @@ class Native:
         self.endpoint = endpoint
         self.inbound = inbound
 
-    def ask(self, code: int, header: object = None, body: bytes = b"") -> "asyncio.Future[Command]":
+    def send_request(self, code: int, header: object = None, body: bytes = b"") -> "asyncio.Future[Command]":
         """Return the response, whatever its code."""
         fields = header if isinstance(header, dict) else None if header is None else to_plain(header)
         return self.endpoint.request(code, fields, body, timeout_ms=TIMEOUT_MS)
 
     async def done(self, code: int, header: object = None, body: bytes = b"") -> Command:
-        answer = await self.ask(code, header, body)
-        assert answer.code == ResponseCode.SUCCESS, (ResponseCode(answer.code).name, answer.remark)
-        return answer
+        response = await self.send_request(code, header, body)
+        assert response.code == ResponseCode.SUCCESS, (ResponseCode(response.code).name, response.remark)
+        return response
 
     async def refused(self, code: int, header: object = None, body: bytes = b"") -> tuple[ResponseCode, str]:
         """Send a request that is refused. Return (code, remark)."""
-        answer = await self.ask(code, header, body)
-        assert answer.code != ResponseCode.SUCCESS, answer
-        return ResponseCode(answer.code), answer.remark or ""
+        response = await self.send_request(code, header, body)
+        assert response.code != ResponseCode.SUCCESS, response
+        return ResponseCode(response.code), response.remark or ""
 
     async def create(self, topic: str, queues: int = 1, broker: str = "broker-a", *, writer: int = 7) -> TopicLayout:
         layout = TopicLayout(topic, LayoutVersion(1, writer), (LayoutEntry(broker, queues, queues, 1),))
-        answer = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), encode_body(layout))
-        return decode_body(CreateTopicReply, answer.body).layout
+        response = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), encode_body(layout))
+        return decode_body(CreateTopicReply, response.body).layout
 
     def send(self, topic: str, body: bytes, queue_id: int = 0, properties: str = "") -> "asyncio.Future[Command]":
         """Send a message as a classic client."""
-        return self.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("senders", topic, queue_id, properties=properties), body)
+        return self.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("senders", topic, queue_id, properties=properties), body)
 
     def pull(self, topic: str, offset: int = 0, queue_id: int = 0, *, group: str = "pullers", **header: Any) -> "asyncio.Future[Command]":
         known = {"sys_flag": SUBSCRIPTION, "max_msg_nums": 1_000, "max_msg_bytes": 1 << 20}
-        return self.ask(RequestCode.PULL_MESSAGE, PullHeader(group, topic, queue_id, offset, **{**known, **header}))
+        return self.send_request(RequestCode.PULL_MESSAGE, PullHeader(group, topic, queue_id, offset, **{**known, **header}))
 
     async def everything(self, topic: str, queue_id: int = 0) -> list[bytes]:
         """Return the bodies of a queue from its first message on."""
         found: list[bytes] = []
-        while (answer := await self.pull(topic, len(found), queue_id)).code == ResponseCode.SUCCESS:
-            found += bodies(answer)
-        assert answer.code == ResponseCode.PULL_NOT_FOUND, answer.remark
+        while (response := await self.pull(topic, len(found), queue_id)).code == ResponseCode.SUCCESS:
+            found += bodies(response)
+        assert response.code == ResponseCode.PULL_NOT_FOUND, response.remark
         return found
 
-    async def told(self, topic: str, queue_id: int = 0) -> tuple[list[bytes], list[int]]:
+    async def reported(self, topic: str, queue_id: int = 0) -> tuple[list[bytes], list[int]]:
         """Read a queue as a consumer does, with retries after SYSTEM_BUSY. Return its bodies and the offsets reported as lost."""
         found: list[bytes] = []
         lost: list[int] = []
-        while (answer := await self.pull(topic, at := len(found) + len(lost), queue_id)).code != ResponseCode.PULL_NOT_FOUND:
-            if answer.code == ResponseCode.SUCCESS:
-                found += bodies(answer)
-            elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-                assert answer.fields["nextBeginOffset"] > at, answer
-                lost += range(at, answer.fields["nextBeginOffset"])
+        while (response := await self.pull(topic, at := len(found) + len(lost), queue_id)).code != ResponseCode.PULL_NOT_FOUND:
+            if response.code == ResponseCode.SUCCESS:
+                found += bodies(response)
+            elif response.code == ResponseCode.PULL_OFFSET_MOVED:
+                assert response.fields["nextBeginOffset"] > at, response
+                lost += range(at, response.fields["nextBeginOffset"])
             else:
-                assert answer.code == ResponseCode.SYSTEM_BUSY, answer
+                assert response.code == ResponseCode.SYSTEM_BUSY, response
                 await asyncio.sleep(0)
         return found, lost
 
 
-def bodies(answer: Command) -> list[bytes]:
+def bodies(response: Command) -> list[bytes]:
     """Return the message bodies of a pull response."""
-    return [RecordView(answer.body, start).body for start, _ in split_records(answer.body)]
+    return [RecordView(response.body, start).body for start, _ in split_records(response.body)]
 
 
 @asynccontextmanager
@@ -168,18 +168,18 @@ class Member:
         """Send LOCK of a queue: wanted without an epoch, held with one."""
         item = LockItem(self.group, self.topic, queue_id, epoch, offset)
         body = SessionLockBody((item,), (StartPolicy(self.group, self.topic, ConsumeFromWhere.FIRST_OFFSET),))
-        answer = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))
-        return decode_body(SessionLockReply, answer.body).items[0]
+        response = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))
+        return decode_body(SessionLockReply, response.body).items[0]
 
     async def commit(self, epoch: int, offset: int, queue_id: int = 0, *, release: bool = False) -> SyncResult:
         """Send SYNC of a queue."""
         item = SyncItem(self.group, self.topic, queue_id, epoch=epoch, offset=offset, release=release)
-        answer = await self.client.done(RequestCode.SYNC, body=encode_body(SyncBody((item,))))
-        return decode_body(SyncReply, answer.body).items[0]
+        response = await self.client.done(RequestCode.SYNC, body=encode_body(SyncBody((item,))))
+        return decode_body(SyncReply, response.body).items[0]
 
     async def status(self, queue_id: int = 0) -> QueueStatus:
         """Return the part of GROUP_STATUS for one queue."""
-        answer = await self.client.done(RequestCode.GROUP_STATUS, GroupStatusHeader(self.group))
-        status = decode_body(GroupStatusReply, answer.body).status
+        response = await self.client.done(RequestCode.GROUP_STATUS, GroupStatusHeader(self.group))
+        status = decode_body(GroupStatusReply, response.body).status
         assert status is not None
         return {queue.queue_id: queue for queue in status.queues if queue.topic == self.topic}[queue_id]

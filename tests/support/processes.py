@@ -43,9 +43,9 @@ def program(*arguments: str, event: str, environment: Mapping[str, str] | None =
         assert process.stdout is not None
         assert process.stderr is not None
         for line in process.stdout:
-            told = json.loads(line)
-            if told["event"] == event:
-                yield Program(process, told)
+            reported = json.loads(line)
+            if reported["event"] == event:
+                yield Program(process, reported)
                 return
         raise AssertionError(f"{arguments} ended with {process.wait(LIMIT_S)} before {event}: {process.stderr.read()}")
     finally:

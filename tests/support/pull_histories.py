@@ -3,7 +3,7 @@
 from typing import Any
 
 from lockstep.protocol.codes import ResponseCode
-from support.histories import C1, C2, B, Story
+from support.histories import C1, C2, B, HistoryBuilder
 from sweep.events import (
     PolledMessagesDone,
     PollReturned,
@@ -28,68 +28,70 @@ Where = tuple[str, int]
 NUMBERS = {C1: 1, C2: 2}
 
 
-class ReaderStory(Story):
+class PullHistoryBuilder(HistoryBuilder):
     """A history of pull consumers."""
 
-    def reader(self, t: float = 0.5, where: Where = C1, *, auto: bool = False, expression: str = "*") -> "ReaderStory":
+    def reader(self, t: float = 0.5, where: Where = C1, *, auto: bool = False, expression: str = "*") -> "PullHistoryBuilder":
         facts: dict[str, Any] = {"reader": NUMBERS[where], "group": "readers", "topic": "orders", "expression": expression}
         self.add(ReaderStarted, t, where, by_hand=False, auto=auto, **facts)
         return self
 
-    def given(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, *, responded: int | None = None) -> "ReaderStory":
+    def given(
+        self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, *, responded: int | None = None
+    ) -> "PullHistoryBuilder":
         """Add a grant. The broker responded 1 ms before, with the offset `answered` if given."""
         at = offset if responded is None else responded
         self.add(ProgressResponded, t - 0.001, B, queue=R, generation=generation, offset=at, client=where[1], session="s1")
         self.add(ReaderQueueAssigned, t, where, reader=NUMBERS[where], queue=R, generation=generation, offset=offset)
         return self
 
-    def taken(self, t: float, generation: int = 1, where: Where = C1) -> "ReaderStory":
+    def taken(self, t: float, generation: int = 1, where: Where = C1) -> "PullHistoryBuilder":
         self.add(ReaderQueueRevoked, t, where, reader=NUMBERS[where], queue=R, generation=generation)
         return self
 
-    def polled(self, t: float, *offsets: int, where: Where = C1, assigned: bool = True) -> "ReaderStory":
+    def polled(self, t: float, *offsets: int, where: Where = C1, assigned: bool = True) -> "PullHistoryBuilder":
         messages = tuple((offset, b"m%d" % offset) for offset in offsets)
         self.add(PollReturned, t, where, reader=NUMBERS[where], queue=R, messages=messages, assigned=assigned)
         return self
 
-    def done(self, t: float, by: str = "commit", where: Where = C1) -> "ReaderStory":
+    def done(self, t: float, by: str = "commit", where: Where = C1) -> "PullHistoryBuilder":
         self.add(PolledMessagesDone, t, where, reader=NUMBERS[where], by=by)
         return self
 
-    def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, **facts: Any) -> "ReaderStory":
+    def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, **facts: Any) -> "PullHistoryBuilder":
         """Add a commit by SYNC, sent 2 ms before, with a response 1 ms before."""
         self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=R, **facts)
         return self
 
-    def returned(self, t: float, where: Where = C1) -> "ReaderStory":
+    def returned(self, t: float, where: Where = C1) -> "PullHistoryBuilder":
         """Add the return of commit()."""
         self.add(ReaderCommitted, t, where, reader=NUMBERS[where])
         return self
 
-    def failed(self, t: float, where: Where = C1, *, stale: bool = True) -> "ReaderStory":
+    def failed(self, t: float, where: Where = C1, *, stale: bool = True) -> "PullHistoryBuilder":
         self.add(ReaderCommitFailed, t, where, reader=NUMBERS[where], stale=stale)
         return self
 
-    def sought(self, t: float, offset: int, where: Where = C1) -> "ReaderStory":
+    def sought(self, t: float, offset: int, where: Where = C1) -> "PullHistoryBuilder":
         self.add(SeekReturned, t, where, reader=NUMBERS[where], queue=R, offset=offset)
         return self
 
-    def unassigned(self, t: float, where: Where = C1) -> "ReaderStory":
+    def unassigned(self, t: float, where: Where = C1) -> "PullHistoryBuilder":
         self.add(ReaderQueueUnassigned, t, where, reader=NUMBERS[where], queue=R)
         return self
 
-    def pulled(self, t: float, offset: int, next_offset: int, gap: tuple[int, int] | None, where: Where = C1) -> "ReaderStory":
+    def pulled(self, t: float, offset: int, next_offset: int, gap: tuple[int, int] | None, where: Where = C1) -> "PullHistoryBuilder":
         """Add a pull response of a queue that now begins after `offset`."""
         code = ResponseCode.PULL_OFFSET_MOVED
         self.add(PullReceived, t, where, queue=R, epoch=None, code=code, offset=offset, next_offset=next_offset, gap=gap)
         return self
 
-    def paused(self, t: float, until: float, where: Where = C1) -> "ReaderStory":
+    def paused(self, t: float, until: float, where: Where = C1) -> "PullHistoryBuilder":
         self.add(ReaderQueuePaused, t, where, reader=NUMBERS[where], queue=R)
         self.add(ReaderQueueResumed, until, where, reader=NUMBERS[where], queue=R)
         return self
 
-    def reset(self, t: float, offset: int, where: Where = ("O", 99), *, before: int = -1, responded: bool = True) -> "ReaderStory":
+    def reset(self, t: float, offset: int, where: Where = ("O", 99), *, before: int = -1, responded: bool = True) -> "PullHistoryBuilder":
         """Add a reset, requested 2 ms before, with a response at t."""
         request = 4_000 + sum(isinstance(event, ResetSent) for event in self._events)
         self.add(ResetSent, t - 0.002, where, queue=R, offset=offset, request=request)

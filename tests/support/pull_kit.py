@@ -63,10 +63,10 @@ class Broker:
         command = request(RequestCode.PULL_MESSAGE, PullHeader(**{**known, **header}), opaque=opaque)  # type: ignore[arg-type]
         self.dispatcher(command, endpoint or self.endpoint)  # type: ignore[arg-type]
 
-    async def answer(self) -> Command:
+    async def response(self) -> Command:
         await turn()
-        (answer,) = self.endpoint.take()
-        return answer
+        (response,) = self.endpoint.take()
+        return response
 
     def arrive(self, *bodies: bytes, queue_id: int = 0, tag: str | None = None) -> None:
         self.store.append("t", queue_id, list(bodies), tags=[tag] * len(bodies))

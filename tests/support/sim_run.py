@@ -28,13 +28,13 @@ PRODUCER, ADMIN = "10.0.2.1", "10.0.3.1"
 Main = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Story:
+class SimRun:
     """A run: start, faults, end."""
 
     def __init__(self, seed: int) -> None:
         self.loop = SimLoop(seed)
         self.loop.set_exception_handler(lambda loop, context: None)
-        self.heard: list[tuple[float, str, bytes]] = []
+        self.handled: list[tuple[float, str, bytes]] = []
         """(t, consumer, body) of each message that a listener has handled."""
         self.sent: list[tuple[float, bytes]] = []
         """(t, body) of each acknowledged message."""
@@ -69,7 +69,7 @@ class Story:
     def consumer(self, name: str) -> Main:
         async def listen(messages: Any, context: Any) -> ConsumeOrderlyStatus:
             await asyncio.sleep(0.01)
-            self.heard.extend((self.loop.now, name, bytes(message.body)) for message in messages)
+            self.handled.extend((self.loop.now, name, bytes(message.body)) for message in messages)
             return ConsumeOrderlyStatus.SUCCESS
 
         async def main() -> None:
@@ -131,11 +131,11 @@ class Story:
         self.start(NAMESERVER, self.nameserver)
         network.reset(network.between(PRODUCER, BROKERS["broker-b"])[0])
         loop.run_until(120)
-        told = hashlib.blake2b(repr((loop.digest(), loop.steps, self.heard, self.sent)).encode(), digest_size=16).hexdigest()
+        reported = hashlib.blake2b(repr((loop.digest(), loop.steps, self.handled, self.sent)).encode(), digest_size=16).hexdigest()
         loop.close()
-        return told
+        return reported
 
 
 if __name__ == "__main__":
     logging.getLogger("lockstep").setLevel(logging.CRITICAL)
-    print(Story(int(sys.argv[1])).run())
+    print(SimRun(int(sys.argv[1])).run())

@@ -188,26 +188,26 @@ async def read_queue_as_consumer(store: Store, topic: str = "orders", queue_id: 
     """Read a queue as a consumer does: retry after SYSTEM_BUSY, skip a LOST gap. Each step must advance."""
     from lockstep.protocol.record import RecordView, split_records
 
-    told = QueueContent()
+    reported = QueueContent()
     offset, high = store.bounds(topic, queue_id)
     while offset < high:
         try:
             result = await store.read_or_wait(topic, queue_id, offset, 7, 4096)
         except SystemBusyError:
-            told.busy_count += 1
-            assert told.busy_count < 200, f"{topic} {queue_id} at {offset} stays busy"
+            reported.busy_count += 1
+            assert reported.busy_count < 200, f"{topic} {queue_id} at {offset} stays busy"
             await store._repairs.idle.wait()
             continue
         assert result.next_offset > offset, f"{topic} {queue_id} at {offset}: {result.status}"
         if result.status is ReadStatus.LOST:
-            told.lost += range(offset, result.next_offset)
+            reported.lost += range(offset, result.next_offset)
         data = b"".join(result.parts)
         for number, (start, _) in enumerate(split_records(data)):
             view = RecordView(data, start)
             assert (view.topic.decode(), view.queue_id, view.queue_offset) == (topic, queue_id, offset + number)
-            told.found[view.queue_offset] = view.body
+            reported.found[view.queue_offset] = view.body
         offset = result.next_offset
-    return told
+    return reported
 
 
 SYNC = FlushMode.SYNC

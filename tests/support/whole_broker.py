@@ -73,14 +73,14 @@ class Client(Native):
     """A client that uses TOPIC and group g."""
 
     async def create(self, layout: TopicLayout = LAYOUT) -> TopicLayout:  # type: ignore[override]
-        answer = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(layout.topic), encode_body(layout))
-        return decode_body(CreateTopicReply, answer.body).layout
+        response = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(layout.topic), encode_body(layout))
+        return decode_body(CreateTopicReply, response.body).layout
 
     def pull(  # type: ignore[override]
         self, offset: int = 0, queue_id: int = 0, **header: Any
     ) -> "asyncio.Future[Command]":
         known = {"sys_flag": SUBSCRIPTION, "max_msg_nums": 100, "max_msg_bytes": 1 << 20}
-        return self.ask(RequestCode.PULL_MESSAGE, PullHeader("g", TOPIC, queue_id, offset, **{**known, **header}))
+        return self.send_request(RequestCode.PULL_MESSAGE, PullHeader("g", TOPIC, queue_id, offset, **{**known, **header}))
 
 
 def frame(first: int, count: int, *, crc: int = 0, queue_id: int = 0, body: bytes = b"m") -> tuple[SendRecordsHeader, bytes, int]:
@@ -91,8 +91,8 @@ def frame(first: int, count: int, *, crc: int = 0, queue_id: int = 0, body: byte
     return header, data, sealed.crc
 
 
-def place(answer: Command) -> SendRecordsReply:
-    return from_plain(SendRecordsReply, answer.fields)
+def place(response: Command) -> SendRecordsReply:
+    return from_plain(SendRecordsReply, response.fields)
 
 
 async def stop(broker: Broker) -> None:
@@ -123,15 +123,15 @@ async def join(client: Client, client_id: str, session: str) -> int:
     """Send HEART_BEAT and LOCK of queue 0. Return the epoch."""
     reply = await heartbeat(client, client_id, session)
     assert reply.groups["g"].list.members == (client_id,)
-    answer = await reconcile(client, LockItem("g", TOPIC, 0))
-    assert answer.verdict is LockVerdict.OK
-    return int(answer.epoch)
+    response = await reconcile(client, LockItem("g", TOPIC, 0))
+    assert response.verdict is LockVerdict.OK
+    return int(response.epoch)
 
 
 async def stored(client: Client, topic: str, queue_id: int = 0, offset: int = 0) -> list[RecordView]:
     """Return the messages of a queue of any topic from `offset` on, or none if the queue does not begin below it."""
     header = PullHeader("g", topic, queue_id, offset, 100, SUBSCRIPTION, max_msg_bytes=1 << 20)
-    answer = await client.ask(RequestCode.PULL_MESSAGE, header)
-    if answer.code != ResponseCode.SUCCESS:
+    response = await client.send_request(RequestCode.PULL_MESSAGE, header)
+    if response.code != ResponseCode.SUCCESS:
         return []
-    return [RecordView(answer.body, start) for start, _ in split_records(answer.body)]
+    return [RecordView(response.body, start) for start, _ in split_records(response.body)]

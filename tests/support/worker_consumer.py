@@ -49,8 +49,8 @@ def now_us() -> int:
 class Trouble:
     """Determines which call fails, and how."""
 
-    def __init__(self, asked: str | None, everywhere: bool) -> None:
-        kind, amount = (asked or "none:0").split(":")
+    def __init__(self, requested: str | None, everywhere: bool) -> None:
+        kind, amount = (requested or "none:0").split(":")
         self.kind, self.amount = kind, float(amount)
         self._everywhere = everywhere
         self._armed = False
@@ -206,7 +206,7 @@ def make(options: argparse.Namespace, worker: Worker) -> PushConsumer:
     consumer.orderly(worker.handle_plainly if options.plain else worker.handle)
 
     @consumer.on_event
-    def told(event: Any) -> None:
+    def reported(event: Any) -> None:
         facts = {
             f.name: str(value) if f.name == "queue" else value for f in dataclasses.fields(event) for value in [getattr(event, f.name)]
         }

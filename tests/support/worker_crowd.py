@@ -32,11 +32,11 @@ async def member(nameserver: str, number: int, ended: asyncio.Event) -> None:
 
 
 async def run(nameserver: str, count: int) -> None:
-    told, ended, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, told.set)
+    reported, ended, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, reported.set)
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     announce("worker.ready")
-    await told.wait()
+    await reported.wait()
     async with asyncio.TaskGroup() as members:
         for number in range(count):
             members.create_task(member(nameserver, number, ended))

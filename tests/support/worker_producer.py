@@ -35,19 +35,19 @@ class SendRecorder:
         self.producer = producer
         self.file = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.stopped = asyncio.Event()
-        self.told: dict[int, list[int]] = {}
+        self.reported: dict[int, list[int]] = {}
 
     async def tell(self, key: int) -> None:
-        options, told = self.options, self.told.setdefault(key, [0, 0])
+        options, reported = self.options, self.reported.setdefault(key, [0, 0])
         for step in range(options.steps):
             if self.stopped.is_set():
                 return
-            told[1] = step + 1
+            reported[1] = step + 1
             tag = "even" if (key + step) % options.even_every == 0 else "odd"
             body = json.dumps({"order": key, "step": step}).encode() + b" " * options.padding
             if not await self.send(Message(options.topic, body, tags=tag, sharding_key=None if options.unkeyed else str(key)), key, step):
                 return
-            told[0] = step + 1
+            reported[0] = step + 1
             if options.pause_ms:
                 try:
                     await asyncio.wait_for(self.stopped.wait(), options.pause_ms / 1000)
@@ -101,7 +101,7 @@ async def main() -> None:
         for key in range(options.first, options.first + options.keys):
             group.create_task(teller.tell(key))
     await producer.close()
-    say("worker.finished", told=teller.told, possible_duplicates=producer.possible_duplicates)
+    say("worker.finished", reported=teller.reported, possible_duplicates=producer.possible_duplicates)
 
 
 def parser() -> argparse.ArgumentParser:

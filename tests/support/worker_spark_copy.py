@@ -20,12 +20,12 @@ def main() -> None:
         .option("checkpointLocation", options.checkpoint)
         .start()
     )
-    told = -1
+    reported = -1
     while query.isActive and not query.awaitTermination(0.05):
         progress = query.lastProgress
-        if progress is not None and progress.batchId > told:
-            told = progress.batchId
-            print(json.dumps({"event": "batch.done", "batch": told, "rows": progress.numInputRows}), flush=True)
+        if progress is not None and progress.batchId > reported:
+            reported = progress.batchId
+            print(json.dumps({"event": "batch.done", "batch": reported, "rows": progress.numInputRows}), flush=True)
     sys.exit(str(query.exception()))
 
 

@@ -49,8 +49,8 @@ class FakeBroker(Sends, Groups, Reports):
         missing: tuple[TopicLayout, ...] | None = None
         while missing != ():
             code, fields, body = self._registration()
-            answer = await self._registry.request(code, fields, body, timeout_ms=5_000)
-            missing = decode_body(RegisterReply, answer.body).layouts
+            response = await self._registry.request(code, fields, body, timeout_ms=5_000)
+            missing = decode_body(RegisterReply, response.body).layouts
             for layout in missing:
                 self.adopt(layout)
 
@@ -83,7 +83,7 @@ class FakeCluster:
     layouts: dict[str, TopicLayout] = field(default_factory=dict)
     ready: bool = True
     """A broker has registered since the nameserver's start."""
-    asked: int = 0
+    requested: int = 0
     """The number of requests."""
     server: Server | None = None
     nameserver: str = ""
@@ -114,7 +114,7 @@ class FakeCluster:
         return layout
 
     def handle(self, command: Command, endpoint: Endpoint) -> None:
-        self.asked += 1
+        self.requested += 1
         known = tuple(
             BrokerAddress(broker.name, "DefaultCluster", broker.address, broker.registered, broker.term) for broker in self.brokers.values()
         )

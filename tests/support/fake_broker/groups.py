@@ -119,7 +119,7 @@ class Groups(Wire):
 
     # --------------------------------------------------------------------------------------------------------------- serving
 
-    def answer(self, command: Command, endpoint: Endpoint, body: Any) -> None:
+    def response(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         match command.code:
             case RequestCode.HEART_BEAT:
                 reply = command.reply(body=encode_body(self._heartbeat(endpoint, body)))
@@ -138,7 +138,7 @@ class Groups(Wire):
             case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
                 reply = command.reply(body=encode_body(self._list(body.consumer_group)))
             case _:
-                super().answer(command, endpoint, body)
+                super().response(command, endpoint, body)
                 return
         endpoint.send(reply)
 
@@ -159,9 +159,9 @@ class Groups(Wire):
 
     def _reconcile(self, client: str, body: SessionLockBody) -> SessionLockReply:
         script = self.lock_script.popleft() if self.lock_script else lambda _: None
-        answers = tuple(script(item) or self._lock(client, item) for item in body.items)
+        responses = tuple(script(item) or self._lock(client, item) for item in body.items)
         self._free_unnamed(client, body)
-        return SessionLockReply(answers, self._versions(), self.grace_ms, SESSION_TIMEOUT_MS)
+        return SessionLockReply(responses, self._versions(), self.grace_ms, SESSION_TIMEOUT_MS)
 
     def _unregister(self, group: str, client_id: str) -> None:
         self.left.append(group)
@@ -187,18 +187,18 @@ class Groups(Wire):
     def _lock(self, client: str, item: LockItem) -> LockResult:
         key = (item.group, item.topic, item.queue_id)
         lock = self.locks.setdefault(key, Lock())
-        answer = functools.partial(LockResult, *key)
+        response = functools.partial(LockResult, *key)
         if item.epoch is not None:
             if item.epoch != lock.epoch:
-                return answer(LockVerdict.STALE)
+                return response(LockVerdict.STALE)
             lock.holder = client
             self._commit(key, item.offset, item.attempts)
-            return answer(LockVerdict.OK, epoch=lock.epoch)
+            return response(LockVerdict.OK, epoch=lock.epoch)
         if lock.holder not in (None, client):
-            return answer(LockVerdict.HELD)
+            return response(LockVerdict.HELD)
         lock.holder, lock.epoch = client, lock.epoch + 1
         offset, attempts = self.progress.get(key, (0, 0))
-        return answer(LockVerdict.OK, epoch=lock.epoch, offset=offset, attempts=attempts, generation=1, since=self.since)
+        return response(LockVerdict.OK, epoch=lock.epoch, offset=offset, attempts=attempts, generation=1, since=self.since)
 
     def _free_unnamed(self, client: str, body: SessionLockBody) -> None:
         named = {(item.group, item.topic, item.queue_id) for item in body.items}

@@ -22,7 +22,7 @@ class Reports(Wire):
     by_position: dict[int, bytes] = field(default_factory=dict)
     """Physical offset → record."""
 
-    def answer(self, command: Command, endpoint: Endpoint, body: Any) -> None:
+    def response(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         match command.code:
             case RequestCode.GROUP_STATUS:
                 reply = command.reply(body=encode_body(self._status(body.consumer_group)))
@@ -38,7 +38,7 @@ class Reports(Wire):
             case RequestCode.VIEW_MESSAGE_BY_ID:
                 raise QueryNotFoundError(f"no message at {body.offset}")
             case _:
-                super().answer(command, endpoint, body)
+                super().response(command, endpoint, body)
                 return
         endpoint.send(reply)
 

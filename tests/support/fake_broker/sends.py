@@ -86,9 +86,9 @@ class Sends(Wire):
     scopes: dict[tuple[str, int, str, int], tuple[int, int, int, SendRecordsReply]] = field(default_factory=dict)
     """(producer, partition, topic, queue) → (epoch, first, next, response)."""
 
-    def answer(self, command: Command, endpoint: Endpoint, body: Any) -> None:
+    def response(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         if command.code != RequestCode.SEND_RECORDS:
-            super().answer(command, endpoint, body)
+            super().response(command, endpoint, body)
             return
         sent = Sent(body, decode_messages(bytes(command.body), self.name), bytes(command.body), endpoint, command)
         assert len(sent.messages) == sent.header.count

@@ -180,11 +180,11 @@ class Wire:
 
     def _respond(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         try:
-            self.answer(command, endpoint, body)
+            self.response(command, endpoint, body)
         except BrokerError as error:
             endpoint.send(command.reply(error.code, error.remark))
 
-    def answer(self, command: Command, endpoint: Endpoint, body: Any) -> None:
+    def response(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         """Respond to a request, now or later, or raise the error to respond with."""
         if command.code != RequestCode.UPDATE_AND_CREATE_TOPIC:
             raise RequestCodeNotSupportedError(f"the fake broker does not support request code {command.code}")

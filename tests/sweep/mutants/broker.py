@@ -153,8 +153,8 @@ def freed_epochs_never_come_back(patch: Patches) -> None:
         lock = self._state.locks.get(key)
         if lock is not None and not lock.held:
             lock = None
-        answer = renew(self, session, key, item, epoch, now_ms)
-        return replace(answer, verdict=LockVerdict.STALE) if lock is None else answer
+        response = renew(self, session, key, item, epoch, now_ms)
+        return replace(response, verdict=LockVerdict.STALE) if lock is None else response
 
     patch.set(LockSync, "_renew", never)
 
@@ -195,7 +195,7 @@ def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
 @mutant("recontract")
 def contracts_are_not_compared(patch: Patches) -> None:
     """A member with another contract is refused while others have the old one."""
-    patch.set(GroupMembers, "_conflict", lambda self, group, here, session, asked: None)
+    patch.set(GroupMembers, "_conflict", lambda self, group, here, session, requested: None)
 
 
 @mutant(
@@ -246,10 +246,10 @@ def a_lost_lock_removes_the_member(patch: Patches) -> None:
     renew = LockSync._renew
 
     def remove(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> Any:
-        answer = renew(self, session, key, item, epoch, now_ms)
-        if answer.verdict is LockVerdict.STALE:
+        response = renew(self, session, key, item, epoch, now_ms)
+        if response.verdict is LockVerdict.STALE:
             self._state.leave_group(key[0], session.client_id)
-        return answer
+        return response
 
     patch.set(LockSync, "_renew", remove)
 

@@ -179,9 +179,9 @@ def members_begin_at_the_end_of_a_queue(patch: Patches) -> None:
     granted = LockSync._grant_result
 
     def ahead(self: LockSync, session: Any, key: Any, epoch: int) -> Any:
-        answer = granted(self, session, key, epoch)
+        response = granted(self, session, key, epoch)
         state: GroupState = self._state
-        return answer if state.locks.holder(key) is not None else replace(answer, offset=state.bounds.end_offset(key[1], key[2]))
+        return response if state.locks.holder(key) is not None else replace(response, offset=state.bounds.end_offset(key[1], key[2]))
 
     patch.set(LockSync, "_grant_result", ahead)
 

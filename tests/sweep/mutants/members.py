@@ -19,11 +19,11 @@ def draining_queues_are_not_renewed(patch: Patches) -> None:
     renew = LockSync._renew
 
     def moved(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> LockResult:
-        answer = renew(self, session, key, item, epoch, now_ms)
+        response = renew(self, session, key, item, epoch, now_ms)
         group = self._state.groups.get(key[0])
-        if answer.verdict is LockVerdict.OK and (group is None or not self._may_hold(group, session, key)):
+        if response.verdict is LockVerdict.OK and (group is None or not self._may_hold(group, session, key)):
             return LockResult(*key, LockVerdict.NOT_YOURS, epoch=epoch)
-        return answer
+        return response
 
     patch.set(LockSync, "_renew", moved)
 

@@ -81,11 +81,11 @@ def a_lost_stale_frees_the_queue(patch: Patches) -> None:
     renew = LockSync._renew
 
     def heard(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> Any:
-        answer = renew(self, session, key, item, epoch, now_ms)
+        response = renew(self, session, key, item, epoch, now_ms)
         locks, lock = self._state.locks, self._state.locks.get(key)
-        if answer.verdict is LockVerdict.STALE and lock is not None and lock.superseded and lock.session == session.id:
+        if response.verdict is LockVerdict.STALE and lock is not None and lock.superseded and lock.session == session.id:
             locks._put(key, replace(lock, superseded=False))
-        return answer
+        return response
 
     patch.set(LockSync, "_renew", heard)
 

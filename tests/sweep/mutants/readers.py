@@ -92,8 +92,8 @@ def every_queue_begins_at_its_first_message(patch: Patches) -> None:
     """A member that gets a queue, by hand too, reads the group's progress and continues there."""
 
     def from_the_start(ownership: Any, response: Any) -> Any:
-        answer = read_query(ownership, response)
-        return answer if answer is None else replace(answer, offset=0)
+        progress = read_query(ownership, response)
+        return progress if progress is None else replace(progress, offset=0)
 
     patch.set(broker_session, "read_query", from_the_start)
 

@@ -211,7 +211,7 @@ def a_keyed_frame_moves(patch: Patches) -> None:
 @mutant("send", "net", aimed="tests/unit/client/test_producer.py::test_sends_during_a_frame_in_flight_are_combined_into_one_frame")
 def frames_do_not_wait_for_each_other(patch: Patches) -> None:
     """One frame in flight per queue and producer."""
-    write, answered = QueueMachine._write, QueueMachine.handle_response
+    write, responded = QueueMachine._write, QueueMachine.handle_response
 
     def unawaited(self: QueueMachine, frame: InFlightFrame, connection: Any, now_ms: int) -> None:
         write(self, frame, connection, now_ms)
@@ -219,7 +219,7 @@ def frames_do_not_wait_for_each_other(patch: Patches) -> None:
 
     def late(self: QueueMachine, frame: InFlightFrame, *response: Any) -> Any:
         before, self._frame = self._frame, frame
-        version = answered(self, frame, *response)
+        version = responded(self, frame, *response)
         self._frame = self._frame or before
         return version
 

@@ -98,7 +98,7 @@ def any_number_of_members_joins(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{MEMBERS}::test_subscription_bytes_are_limited_and_equal_subscriptions_count_once")
 def subscriptions_have_no_sum(patch: Patches) -> None:
     """The memory of the subscriptions of all groups and members is limited; beyond the limit a new subscription is refused."""
-    patch.set(GroupLimits, "check_subscription_room", lambda self, group, client_id, asked: None)
+    patch.set(GroupLimits, "check_subscription_room", lambda self, group, client_id, requested: None)
 
 
 @mutant("swarm", aimed=f"{MEMBERS}::test_classic_members_per_connection_are_limited")

@@ -79,8 +79,8 @@ def test_event_stored_twice_is_a_fault() -> None:
 
 
 def test_unacknowledged_event_may_be_stored_or_missing() -> None:
-    told = {**TOLD, 0: SentSteps(acknowledged=3, tried=4)}
-    assert prove(clean(), told).holds
+    reported = {**TOLD, 0: SentSteps(acknowledged=3, tried=4)}
+    assert prove(clean(), reported).holds
     assert prove([each for each in clean() if each.offset < 9] + [], {order: SentSteps(3, 4) for order in range(ORDERS)}).holds
 
 

@@ -16,8 +16,8 @@ SETTINGS = GroupSettings("billing", consume_enable=False)
 
 
 def status(*members: str) -> GroupStatus:
-    told = tuple(MemberStatus(each, None, "10.0.0.9:5555", True, 400, subscriptions=()) for each in members)
-    return GroupStatus("billing", ListVersion(1, 1), None, told, (), SETTINGS)
+    reported = tuple(MemberStatus(each, None, "10.0.0.9:5555", True, 400, subscriptions=()) for each in members)
+    return GroupStatus("billing", ListVersion(1, 1), None, reported, (), SETTINGS)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ class Cluster:
     """A nameserver and two brokers in one server: 100 groups with progress in 20 topics. Counts the requests that it receives."""
 
     def __init__(self) -> None:
-        self.asked: Counter[int] = Counter()
+        self.requested: Counter[int] = Counter()
         self.endpoints: set[Endpoint] = set()
         self.unanswered = self.unanswered_max = 0
         self.address = ""
@@ -39,11 +39,11 @@ class Cluster:
         """Close the connection instead of sending the n-th response."""
 
     def handle(self, command: Command, endpoint: Endpoint) -> None:
-        self.asked[command.code] += 1
+        self.requested[command.code] += 1
         self.endpoints.add(endpoint)
         self.unanswered += 1
         self.unanswered_max = max(self.unanswered_max, self.unanswered)
-        if self.asked.total() == self.lost_after:
+        if self.requested.total() == self.lost_after:
             endpoint.abort("as the test says")
         asyncio.get_running_loop().call_later(0.001, self._answer, command, endpoint)
 
@@ -86,8 +86,8 @@ async def test_reading_groups_takes_one_request_per_group_and_broker_and_one_per
     async with cluster() as (served, admin):
         found = await read_groups(admin, GROUPS)
         assert list(found) == GROUPS
-        assert all(report is not None and report.lag == 2 * 20 * 7 and not answers.failed for report, answers in found.values())
-        assert served.asked == {
+        assert all(report is not None and report.lag == 2 * 20 * 7 and not responses.failed for report, responses in found.values())
+        assert served.requested == {
             RequestCode.GET_BROKER_CLUSTER_INFO: 1,
             RequestCode.GROUP_STATUS: 2 * len(GROUPS),
             RequestCode.GET_ROUTEINFO_BY_TOPIC: len(TOPICS),
@@ -106,8 +106,8 @@ async def test_group_report_is_equal_alone_and_among_others() -> None:
 async def test_doctor_sends_no_more_requests_than_a_group_report() -> None:
     async with cluster() as (served, admin):
         await examine(admin)
-        assert served.asked[RequestCode.GROUP_STATUS] == 2 * len(GROUPS) + 2
-        assert served.asked[RequestCode.GET_ROUTEINFO_BY_TOPIC] == len(TOPICS)
+        assert served.requested[RequestCode.GROUP_STATUS] == 2 * len(GROUPS) + 2
+        assert served.requested[RequestCode.GET_ROUTEINFO_BY_TOPIC] == len(TOPICS)
 
 
 async def test_first_error_of_the_nameserver_ends_the_reading() -> None:
@@ -115,7 +115,7 @@ async def test_first_error_of_the_nameserver_ends_the_reading() -> None:
         served.lost_after = 1 + 2 * len(GROUPS) + 1
         with pytest.raises(TransportError, match="no nameserver responds"):
             await read_groups(admin, GROUPS)
-        assert served.asked[RequestCode.GET_ROUTEINFO_BY_TOPIC] <= 16
+        assert served.requested[RequestCode.GET_ROUTEINFO_BY_TOPIC] <= 16
 
 
 async def test_unreachable_broker_is_dialled_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def commands(below: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 COMMANDS = {path: command for path, command in commands(typer.main.get_command(app)) if path not in SERVERS}
 
 
-async def serve(folder: Path, told: "Future[tuple[str, Callable[[], object]]]") -> None:
+async def serve(folder: Path, reported: "Future[tuple[str, Callable[[], object]]]") -> None:
     nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
     await nameserver.start()
     async with running(settings(folder, nameserver=nameserver.address)) as broker, dialled(broker) as client:
@@ -97,7 +97,7 @@ async def serve(folder: Path, told: "Future[tuple[str, Callable[[], object]]]") 
         await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(record.physical_offset, "billing", -1))
         enough = asyncio.Event()
         loop = asyncio.get_running_loop()
-        told.set_result((nameserver.address, lambda: loop.call_soon_threadsafe(enough.set)))
+        reported.set_result((nameserver.address, lambda: loop.call_soon_threadsafe(enough.set)))
         await enough.wait()
     await nameserver.stop()
 
@@ -105,10 +105,10 @@ async def serve(folder: Path, told: "Future[tuple[str, Callable[[], object]]]") 
 @pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a nameserver whose cluster runs in a thread, because commands need the main thread."""
-    told: Future[tuple[str, Callable[[], object]]] = Future()
+    reported: Future[tuple[str, Callable[[], object]]] = Future()
     with ThreadPoolExecutor(1) as threads:
-        serving = threads.submit(asyncio.run, serve(tmp_path_factory.mktemp("rubbish"), told))
-        address, stop = told.result(20)
+        serving = threads.submit(asyncio.run, serve(tmp_path_factory.mktemp("rubbish"), reported))
+        address, stop = reported.result(20)
         yield address
         stop()
         serving.result(20)

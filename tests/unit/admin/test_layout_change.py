@@ -82,7 +82,7 @@ def test_each_broker_has_the_last_requested_queues_after_any_changes(steps: list
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("requested", "words"),
     [
         ((None, None, None), "the number of queues is missing"),
         ((None, 2, None), "the number of queues is missing"),
@@ -90,8 +90,8 @@ def test_each_broker_has_the_last_requested_queues_after_any_changes(steps: list
         ((None, 3, 2), "would never be consumed"),
     ],
 )
-def test_missing_or_contradicting_counts_are_rejected(asked: tuple[int | None, int | None, int | None], words: str) -> None:
+def test_missing_or_contradicting_counts_are_rejected(requested: tuple[int | None, int | None, int | None], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        parse_queue_counts(*asked)
+        parse_queue_counts(*requested)
     assert parse_queue_counts(4, None, None) == (4, 4)
     assert parse_queue_counts(None, 2, 4) == (2, 4)

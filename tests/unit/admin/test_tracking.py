@@ -77,7 +77,7 @@ class FakeBroker(AdminClient):
     """A broker that knows five groups and returns the status of only one."""
 
     def __init__(self) -> None:
-        self.answers: dict[str | None, Exception | GroupStatusReply] = {
+        self.responses: dict[str | None, Exception | GroupStatusReply] = {
             None: GroupStatusReply(("broken", "elsewhere", "gone", "good", "silent"), None),
             "broken": BrokerSystemError("the table is being read"),
             "elsewhere": GroupStatusReply((), replace(status(), contract=None, queues=())),
@@ -87,10 +87,10 @@ class FakeBroker(AdminClient):
         }
 
     async def group_status(self, broker: BrokerAddress, group: str | None) -> GroupStatusReply:
-        answer = self.answers[group]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self.responses[group]
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
 async def test_group_with_an_error_is_unknown_with_the_reason_and_others_are_listed() -> None:

@@ -58,9 +58,9 @@ async def test_sent_records_are_pulled_unchanged_and_found_by_position(tmp_path:
         header, data, _ = frame(0, 3)
         stored = place(await client.done(RequestCode.SEND_RECORDS, header, data))
         assert (stored.queue_offset, stored.store_host) == (0, broker.address)
-        answer = await client.pull()
-        assert bodies(answer) == [b"m0", b"m1", b"m2"]
-        assert from_plain(PullReply, answer.fields) == PullReply(3, 0, 3)
+        response = await client.pull()
+        assert bodies(response) == [b"m0", b"m1", b"m2"]
+        assert from_plain(PullReply, response.fields) == PullReply(3, 0, 3)
         view = RecordView((await client.done(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(stored.physical_offset))).body)
         assert (view.body, view.queue_offset, view.physical_offset) == (b"m0", 0, stored.physical_offset)
         assert view.store_ms == stored.store_timestamp
@@ -72,8 +72,8 @@ async def test_both_send_requests_share_the_offsets_of_a_queue(tmp_path: Path) -
         await client.create()
         header, data, _ = frame(0, 2)
         await client.done(RequestCode.SEND_RECORDS, header, data)
-        answer = await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("g", TOPIC, 0), b"single")
-        assert answer.fields["queueOffset"] == 2
+        response = await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("g", TOPIC, 0), b"single")
+        assert response.fields["queueOffset"] == 2
         assert bodies(await client.pull()) == [b"m0", b"m1", b"single"]
 
 
@@ -81,7 +81,7 @@ async def test_pull_after_a_send_in_the_same_turn_returns_its_records(tmp_path: 
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         header, data, _ = frame(0, 1)
-        sent, pulled = client.ask(RequestCode.SEND_RECORDS, header, data), client.pull()
+        sent, pulled = client.send_request(RequestCode.SEND_RECORDS, header, data), client.pull()
         assert (await sent).code == (await pulled).code == ResponseCode.SUCCESS
 
 
@@ -101,13 +101,13 @@ async def test_slow_reader_gets_bounded_buffering_and_every_response(tmp_path: P
         await until(lambda: bool(pulls._blocked))
         assert max(endpoint.unsent_bytes for endpoint in endpoints.values()) <= 2 * UNSENT_BYTES_MAX + 100_000
         assert bodies(await client.pull(3)) == [bytes(500_000)]
-        frames, answered = FrameBuffer(), list[int]()
-        while len(answered) < 40:
+        frames, responded = FrameBuffer(), list[int]()
+        while len(responded) < 40:
             frames.feed(await reader.read(1 << 20))
-            while (answer := frames.next()) is not None:
-                assert len(bodies(answer)) == 2
-                answered.append(answer.opaque)
-        assert answered == list(range(40))
+            while (response := frames.next()) is not None:
+                assert len(bodies(response)) == 2
+                responded.append(response.opaque)
+        assert responded == list(range(40))
         writer.close()
         await writer.wait_closed()
 
@@ -210,9 +210,9 @@ async def route_of(nameserver: Nameserver, version: LayoutVersion) -> TopicRoute
     endpoint = await connect(Host.real(), nameserver.address)
     try:
         while True:
-            answer = await endpoint.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, to_plain(TopicHeader(TOPIC)), timeout_ms=5_000)
-            if answer.code == ResponseCode.SUCCESS:
-                route = decode_body(TopicRoute, answer.body)
+            response = await endpoint.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, to_plain(TopicHeader(TOPIC)), timeout_ms=5_000)
+            if response.code == ResponseCode.SUCCESS:
+                route = decode_body(TopicRoute, response.body)
                 assert route.layout.version == version
                 return route
     finally:
@@ -238,7 +238,7 @@ async def test_failed_write_ends_the_broker_without_another_response(tmp_path: P
             raise failed
 
         broker._store._log.write = refuse  # type: ignore[method-assign]
-        sent = client.ask(RequestCode.SEND_RECORDS, header, data)
+        sent = client.send_request(RequestCode.SEND_RECORDS, header, data)
         with pytest.raises(ConnectionError):
             await sent
     assert [getattr(error, "exit_code", None) for error in fatal] == [3]

@@ -56,10 +56,10 @@ async def test_negative_delay_level_dead_letters_and_an_unknown_offset_is_reject
         offset = await send_message(client)
         await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1))
         assert [record.body for record in await stored(client, "%DLQ%g")] == [b"m0"]
-        refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset + 1, "g"))
+        refused = await client.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset + 1, "g"))
         assert refused.code == ResponseCode.QUERY_NOT_FOUND
         assert "no message begins at log offset" in (refused.remark or "")
-        refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g" * 200, -1))
+        refused = await client.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g" * 200, -1))
         assert "at most" in (refused.remark or "")
 
 
@@ -84,7 +84,7 @@ async def test_send_back_that_names_another_message_than_the_stored_one_is_rejec
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         offset = await send_message(client)
-        refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "another"))
+        refused = await client.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "another"))
         assert refused.code == ResponseCode.QUERY_NOT_FOUND
         assert "holds message k, not another" in (refused.remark or "")
         await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "k"))
@@ -104,15 +104,15 @@ async def test_dead_letter_and_its_commit_are_one_write(tmp_path: Path) -> None:
         letter = DeadLetterHeader("g", TOPIC, 0, epoch, 1, 4, "ValueError: no")
         await client.done(RequestCode.DEAD_LETTER, letter)
         await client.done(RequestCode.DEAD_LETTER, letter)
-        stale = await client.ask(RequestCode.DEAD_LETTER, replace(letter, epoch=epoch - 1))
+        stale = await client.send_request(RequestCode.DEAD_LETTER, replace(letter, epoch=epoch - 1))
         assert stale.code == ResponseCode.STALE_EPOCH
         await kill(broker)
     async with running(config) as again, dialled(again) as client:
         (dead,) = await stored(client, "%DLQ%g")
         assert (dead.body, decode_properties(dead.properties)["__LS_REASON"]) == (b"m1", "ValueError: no")
         await heartbeat(client, "a@1#0", "0" * 32, connection=2)
-        answer = await reconcile(client, LockItem("g", TOPIC, 0, epoch))
-        assert (answer.verdict, answer.offset, answer.attempts) == (LockVerdict.OK, 2, 0)
+        response = await reconcile(client, LockItem("g", TOPIC, 0, epoch))
+        assert (response.verdict, response.offset, response.attempts) == (LockVerdict.OK, 2, 0)
 
 
 async def test_delayed_messages_survive_a_kill_and_are_delivered_once(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_delayed_messages_survive_a_kill_and_are_delivered_once(tmp_path: 
 async def test_non_numeric_delay_level_is_rejected(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        refused = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties="DELAY\x01soon"), b"x")
+        refused = await client.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties="DELAY\x01soon"), b"x")
         assert refused.code == ResponseCode.MESSAGE_ILLEGAL
         assert refused.remark == "property DELAY is 'soon': expected the number of a delay level"
 
@@ -148,8 +148,8 @@ async def test_message_with_the_longest_properties_is_delayed_retried_and_dead_l
     async with running(settings(tmp_path, message_delay_level="10ms")) as broker, dialled(broker) as client:
         await client.create()
         for properties in (refused, refused + "\x02DELAY\x011"):
-            answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=properties), b"x")
-            assert (answer.code, f"at most {SENT_PROPERTIES_BYTES_MAX}" in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+            response = await client.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=properties), b"x")
+            assert (response.code, f"at most {SENT_PROPERTIES_BYTES_MAX}" in str(response.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
         await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=f"{longest}\x02DELAY\x011"), b"x")
         await wait_for_count(client, TOPIC, 1)
         (message,) = await stored(client, TOPIC)

@@ -39,17 +39,17 @@ async def test_store_with_an_invalid_layout_opens_and_registers_its_other_layout
             assert [each.topic for each in nameserver.table.layouts.all()] == [TOPIC]
     finally:
         await nameserver.stop()
-    told = [record.getMessage() for record in caplog.records]
+    reported = [record.getMessage() for record in caplog.records]
     for event in ("layout.invalid topic=wrong", "layout.refused nameserver="):
-        assert [text for text in told if text.startswith(event)] != [], event
+        assert [text for text in reported if text.startswith(event)] != [], event
 
 
 async def test_message_in_a_queue_without_layout_is_readable_after_the_next_start(tmp_path: Path) -> None:
     """An earlier version left the queue in no layout; a broker that was killed right after it had adopted the winner finds it too."""
     async with running(settings(tmp_path, auto_create_topics=True)) as first:
         async with dialled(first) as client:
-            answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 1), b"kept")
-            assert answer.code == ResponseCode.SUCCESS
+            response = await client.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 1), b"kept")
+            assert response.code == ResponseCode.SUCCESS
         store_unchecked(first, layout("new", 9, "broker-b"))
         await first._store.sync()  # type: ignore[union-attr]
         await kill(first)
@@ -69,11 +69,11 @@ async def test_topic_recreated_at_another_broker_has_no_earlier_message_after_a_
     async with running(settings(tmp_path)) as first, dialled(first) as client:
         for count in range(1, ahead + 2):
             first.state.topics.create(grown(count, 1, count))
-        answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 0), b"old")
-        assert answer.code == ResponseCode.SUCCESS
+        response = await client.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 0), b"old")
+        assert response.code == ResponseCode.SUCCESS
         first.state.topics.adopt([grown(ahead + 1, 3, ahead + 3)])
-        answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 0), b"kept")
-        assert answer.code == ResponseCode.SUCCESS
+        response = await client.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 0), b"kept")
+        assert response.code == ResponseCode.SUCCESS
         await first._store.sync()  # type: ignore[union-attr]
         await kill(first)
     async with running(settings(tmp_path)) as again, dialled(again) as client:

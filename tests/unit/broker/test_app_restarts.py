@@ -54,8 +54,8 @@ from support.whole_broker import (
 async def pull_all(client: Client) -> list[bytes]:
     """Return all messages of queue 0, with as many pulls as necessary."""
     found: list[bytes] = []
-    while (answer := await client.pull(len(found))).code == ResponseCode.SUCCESS:
-        found += bodies(answer)
+    while (response := await client.pull(len(found))).code == ResponseCode.SUCCESS:
+        found += bodies(response)
     return found
 
 
@@ -81,8 +81,8 @@ async def test_messages_topics_sequences_and_locks_survive_a_restart(
         assert await pull_all(client) == [b"m0", b"m1", b"m2", b"m3"]
         assert await client.create() == LAYOUT
         await heartbeat(client, "a@1#0", "0" * 32, connection=2)
-        answer = await reconcile(client, LockItem("g", TOPIC, 0, epoch=grant))
-        assert (answer.verdict, answer.epoch, answer.offset, answer.attempts) == (LockVerdict.OK, grant, 2, 1)
+        response = await reconcile(client, LockItem("g", TOPIC, 0, epoch=grant))
+        assert (response.verdict, response.epoch, response.offset, response.attempts) == (LockVerdict.OK, grant, 2, 1)
 
 
 class SuspendedClock(Clock):
@@ -225,7 +225,7 @@ async def test_unchecked_sequence_property_does_not_reach_the_log(tmp_path: Path
     plain = SendRecordsHeader(TOPIC, 0, 1)
     async with dialled(broker) as client:
         await client.create()
-        refused = await client.ask(RequestCode.SEND_RECORDS, plain, data.replace(b"__LS_SEQ\x01ab", b"__LS_SEQ\x01cd"))
+        refused = await client.send_request(RequestCode.SEND_RECORDS, plain, data.replace(b"__LS_SEQ\x01ab", b"__LS_SEQ\x01cd"))
         assert (refused.code, "__LS_" in str(refused.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
         await client.done(RequestCode.SEND_RECORDS, plain, encode_record(TOPIC.encode(), 0, b"behind it", b"", born_ms=1))
         await kill(broker)
@@ -239,7 +239,7 @@ async def test_numbers_beyond_int64_are_rejected_and_snapshots_can_be_written(tm
         await client.create()
         for epoch, first in ((1, (1 << 64) - 1), (1 << 63, 0), (1, (1 << 63) - 1)):
             header = SendRecordsHeader(TOPIC, 0, 1, None, None, PRODUCER, 0, epoch, first, True, 0)
-            refused = await client.ask(RequestCode.SEND_RECORDS, header, encode_record(TOPIC.encode(), 0, b"x", b"", born_ms=1))
+            refused = await client.send_request(RequestCode.SEND_RECORDS, header, encode_record(TOPIC.encode(), 0, b"x", b"", born_ms=1))
             assert (refused.code, "does not fit" in str(refused.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
         data, sealed = seal_frame(
             [encode_record(TOPIC.encode(), 0, b"x", b"", born_ms=1)],
@@ -262,30 +262,30 @@ async def test_changes_of_a_turn_larger_than_a_log_file_are_split(tmp_path: Path
         await client.create(wide)
         await heartbeat(client, "a@1#0", "0" * 32)
         items = tuple(LockItem("g", TOPIC, queue_id) for queue_id in range(count))
-        answer = await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(SessionLockBody(items)))
-        granted = decode_body(SessionLockReply, answer.body).items
+        response = await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(SessionLockBody(items)))
+        granted = decode_body(SessionLockReply, response.body).items
         assert {item.verdict for item in granted} == {LockVerdict.OK}
         await kill(broker)
     async with running(config) as again, dialled(again) as client:
         await heartbeat(client, "a@1#0", "0" * 32, connection=2)
-        answer = await client.done(
+        response = await client.done(
             RequestCode.LOCK_BATCH_MQ, body=encode_body(SessionLockBody(tuple(LockItem("g", TOPIC, x.queue_id, x.epoch) for x in granted)))
         )
-        assert {item.verdict for item in decode_body(SessionLockReply, answer.body).items} == {LockVerdict.OK}
+        assert {item.verdict for item in decode_body(SessionLockReply, response.body).items} == {LockVerdict.OK}
 
 
 async def test_contract_larger_than_a_log_file_is_rejected_and_the_broker_continues(tmp_path: Path) -> None:
     async with running(settings(tmp_path, segment_mib=1)) as broker, dialled(broker) as client:
         group = ConsumerGroup("g", (Subscription(TOPIC, "x" * 1_040_000),), ordered=True)
-        refused = await client.ask(RequestCode.HEART_BEAT, body=encode_body(HeartbeatBody("a@1#0", (group,), session="0" * 32)))
+        refused = await client.send_request(RequestCode.HEART_BEAT, body=encode_body(HeartbeatBody("a@1#0", (group,), session="0" * 32)))
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert refused.remark == "the subscription has 1040000 characters: at most 8192"
         await heartbeat(client, "a@1#0", "0" * 32)
 
 
-@pytest.mark.parametrize(("hours", "told"), [(3, 0), (2, 1)])
-async def test_delay_longer_than_retention_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, hours: float, told: int) -> None:
+@pytest.mark.parametrize(("hours", "reported"), [(3, 0), (2, 1)])
+async def test_delay_longer_than_retention_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, hours: float, reported: int) -> None:
     async with running(settings(tmp_path, retention_hours=hours)):
         lines = [record.getMessage() for record in caplog.records if "delay.outlives_retention" in record.getMessage()]
-    assert len(lines) == told
+    assert len(lines) == reported
     assert all("2h" in line for line in lines)

@@ -46,10 +46,10 @@ class Coordination:
 
 class Pulls:
     def __init__(self) -> None:
-        self.told: list[StalePulls] = []
+        self.reported: list[StalePulls] = []
 
     def stale(self, effect: StalePulls) -> None:
-        self.told.append(effect)
+        self.reported.append(effect)
 
 
 async def test_effects_reach_their_connections_and_closed_connections_are_skipped() -> None:
@@ -73,7 +73,7 @@ async def test_effects_reach_their_connections_and_closed_connections_are_skippe
     assert one.sent == [(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g", "listTerm": 3, "listCounter": 4}, b"")]
     ((code, _, body),) = two.sent
     assert (code, decode_body(QueueFreeBody, body), two.aborted) == (RequestCode.QUEUE_FREE, QueueFreeBody(free), "why")
-    assert pulls.told == [stale]
+    assert pulls.reported == [stale]
 
 
 async def test_failing_effect_is_logged_and_the_others_are_executed(caplog: pytest.LogCaptureFixture) -> None:
@@ -84,7 +84,7 @@ async def test_failing_effect_is_logged_and_the_others_are_executed(caplog: pyte
     assert coordination.on_effects is not None
     coordination.on_effects()
     await asyncio.sleep(0)
-    assert pulls.told == [stale]
+    assert pulls.reported == [stale]
     assert one.aborted == "over"
     assert [record.getMessage().split()[0] for record in caplog.records if record.exc_info] == ["effect.failed"]
 
@@ -95,9 +95,9 @@ async def test_free_queues_beyond_one_frame_are_sent_in_several() -> None:
     free = tuple(FreeQueue("g", "t", queue_id) for queue_id in range(2 * FREE_QUEUES_MAX + 1))
     coordination.effects = [PushQueueFree(1, free)]
     effects.run_slice()
-    told = [decode_body(QueueFreeBody, body).queues for _, _, body in one.sent]
-    assert [len(queues) for queues in told] == [FREE_QUEUES_MAX, FREE_QUEUES_MAX, 1]
-    assert sum(told, ()) == free
+    reported = [decode_body(QueueFreeBody, body).queues for _, _, body in one.sent]
+    assert [len(queues) for queues in reported] == [FREE_QUEUES_MAX, FREE_QUEUES_MAX, 1]
+    assert sum(reported, ()) == free
 
 
 SLEPT_MS = 86_400_000

@@ -63,7 +63,7 @@ async def test_held_pulls_get_a_response_if_waking_them_fails(
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        asked = [client.pull(**WAITING) for _ in range(3)] + [client.pull(0, 1, **WAITING)]
+        requested = [client.pull(**WAITING) for _ in range(3)] + [client.pull(0, 1, **WAITING)]
         pulls = broker._pulls
         assert pulls is not None
         await until(lambda: pulls.held_count == 4)
@@ -72,9 +72,9 @@ async def test_held_pulls_get_a_response_if_waking_them_fails(
             fail_once(LongPollTable, name, patch, at_end=at_end)
             header, data, _ = frame(0, 1)
             await client.done(RequestCode.SEND_RECORDS, header, data)
-            answers = [await each for each in asked]
-        assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_ERROR}
-        assert {answer.remark for answer in answers} == {"KeyError: 'missing'"}
+            responses = [await each for each in requested]
+        assert {response.code for response in responses} == {ResponseCode.SYSTEM_ERROR}
+        assert {response.remark for response in responses} == {"KeyError: 'missing'"}
         assert logged_events(caplog) == ["pulls.failed"] + ["request.failed"] * len(held)
         assert pulls.held_count == 0
         assert (await client.pull()).code == ResponseCode.SUCCESS
@@ -94,8 +94,8 @@ async def test_deadlines_are_served_after_their_callback_failed(tmp_path: Path, 
     fail_once(PullProcessor, "_expire", monkeypatch)
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        answer = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
-        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        response = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
+        assert response.code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_pulls_of_a_failing_turn_get_a_response_and_the_next_turn_serves(
@@ -104,8 +104,8 @@ async def test_pulls_of_a_failing_turn_get_a_response_and_the_next_turn_serves(
     fail_once(PullProcessor, "_serve_found", monkeypatch)
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        answers = await asyncio.gather(client.pull(), client.pull(0, 1))
-        assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR] * 2
+        responses = await asyncio.gather(client.pull(), client.pull(0, 1))
+        assert [response.code for response in responses] == [ResponseCode.SYSTEM_ERROR] * 2
         assert logged_events(caplog) == ["turn.failed", "request.failed", "request.failed"]
         assert (await client.pull()).code == ResponseCode.PULL_NOT_FOUND
         assert not broker._failed
@@ -127,7 +127,7 @@ async def test_error_at_the_end_of_a_store_turn_ends_the_process(
         failing.append(1)
         header, data, _ = frame(0, 1)
         with pytest.raises(TransportError, match="closed"):
-            await client.ask(RequestCode.SEND_RECORDS, header, data)
+            await client.send_request(RequestCode.SEND_RECORDS, header, data)
         failing.clear()
     assert [type(error) for error in ended] == [StoreDiskError]
     await kill(broker)

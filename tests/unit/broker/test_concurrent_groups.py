@@ -38,10 +38,10 @@ def begin(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWh
 
 
 def granted(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET) -> LockResult:
-    answer = begin(client, queue_id, where)
-    assert answer is not None
-    assert answer.verdict is LockVerdict.OK, answer
-    return answer
+    response = begin(client, queue_id, where)
+    assert response is not None
+    assert response.verdict is LockVerdict.OK, response
+    return response
 
 
 def pulls(client: Client, queue_id: int, generation: int) -> bool:
@@ -51,9 +51,9 @@ def pulls(client: Client, queue_id: int, generation: int) -> bool:
 
 
 def commit(client: Client, queue_id: int, generation: int, offset: int) -> LockVerdict:
-    answers = client.send_sync(SyncItem(GROUP, TOPIC, queue_id, None, generation, offset))
-    assert answers is not None
-    return answers[0].verdict
+    responses = client.send_sync(SyncItem(GROUP, TOPIC, queue_id, None, generation, offset))
+    assert responses is not None
+    return responses[0].verdict
 
 
 def test_first_query_resolves_the_start_policy_for_all_queues_of_the_topic() -> None:
@@ -74,9 +74,9 @@ def test_retry_topic_of_the_group_starts_at_its_first_message_for_any_start_poli
     a = Client(bench, "a", ordered(topics=(own, others), ordered=False))
     a.connect()
     header = QueryConsumerOffsetHeader(GROUP, own, 0, where, 1_000)
-    answer = bench.c.lock_sync.query_start(a.connection, header, bench.now_ms, {(GROUP, own, 0): 50})
-    assert answer is not None
-    assert (answer.verdict, answer.offset) == (LockVerdict.OK, 10)
+    response = bench.c.lock_sync.query_start(a.connection, header, bench.now_ms, {(GROUP, own, 0): 50})
+    assert response is not None
+    assert (response.verdict, response.offset) == (LockVerdict.OK, 10)
     other = bench.c.lock_sync.query_start(a.connection, replace(header, topic=others), bench.now_ms, {(GROUP, others, 0): 50})
     assert other is not None
     assert other.offset == {ConsumeFromWhere.FIRST_OFFSET: 10, ConsumeFromWhere.LAST_OFFSET: 90, ConsumeFromWhere.TIMESTAMP: 50}[where]
@@ -92,13 +92,13 @@ def test_query_grants_a_queue_only_to_its_owner_by_the_member_list() -> None:
 def test_concurrent_commits_need_the_generation_and_never_lower_the_offset() -> None:
     bench = Bench()
     a = member(bench)
-    answer = granted(a, 0)
-    assert commit(a, 0, answer.generation, 7) is LockVerdict.OK
-    assert commit(a, 0, answer.generation, 5) is LockVerdict.OK
+    response = granted(a, 0)
+    assert commit(a, 0, response.generation, 7) is LockVerdict.OK
+    assert commit(a, 0, response.generation, 5) is LockVerdict.OK
     assert bench.progress(0) == (7, 0)
     assert bench.owner(0) is None
-    assert commit(a, 0, answer.generation + 1, 9) is LockVerdict.STALE
-    assert commit(a, 0, answer.generation, 5_000) is LockVerdict.REFUSED
+    assert commit(a, 0, response.generation + 1, 9) is LockVerdict.STALE
+    assert commit(a, 0, response.generation, 5_000) is LockVerdict.REFUSED
 
 
 def test_reset_rejects_pulls_and_commits_of_the_old_generation_and_wakes_held_pulls() -> None:
@@ -123,8 +123,8 @@ def test_progress_and_generation_survive_a_restart() -> None:
     commit(a, 0, generation, 50)
     bench.restart()
     a.connect()
-    answer = granted(a, 0)
-    assert (answer.generation, answer.offset) == (generation, 50)
+    response = granted(a, 0)
+    assert (response.generation, response.offset) == (generation, 50)
 
 
 def test_query_of_an_ordered_group_or_by_a_non_member_is_rejected() -> None:
@@ -178,9 +178,9 @@ def test_broadcast_group_has_no_progress_at_the_broker(ordered_too: bool) -> Non
     bench = Bench()
     a = Client(bench, "a", ordered(GROUP, ordered=ordered_too, message_model=MessageModel.BROADCASTING))
     a.connect()
-    answer = begin(a, 0)
-    assert answer is not None
-    assert answer.verdict is LockVerdict.REFUSED
+    response = begin(a, 0)
+    assert response is not None
+    assert response.verdict is LockVerdict.REFUSED
     assert commit(a, 0, 1, 1) is LockVerdict.REFUSED
     with pytest.raises(LocalProtocolError, match="each member keeps its own progress"):
         bench.c.admin.reset_progress(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))

@@ -46,8 +46,8 @@ def test_default_store_path_contains_the_broker_name() -> None:
 
 async def test_advertised_address_overrides_the_bound_one() -> None:
     bound = {"internal": "127.0.0.1:40001", "external": "127.0.0.1:40002"}
-    told = {"external": "localhost:0"}
-    assert await advertise(bound, told, ()) == {"internal": "127.0.0.1:40001", "external": "localhost:40002"}
+    reported = {"external": "localhost:0"}
+    assert await advertise(bound, reported, ()) == {"internal": "127.0.0.1:40001", "external": "localhost:40002"}
 
 
 @pytest.mark.parametrize("nameservers", [(), ("127.0.0.1:9876",)])

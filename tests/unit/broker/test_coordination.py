@@ -55,8 +55,8 @@ def test_owner_keeps_its_epoch_over_a_restart() -> None:
     bench.restart()
     assert bench.lists() == ("a",)
     assert a.connect() is not None
-    answers = a.lock()
-    assert (answers[0].verdict, answers[0].epoch, answers[0].offset, answers[0].attempts) == (OK, epoch, 5, 2)
+    responses = a.lock()
+    assert (responses[0].verdict, responses[0].epoch, responses[0].offset, responses[0].attempts) == (OK, epoch, 5, 2)
 
 
 def test_grace_of_recorded_sessions_starts_when_the_port_opens() -> None:
@@ -260,9 +260,9 @@ def test_progress_beyond_the_end_of_a_cut_queue_is_lowered_and_its_grant_ended()
     a.connect()
     assert a.commit(0, 450) is STALE
     assert a.commit(1, 400) is OK
-    answer = a.lock(0, held={1: a.held[1]})[0]
-    assert answer.offset == 450
-    assert answer.generation > before
+    response = a.lock(0, held={1: a.held[1]})[0]
+    assert response.offset == 450
+    assert response.generation > before
 
 
 # ------------------------------------------------------------------------------------------------------------------------- time
@@ -403,7 +403,7 @@ def test_status_has_owner_epoch_progress_and_members_but_no_session() -> None:
     a, z = Client(bench, "a"), ClassicClient(bench, "z")
     a.connect()
     z.connect()
-    answer = a.lock(0)[0]
+    response = a.lock(0)[0]
     z.lock(1)
     a.commit(0, 9, attempts=1)
     bench.now_ms += 700
@@ -415,8 +415,8 @@ def test_status_has_owner_epoch_progress_and_members_but_no_session() -> None:
         MemberStatus("z", None, f"10.0.0.1:{z.connection}", True, 700),
     )
     assert status.queues == (
-        QueueStatus(TOPIC, 0, "a", answer.epoch, answer.generation, 9, 1_000, 1, 700, None, 700, None),
-        QueueStatus(TOPIC, 1, "z", bench.epoch(1), answer.generation, 0, 1_000, 0, None, 59_300),
+        QueueStatus(TOPIC, 0, "a", response.epoch, response.generation, 9, 1_000, 1, 700, None, 700, None),
+        QueueStatus(TOPIC, 1, "z", bench.epoch(1), response.generation, 0, 1_000, 0, None, 59_300),
     )
     assert bench.c.status.read("unknown", bench.now_ms, str) is None
     assert bench.c.status.groups() == (GROUP,)

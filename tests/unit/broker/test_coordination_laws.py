@@ -165,12 +165,12 @@ class World:
         running = self.running[client.session]
         running.proven_ms, running.locked_on = self.bench.now_ms, connection
         running.epochs = {}
-        for answer in reply.items:
-            if answer.verdict is LockVerdict.OK:
-                self.granted(client.session, answer.queue_id, answer.epoch, before)
-                running.epochs[answer.queue_id] = answer.epoch
-            elif answer.verdict is LockVerdict.REFUSED and answer.queue_id in before:
-                running.epochs[answer.queue_id] = before[answer.queue_id]
+        for response in reply.items:
+            if response.verdict is LockVerdict.OK:
+                self.granted(client.session, response.queue_id, response.epoch, before)
+                running.epochs[response.queue_id] = response.epoch
+            elif response.verdict is LockVerdict.REFUSED and response.queue_id in before:
+                running.epochs[response.queue_id] = before[response.queue_id]
 
     def granted(self, session: str, queue_id: int, epoch: int, before: dict[int, int]) -> None:
         """O1: one epoch, one session; epochs never fall. O3: the previous holder has released the queue, or its lease has expired."""
@@ -198,10 +198,10 @@ class World:
             return
         if running.locked_on == client.connection:
             running.proven_ms = self.bench.now_ms
-        for item, answer in zip(items, reply.items, strict=True):
-            if answer.verdict is LockVerdict.STALE or (answer.verdict is LockVerdict.OK and item.release):
+        for item, response in zip(items, reply.items, strict=True):
+            if response.verdict is LockVerdict.STALE or (response.verdict is LockVerdict.OK and item.release):
                 del mine[item.queue_id]
-            elif answer.verdict is LockVerdict.OK:
+            elif response.verdict is LockVerdict.OK:
                 assert self.highest[item.queue_id] == item.epoch, "a superseded epoch committed"
 
     def classic_lock(self, classic: ClassicClient, queue_id: int) -> None:

@@ -246,7 +246,7 @@ def test_starting_queues_per_interval_are_limited_and_members_retry(monkeypatch:
     def asks(*topics: str) -> list[LockVerdict]:
         reply = a.send_lock(*(LockItem(GROUP, topic, queue_id) for topic in topics for queue_id in range(3)))
         assert reply is not None
-        return [answer.verdict for answer in reply.items[::3]]
+        return [response.verdict for response in reply.items[::3]]
 
     ok, waits = LockVerdict.OK, LockVerdict.WAIT
     assert asks("t0", "t1", "t2", "t3") == [ok, ok, waits, waits]

@@ -194,8 +194,8 @@ def test_classic_delete_request_is_decoded_and_its_response_waits_for_the_log(fi
     dispatcher(Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, 7, fields={"groupName": GROUP, **fields}), endpoint)  # type: ignore[arg-type]
     assert endpoint.take() == []
     store.waiting.pop()()
-    (answer,) = endpoint.take()
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    (response,) = endpoint.take()
+    assert response.code == ResponseCode.SUCCESS, response.remark
     assert (len(on.c.state.progress), len(on.c.state.settings)) == (progress_count, 0)
     store.confirm_now = True
     dispatcher(request(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader("unknown", clean_offset=True)), endpoint)  # type: ignore[arg-type]

@@ -139,8 +139,8 @@ def test_progress_of_all_groups_is_limited() -> None:
         on.c.admin.reset_progress(ResetBody("h", TOPIC, (QueueOffset(0, 5),)))
     a = Client(on, "a")
     a.connect()
-    answer = a.lock(0)[0]
-    assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (LockVerdict.REFUSED, True)
+    response = a.lock(0)[0]
+    assert (response.verdict, "--progress-max" in (response.remark or "")) == (LockVerdict.REFUSED, True)
     assert len(on.c.state.progress) == 3
 
 
@@ -152,13 +152,13 @@ def test_group_with_one_commit_starts_in_no_other_queue_above_the_limit(ordered_
     a = Client(on, "a", ordered(ordered=ordered_group))
     a.connect()
     if ordered_group:
-        answer = a.lock(0)[0]
+        response = a.lock(0)[0]
     else:
         header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, where=ConsumeFromWhere.FIRST_OFFSET)
-        answer = cast(LockResult, on.c.lock_sync.query_start(a.connection, header, on.now_ms))
-    assert answer.verdict is LockVerdict.REFUSED
-    assert "--progress-max" in (answer.remark or "")
-    assert "group billing can't begin in 999 queues of orders" in (answer.remark or "")
+        response = cast(LockResult, on.c.lock_sync.query_start(a.connection, header, on.now_ms))
+    assert response.verdict is LockVerdict.REFUSED
+    assert "--progress-max" in (response.remark or "")
+    assert "group billing can't begin in 999 queues of orders" in (response.remark or "")
     assert len(on.c.state.progress) == 1
 
 
@@ -178,7 +178,7 @@ def test_group_with_progress_in_all_queues_starts_even_at_the_limit() -> None:
         commit(on, GROUP, queue_id)
     a = Client(on, "a")
     a.connect()
-    assert [answer.verdict for answer in a.lock(0, 1, 2, 3).values()] == [LockVerdict.OK] * 4
+    assert [response.verdict for response in a.lock(0, 1, 2, 3).values()] == [LockVerdict.OK] * 4
     assert len(on.c.state.progress) == 4
 
 
@@ -213,7 +213,7 @@ def test_rejection_in_a_topic_of_many_queues_builds_no_queue_list(monkeypatch: p
         return queues_of(self, broker_name)
 
     monkeypatch.setattr(TopicLayout, "queues_of", counted)
-    assert [answer.verdict for answer in a.lock(0, 1, 2, 3).values()] == [LockVerdict.REFUSED] * 4
+    assert [response.verdict for response in a.lock(0, 1, 2, 3).values()] == [LockVerdict.REFUSED] * 4
     assert built == []
 
 
@@ -502,19 +502,19 @@ def test_nearly_full_disk_rejects_new_topics_and_alters_known_ones(how: str) -> 
     processor = TopicProcessor(topics, auto_create=True, may_begin=full)
     endpoint = FakeEndpoint()
 
-    def ask(topic: str) -> int:
+    def send_request(topic: str) -> int:
         if how == "by a first send":
             try:
                 processor.find_or_create(topic, 4)
             except BrokerError as error:
                 return error.wire_code
             return 0
-        asked = replace(layout(topic, queues=8, counter=2))
+        requested = replace(layout(topic, queues=8, counter=2))
         Dispatcher([processor])(
-            request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), bytes(encode_body(asked))), cast(Any, endpoint)
+            request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), bytes(encode_body(requested))), cast(Any, endpoint)
         )
         return endpoint.take()[0].code
 
-    assert ask("new") == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert send_request("new") == ResponseCode.SERVICE_NOT_AVAILABLE
     assert topics.find_layout("new") is None
-    assert ask(TOPIC) == 0
+    assert send_request(TOPIC) == 0

@@ -35,8 +35,8 @@ class HeartbeatBench:
 
     def beat(self, body: HeartbeatBody) -> Command:
         self.dispatcher(Command(RequestCode.HEART_BEAT, 1, body=encode_body(body)), cast(Any, self.endpoint))
-        (answer,) = self.endpoint.take()
-        return answer
+        (response,) = self.endpoint.take()
+        return response
 
 
 def body(topics: int, tags: int = 1, groups: int = 1, session: str | None = None, first: int = 0) -> HeartbeatBody:
@@ -124,8 +124,8 @@ def test_work_of_a_heartbeat_is_linear_in_its_topics(session: str | None) -> Non
 def test_heartbeat_above_a_limit_is_rejected_by_name(fits: HeartbeatBody, too_much: HeartbeatBody, what: str) -> None:
     desk = HeartbeatBench()
     assert desk.beat(fits).code == ResponseCode.SUCCESS
-    answer = desk.beat(too_much)
-    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"client client-1 names {what} allowed")
+    response = desk.beat(too_much)
+    assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, f"client client-1 names {what} allowed")
 
 
 def test_topics_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,8 +82,8 @@ def test_loser_appends_its_queues_in_the_change_that_adopts_the_winner() -> None
 def test_requested_layout_keeps_queues_with_messages() -> None:
     a, _ = two_brokers()
     a.send(1)
-    asked = TopicLayout(TOPIC, LayoutVersion(5, 7), (LayoutEntry("broker-b", 3, 3, 1),))
-    assert a.topics.create(asked).entries == (*asked.entries, LayoutEntry("broker-a", 2, 2, 6))
+    requested = TopicLayout(TOPIC, LayoutVersion(5, 7), (LayoutEntry("broker-b", 3, 3, 1),))
+    assert a.topics.create(requested).entries == (*requested.entries, LayoutEntry("broker-a", 2, 2, 6))
 
 
 def test_only_queues_with_messages_are_appended() -> None:

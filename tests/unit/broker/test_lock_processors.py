@@ -69,7 +69,7 @@ class FakeStore:
 
     young: bool = True
     waiting: list[Callable[[], None]] = field(default_factory=list)
-    asked: list[tuple[str, int, int]] = field(default_factory=list)
+    requested: list[tuple[str, int, int]] = field(default_factory=list)
 
     def young_queue(self, topic: str, queue_id: int) -> bool:
         return self.young
@@ -83,7 +83,7 @@ class FakeStore:
     when_synced = when_written
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        self.asked.append((topic, queue_id, timestamp_ms))
+        self.requested.append((topic, queue_id, timestamp_ms))
         await asyncio.sleep(0)
         return 100 + queue_id
 
@@ -113,7 +113,7 @@ class DispatcherBench:
         command = Command(code, 1, fields={} if header is None else to_plain(header), body=raw)
         self.dispatcher(command, cast(Endpoint, peer))
 
-    def ask(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> Command:
+    def send_request(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> Command:
         """Return the response that is sent at once."""
         self.send(peer, code, header, body)
         assert not self.store.waiting, "the answer waits for the log"
@@ -136,7 +136,7 @@ class DispatcherBench:
     def native(self, id: int = 1, *groups: ConsumerGroup) -> Peer:
         peer = Peer(id)
         body = HeartbeatBody(f"client-{id}", groups or (ordered(),), session=f"{id:032x}", connection=1)
-        assert self.ask(peer, RequestCode.HEART_BEAT, None, body).code == ResponseCode.SUCCESS
+        assert self.send_request(peer, RequestCode.HEART_BEAT, None, body).code == ResponseCode.SUCCESS
         return peer
 
 
@@ -149,7 +149,7 @@ def test_heartbeat_response_is_sent_at_once_and_sets_the_connections_codec() -> 
     desk = DispatcherBench()
     peer = Peer(1)
     body = HeartbeatBody("a", (ordered(),), session="1" * 32, connection=1)
-    reply = read(HeartbeatReply, desk.ask(peer, RequestCode.HEART_BEAT, None, body))
+    reply = read(HeartbeatReply, desk.send_request(peer, RequestCode.HEART_BEAT, None, body))
     assert reply.groups[GROUP].list.members == ("a",)
     assert peer.codec == MSGPACK
 
@@ -165,9 +165,9 @@ def test_heartbeat_response_is_sent_at_once_and_sets_the_connections_codec() -> 
 def test_rejected_heartbeat_has_a_code_and_a_remark(body: HeartbeatBody, code: int) -> None:
     desk = DispatcherBench()
     desk.native()
-    answer = desk.ask(Peer(2), RequestCode.HEART_BEAT, None, body)
-    assert answer.code == code
-    assert answer.remark
+    response = desk.send_request(Peer(2), RequestCode.HEART_BEAT, None, body)
+    assert response.code == code
+    assert response.remark
 
 
 def test_late_heartbeat_gets_no_response_and_closes_its_connection() -> None:
@@ -226,9 +226,9 @@ def test_classic_client_locks_and_unlocks_by_broker_name() -> None:
 @pytest.mark.parametrize("session", [True, False])
 def test_lock_with_an_invalid_body_is_rejected_with_a_remark(body: bytes, session: bool) -> None:
     desk = DispatcherBench()
-    answer = desk.ask(desk.native() if session else Peer(2), RequestCode.LOCK_BATCH_MQ, None, body)
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark
+    response = desk.send_request(desk.native() if session else Peer(2), RequestCode.LOCK_BATCH_MQ, None, body)
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark
 
 
 async def test_start_by_time_is_looked_up_before_the_lock_and_only_once() -> None:
@@ -240,7 +240,7 @@ async def test_start_by_time_is_looked_up_before_the_lock_and_only_once() -> Non
     assert peer.sent == []
     desk.store.confirm()
     assert read(SessionLockReply, peer.sent.pop()).items[0].offset == 102
-    assert desk.store.asked == [(TOPIC, queue_id, 77) for queue_id in range(4)]
+    assert desk.store.requested == [(TOPIC, queue_id, 77) for queue_id in range(4)]
     again = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 3),)))
     assert read(SessionLockReply, again).items[0].offset == 103
     await desk.dispatcher.close()
@@ -252,7 +252,7 @@ async def test_concurrent_lookups_by_time_are_limited_by_the_lane() -> None:
     for _ in range(20):
         desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
     await until(lambda: len(desk.store.waiting) == 20)
-    assert len(desk.store.asked) == 4 * LANES[START_LANE].concurrency
+    assert len(desk.store.requested) == 4 * LANES[START_LANE].concurrency
     await desk.dispatcher.close()
 
 
@@ -271,7 +271,7 @@ async def test_lookups_by_time_per_lock_are_limited_and_the_member_retries_the_r
     first = await desk.later(peer, SessionLockBody(wanted))
     granted, waits = LockVerdict.OK, LockVerdict.WAIT
     assert [item.verdict for item in first.items if item.queue_id == 0] == [LockVerdict.REFUSED, granted, granted, waits]
-    assert len(desk.store.asked) == 6
+    assert len(desk.store.requested) == 6
     assert desk.bench.drain(PushQueueFree) == [PushQueueFree(1, (FreeQueue(GROUP, "t2", 0),))]
     second = await desk.later(peer, SessionLockBody(wanted[-1:]))
     assert [(item.verdict, item.offset) for item in second.items] == [(granted, 100)]
@@ -281,9 +281,9 @@ async def test_lookups_by_time_per_lock_are_limited_and_the_member_retries_the_r
 async def test_lock_above_the_progress_limit_looks_up_nothing() -> None:
     desk = DispatcherBench(replace(CONFIG, progress_max=3))
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
-    answer = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
-    assert read(SessionLockReply, answer).items[0].verdict is LockVerdict.REFUSED
-    assert desk.store.asked == []
+    response = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
+    assert read(SessionLockReply, response).items[0].verdict is LockVerdict.REFUSED
+    assert desk.store.requested == []
     await desk.dispatcher.close()
 
 
@@ -303,8 +303,8 @@ async def test_disk_error_in_a_lookup_by_time_rejects_the_lock_and_is_not_fatal(
     peer = desk.native(1, ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=77))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 2),)))
     await until(lambda: bool(peer.sent))
-    answer = peer.sent.pop()
-    assert (answer.code, "input/output" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    response = peer.sent.pop()
+    assert (response.code, "input/output" in (response.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
     await desk.dispatcher.close()
 
 
@@ -327,18 +327,18 @@ async def test_lock_by_time_of_a_closed_connection_leaves_no_state() -> None:
 def test_unregister_removes_a_consumer_and_ignores_producer_groups() -> None:
     desk = DispatcherBench()
     peer = desk.native()
-    assert desk.ask(peer, RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("client-1", producer_group="p")).code == 0
+    assert desk.send_request(peer, RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("client-1", producer_group="p")).code == 0
     assert desk.bench.lists() == ("client-1",)
-    assert desk.ask(peer, RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("client-1", consumer_group=GROUP)).code == 0
+    assert desk.send_request(peer, RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("client-1", consumer_group=GROUP)).code == 0
     assert desk.bench.lists() == ()
 
 
 def test_member_list_is_returned_and_an_unknown_group_is_rocketmqs_error() -> None:
     desk = DispatcherBench()
     peer = desk.native()
-    assert read(MemberList, desk.ask(peer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(GROUP))).members == ("client-1",)
-    answer = desk.ask(peer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader("none"))
-    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, none")
+    assert read(MemberList, desk.send_request(peer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(GROUP))).members == ("client-1",)
+    response = desk.send_request(peer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader("none"))
+    assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, none")
 
 
 async def ask_status(desk: DispatcherBench, peer: Peer, group: str | None = None) -> Command:
@@ -355,8 +355,8 @@ async def test_group_status_returns_all_group_names_or_one_status() -> None:
     reply = read(GroupStatusReply, await ask_status(desk, peer, GROUP))
     assert reply.status is not None
     assert (reply.groups, reply.status.members[0].address) == ((), peer.peer)
-    answer = await ask_status(desk, peer, "none")
-    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    response = await ask_status(desk, peer, "none")
+    assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     for callback in peer.on_close:
         callback(cast(Endpoint, peer), "gone")
     reply = read(GroupStatusReply, await ask_status(desk, peer, GROUP))
@@ -387,17 +387,17 @@ async def test_status_of_a_group_with_thousands_of_queues_is_built_in_slices(mon
 def test_updated_offset_is_found_and_a_missing_one_has_its_own_code() -> None:
     desk = DispatcherBench()
     peer, query = Peer(1), QueryConsumerOffsetHeader(GROUP, TOPIC, 0)
-    assert desk.ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).fields == {"offset": 0}
+    assert desk.send_request(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).fields == {"offset": 0}
     desk.store.young = False
-    assert desk.ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).code == ResponseCode.QUERY_NOT_FOUND
+    assert desk.send_request(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).code == ResponseCode.QUERY_NOT_FOUND
     assert desk.wait(peer, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(GROUP, TOPIC, 0, 9)).code == 0
-    assert desk.ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).fields == {"offset": 9}
+    assert desk.send_request(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).fields == {"offset": 9}
 
 
 def test_update_offset_of_a_held_queue_is_rejected_with_its_holder() -> None:
     desk = DispatcherBench()
     peer = desk.native()
     desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, SessionLockBody((LockItem(GROUP, TOPIC, 0),)))
-    answer = desk.ask(Peer(2), RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(GROUP, TOPIC, 0, 9))
-    assert answer.code == ResponseCode.NO_PERMISSION
-    assert "held by client-1" in (answer.remark or "")
+    response = desk.send_request(Peer(2), RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(GROUP, TOPIC, 0, 9))
+    assert response.code == ResponseCode.NO_PERMISSION
+    assert "held by client-1" in (response.remark or "")

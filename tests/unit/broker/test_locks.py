@@ -26,11 +26,11 @@ def test_grant_has_all_fields_of_the_first_pull() -> None:
     bench.ends.queues[TOPIC, 1] = (40, 90)
     a = Client(bench, "a")
     a.connect()
-    answer = a.lock(1)[1]
-    assert (answer.verdict, answer.offset, answer.attempts, answer.since) == (OK, 40, 0, 3)
-    assert answer.epoch == bench.epoch(1)
-    assert answer.epoch >> 32 == bench.c.state.term
-    assert answer.generation > 0
+    response = a.lock(1)[1]
+    assert (response.verdict, response.offset, response.attempts, response.since) == (OK, 40, 0, 3)
+    assert response.epoch == bench.epoch(1)
+    assert response.epoch >> 32 == bench.c.state.term
+    assert response.generation > 0
 
 
 def test_every_acquire_raises_the_epoch_and_renewals_keep_it() -> None:
@@ -127,9 +127,9 @@ def test_grant_whose_response_was_lost_is_acquired_again() -> None:
     lost = a.lock(0)[0].epoch
     a.held = {}
     a.connect()
-    answer = a.lock(0)[0]
-    assert answer.verdict is OK
-    assert answer.epoch > lost
+    response = a.lock(0)[0]
+    assert response.verdict is OK
+    assert response.epoch > lost
 
 
 def test_lost_grant_is_freed_if_the_list_gives_its_queue_to_another_member() -> None:

@@ -78,8 +78,8 @@ async def test_free_queues_of_a_new_member_are_computed_in_slices(monkeypatch: p
     a.connect()
     await counted.until(lambda: sum(len(each.queues) for each in drained if isinstance(each, PushQueueFree)) == QUEUES)
     assert max(counted.turns) <= STEPS_PER_TURN
-    told = [queue.queue_id for each in drained if isinstance(each, PushQueueFree) for queue in each.queues]
-    assert told == list(range(QUEUES))
+    reported = [queue.queue_id for each in drained if isinstance(each, PushQueueFree) for queue in each.queues]
+    assert reported == list(range(QUEUES))
     assert [each.group for each in drained if isinstance(each, Notify)] == [GROUP]
 
 
@@ -89,14 +89,14 @@ def test_group_with_a_changing_list_leaves_slices_to_others_and_gets_all_its_que
     Client(bench, "other", replace(ordered(), group="other")).connect()
     flapping = Client(bench, "b")
     flapping.connect()
-    told: dict[str, set[int]] = {GROUP: set(), "other": set()}
+    reported: dict[str, set[int]] = {GROUP: set(), "other": set()}
     slices = 0
-    while (len(told[GROUP]), len(told["other"])) != (40, 40):
+    while (len(reported[GROUP]), len(reported["other"])) != (40, 40):
         slices += 1
-        assert slices < 100, {group: len(queues) for group, queues in told.items()}
+        assert slices < 100, {group: len(queues) for group, queues in reported.items()}
         for each in bench.c.state.pending.drain(10):
             for queue in each.queues if isinstance(each, PushQueueFree) else ():
-                told[queue.group].add(queue.queue_id)
+                reported[queue.group].add(queue.queue_id)
         if slices % 2:
             bench.c.membership.unregister(flapping.connection, "b", GROUP, bench.now_ms)
         else:
@@ -228,11 +228,11 @@ async def test_queue_status_of_a_group_is_built_and_packed_in_slices(monkeypatch
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
     processor = client.ClientProcessor(cast(Any, host), coordination)
-    asked = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
-    answering = asyncio.ensure_future(processor.group_status(asked))
+    requested = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
+    answering = asyncio.ensure_future(processor.group_status(requested))
     await counted.until(answering.done)
-    answer = cast(Command, answering.result())
-    assert decode_body(GroupStatusReply, answer.body).status == expected
+    response = cast(Command, answering.result())
+    assert decode_body(GroupStatusReply, response.body).status == expected
     assert max(counted.turns) <= 2 * LANE_ITEMS_PER_TURN + 1, "a key and a status each, and the key before which the turn ends"
     assert sum(counted.turns) == 2 * 12 * (LANE_ITEMS_PER_TURN // 2) + 1, "and the member"
 
@@ -254,7 +254,7 @@ async def test_concurrent_status_requests_share_the_turns(monkeypatch: pytest.Mo
         command = Command(RequestCode.GROUP_STATUS, number, fields=to_plain(GroupStatusHeader(name)))
         dispatcher(command, cast(Any, endpoint))
     await counted.until(lambda: len(endpoint.sent) == len(groups))
-    replies = [decode_body(GroupStatusReply, answer.body).status for answer in endpoint.sent]
+    replies = [decode_body(GroupStatusReply, response.body).status for response in endpoint.sent]
     assert sorted(reply.group for reply in replies if reply is not None) == sorted(groups)
     assert max(counted.turns) <= LANE_ITEMS_PER_TURN
     assert sum(counted.turns) == len(groups) * (LANE_ITEMS_PER_TURN - 2)
@@ -270,11 +270,11 @@ async def test_member_status_of_a_group_is_built_and_packed_in_slices(monkeypatc
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
     processor = client.ClientProcessor(cast(Any, host), bench.c)
-    asked = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
-    answering = asyncio.ensure_future(processor.group_status(asked))
+    requested = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
+    answering = asyncio.ensure_future(processor.group_status(requested))
     await counted.until(answering.done)
-    answer = cast(Command, answering.result())
-    assert decode_body(GroupStatusReply, answer.body).status == expected
+    response = cast(Command, answering.result())
+    assert decode_body(GroupStatusReply, response.body).status == expected
     assert max(counted.turns) <= LANE_ITEMS_PER_TURN
     assert sum(counted.turns) == 3 * LANE_ITEMS_PER_TURN
 

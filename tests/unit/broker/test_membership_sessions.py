@@ -59,8 +59,8 @@ def test_connection_not_bound_to_its_session_is_closed_for_anything_but_heartbea
     old = a.connection
     a.connect()
     a.connection = old
-    answer = {"lock": a.send_lock, "sync": a.send_sync, "pull": lambda: a.pull(0)}[what]()
-    assert answer is None
+    response = {"lock": a.send_lock, "sync": a.send_sync, "pull": lambda: a.pull(0)}[what]()
+    assert response is None
     assert bench.closed() == [old]
     assert bench.owner(0) == "a"
 

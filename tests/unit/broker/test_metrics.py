@@ -237,14 +237,14 @@ async def test_admin_port_reports_recovery_progress(tmp_path: Path) -> None:
     broker = Broker(config, Host.real())
     assert broker.admin_port is not None
     starting = asyncio.create_task(broker.start())
-    told = []
+    reported = []
     while not starting.done():
         if broker.admin_port.address:
-            told.append(await ready(broker))
+            reported.append(await ready(broker))
         await asyncio.sleep(0)
     await starting
     assert await ready(broker) == (200, [])
     await broker.stop()
-    read_to = [int(found[1]) for status, reasons in told if (found := re.search(r"log read to (\d+)", str(reasons))) and status == 503]
-    assert len(set(read_to)) > 1, told
+    read_to = [int(found[1]) for status, reasons in reported if (found := re.search(r"log read to (\d+)", str(reasons))) and status == 503]
+    assert len(set(read_to)) > 1, reported
     assert read_to == sorted(read_to)

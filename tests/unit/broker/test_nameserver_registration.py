@@ -202,11 +202,11 @@ class SlowNameserver:
     """A nameserver that responds to registrations when the test lets it."""
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.requested: list[Request] = []
 
     @handles(RequestCode.REGISTER_BROKER)
     def register(self, request: Request) -> HandlerResult:
-        self.asked.append(request)
+        self.requested.append(request)
         return NO_RESPONSE
 
 
@@ -219,9 +219,9 @@ async def test_start_waits_for_a_pending_registration(refuses: bool) -> None:
     async with nameserver() as quick, running(Broker([quick.address, address])) as broker:
         accepted = broker.tasks.spawn(broker.registration.wait_until_accepted(), "accepted")
         await wait_for_state(broker, quick.address, RegistrationState.ACCEPTED)
-        await until(lambda: len(slow.asked) == 1)
+        await until(lambda: len(slow.requested) == 1)
         assert not accepted.done()
-        request = slow.asked[0]
+        request = slow.requested[0]
         code = ResponseCode.BROKER_NAME_TAKEN if refuses else ResponseCode.SUCCESS
         request.respond(request.reply(body=RegisterReply(()), code=code, remark="taken"))
         await asyncio.wait([accepted])
@@ -407,9 +407,9 @@ async def test_layout_rejected_by_the_nameserver_is_logged_once(caplog: pytest.L
         broker.table.adopt(layout("bills"))
         broker.registration.register_soon()
         await until(lambda: served.table.layouts.get("bills") is not None)
-        told = [record for record in caplog.records if record.name == "lockstep.broker" and "layout.refused" in record.getMessage()]
-        assert len(told) == 1
-        assert "topic=wrong" in told[0].getMessage()
+        reported = [record for record in caplog.records if record.name == "lockstep.broker" and "layout.refused" in record.getMessage()]
+        assert len(reported) == 1
+        assert "topic=wrong" in reported[0].getMessage()
 
 
 async def test_count_of_rejected_layouts_beyond_those_named_is_logged(

@@ -98,10 +98,10 @@ async def test_header_above_the_limit_of_its_request_is_rejected() -> None:
     fields = {**to_plain(PULL), "unknown": "x" * 200_000}
     broker.dispatcher(received(RequestCode.PULL_MESSAGE, fields), cast(Any, broker.endpoint))
     await turn()
-    (answer,) = broker.endpoint.take()
-    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert "PULL_MESSAGE (11) has a header of 200" in (answer.remark or "")
-    assert "at most 36864" in (answer.remark or "")
+    (response,) = broker.endpoint.take()
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "PULL_MESSAGE (11) has a header of 200" in (response.remark or "")
+    assert "at most 36864" in (response.remark or "")
     assert broker.pulls.held_count == 0
 
 
@@ -114,7 +114,7 @@ async def test_expressions_of_held_pulls_are_limited_and_the_oldest_is_evicted(
         broker.pull(opaque=100 + number, subscription="a" * LONG_EXPRESSION_CHARS, **LONG)
         broker.pull(opaque=number, subscription=str(number) * 8_000, **LONG)
         await turn()
-    assert [answer.opaque for answer in broker.endpoint.take()] == list(range(7))
+    assert [response.opaque for response in broker.endpoint.take()] == list(range(7))
     assert broker.pulls.held_count == 13
     broker.arrive(b"x", tag="a")
     await turn()
@@ -160,10 +160,10 @@ async def test_bytes_waiting_in_a_lane_are_limited() -> None:
     for _ in range(5):
         dispatcher(received(RequestCode.LOCK_BATCH_MQ, {}, encode_body(SendBackHeader(7, "g" * 10_000, 3))), cast(Any, endpoint))
     refused = endpoint.take()
-    assert [answer.code for answer in refused] == [ResponseCode.SYSTEM_BUSY] * 2
+    assert [response.code for response in refused] == [ResponseCode.SYSTEM_BUSY] * 2
     assert "lane 'back' is full: requests of 20" in (refused[0].remark or "")
     processor.gate.set_result(None)
     await turn()
-    assert [answer.code for answer in endpoint.take()] == [ResponseCode.SUCCESS] * 3
+    assert [response.code for response in endpoint.take()] == [ResponseCode.SUCCESS] * 3
     assert dispatcher._lanes["back"].waiting_bytes == 0
     await dispatcher.close()

@@ -23,8 +23,8 @@ from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
 
 
-def place(answer: Command) -> tuple[int, int, int]:
-    reply = from_plain(PullReply, answer.fields)
+def place(response: Command) -> tuple[int, int, int]:
+    reply = from_plain(PullReply, response.fields)
     return reply.next_begin_offset, reply.min_offset, reply.max_offset
 
 
@@ -32,8 +32,8 @@ async def test_pull_returns_stored_records_and_bounds() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"one", b"two", b"three"])
     broker.pull(1)
-    answer = await broker.answer()
-    assert (answer.code, answer.body, place(answer)) == (ResponseCode.SUCCESS, b"twothree", (3, 0, 3))
+    response = await broker.response()
+    assert (response.code, response.body, place(response)) == (ResponseCode.SUCCESS, b"twothree", (3, 0, 3))
 
 
 def return_results(broker: Broker, *results: ReadResult) -> None:
@@ -46,9 +46,9 @@ async def test_messages_lost_to_damage_are_skipped_with_offset_moved() -> None:
     broker = Broker()
     return_results(broker, ReadResult(ReadStatus.LOST, 5, 0, 9))
     broker.pull(3, **LONG)
-    answer = await broker.answer()
-    assert (answer.code, answer.body, place(answer)) == (ResponseCode.PULL_OFFSET_MOVED, b"", (5, 0, 9))
-    assert from_plain(PullReply, answer.fields).gap_first is None, "the client names the gap: from what it asked for"
+    response = await broker.response()
+    assert (response.code, response.body, place(response)) == (ResponseCode.PULL_OFFSET_MOVED, b"", (5, 0, 9))
+    assert from_plain(PullReply, response.fields).gap_first is None, "the client names the gap: from what it asked for"
 
 
 async def test_retention_gap_and_damage_gap_are_two_responses() -> None:
@@ -57,13 +57,13 @@ async def test_retention_gap_and_damage_gap_are_two_responses() -> None:
     broker.coordination.checks[4] = PullCheck(gap=(1, 3))
     return_results(broker, *[ReadResult(ReadStatus.LOST, 5, 3, 9)] * 2)
     broker.pull(3, epoch=4)
-    answer = await broker.answer()
-    reply = from_plain(PullReply, answer.fields)
-    assert (answer.code, reply.next_begin_offset, (reply.gap_first, reply.gap_end)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 3, (1, 3))
+    response = await broker.response()
+    reply = from_plain(PullReply, response.fields)
+    assert (response.code, reply.next_begin_offset, (reply.gap_first, reply.gap_end)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 3, (1, 3))
     broker.coordination.checks[4] = PullCheck()
     broker.pull(3, epoch=4)
-    answer = await broker.answer()
-    assert (answer.code, place(answer)) == (ResponseCode.PULL_OFFSET_MOVED, (5, 3, 9))
+    response = await broker.response()
+    assert (response.code, place(response)) == (ResponseCode.PULL_OFFSET_MOVED, (5, 3, 9))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ async def test_offset_outside_the_queue_gets_rocketmqs_code_and_next_offset(
     if stored:
         broker.store.append("t", 0, [b"x"] * stored)
     broker.pull(offset)
-    answer = await broker.answer()
-    assert (answer.code, place(answer)) == (code, expected)
+    response = await broker.response()
+    assert (response.code, place(response)) == (code, expected)
 
 
 @pytest.mark.parametrize(
@@ -105,34 +105,34 @@ async def test_offset_outside_the_queue_gets_rocketmqs_code_and_next_offset(
 async def test_invalid_pull_is_rejected(header: dict[str, object], code: ResponseCode, words: str) -> None:
     broker = Broker()
     broker.pull(**header)  # type: ignore[arg-type]
-    answer = await broker.answer()
-    assert answer.code == code
-    assert words in str(answer.remark)
+    response = await broker.response()
+    assert response.code == code
+    assert words in str(response.remark)
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"), [(4, ResponseCode.SUCCESS), (5, ResponseCode.SUCCESS), (6, ResponseCode.SUBSCRIPTION_NOT_LATEST)]
+    ("requested", "code"), [(4, ResponseCode.SUCCESS), (5, ResponseCode.SUCCESS), (6, ResponseCode.SUBSCRIPTION_NOT_LATEST)]
 )
-async def test_pull_without_expression_uses_the_groups_subscription_unless_older(asked: int, code: int) -> None:
+async def test_pull_without_expression_uses_the_groups_subscription_unless_older(requested: int, code: int) -> None:
     broker = Broker()
     broker.coordination.subscriptions["g", "t"] = Subscription("t", "a", sub_version=5)
     broker.store.append("t", 0, [b"A", b"B", b"none"], tags=["a", "b", None])
-    broker.pull(sys_flag=0, sub_version=asked)
-    answer = await broker.answer()
-    assert answer.code == code
-    assert answer.body == (b"A" if code == ResponseCode.SUCCESS else b"")
+    broker.pull(sys_flag=0, sub_version=requested)
+    response = await broker.response()
+    assert response.code == code
+    assert response.body == (b"A" if code == ResponseCode.SUCCESS else b"")
 
 
 async def test_page_without_a_match_returns_at_once_with_the_next_offset() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"B"] * 3, tags=["b"] * 3)
     broker.pull(subscription="a", **LONG)
-    answer = await broker.answer()
-    assert (answer.code, place(answer)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, (3, 0, 3))
+    response = await broker.response()
+    assert (response.code, place(response)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, (3, 0, 3))
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted_bytes", "page"),
+    ("requested", "wanted_bytes", "page"),
     [
         (1, None, (1, CLASSIC_BYTES_MAX)),
         (32, None, (32, CLASSIC_BYTES_MAX)),
@@ -144,8 +144,8 @@ async def test_page_without_a_match_returns_at_once_with_the_next_offset() -> No
         (-1, -1, (1, 1)),
     ],
 )
-def test_page_size_is_the_requested_one_up_to_the_brokers_limit(asked: int, wanted_bytes: int | None, page: tuple[int, int]) -> None:
-    assert page_of(PullHeader("g", "t", 0, 0, max_msg_nums=asked, max_msg_bytes=wanted_bytes)) == page
+def test_page_size_is_the_requested_one_up_to_the_brokers_limit(requested: int, wanted_bytes: int | None, page: tuple[int, int]) -> None:
+    assert page_of(PullHeader("g", "t", 0, 0, max_msg_nums=requested, max_msg_bytes=wanted_bytes)) == page
 
 
 # ---------------------------------------------------------------------------------------------------------------- long polling
@@ -154,9 +154,9 @@ def test_page_size_is_the_requested_one_up_to_the_brokers_limit(asked: int, want
 async def test_pull_without_suspend_is_not_held() -> None:
     broker = Broker()
     broker.pull()
-    assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
+    assert (await broker.response()).code == ResponseCode.PULL_NOT_FOUND
     broker.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=0)
-    assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
+    assert (await broker.response()).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_held_pull_is_served_by_the_arrival() -> None:
@@ -166,8 +166,8 @@ async def test_held_pull_is_served_by_the_arrival() -> None:
     assert broker.endpoint.sent == []
     assert broker.pulls.held_count == 1
     broker.arrive(b"new")
-    answer = await broker.answer()
-    assert (answer.code, answer.body, place(answer)) == (ResponseCode.SUCCESS, b"new", (1, 0, 1))
+    response = await broker.response()
+    assert (response.code, response.body, place(response)) == (ResponseCode.SUCCESS, b"new", (1, 0, 1))
     assert broker.pulls.held_count == 0
 
 
@@ -180,15 +180,15 @@ async def test_held_pull_continues_after_an_arrival_that_does_not_match() -> Non
     await turn()
     assert broker.endpoint.sent == []
     broker.arrive(b"A", tag="a")
-    answer = await broker.answer()
-    assert (answer.code, answer.body, place(answer)) == (ResponseCode.SUCCESS, b"A", (3, 0, 3))
+    response = await broker.response()
+    assert (response.code, response.body, place(response)) == (ResponseCode.SUCCESS, b"A", (3, 0, 3))
 
 
 async def test_pull_in_the_turn_of_a_send_returns_its_record() -> None:
     broker = Broker()
     broker.pull()
     broker.store.append("t", 0, [b"same turn"])
-    assert (await broker.answer()).body == b"same turn"
+    assert (await broker.response()).body == b"same turn"
 
 
 async def test_held_pull_returns_at_its_deadline_with_the_offset_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,8 +208,8 @@ async def test_held_pull_returns_at_its_deadline_with_the_offset_reached(monkeyp
     assert broker.endpoint.sent == []
     broker.host.clock.now_ms += 1
     broker.pulls._expire()
-    answer = await broker.answer()
-    assert (answer.code, place(answer)) == (ResponseCode.PULL_NOT_FOUND, (2, 0, 2))
+    response = await broker.response()
+    assert (response.code, place(response)) == (ResponseCode.PULL_NOT_FOUND, (2, 0, 2))
 
 
 async def test_one_timer_is_set_to_the_earliest_deadline() -> None:
@@ -220,7 +220,7 @@ async def test_one_timer_is_set_to_the_earliest_deadline() -> None:
     assert broker.pulls._deadline_ms == broker.host.clock.now_ms + 5_000
     broker.host.clock.now_ms += 5_000
     broker.pulls._expire()
-    assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
+    assert (await broker.response()).code == ResponseCode.PULL_NOT_FOUND
     assert broker.pulls._deadline_ms == broker.host.clock.now_ms + 2_000
     broker.pulls.stop()
 
@@ -233,7 +233,7 @@ async def test_stop_responds_to_every_pull_and_holds_no_new_one() -> None:
     broker.pulls.stop()
     assert [one.code for one in broker.endpoint.take()] == [ResponseCode.PULL_NOT_FOUND] * 2
     broker.pull(**LONG)
-    assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
+    assert (await broker.response()).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_closed_connection_has_no_held_pull() -> None:
@@ -254,7 +254,7 @@ async def test_deleted_topic_ends_its_held_pulls() -> None:
     broker.pull(**LONG)
     await turn()
     broker.topics.create(TopicLayout("t", LayoutVersion(2, 7), ()))
-    assert (await broker.answer()).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await broker.response()).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 # ---------------------------------------------------------------------------------------------------------- fences and commits
@@ -268,8 +268,8 @@ async def test_stale_epoch_is_rejected_and_a_held_pull_ends_when_the_epoch_rises
     assert broker.pulls.held_count == 2
     broker.coordination.checks[5] = PullCheck(stale=True)
     broker.pulls.stale(StalePulls("g", "t", 0, 6))
-    answer = await broker.answer()
-    assert (answer.code, answer.opaque) == (ResponseCode.STALE_EPOCH, 1)
+    response = await broker.response()
+    assert (response.code, response.opaque) == (ResponseCode.STALE_EPOCH, 1)
     assert broker.pulls.held_count == 1
 
 
@@ -277,7 +277,7 @@ async def test_gap_is_reported_at_once_even_without_messages() -> None:
     broker = Broker()
     broker.coordination.checks[5] = PullCheck(gap=(3, 9))
     broker.pull(epoch=5, **LONG)
-    reply = from_plain(PullReply, (await broker.answer()).fields)
+    reply = from_plain(PullReply, (await broker.response()).fields)
     assert (reply.gap_first, reply.gap_end) == (3, 9)
 
 
@@ -287,11 +287,11 @@ async def test_commit_of_a_pull_is_applied_once_and_only_if_permitted() -> None:
     broker.pull(**flags)  # type: ignore[arg-type]
     await turn()
     broker.arrive(b"x")
-    await broker.answer()
+    await broker.response()
     assert broker.coordination.commits == [("g", 0, 4)]
     broker.coordination.checks[None] = PullCheck(may_commit=False)
     broker.pull(**flags)  # type: ignore[arg-type]
-    await broker.answer()
+    await broker.response()
     assert len(broker.coordination.commits) == 1
 
 
@@ -308,7 +308,7 @@ async def test_rejected_commit_does_not_reject_its_pull(refusal: Exception) -> N
     broker.coordination.refusal = refusal
     broker.store.append("t", 0, [b"x"])
     broker.pull(sys_flag=SUBSCRIPTION | COMMIT_OFFSET, commit_offset=4)
-    assert (await broker.answer()).code == ResponseCode.SUCCESS
+    assert (await broker.response()).code == ResponseCode.SUCCESS
 
 
 # ------------------------------------------------------------------------------------------------------------ disk and fairness
@@ -336,8 +336,8 @@ async def test_disk_error_in_a_read_is_returned_and_not_fatal() -> None:
     broker.store.cold = True
     broker.store.read_cold = fail  # type: ignore[method-assign]
     broker.pull()
-    answer = await broker.answer()
-    assert (answer.code, "Input/output" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+    response = await broker.response()
+    assert (response.code, "Input/output" in str(response.remark)) == (ResponseCode.SYSTEM_ERROR, True)
     assert broker.tasks.failure is None
 
 
@@ -368,7 +368,7 @@ async def test_concurrent_catch_up_pulls_are_served_up_to_a_byte_limit_per_turn(
         served.append(len(broker.endpoint.sent))
         await asyncio.sleep(0)
     assert served == [0, 3, 6, 9, 10, 10]
-    assert [answer.opaque for answer in broker.endpoint.take()] == list(range(1, 11))
+    assert [response.opaque for response in broker.endpoint.take()] == list(range(1, 11))
 
 
 async def test_stop_responds_to_every_pull_regardless_of_the_byte_limit_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,7 +448,7 @@ async def test_epoch_that_rose_during_a_cold_read_rejects_the_pull() -> None:
     broker.pull(epoch=5)
     await asyncio.sleep(0)
     broker.coordination.checks[5] = PullCheck(stale=True)
-    assert (await broker.answer()).code == ResponseCode.STALE_EPOCH
+    assert (await broker.response()).code == ResponseCode.STALE_EPOCH
 
 
 async def test_connection_that_does_not_read_does_not_block_others() -> None:
@@ -494,10 +494,10 @@ async def test_pulls_woken_by_one_message_are_served_in_order_up_to_a_limit_per_
     turns = 0
     while len(given) < 3 * TURN_HELD_MAX:
         await asyncio.sleep(0)
-        answers = broker.endpoint.take()
-        assert len(answers) <= TURN_HELD_MAX
-        given += [answer.opaque for answer in answers]
-        turns += bool(answers)
+        responses = broker.endpoint.take()
+        assert len(responses) <= TURN_HELD_MAX
+        given += [response.opaque for response in responses]
+        turns += bool(responses)
     assert (given, turns) == (list(range(3 * TURN_HELD_MAX)), 3)
 
 
@@ -512,7 +512,7 @@ async def test_expired_pulls_are_served_up_to_a_limit_per_turn() -> None:
     assert len(broker.endpoint.take()) == TURN_HELD_MAX
     broker.pulls._expire()
     await asyncio.sleep(0)
-    assert [answer.opaque for answer in broker.endpoint.take()] == [TURN_HELD_MAX]
+    assert [response.opaque for response in broker.endpoint.take()] == [TURN_HELD_MAX]
     broker.pulls.stop()
 
 
@@ -522,9 +522,12 @@ async def test_oldest_held_pull_above_the_limit_is_ended_as_at_its_deadline(sums
     for number in range(4):
         broker.pull(0, opaque=number, **LONG)
         await turn()
-    answers = broker.endpoint.take()
-    assert [(answer.opaque, answer.code) for answer in answers] == [(0, ResponseCode.PULL_NOT_FOUND), (1, ResponseCode.PULL_NOT_FOUND)]
+    responses = broker.endpoint.take()
+    assert [(response.opaque, response.code) for response in responses] == [
+        (0, ResponseCode.PULL_NOT_FOUND),
+        (1, ResponseCode.PULL_NOT_FOUND),
+    ]
     assert (broker.pulls.held_count, broker.pulls.excess_count) == (2, 2)
     broker.arrive(b"x")
     await turn()
-    assert [answer.opaque for answer in broker.endpoint.take()] == [2, 3]
+    assert [response.opaque for response in broker.endpoint.take()] == [2, 3]

@@ -52,12 +52,12 @@ class Broker:
         self.dispatcher = Dispatcher([QueryProcessor(self.store, self.topics), creator], None, lanes)  # type: ignore[arg-type]
         self.endpoint = FakeEndpoint()
 
-    async def ask(self, code: RequestCode, header: object, body: bytes = b"") -> Command:
+    async def send_request(self, code: RequestCode, header: object, body: bytes = b"") -> Command:
         self.dispatcher(request(code, header, body), self.endpoint)  # type: ignore[arg-type]
         for _ in range(8):
             await asyncio.sleep(0)
-        (answer,) = self.endpoint.take()
-        return answer
+        (response,) = self.endpoint.take()
+        return response
 
 
 @pytest.mark.parametrize(
@@ -67,57 +67,59 @@ class Broker:
 async def test_bounds_of_unknown_queues_follow_rocketmq(topic: str, queue_id: int, low: int, high: int) -> None:
     broker = Broker()
     header = QueueHeader(topic, queue_id)
-    assert (await broker.ask(RequestCode.GET_MIN_OFFSET, header)).fields == {"offset": low}
-    assert (await broker.ask(RequestCode.GET_MAX_OFFSET, header)).fields == {"offset": high}
+    assert (await broker.send_request(RequestCode.GET_MIN_OFFSET, header)).fields == {"offset": low}
+    assert (await broker.send_request(RequestCode.GET_MAX_OFFSET, header)).fields == {"offset": high}
 
 
 async def test_topic_offsets_returns_the_bounds_of_all_local_queues() -> None:
     broker = Broker()
-    answer = await broker.ask(RequestCode.TOPIC_OFFSETS, TopicHeader("t"))
-    assert decode_body(TopicOffsets, answer.body) == TopicOffsets((OffsetRange(0, 0, 0), OffsetRange(1, 0, 3)))
-    assert (await broker.ask(RequestCode.TOPIC_OFFSETS, TopicHeader("nowhere"))).code == ResponseCode.TOPIC_NOT_EXIST
+    response = await broker.send_request(RequestCode.TOPIC_OFFSETS, TopicHeader("t"))
+    assert decode_body(TopicOffsets, response.body) == TopicOffsets((OffsetRange(0, 0, 0), OffsetRange(1, 0, 3)))
+    assert (await broker.send_request(RequestCode.TOPIC_OFFSETS, TopicHeader("nowhere"))).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 @pytest.mark.parametrize(("topic", "queue_id", "found"), [("t", 1, 100), ("t", 2, 0), ("nowhere", 0, 0)])
 async def test_search_by_time_reads_the_store_for_known_queues_only(topic: str, queue_id: int, found: int) -> None:
-    answer = await Broker().ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic, queue_id, 1_000))
-    assert answer.fields == {"offset": found}
+    response = await Broker().send_request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic, queue_id, 1_000))
+    assert response.fields == {"offset": found}
 
 
 @pytest.mark.parametrize(("offset", "code"), [(0, ResponseCode.SUCCESS), (1, ResponseCode.SYSTEM_ERROR), (9, ResponseCode.SYSTEM_ERROR)])
 async def test_message_is_returned_by_position_and_state_records_are_hidden(offset: int, code: ResponseCode) -> None:
     broker = Broker()
-    answer = await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
-    assert answer.code == code
-    assert answer.body == (broker.store.records[0] if code == ResponseCode.SUCCESS else b"")
+    response = await broker.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
+    assert response.code == code
+    assert response.body == (broker.store.records[0] if code == ResponseCode.SUCCESS else b"")
 
 
 async def test_topic_is_created_with_the_requested_layout_and_the_first_one_wins() -> None:
     broker = Broker()
-    asked = TopicLayout("u", LayoutVersion(1, 5), LAYOUT.entries)
-    answer = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u"), encode_body(asked))
-    assert decode_body(CreateTopicReply, answer.body).layout == asked
+    requested = TopicLayout("u", LayoutVersion(1, 5), LAYOUT.entries)
+    response = await broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u"), encode_body(requested))
+    assert decode_body(CreateTopicReply, response.body).layout == requested
     other = TopicLayout("u", LayoutVersion(1, 9), LAYOUT.entries[:1])
-    answer = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u"), encode_body(other))
-    assert decode_body(CreateTopicReply, answer.body).layout == asked
+    response = await broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u"), encode_body(other))
+    assert decode_body(CreateTopicReply, response.body).layout == requested
 
 
 async def test_topic_without_a_requested_layout_gets_queues_of_this_broker() -> None:
     broker = Broker()
-    answer = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u", 3, 3))
-    assert decode_body(CreateTopicReply, answer.body).layout.entries == (LayoutEntry("broker-a", 3, 3, 1),)
+    response = await broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u", 3, 3))
+    assert decode_body(CreateTopicReply, response.body).layout.entries == (LayoutEntry("broker-a", 3, 3, 1),)
 
 
 @pytest.mark.parametrize(("auto_create", "code"), [(False, ResponseCode.TOPIC_NOT_EXIST), (True, ResponseCode.SUCCESS)])
 async def test_first_send_creates_a_topic_only_if_permitted(auto_create: bool, code: ResponseCode) -> None:
     broker = Broker(auto_create=auto_create)
     body = encode_body(TopicLayout("u", LayoutVersion(1, 5), LAYOUT.entries))
-    assert (await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u", auto=True), body)).code == code
+    assert (await broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u", auto=True), body)).code == code
     known = encode_body(LAYOUT)
-    assert (await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("t", auto=True), known)).code == ResponseCode.SUCCESS
+    assert (
+        await broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("t", auto=True), known)
+    ).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(("topic", "body"), [("u", b"\xc1"), ("u", b"\x80"), ("other", encode_body(LAYOUT))])
 async def test_invalid_layout_is_rejected(topic: str, body: bytes) -> None:
-    answer = await Broker().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), body)
-    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    response = await Broker().send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), body)
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL

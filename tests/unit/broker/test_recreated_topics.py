@@ -66,8 +66,8 @@ class RecreatedTopic:
             cluster.nameserver = type(cluster.nameserver)()
             cluster.register(self.a)
         elif how == "b gets the first request":
-            asked = self.a.topics.require_layout(TOPIC)
-            self.a.topics.create(self.b.topics.create(asked))
+            requested = self.a.topics.require_layout(TOPIC)
+            self.a.topics.create(self.b.topics.create(requested))
         cluster.settle()
 
     @property
@@ -87,31 +87,31 @@ MEETINGS = (
 @pytest.mark.parametrize("both", [True, False])
 def test_messages_of_a_deleted_topic_are_never_in_the_recreated_one(how: str, both: bool) -> None:
     for before_at_a, before_at_b, more in product(COUNTS, range(8), COUNTS):
-        story = RecreatedTopic(before_at_a, before_at_b)
-        story.create_again(both, more)
-        sent = bodies(story.a)
-        story.meet(how)
+        case = RecreatedTopic(before_at_a, before_at_b)
+        case.create_again(both, more)
+        sent = bodies(case.a)
+        case.meet(how)
         where = (before_at_a, before_at_b, more)
-        assert len(story.layouts) == 1, where
-        assert "old" not in bodies(story.a) + bodies(story.b), where
-        assert bodies(story.a) == sent == ["new"] * (1 + more), where
-        assert not story.a.unreachable, where
-        before = story.layouts
-        for broker in story.cluster.brokers:
+        assert len(case.layouts) == 1, where
+        assert "old" not in bodies(case.a) + bodies(case.b), where
+        assert bodies(case.a) == sent == ["new"] * (1 + more), where
+        assert not case.a.unreachable, where
+        before = case.layouts
+        for broker in case.cluster.brokers:
             broker.start()
-        assert story.layouts == before, "a start finds the same in the log"
+        assert case.layouts == before, "a start finds the same in the log"
 
 
 @pytest.mark.parametrize("creator", ["a", "b"])
 def test_broker_that_returns_before_the_topic_is_recreated_adopts_the_deletion(creator: str) -> None:
     for before_at_a, before_at_b in product(COUNTS, range(8)):
-        story = RecreatedTopic(before_at_a, before_at_b)
-        story.cluster.settle()
-        assert bodies(story.b) == []
-        broker = story.a if creator == "a" else story.b
+        case = RecreatedTopic(before_at_a, before_at_b)
+        case.cluster.settle()
+        assert bodies(case.b) == []
+        broker = case.a if creator == "a" else case.b
         broker.send(0, "new")
-        story.cluster.settle()
-        assert bodies(story.a) + bodies(story.b) == ["new"]
+        case.cluster.settle()
+        assert bodies(case.a) + bodies(case.b) == ["new"]
         assert not broker.unreachable
 
 
@@ -119,17 +119,17 @@ def test_broker_that_returns_before_the_topic_is_recreated_adopts_the_deletion(c
 def test_messages_of_both_brokers_since_the_topic_was_recreated_are_kept(how: str) -> None:
     """Both know the deletion; then each changes the layout alone."""
     for more_at_a, more_at_b in product(COUNTS, range(6)):
-        story = RecreatedTopic(0, 0)
-        story.cluster.settle()
-        story.create_again(both=True, more=0)
-        story.cluster.settle()
-        story.b.send(0, "new")
-        for broker, more in ((story.a, more_at_a), (story.b, more_at_b)):
+        case = RecreatedTopic(0, 0)
+        case.cluster.settle()
+        case.create_again(both=True, more=0)
+        case.cluster.settle()
+        case.b.send(0, "new")
+        for broker, more in ((case.a, more_at_a), (case.b, more_at_b)):
             for _ in range(more):
-                add_queue(story.cluster, broker, "new")
-        story.meet(how)
-        assert len(story.layouts) == 1
-        for broker, more in ((story.a, more_at_a), (story.b, more_at_b)):
+                add_queue(case.cluster, broker, "new")
+        case.meet(how)
+        assert len(case.layouts) == 1
+        for broker, more in ((case.a, more_at_a), (case.b, more_at_b)):
             assert bodies(broker) == ["new"] * (1 + more)
             assert not broker.unreachable
 
@@ -138,45 +138,45 @@ def test_messages_of_both_brokers_since_the_topic_was_recreated_are_kept(how: st
 def test_forgetting_first_deletions_loses_no_message_of_the_current_topic(how: str) -> None:
     """A broker that was away brings its old messages back, which is the cost of forgetting."""
     for before_at_a, before_at_b, more in product(range(2), range(6), COUNTS):
-        story = RecreatedTopic(before_at_a, before_at_b)
-        deletion = story.a.layout
+        case = RecreatedTopic(before_at_a, before_at_b)
+        deletion = case.a.layout
         assert deletion is not None
         assert deletion.version.counter <= BEGAN_FIRST_DELETIONS_MAX
-        assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
-        forgotten = story.cluster.nameserver.deletions(BEGAN_FIRST_DELETIONS_MAX)
+        assert case.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
+        forgotten = case.cluster.nameserver.deletions(BEGAN_FIRST_DELETIONS_MAX)
         assert len(forgotten) == 1
-        story.cluster.nameserver.forget(forgotten)
-        story.a.changed("another topic")  # writes the log
-        story.a.start()
-        assert story.a.layout is None
-        story.create_again(both=False, more=more)
-        sent = bodies(story.a)
-        story.meet(how)
-        assert len(story.layouts) == 1
-        assert bodies(story.a) == sent
-        assert "old" in bodies(story.b)
-        assert not story.a.unreachable + story.b.unreachable
+        case.cluster.nameserver.forget(forgotten)
+        case.a.changed("another topic")  # writes the log
+        case.a.start()
+        assert case.a.layout is None
+        case.create_again(both=False, more=more)
+        sent = bodies(case.a)
+        case.meet(how)
+        assert len(case.layouts) == 1
+        assert bodies(case.a) == sent
+        assert "old" in bodies(case.b)
+        assert not case.a.unreachable + case.b.unreachable
 
 
 def test_creation_by_a_broker_that_missed_a_forgotten_deletion_is_the_later_one() -> None:
     """The reason why `forget-deleted` requires every broker to be registered, even without `--all`."""
-    story = RecreatedTopic(0, 0)
-    story.cluster.settle()
-    story.b.send(0, "at b")
-    assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
-    story.cluster.nameserver.forget(story.cluster.nameserver.deletions(BEGAN_FIRST_DELETIONS_MAX))
-    story.create_again(both=False, more=0)
-    story.cluster.settle()
-    assert (bodies(story.a), bodies(story.b)) == ([], ["at b"])
+    case = RecreatedTopic(0, 0)
+    case.cluster.settle()
+    case.b.send(0, "at b")
+    assert case.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
+    case.cluster.nameserver.forget(case.cluster.nameserver.deletions(BEGAN_FIRST_DELETIONS_MAX))
+    case.create_again(both=False, more=0)
+    case.cluster.settle()
+    assert (bodies(case.a), bodies(case.b)) == ([], ["at b"])
 
 
 def test_second_deletion_is_not_forgotten_with_first_ones() -> None:
     """Its topic began with a counter above 1: a broker that returns with it would make the others delete their messages."""
-    story = RecreatedTopic(0, 0)
-    story.create_again(both=False, more=0)
-    story.a.topics.create(story.a.topics.require_layout(TOPIC).deletion)
-    assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 0
-    assert story.a.topics.forget_deletions(COUNTER_MAX) == 1
+    case = RecreatedTopic(0, 0)
+    case.create_again(both=False, more=0)
+    case.a.topics.create(case.a.topics.require_layout(TOPIC).deletion)
+    assert case.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 0
+    assert case.a.topics.forget_deletions(COUNTER_MAX) == 1
 
 
 def test_repeated_deletion_keeps_a_topic_created_after_the_first() -> None:

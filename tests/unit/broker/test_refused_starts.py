@@ -26,8 +26,8 @@ async def create_served_store(path: Path) -> None:
     """Create a store with a message and stop it cleanly."""
     async with running(settings(path)) as broker, dialled(broker) as client:
         await client.create()
-        answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", TOPIC, 0), b"kept")
-        assert answer.code == ResponseCode.SUCCESS
+        response = await client.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", TOPIC, 0), b"kept")
+        assert response.code == ResponseCode.SUCCESS
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -146,12 +146,12 @@ async def refusing_nameserver() -> AsyncIterator[str]:
     other = Registration("broker-a", "DefaultCluster", "b" * 32, 1, {"internal": "10.0.0.9:1"}, (), "d" * 32)
     nameserver.table.register(other, -1, 0)
 
-    async def answers() -> None:
+    async def responses() -> None:
         while True:
             nameserver.table.confirm_alive("broker-a", -1, Host.real().clock.monotonic_ms())
             await asyncio.sleep(0)
 
-    task = asyncio.create_task(answers())
+    task = asyncio.create_task(responses())
     try:
         yield nameserver.address
     finally:

@@ -40,8 +40,8 @@ def test_reset_of_a_held_queue_fences_its_holder_and_sets_the_offset() -> None:
     assert a.commit(0, 600) is LockVerdict.STALE, "a finished result of the old generation"
     assert a.pull(0) is False
     assert bench.progress(0) == (100, 0)
-    answers = a.lock(0, held={1: a.held[1]})
-    assert (answers[0].verdict, answers[0].offset, answers[1].verdict) == (LockVerdict.OK, 100, LockVerdict.OK)
+    responses = a.lock(0, held={1: a.held[1]})
+    assert (responses[0].verdict, responses[0].offset, responses[1].verdict) == (LockVerdict.OK, 100, LockVerdict.OK)
 
 
 def test_member_with_a_reset_queue_is_notified_to_lock_it_again() -> None:
@@ -182,8 +182,8 @@ def test_group_may_be_reset_before_its_first_start() -> None:
     assert reset(bench, {0: 77}) == [(0, -1)]
     a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     a.connect()
-    answers = a.lock(0, 1)
-    assert (answers[0].offset, answers[1].offset) == (77, 1_000)
+    responses = a.lock(0, 1)
+    assert (responses[0].offset, responses[1].offset) == (77, 1_000)
 
 
 def test_reset_makes_earlier_concurrent_commits_and_pulls_stale() -> None:
@@ -196,9 +196,9 @@ def test_reset_makes_earlier_concurrent_commits_and_pulls_stale() -> None:
     bench.c.state.pending.drain()
     reset(bench, {0: 40})
     assert bench.stale() == [(GROUP, TOPIC, 0)]
-    answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, None, begun.generation, 50))
-    assert answers is not None
-    assert answers[0].verdict is LockVerdict.STALE
+    responses = a.send_sync(SyncItem(GROUP, TOPIC, 0, None, begun.generation, 50))
+    assert responses is not None
+    assert responses[0].verdict is LockVerdict.STALE
     again = bench.c.lock_sync.query_start(a.connection, header, bench.now_ms)
     assert again is not None
     assert (again.offset, again.generation > begun.generation) == (40, True)

@@ -52,8 +52,8 @@ class Broker:
 
     def send(self, command: Command) -> Command:
         self.dispatcher(command, self.endpoint)  # type: ignore[arg-type]
-        (answer,) = self.endpoint.take()
-        return answer
+        (response,) = self.endpoint.take()
+        return response
 
     def stored(self, queue_id: int = 3) -> int:
         return len(self.store.queues.get((TOPIC, queue_id), []))
@@ -83,8 +83,8 @@ class Stream:
         return request(RequestCode.SEND_RECORDS, SendRecordsHeader(**{**known, **place, **header}), data)  # type: ignore[arg-type]
 
 
-def reply_of(answer: Command) -> SendRecordsReply:
-    return from_plain(SendRecordsReply, answer.fields)
+def reply_of(response: Command) -> SendRecordsReply:
+    return from_plain(SendRecordsReply, response.fields)
 
 
 def plain_frame(count: int = 1, **header: object) -> Command:
@@ -95,9 +95,9 @@ def plain_frame(count: int = 1, **header: object) -> Command:
 def test_response_has_the_position_of_the_first_record() -> None:
     broker = Broker()
     assert broker.send(plain_frame(2)).code == ResponseCode.SUCCESS
-    answer = reply_of(broker.send(plain_frame(3)))
+    response = reply_of(broker.send(plain_frame(3)))
     size = sum(map(len, records(2)))
-    assert answer == SendRecordsReply(2, size, 1_800_000_000_000, "127.0.0.1:10911")
+    assert response == SendRecordsReply(2, size, 1_800_000_000_000, "127.0.0.1:10911")
     assert broker.store.born_hosts[-1] == pack_host("10.0.0.7:5000")
 
 
@@ -172,14 +172,14 @@ def test_sequence_is_checked_before_layout_topic_stop_and_disk() -> None:
     broker, stream = Broker(), Stream()
     version = {"layout_counter": 1, "layout_writer": 7}
     first = stream.frame(2, **version)
-    answer = reply_of(broker.send(first))
+    response = reply_of(broker.send(first))
     broker.lay_out(2)
     broker.gate.closed_because = "the broker is shutting down"
     broker.store.refuse = ServiceNotAvailableError("disk full")
-    assert reply_of(broker.send(first)) == answer
+    assert reply_of(broker.send(first)) == response
     assert broker.send(Stream().frame(1, b"other", **version)).code == ResponseCode.DUPLICATE
     broker.topics.create(TopicLayout(TOPIC, LayoutVersion(3, 7), ()))
-    assert reply_of(broker.send(first)) == answer
+    assert reply_of(broker.send(first)) == response
 
 
 def test_stale_layout_response_waits_until_the_newer_layout_is_confirmed() -> None:
@@ -205,7 +205,7 @@ def test_unconfirmed_responses_are_limited_and_repeats_are_still_served(monkeypa
     broker.dispatcher(first, broker.endpoint)  # type: ignore[arg-type]
     for confirm in broker.store.waiting:
         confirm()
-    assert [answer.code for answer in broker.endpoint.take()] == [ResponseCode.SUCCESS] * 3
+    assert [response.code for response in broker.endpoint.take()] == [ResponseCode.SUCCESS] * 3
     broker.store.waiting.clear()
     broker.store.confirm_now = True
     assert broker.send(plain_frame()).code == ResponseCode.SUCCESS
@@ -249,8 +249,8 @@ def test_sequence_gap_response_has_the_expected_sequence() -> None:
     broker, stream = Broker(), Stream()
     broker.send(stream.frame(2))
     stream.frame(1)
-    answer = broker.send(stream.frame(1))
-    assert (answer.code, reply_of(answer).next_sequence) == (ResponseCode.OUT_OF_SEQUENCE, 2)
+    response = broker.send(stream.frame(1))
+    assert (response.code, reply_of(response).next_sequence) == (ResponseCode.OUT_OF_SEQUENCE, 2)
     assert broker.stored() == 2
 
 
@@ -284,8 +284,8 @@ def test_frame_with_a_wrong_running_crc_is_not_stored() -> None:
     broker, stream = Broker(), Stream()
     broker.send(stream.frame(1))
     stream.crc ^= 1
-    answer = broker.send(stream.frame(1))
-    assert (answer.code, "CRC" in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    response = broker.send(stream.frame(1))
+    assert (response.code, "CRC" in str(response.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
     assert broker.stored() == 1
 
 
@@ -299,17 +299,17 @@ def test_idempotent_frame_with_an_invalid_record_is_rejected(body: bytes) -> Non
 
 def test_missing_topic_is_rejected_with_the_next_step() -> None:
     broker = Broker()
-    answer = broker.send(plain_frame(topic="nowhere"))
-    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-    assert "lockstep topic create nowhere" in str(answer.remark)
+    response = broker.send(plain_frame(topic="nowhere"))
+    assert response.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "lockstep topic create nowhere" in str(response.remark)
 
 
 @pytest.mark.parametrize(("queue_id", "code"), [(-1, 1), (0, 0), (3, 0), (4, 1)])
 def test_unknown_queue_is_rejected(queue_id: int, code: int) -> None:
     broker = Broker()
     body = b"".join(records(1, queue_id=max(queue_id, 0)))
-    answer = broker.send(request(RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, queue_id, 1), body))
-    assert answer.code == code
+    response = broker.send(request(RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, queue_id, 1), body))
+    assert response.code == code
 
 
 # ---------------------------------------------------------------------------------------------------------------- SEND_MESSAGE
@@ -323,13 +323,13 @@ def message(body: bytes = b"hello", **header: object) -> Command:
 def test_single_message_is_stored_as_a_record_with_its_message_id() -> None:
     broker = Broker()
     broker.send(message())
-    answer = from_plain(SendReply, broker.send(message(b"two", properties="TAGS\x01a\x02WAIT\x01true\x02k\x01v", flag=9)).fields)
-    assert (answer.queue_id, answer.queue_offset) == (1, 1)
+    response = from_plain(SendReply, broker.send(message(b"two", properties="TAGS\x01a\x02WAIT\x01true\x02k\x01v", flag=9)).fields)
+    assert (response.queue_id, response.queue_offset) == (1, 1)
     (first, _), (second, _) = broker.store.queues[TOPIC, 1]
     view = RecordView(second)
     assert (view.body, view.flag, view.born_ms, view.topic) == (b"two", 9, 5, TOPIC.encode())
     assert decode_properties(view.properties) == {"TAGS": "a", "k": "v"}
-    assert parse_offset_message_id(answer.msg_id) == ("127.0.0.1:10911", len(first))
+    assert parse_offset_message_id(response.msg_id) == ("127.0.0.1:10911", len(first))
 
 
 def test_broker_chooses_the_queue_for_a_negative_queue_id() -> None:
@@ -358,9 +358,9 @@ def test_broker_chooses_the_queue_for_a_negative_queue_id() -> None:
 )
 def test_invalid_single_message_is_rejected(body: bytes, header: dict[str, object], code: ResponseCode, words: str) -> None:
     broker = Broker()
-    answer = broker.send(message(body, **header))
-    assert answer.code == code
-    assert words in str(answer.remark)
+    response = broker.send(message(body, **header))
+    assert response.code == code
+    assert words in str(response.remark)
     assert not broker.store.queues
 
 
@@ -368,9 +368,9 @@ def test_largest_body_is_accepted() -> None:
     assert Broker().send(message(b"x" * BODY_BYTES_MAX)).code == ResponseCode.SUCCESS
 
 
-@pytest.mark.parametrize(("asked", "made"), [(4, 4), (0, 1), (100, 8)])
-def test_first_send_creates_its_topic_with_limited_queues(asked: int, made: int) -> None:
+@pytest.mark.parametrize(("requested", "made"), [(4, 4), (0, 1), (100, 8)])
+def test_first_send_creates_its_topic_with_limited_queues(requested: int, made: int) -> None:
     broker = Broker(auto_create=True)
-    assert broker.send(message(topic="fresh", queue_id=0, default_topic_queue_nums=asked)).code == ResponseCode.SUCCESS
+    assert broker.send(message(topic="fresh", queue_id=0, default_topic_queue_nums=requested)).code == ResponseCode.SUCCESS
     layout = broker.topics.require_layout("fresh")
     assert (layout.read_count("broker-a"), layout.write_count("broker-a")) == (made, made)

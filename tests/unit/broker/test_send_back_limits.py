@@ -32,8 +32,8 @@ async def store_message(client: Client) -> int:
 
 async def send_back(client: Client, offset: int, groups: range, level: int) -> list[tuple[int, str]]:
     """Return (code, remark) of a request for each group."""
-    asked = [client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, f"g{number}", level)) for number in groups]
-    return [(answer.code, answer.remark or "") for answer in await asyncio.gather(*asked)]
+    requested = [client.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, f"g{number}", level)) for number in groups]
+    return [(response.code, response.remark or "") for response in await asyncio.gather(*requested)]
 
 
 def known_counts(broker: Broker) -> tuple[int, int]:
@@ -79,8 +79,8 @@ async def test_full_disk_creates_and_writes_nothing(tmp_path: Path, level: int, 
     async with running(settings(tmp_path, disk_reserve_mib=reserve, disk_used_percent_max=100)) as broker, dialled(broker) as client:
         before, end = known_counts(broker), broker.state.take_snapshot()["layouts"]
         log_bytes = broker.status().log_bytes
-        answers = await send_back(client, offset, range(20), level)
-        assert {code for code, _ in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+        responses = await send_back(client, offset, range(20), level)
+        assert {code for code, _ in responses} == {ResponseCode.SERVICE_NOT_AVAILABLE}
         assert (known_counts(broker), broker.state.take_snapshot()["layouts"]) == (before, end)
         assert broker.status().log_bytes == log_bytes
 

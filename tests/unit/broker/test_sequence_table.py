@@ -68,16 +68,16 @@ TAKEN = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_out_of_sequence_frame_is_rejected(name: str) -> None:
-    make, asked, code, expected_next = REFUSED[name]
-    verdict = make().check_frame(SCOPE, asked, now_ms=NOW_MS)
+    make, requested, code, expected_next = REFUSED[name]
+    verdict = make().check_frame(SCOPE, requested, now_ms=NOW_MS)
     assert (verdict.code, verdict.stored, verdict.next) == (code, None, expected_next)
     assert verdict.remark
 
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_next_frame_is_accepted(name: str) -> None:
-    make, asked = TAKEN[name]
-    assert make().check_frame(SCOPE, asked, now_ms=NOW_MS) is ACCEPT
+    make, requested = TAKEN[name]
+    assert make().check_frame(SCOPE, requested, now_ms=NOW_MS) is ACCEPT
 
 
 def test_repeated_last_frame_gets_the_first_response() -> None:
@@ -89,8 +89,8 @@ def test_repeated_last_frame_gets_the_first_response() -> None:
 def test_check_changes_nothing() -> None:
     table = table_with_frames()
     before = table.snapshot()
-    for _, asked, *_rest in [*REFUSED.values(), *TAKEN.values()]:
-        table.check_frame(SCOPE, asked, now_ms=NOW_MS)
+    for _, requested, *_rest in [*REFUSED.values(), *TAKEN.values()]:
+        table.check_frame(SCOPE, requested, now_ms=NOW_MS)
     assert table.snapshot() == before
 
 
@@ -162,27 +162,31 @@ class Model:
 
     stored: dict[Scope, list[tuple[FrameSequence, StoredFrame]]] = field(default_factory=dict)
 
-    def expected(self, scope: Scope, asked: FrameSequence) -> tuple[ResponseCode, StoredFrame | None, int | None]:
+    def expected(self, scope: Scope, requested: FrameSequence) -> tuple[ResponseCode, StoredFrame | None, int | None]:
         frames = self.stored.get(scope, [])
         if not frames:
-            return (ResponseCode.SUCCESS, None, None) if asked.first_known or asked.first == 0 else (ResponseCode.OUT_OF_SEQUENCE, None, 0)
+            return (
+                (ResponseCode.SUCCESS, None, None)
+                if requested.first_known or requested.first == 0
+                else (ResponseCode.OUT_OF_SEQUENCE, None, 0)
+            )
         epoch = max(stored.epoch for stored, _ in frames)
-        if asked.epoch < epoch:
+        if requested.epoch < epoch:
             return ResponseCode.STALE_EPOCH, None, None
-        if asked.epoch > epoch:
-            return (ResponseCode.SUCCESS, None, None) if asked.first == 0 else (ResponseCode.OUT_OF_SEQUENCE, None, 0)
+        if requested.epoch > epoch:
+            return (ResponseCode.SUCCESS, None, None) if requested.first == 0 else (ResponseCode.OUT_OF_SEQUENCE, None, 0)
         last, place = frames[-1]
         covered = {number for stored, _ in frames if stored.epoch == epoch for number in range(stored.first, stored.next)}
         top = max(covered) + 1
-        numbers = range(asked.first, asked.next)
-        if asked.first == top:
+        numbers = range(requested.first, requested.next)
+        if requested.first == top:
             return ResponseCode.SUCCESS, None, None
         if numbers[-1] >= top:
             return ResponseCode.OUT_OF_SEQUENCE, None, top
         if numbers[-1] == top - 1:
-            if asked.crc != last.crc:
+            if requested.crc != last.crc:
                 return ResponseCode.NON_DETERMINISTIC_RETRY, None, None
-            return (ResponseCode.SUCCESS, place, None) if asked.first == last.first else (ResponseCode.DUPLICATE, None, None)
+            return (ResponseCode.SUCCESS, place, None) if requested.first == last.first else (ResponseCode.DUPLICATE, None, None)
         return ResponseCode.DUPLICATE, None, None
 
 
@@ -198,12 +202,12 @@ ASKED = st.lists(st.tuples(st.integers(0, 1), FRAMES), max_size=40)
 
 
 @given(ASKED, st.integers(0, 40))
-def test_table_equals_the_model_and_is_rebuilt_from_snapshot_and_log(asked: list[tuple[int, FrameSequence]], snapshot_at: int) -> None:
+def test_table_equals_the_model_and_is_rebuilt_from_snapshot_and_log(requested: list[tuple[int, FrameSequence]], snapshot_at: int) -> None:
     live, model, rebuilt = SequenceTable(), Model(), SequenceTable()
     log: list[tuple[Scope, FrameSequence, StoredFrame]] = []
     snapshot: list[object] = []
     tail_from = 0
-    for number, (queue_id, one) in enumerate(asked):
+    for number, (queue_id, one) in enumerate(requested):
         if number == snapshot_at:
             snapshot, tail_from = live.snapshot(), len(log)
         scope = SCOPE._replace(queue_id=queue_id)

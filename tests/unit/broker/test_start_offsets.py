@@ -63,9 +63,9 @@ def test_queue_added_by_a_later_layout_starts_at_0() -> None:
     bench.layouts.adopt(type(wider)(TOPIC, type(wider.version)(2, 7), (*wider.entries, type(wider.entries[0])("broker-a", 1, 1, 2))))
     bench.c.layout_changed(TOPIC)
     assert bench.pushed() == {a.connection: [1, 2]}
-    answers = a.lock(1, 2)
-    assert (answers[1].offset, answers[2].offset, answers[2].since) == (1_000, 0, 1)
-    assert answers[2].generation > answers[1].generation
+    responses = a.lock(1, 2)
+    assert (responses[1].offset, responses[2].offset, responses[2].since) == (1_000, 0, 1)
+    assert responses[2].generation > responses[1].generation
 
 
 def test_queue_of_a_broker_added_later_starts_at_0() -> None:
@@ -85,15 +85,15 @@ def test_start_policy_applies_only_to_queues_without_an_offset() -> None:
     tool.update(0, 77)
     a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     a.connect()
-    answers = a.lock(0, 1)
-    assert (answers[0].offset, answers[1].offset) == (77, 1_000)
+    responses = a.lock(0, 1)
+    assert (responses[0].offset, responses[1].offset) == (77, 1_000)
 
 
 # -------------------------------------------------------------------------------------------------------------------------- gaps
 
 
-def gap(answer: object) -> tuple[int | None, int | None]:
-    return answer.gap_first, answer.gap_end  # type: ignore[attr-defined]
+def gap(response: object) -> tuple[int | None, int | None]:
+    return response.gap_first, response.gap_end  # type: ignore[attr-defined]
 
 
 def test_retention_gap_is_reported_once_per_connection_until_a_commit_passes_it() -> None:
@@ -105,8 +105,8 @@ def test_retention_gap_is_reported_once_per_connection_until_a_commit_passes_it(
     bench.retention_moved({(TOPIC, 0): 20})
     bench.retention_moved({(TOPIC, 0): 30})
     assert bench.progress(0) == (30, 0)
-    answer = a.lock()[0]
-    assert (answer.verdict, answer.offset, gap(answer)) == (OK, 30, (5, 30))
+    response = a.lock()[0]
+    assert (response.verdict, response.offset, gap(response)) == (OK, 30, (5, 30))
     assert gap(a.lock()[0]) == (None, None)
     a.connect()
     check = bench.c.pulls.check(a.connection, (GROUP, TOPIC, 0), a.held[0])
@@ -148,8 +148,8 @@ def test_start_moves_groups_below_the_minimum_offset() -> None:
     bench.restart()
     assert (bench.progress(0), bench.progress(1)) == ((20, 0), (20, 0))
     a.connect()
-    answers = a.lock()
-    assert (answers[0].verdict, answers[0].offset, gap(answers[0]), gap(answers[1])) == (OK, 20, (5, 20), (None, None))
+    responses = a.lock()
+    assert (responses[0].verdict, responses[0].offset, gap(responses[0]), gap(responses[1])) == (OK, 20, (5, 20), (None, None))
 
 
 def test_grown_gap_is_reported_again() -> None:

@@ -66,7 +66,7 @@ class BrokerRun:
     def lock(self, queue_id: int) -> None:
         reply = self.state.coordination.lock_sync.lock(self.connection, SessionLockBody((LockItem(GROUP, TOPIC, queue_id),)), 0)
         assert reply is not None
-        self.held = {answer.queue_id: answer.epoch or 0 for answer in reply.items if answer.verdict is LockVerdict.OK}
+        self.held = {response.queue_id: response.epoch or 0 for response in reply.items if response.verdict is LockVerdict.OK}
 
     def commit(self, queue_id: int, offset: int, *, release: bool) -> None:
         item = SyncItem(GROUP, TOPIC, queue_id, epoch=self.held.get(queue_id, 0), offset=offset, release=release)

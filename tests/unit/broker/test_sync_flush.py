@@ -55,14 +55,14 @@ async def check_handled(client: Native) -> None:
     await client.done(RequestCode.SYNC, body=encode_body(SyncBody(())))
 
 
-async def responses_after_the_disk(broker: Broker, client: Native, *asked: tuple[RequestCode, object, bytes]) -> list[int]:
+async def responses_after_the_disk(broker: Broker, client: Native, *requested: tuple[RequestCode, object, bytes]) -> list[int]:
     """Return the codes of the responses, none of which arrived before the disk had everything."""
     with hold_syncs(broker):
-        answers = [client.ask(*one) for one in asked]
+        responses = [client.send_request(*one) for one in requested]
         await check_handled(client)
         await check_handled(client)
-        assert [answer.done() for answer in answers] == [False] * len(asked)
-    return [(await answer).code for answer in answers]
+        assert [response.done() for response in responses] == [False] * len(requested)
+    return [(await response).code for response in responses]
 
 
 @pytest.fixture
@@ -117,33 +117,33 @@ async def test_classic_locks_and_commits_wait_for_the_disk(machine: Machine) -> 
         await client.done(*plain())
         batch = encode_body(LockBatchBody("c@1#0", "classics", (QueueRef(TOPIC, "broker-a", 0),)))
         with hold_syncs(broker):
-            answers = [
-                client.ask(RequestCode.LOCK_BATCH_MQ, body=batch),
-                client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("classics", TOPIC, 1, 0)),
-                client.ask(RequestCode.UNLOCK_BATCH_MQ, body=batch),
+            responses = [
+                client.send_request(RequestCode.LOCK_BATCH_MQ, body=batch),
+                client.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("classics", TOPIC, 1, 0)),
+                client.send_request(RequestCode.UNLOCK_BATCH_MQ, body=batch),
             ]
             await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
-            assert not any(answer.done() for answer in answers)
-        assert [(await answer).code for answer in answers] == [ResponseCode.SUCCESS] * 3
+            assert not any(response.done() for response in responses)
+        assert [(await response).code for response in responses] == [ResponseCode.SUCCESS] * 3
 
 
 async def test_readers_see_no_record_before_it_is_on_the_disk(machine: Machine) -> None:
     async with machine.serving() as broker, native(broker.address) as client, native(broker.address) as reader:
         await client.create(TOPIC)
-        held = reader.ask(
+        held = reader.send_request(
             RequestCode.PULL_MESSAGE,
             PullHeader("g", TOPIC, 0, 0, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=15_000, max_msg_bytes=1_000),
         )
         await reader.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
         with hold_syncs(broker):
             end = broker._store._log.end  # type: ignore[union-attr]
-            sent = client.ask(*plain())
+            sent = client.send_request(*plain())
             for _ in range(3):
-                answer = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
-                assert from_plain(OffsetReply, answer.fields).offset == 0
-            fresh = await reader.ask(RequestCode.PULL_MESSAGE, PullHeader("g", TOPIC, 0, 0, sys_flag=SUBSCRIPTION))
+                response = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
+                assert from_plain(OffsetReply, response.fields).offset == 0
+            fresh = await reader.send_request(RequestCode.PULL_MESSAGE, PullHeader("g", TOPIC, 0, 0, sys_flag=SUBSCRIPTION))
             assert fresh.code == ResponseCode.PULL_NOT_FOUND
-            assert (await reader.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(end))).code == ResponseCode.SYSTEM_ERROR
+            assert (await reader.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(end))).code == ResponseCode.SYSTEM_ERROR
             assert not held.done()
             assert not sent.done()
         assert (await sent).code == (await held).code == ResponseCode.SUCCESS

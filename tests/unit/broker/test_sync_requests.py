@@ -69,9 +69,9 @@ def test_superseded_epoch_is_stale_for_every_request_and_named_in_the_response()
     b.connect()
     a.commit(1, 2, release=True)
     new = b.lock(1)[1].epoch
-    answers = a.send_sync(SyncItem(GROUP, TOPIC, 1, old, offset=9), SyncItem(GROUP, TOPIC, 1, old, release=True))
-    assert answers is not None
-    assert [(answer.verdict, answer.epoch) for answer in answers] == [(STALE, old)] * 2
+    responses = a.send_sync(SyncItem(GROUP, TOPIC, 1, old, offset=9), SyncItem(GROUP, TOPIC, 1, old, release=True))
+    assert responses is not None
+    assert [(response.verdict, response.epoch) for response in responses] == [(STALE, old)] * 2
     assert (bench.owner(1), bench.progress(1), bench.epoch(1)) == ("b", (2, 0), new)
     assert a.pull(1, old) is False
 
@@ -100,9 +100,9 @@ def test_concurrent_group_commits_under_its_generation_and_never_lowers_the_offs
     generation = row.queues[0].generation
 
     def commit(offset: int | None, number: int | None) -> LockVerdict:
-        answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=number, offset=offset))
-        assert answers is not None
-        return answers[0].verdict
+        responses = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=number, offset=offset))
+        assert responses is not None
+        return responses[0].verdict
 
     assert commit(7, generation) is OK
     assert commit(6, generation) is OK
@@ -120,9 +120,9 @@ def test_ordered_group_never_commits_without_the_epoch() -> None:
     a.connect()
     generation = a.lock(0)[0].generation
     for _ in range(2):
-        answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=generation, offset=7), SyncItem(GROUP, TOPIC, 0, offset=7))
-        assert answers is not None
-        assert [answer.verdict for answer in answers] == [REFUSED, REFUSED]
+        responses = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=generation, offset=7), SyncItem(GROUP, TOPIC, 0, offset=7))
+        assert responses is not None
+        assert [response.verdict for response in responses] == [REFUSED, REFUSED]
         assert bench.progress(0) == (0, 0)
         a.commit(0, None, release=True)
 
@@ -136,7 +136,7 @@ def test_queue_locked_by_another_client_is_not_committed_under_its_generation() 
     assert classic.lock(0) == [0]
     status = bench.c.status.read(GROUP, bench.now_ms, str)
     assert status is not None
-    answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=status.queues[0].generation, offset=7))
-    assert answers is not None
-    assert [answer.verdict for answer in answers] == [REFUSED]
+    responses = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=status.queues[0].generation, offset=7))
+    assert responses is not None
+    assert [response.verdict for response in responses] == [REFUSED]
     assert bench.progress(0) == (3, 0)

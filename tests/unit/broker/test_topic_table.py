@@ -39,11 +39,11 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_create_follows_the_layout_version_rules(name: str) -> None:
-    here, asked, expected = RULES[name]
+    here, requested, expected = RULES[name]
     topics = table()
     if here is not None:
         topics.adopt([here])
-    assert topics.create(asked) == expected
+    assert topics.create(requested) == expected
     assert topics.layouts.get("t") == expected
 
 
@@ -56,33 +56,33 @@ def test_unknown_topic_cannot_be_deleted(here: TopicLayout | None) -> None:
 
 
 def test_adopted_layout_replaces_one_with_a_lower_version() -> None:
-    topics, told = table(), list[str]()
-    topics.on_changed = told.append
+    topics, reported = table(), list[str]()
+    topics.on_changed = reported.append
     topics.adopt([layout(2, 7), layout(1, topic="u")])
     topics.adopt([layout(2, 6), layout(2, 7), layout(1, 9)])
     topics.adopt([layout(2, 8)])
-    assert told == ["t", "u", "t"]
+    assert reported == ["t", "u", "t"]
 
 
 def test_each_change_is_journaled_once_and_reported_once() -> None:
-    journal, told = Journal(), list[str]()
-    topics = TopicTable(LayoutTable(), journal, "broker-a", told.append)
+    journal, reported = Journal(), list[str]()
+    topics = TopicTable(LayoutTable(), journal, "broker-a", reported.append)
     topics.create(layout(1))
     topics.create(layout(1, 9))
     topics.adopt([layout(1)])
     topics.create(layout(2, queues=0))
-    assert (told, len(journal)) == (["t", "t"], 2)
+    assert (reported, len(journal)) == (["t", "t"], 2)
 
 
 def test_missed_deletion_is_applied_with_the_layout_that_recreated_the_topic() -> None:
-    told: list[bool] = []
+    reported: list[bool] = []
     journal = Journal(lambda: None)
-    topics = TopicTable(LayoutTable(), journal, "broker-a", lambda topic: told.append(topics.find_layout(topic) is None))
+    topics = TopicTable(LayoutTable(), journal, "broker-a", lambda topic: reported.append(topics.find_layout(topic) is None))
     topics.adopt([layout(1)])
     topics.create(layout(3))
-    assert told == [False, True, False], "deleted, then created again"
+    assert reported == [False, True, False], "deleted, then created again"
     topics.adopt([layout(6)])
-    assert told == [False, True, False, True, False]
+    assert reported == [False, True, False, True, False]
     again = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a")
     changes = [change for body in journal.encode(1 << 20) for change in decode_changes(body)]
     assert [again.apply(change) for change in changes] == [None, "t", "t"], "and so a start finds it in the log"
@@ -98,24 +98,28 @@ def test_log_of_an_earlier_version_with_a_missed_deletion_is_replayed() -> None:
 
 
 def test_layout_that_keeps_the_oldest_queue_is_not_a_deletion() -> None:
-    told: list[bool] = []
-    topics = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find_layout(topic) is None))
+    reported: list[bool] = []
+    topics = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: reported.append(topics.find_layout(topic) is None))
     topics.adopt([layout(1)])
     kept = layout(1).entries
     topics.adopt([TopicLayout("t", LayoutVersion(5, 7), (*kept, LayoutEntry("broker-b", 1, 1, 5)))])
     topics.adopt([TopicLayout("t", LayoutVersion(6, 7), (*kept, LayoutEntry("broker-a", 1, 1, 6)))])
-    assert told == [False] * 3
+    assert reported == [False] * 3
 
 
 def test_layout_of_an_earlier_creation_is_outbid_for_any_counter() -> None:
-    told: list[bool] = []
+    reported: list[bool] = []
     topics = TopicTable(
-        LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find_layout(topic) is None), new_writer=lambda: 9
+        LayoutTable(),
+        Journal(lambda: None),
+        "broker-a",
+        lambda topic: reported.append(topics.find_layout(topic) is None),
+        new_writer=lambda: 9,
     )
     topics.adopt([layout(4)])
     topics.adopt([TopicLayout("t", LayoutVersion(8, 7), layout(1).entries)])
     assert topics.require_layout("t") == TopicLayout("t", LayoutVersion(9, 9), layout(4).entries)
-    assert told == [False, False]
+    assert reported == [False, False]
     last = TopicLayout("t", LayoutVersion(COUNTER_MAX, 7), layout(1).entries)
     topics.adopt([last])
     assert topics.require_layout("t") == last, "no counter is left above it"
@@ -213,7 +217,7 @@ def test_classic_create_recreates_a_deleted_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "error"),
+    ("requested", "error"),
     [
         (layout(1, topic="a b"), LocalProtocolError),
         (layout(1, topic="t" * 128), LocalProtocolError),
@@ -225,11 +229,11 @@ def test_classic_create_recreates_a_deleted_topic() -> None:
         (layout(1, broker="a b"), MessageIllegalError),
     ],
 )
-def test_invalid_layout_is_rejected(asked: TopicLayout, error: type[Exception]) -> None:
+def test_invalid_layout_is_rejected(requested: TopicLayout, error: type[Exception]) -> None:
     topics = table()
     with pytest.raises(error):
-        topics.create(asked)
-    assert topics.layouts.get(asked.topic) is None
+        topics.create(requested)
+    assert topics.layouts.get(requested.topic) is None
 
 
 # ------------------------------------------------------------------------------------------------------------------- limits

@@ -57,14 +57,16 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage().split()[0] for record in caplog.records if record.exc_info]
 
 
-async def check_one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+async def check_one_fails(
+    send_request: Callable[[], "asyncio.Future[Command]"], endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
     """Check that the request of `ask` fails alone: it has one response, and the request that is sent with it has its own."""
     caplog.clear()
     received = endpoint._pending.callbacks = PendingRequests()
-    failing = ask()
+    failing = send_request()
     beside = endpoint.request(OTHER, timeout_ms=5_000)
-    answer = await failing
-    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
+    response = await failing
+    assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
     assert (await beside).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     await endpoint.request(OTHER, timeout_ms=5_000)
     assert len(received.opaques) == len(set(received.opaques)) == 3
@@ -93,22 +95,22 @@ async def check_stages(
 ) -> None:
     """Let the handler, its lane if it has one, its continuation in a lane, and its response after the log is confirmed fail in turn."""
 
-    def ask() -> "asyncio.Future[Command]":
+    def send_request() -> "asyncio.Future[Command]":
         return endpoint.request(code, timeout_ms=5_000)
 
     lane = dispatcher._routes[code].lane
     if lane is not None:
         replace_handler(dispatcher, code, raise_missing_later, lane)
-        await check_one_fails(ask, endpoint, caplog)
+        await check_one_fails(send_request, endpoint, caplog)
     replace_handler(dispatcher, code, raise_missing)
-    await check_one_fails(ask, endpoint, caplog)
+    await check_one_fails(send_request, endpoint, caplog)
     for lane in dispatcher._lanes:
         replace_handler(dispatcher, code, lambda _, lane=lane: RunInLane(lane, raise_missing_later))  # type: ignore[misc]
-        await check_one_fails(ask, endpoint, caplog)
+        await check_one_fails(send_request, endpoint, caplog)
     replace_handler(dispatcher, code, lambda request: PendingResponse(request.reply()))
     with patch.context() as sending:
         sending.setattr(Endpoint, "send_frame", raise_missing)
-        await check_one_fails(ask, endpoint, caplog)
+        await check_one_fails(send_request, endpoint, caplog)
 
 
 async def test_every_broker_request_fails_alone_at_each_stage(
@@ -149,9 +151,9 @@ async def test_error_in_the_session_table_fails_only_its_request(
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         with monkeypatch.context() as patch:
             patch.setattr(broker.state.coordination.state.sessions, "touch", raise_missing)
-            answer = await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
-        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
-        assert (await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))).code == ResponseCode.SUCCESS
+            response = await client.send_request(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
+        assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
+        assert (await client.send_request(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))).code == ResponseCode.SUCCESS
 
 
 # ------------------------------------------------------------------------------------------------------------------- pulls
@@ -185,8 +187,8 @@ async def test_failing_pull_does_not_affect_others_of_its_turn(
         if stage == "read_cold":
             monkeypatch.setattr(broker._store, "read", lambda *_, **__: None)
         fail_once(broker, stage, monkeypatch)
-        answers = [await asked for asked in [client.pull(), client.pull(1), client.pull(2)]]
-        assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+        responses = [await requested for requested in [client.pull(), client.pull(1), client.pull(2)]]
+        assert [response.code for response in responses] == [ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
         assert tracebacks(caplog) == ["request.failed"]
         assert not broker._failed
 
@@ -196,15 +198,15 @@ async def test_failing_woken_pull_does_not_affect_others_woken_with_it(
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        asked = [client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000) for _ in range(3)]
+        requested = [client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000) for _ in range(3)]
         pulls = broker._pulls
         assert pulls is not None
         await until(lambda: pulls.held_count == 3)
         fail_once(broker, "read", monkeypatch)
         header, data, _ = frame(0, 1)
         await client.done(RequestCode.SEND_RECORDS, header, data)
-        answers = [await each for each in asked]
-        assert sorted(answer.code for answer in answers) == [ResponseCode.SUCCESS, ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR]
+        responses = [await each for each in requested]
+        assert sorted(response.code for response in responses) == [ResponseCode.SUCCESS, ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR]
         assert tracebacks(caplog) == ["request.failed"]
 
 
@@ -225,7 +227,7 @@ async def test_failing_arrival_callback_delays_no_response_and_no_other_arrival(
         sent = []
         for queue_id in (0, 1):
             header, data, _ = frame(0, 1, queue_id=queue_id)
-            sent.append(client.ask(RequestCode.SEND_RECORDS, header, data))
+            sent.append(client.send_request(RequestCode.SEND_RECORDS, header, data))
         assert [(await each).code for each in sent] == [ResponseCode.SUCCESS] * 2
         assert (await waiting).code == ResponseCode.SUCCESS
         assert tracebacks(caplog) == ["arrival.failed"]
@@ -246,14 +248,14 @@ async def test_failing_start_by_time_is_rejected_and_the_broker_continues(
         await client.done(RequestCode.HEART_BEAT, body=encode_body(body))
         monkeypatch.setattr(broker._store, "offset_by_time", raise_missing_later)
 
-        def ask() -> "asyncio.Future[Command]":
+        def send_request() -> "asyncio.Future[Command]":
             if ordered:
                 lock = SessionLockBody((LockItem("g", TOPIC, 0),), (StartPolicy("g", TOPIC, ConsumeFromWhere.TIMESTAMP, 77),))
-                return client.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(lock))
+                return client.send_request(RequestCode.LOCK_BATCH_MQ, body=encode_body(lock))
             header = QueryConsumerOffsetHeader("g", TOPIC, 0, where=ConsumeFromWhere.TIMESTAMP, timestamp_ms=77)
-            return client.ask(RequestCode.QUERY_CONSUMER_OFFSET, header)
+            return client.send_request(RequestCode.QUERY_CONSUMER_OFFSET, header)
 
-        await check_one_fails(ask, client.endpoint, caplog)
+        await check_one_fails(send_request, client.endpoint, caplog)
         assert not broker._failed
 
 
@@ -280,11 +282,11 @@ async def test_partially_applied_change_ends_the_broker_without_a_response(
             monkeypatch.setattr(broker.state.topics, "_adopt", raise_missing)
         if half == "a change that is not applied":
             other = dataclasses.replace(LAYOUT, topic="other")
-            asked = client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("other"), encode_body(other))
+            requested = client.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("other"), encode_body(other))
         else:
             header, data, _ = frame(0, 1)
-            asked = client.ask(RequestCode.SEND_RECORDS, header, data)
+            requested = client.send_request(RequestCode.SEND_RECORDS, header, data)
         with pytest.raises(TransportError, match="closed"):
-            await asked
+            await requested
         assert [type(error) for error in ended] == [StoreDiskError]
     await kill(broker)

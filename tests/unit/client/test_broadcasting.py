@@ -110,14 +110,14 @@ def test_queue_added_while_a_member_is_offline_is_consumed_from_its_beginning() 
     simulate(main)
 
 
-@pytest.mark.parametrize("answer", [LATER, ValueError("no")], ids=["later", "raises"])
-def test_broadcast_message_that_a_concurrent_listener_fails_is_dropped(answer: object, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("response", [LATER, ValueError("no")], ids=["later", "raises"])
+def test_broadcast_message_that_a_concurrent_listener_fails_is_dropped(response: object, caplog: pytest.LogCaptureFixture) -> None:
     def judge(message: MessageExt) -> object:
         if message.body != b"bad":
             return DONE
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     async def main() -> None:
         async with world(queues=1) as w:
@@ -279,14 +279,14 @@ def test_concurrent_call_past_its_timeout_does_not_block_progress() -> None:
 def test_stop_cancels_a_hanging_call_and_leaves_its_message_uncommitted(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with world(queues=1) as w:
-            told: list[float] = []
+            reported: list[float] = []
             made = w.bare("one", stop_timeout_ms=8_000)
 
             @made.orderly
             async def hang(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
                 w.seen += [("one", message.body) for message in messages]
                 await context.cancelled.wait()
-                told.append(w.cluster.now)
+                reported.append(w.cluster.now)
                 await asyncio.sleep(1_000)
                 return ConsumeOrderlyStatus.SUCCESS
 
@@ -295,7 +295,7 @@ def test_stop_cancels_a_hanging_call_and_leaves_its_message_uncommitted(caplog: 
             await w.cluster.advance(seconds=1)
             began = w.cluster.now
             await made.stop()
-            assert told == [pytest.approx(began + 6, abs=0.2)], "in time to end by itself"
+            assert reported == [pytest.approx(began + 6, abs=0.2)], "in time to end by itself"
             assert w.cluster.now == pytest.approx(began + 8, abs=0.2)
             async with w.ordered("one"):
                 await w.cluster.advance(seconds=2)

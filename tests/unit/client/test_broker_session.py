@@ -131,8 +131,8 @@ async def test_lease_is_measured_from_the_send_time_of_the_sync_request() -> Non
         a = cluster["a"]
         await advance(1.5)
         a.mute.add(EMPTY_SYNC)
-        asked = len(a.received(SYNC))
-        while len(a.received(SYNC)) == asked:
+        requested = len(a.received(SYNC))
+        while len(a.received(SYNC)) == requested:
             await advance(0.01)
         await advance(0.6)
         a.process_kept_requests()

@@ -124,15 +124,15 @@ def test_failed_message_is_redelivered_with_rocketmqs_retry_delays_without_block
 
 
 @pytest.mark.parametrize(
-    ("answer", "calls"), [(None, [0]), ("nonsense", [0, 1]), (ValueError("no"), [0, 1])], ids=["none", "nonsense", "raises"]
+    ("response", "calls"), [(None, [0]), ("nonsense", [0, 1]), (ValueError("no"), [0, 1])], ids=["none", "nonsense", "raises"]
 )
-def test_listener_result_none_acknowledges_and_invalid_results_and_exceptions_retry(answer: object, calls: list[int]) -> None:
+def test_listener_result_none_acknowledges_and_invalid_results_and_exceptions_retry(response: object, calls: list[int]) -> None:
     def judge(message: MessageExt) -> object:
         if message.reconsume_times:
             return DONE
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     async def main() -> None:
         async with world() as w, w.consumer(judge):
@@ -175,7 +175,9 @@ def test_message_is_dead_lettered_after_its_last_retry() -> None:
                 await w.cluster.advance(seconds=120)
                 assert [times for _, _, times in w.seen] == [0, 1, 2]
             assert await dead_letters(w) == [b"poison"]
-            assert [(told.queue.topic, told.attempts, told.error) for told in w.dead_lettered] == [(f"%RETRY%{GROUP}", 3, "failed 3 times")]
+            assert [(reported.queue.topic, reported.attempts, reported.error) for reported in w.dead_lettered] == [
+                (f"%RETRY%{GROUP}", 3, "failed 3 times")
+            ]
 
     simulate(main)
 
@@ -293,7 +295,7 @@ def test_concurrency_limits_the_calls_across_all_queues() -> None:
 def test_call_past_consume_timeout_is_cancelled_and_its_messages_are_redelivered_once() -> None:
     async def main() -> None:
         async with world() as w:
-            told: list[bool] = []
+            reported: list[bool] = []
             consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver, consume_timeout_ms=1_000)
             consumer.subscribe("orders")
 
@@ -301,7 +303,7 @@ def test_call_past_consume_timeout_is_cancelled_and_its_messages_are_redelivered
             async def listen(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
                 w.seen.append((0, messages[0].body, messages[0].reconsume_times))
                 if messages[0].reconsume_times == 0:
-                    told.append(await context.cancelled.wait())
+                    reported.append(await context.cancelled.wait())
                     await asyncio.sleep(1)
                     return LATER  # ignored after the timeout: otherwise there would be two copies
                 return DONE
@@ -309,7 +311,7 @@ def test_call_past_consume_timeout_is_cancelled_and_its_messages_are_redelivered
             async with consumer:
                 await w.send(b"x")
                 await w.cluster.advance(seconds=60)
-            assert told == [True]
+            assert reported == [True]
             assert [times for _, _, times in w.seen] == [0, 1]
 
     simulate(main)
@@ -338,7 +340,7 @@ def test_failed_send_back_repeats_the_call_locally_after_five_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (TransportError("the broker restarts"), ["send_back.deferred"] * 3),
         (ServiceNotAvailableError("no disk"), ["send_back.deferred"] * 3),
@@ -347,7 +349,7 @@ def test_failed_send_back_repeats_the_call_locally_after_five_seconds() -> None:
     ],
 )
 def test_each_failed_send_back_is_logged_and_a_permanent_refusal_once_per_message(
-    error: LockstepError, told: list[str], caplog: pytest.LogCaptureFixture
+    error: LockstepError, reported: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with world(queues=1, brokers=1) as w, w.consumer(lambda _: LATER, batch_count=2, concurrency=1) as consumer:
@@ -369,7 +371,7 @@ def test_each_failed_send_back_is_logged_and_a_permanent_refusal_once_per_messag
     simulate(main)
     found = [record.getMessage() for record in caplog.records if "send_back." in record.getMessage()]
     assert all(str(error) in line for line in found)
-    assert [word for line in found for word in ("send_back.deferred", "send_back.refused") if word in line] == told
+    assert [word for line in found for word in ("send_back.deferred", "send_back.refused") if word in line] == reported
 
 
 @pytest.mark.parametrize("takes_s", [0.5, 1.5, 2.5])
@@ -391,11 +393,11 @@ def test_failed_send_back_repeats_the_call_however_long_the_call_took(takes_s: f
 
             async with consumer:
                 session = consumer._membership.workers[0].session  # type: ignore[union-attr]
-                original, asked = session.link.call, []
+                original, requested = session.link.call, []
 
                 async def call(code: int, *args: Any, **how: Any) -> Any:
                     if code == 36:
-                        asked.append(code)
+                        requested.append(code)
                         await asyncio.sleep(2)
                         raise TransportError("the broker is silent")
                     return await original(code, *args, **how)
@@ -404,7 +406,7 @@ def test_failed_send_back_repeats_the_call_however_long_the_call_took(takes_s: f
                 await w.send(b"x")
                 await w.cluster.advance(seconds=20)
                 assert [times for _, _, times in w.seen] == [0, 0]
-                assert len(asked) == 1
+                assert len(requested) == 1
                 assert {queue.queue.topic: queue.committed_offset for queue in consumer.health().queues}["orders"] == 1
 
     simulate(main)

@@ -82,7 +82,7 @@ def test_consume_hooks_wrap_each_call_in_its_context_whatever_its_result() -> No
         return result  # type: ignore[no-any-return]
 
     consumed(listen, [Trace("one", seen), Trace("two", seen)], [b"1", b"2"])
-    assert [told for told in seen if told[0] == "one"] == [
+    assert [reported for reported in seen if reported[0] == "one"] == [
         ("one", "before", "billing", [b"1"]),
         ("one", "after", True, ConsumeOrderlyStatus.SUCCESS, "NoneType"),
         ("one", "before", "billing", [b"2"]),
@@ -92,7 +92,7 @@ def test_consume_hooks_wrap_each_call_in_its_context_whatever_its_result() -> No
         ("one", "before", "billing", [b"2"]),
         ("one", "after", True, None, "NoneType"),
     ]
-    assert [told[0] for told in seen[:4]] == ["one", "two", "two", "one"]
+    assert [reported[0] for reported in seen[:4]] == ["one", "two", "two", "one"]
     assert spans == ["two-span"] * 4
 
 

@@ -199,10 +199,10 @@ def test_delayed_send_refused_after_an_unknown_attempt_has_outcome_unknown(monke
                 raise lost
 
             monkeypatch.setattr(DelayedSend, "_try", once)
-            with pytest.raises(QueueUnavailableError) as told:
+            with pytest.raises(QueueUnavailableError) as reported:
                 await producer.send(Message("orders", b"x", sharding_key="1001"), delay_level=1)
-            assert told.value.outcome is Outcome.UNKNOWN
-            assert "read only now" in str(told.value)
+            assert reported.value.outcome is Outcome.UNKNOWN
+            assert "read only now" in str(reported.value)
             with pytest.raises(NoPermissionError):
                 await producer.send(Message("orders", b"y", sharding_key="1001"), delay_level=1)
             await cluster.advance(seconds=5)
@@ -241,12 +241,12 @@ def test_delayed_send_waiting_for_its_broker_fails_when_its_topic_is_deleted(how
             deleted = TopicLayout("orders", LayoutVersion(2, 7), ())
             producer._topics.layout_changed(deleted)
             began = now()
-            with pytest.raises((SendError, TopicNotExistError), match="was deleted") as told:
+            with pytest.raises((SendError, TopicNotExistError), match="was deleted") as reported:
                 await sending
             assert now() - began <= 3
-            assert isinstance(told.value, SendError) is maybe_stored
-            if isinstance(told.value, SendError):
-                assert told.value.outcome is Outcome.UNKNOWN
+            assert isinstance(reported.value, SendError) is maybe_stored
+            if isinstance(reported.value, SendError):
+                assert reported.value.outcome is Outcome.UNKNOWN
             assert producer.in_flight_count == 0
 
     simulate(main)

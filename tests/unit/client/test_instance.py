@@ -119,9 +119,9 @@ async def test_client_skips_nameservers_that_are_unreachable_or_know_no_broker()
             instance = Client(addresses).instance()
             await instance.start()
             assert await instance.watch.route("t") == good.layouts["t"]
-            asked = empty.asked
+            requested = empty.requested
             await instance.watch.route("t", refresh=True)
-            assert empty.asked == asked, "the one that answered is kept"
+            assert empty.requested == requested, "the one that answered is kept"
             await instance.close()
 
 
@@ -181,8 +181,8 @@ async def test_client_polls_for_an_unknown_broker_address_until_it_is_known() ->
         async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
             await linked(instance)
             assert [link.name for link in instance.links()] == ["a"]
-            asked = cluster.asked
-            await until(lambda: cluster.asked > asked + 3)
+            requested = cluster.requested
+            await until(lambda: cluster.requested > requested + 3)
             cluster.brokers["b"] = late
             await until(lambda: [link.name for link in instance.links() if link.up] == ["a", "b"])
 
@@ -237,8 +237,8 @@ async def test_unsupported_broker_request_is_rejected_and_an_invalid_body_closes
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         (link,) = await linked(instance)
         (endpoint,) = cluster.brokers["a"].endpoints
-        answer = await endpoint.request(RequestCode.PULL_MESSAGE, timeout_ms=5_000)
-        assert answer.code == 3
+        response = await endpoint.request(RequestCode.PULL_MESSAGE, timeout_ms=5_000)
+        assert response.code == 3
         endpoint.send(Command(RequestCode.QUEUE_FREE, 77, ONEWAY_FLAG, body=b"\xc1"))
         await until(lambda: link.connection == 2 and link.up)
 

@@ -108,8 +108,8 @@ TABLE = LatencyFaults(latencies_ms=(100,), left_out_ms=(5_000,), failed_ms=200)
 def respond_slowly(broker: FakeBroker, seen: Sent) -> None:
     """Store at once, respond after 150 ms."""
     code, reply = broker.store_frame(seen)
-    answer = seen.command.reply(code, None, to_plain(reply))
-    asyncio.get_running_loop().call_later(0.150, seen.endpoint.send, answer)
+    response = seen.command.reply(code, None, to_plain(reply))
+    asyncio.get_running_loop().call_later(0.150, seen.endpoint.send, response)
 
 
 async def brokers_used(producer: Producer, count: int) -> Counter[str]:

@@ -125,9 +125,9 @@ async def test_full_disk_is_logged_once_and_writes_are_retried(caplog: pytest.Lo
             await asyncio.sleep(0.02)
         await asyncio.sleep(2)
         assert bench.stored() == 499
-    told = [record.message for record in caplog.records if "offsets." in record.message]
-    assert len([line for line in told if "offsets.unwritable" in line]) == 1
-    assert len([line for line in told if "offsets.writable_again" in line]) == 1
+    reported = [record.message for record in caplog.records if "offsets." in record.message]
+    assert len([line for line in reported if "offsets.unwritable" in line]) == 1
+    assert len([line for line in reported if "offsets.writable_again" in line]) == 1
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.01, 0.06])

@@ -115,23 +115,23 @@ def test_route_of_a_changed_topic_is_polled_every_second_until_the_nameserver_ha
             layout = instance.routes.layout(TOPIC)
             assert layout is not None
             newer = alter_layout(layout, {"broker-a"}, write_count=3, read_count=3, writer=7)
-            asked: list[str] = []
+            requested: list[str] = []
             route = instance.nameservers.route
 
             async def counted(topic: str) -> TopicRoute:
-                asked.append(topic)
+                requested.append(topic)
                 return await route(topic)
 
             instance.nameservers.route = counted  # type: ignore[method-assign]
             instance._layouts_changed([newer, TopicLayout("unheard", newer.version, newer.entries)])
             await cluster.advance(seconds=4.5)
-            assert (set(asked), len(asked)) == ({TOPIC}, 5)
+            assert (set(requested), len(requested)) == ({TOPIC}, 5)
             await publish_layout(AdminClient(Host.current(), cluster.nameserver), newer)
             await cluster.advance(seconds=1.5)
             assert instance.routes.layout(TOPIC) == newer
-            asked.clear()
+            requested.clear()
             await cluster.advance(seconds=10)
-            assert asked == []
+            assert requested == []
             await instance.close()
 
     simulate(main)

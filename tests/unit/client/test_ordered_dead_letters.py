@@ -69,11 +69,11 @@ def test_ordered_message_is_dead_lettered_after_its_last_attempt_and_its_queue_c
         async with TestCluster() as cluster:
             await sent(cluster, b"0", b"poison", b"2")
             seen: list[tuple[bytes, int]] = []
-            consumer, told = consumer_of(cluster, seen), list[ConsumerEvent]()
-            consumer.on_event(told.append)
+            consumer, reported = consumer_of(cluster, seen), list[ConsumerEvent]()
+            consumer.on_event(reported.append)
             async with consumer:
                 await cluster.advance(seconds=10)
-            (left,) = (event for event in told if isinstance(event, MessageDeadLettered))
+            (left,) = (event for event in reported if isinstance(event, MessageDeadLettered))
             assert (left.queue.topic, left.offset, left.attempts, left.error) == ("orders", 1, 3, "ValueError: can't be read")
             assert seen == [(b"0", 0), (b"poison", 0), (b"poison", 1), (b"poison", 2), (b"2", 0)]
             (letter,) = await dead_letters(cluster)

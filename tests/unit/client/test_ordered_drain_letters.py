@@ -17,13 +17,13 @@ QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in range(2)]
 def test_queue_is_consumed_again_if_its_drain_limit_passes_while_a_dead_letter_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
+    requested, response = asyncio.Event(), asyncio.Event()
     call = BrokerLink.call
 
     async def slow(self: BrokerLink, code: RequestCode, *facts: Any, **how: Any) -> Any:
         if code == RequestCode.DEAD_LETTER:
-            asked.set()
-            await answer.wait()
+            requested.set()
+            await response.wait()
         return await call(self, code, *facts, **how)
 
     monkeypatch.setattr(BrokerLink, "call", slow)
@@ -38,7 +38,7 @@ def test_queue_is_consumed_again_if_its_drain_limit_passes_while_a_dead_letter_i
 
             @consumer.orderly
             async def listen(messages: Sequence[MessageExt], _: OrderlyContext) -> ConsumeOrderlyStatus:
-                if messages[0].body == b"poison" and not answer.is_set():
+                if messages[0].body == b"poison" and not response.is_set():
                     raise ValueError("no such order")
                 done.extend(message.body for message in messages)
                 return ConsumeOrderlyStatus.SUCCESS
@@ -51,10 +51,10 @@ def test_queue_is_consumed_again_if_its_drain_limit_passes_while_a_dead_letter_i
                 await cluster.advance(seconds=1)
                 for queue in QUEUES:
                     await producer.send(Message("orders", b"poison"), queue=queue)
-                await asked.wait()
+                await requested.wait()
                 async with member(cluster):
                     await cluster.advance(seconds=3)
-                answer.set()
+                response.set()
                 await cluster.advance(seconds=10)
                 for queue_id in range(2):
                     await producer.send(Message("orders", b"%d" % queue_id), selector=lambda queues, message: queues[int(message.body)])

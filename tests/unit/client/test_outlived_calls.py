@@ -90,28 +90,28 @@ def test_another_process_gets_the_queue_while_an_old_call_still_runs() -> None:
 
 
 def test_running_calls_are_counted_by_key_and_the_last_one_notifies() -> None:
-    calls, told = RunningCalls(), list[str]()
-    assert not calls.notify_when_ended("a", lambda: told.append("never"))
+    calls, reported = RunningCalls(), list[str]()
+    assert not calls.notify_when_ended("a", lambda: reported.append("never"))
     calls.begin("a")
     calls.begin("a")
     calls.begin("b")
-    assert calls.notify_when_ended("a", lambda: told.append("a"))
+    assert calls.notify_when_ended("a", lambda: reported.append("a"))
     calls.end("b")
     calls.end("a")
-    assert told == []
+    assert reported == []
     calls.end("a")
-    assert told == ["a"]
-    assert not calls.notify_when_ended("a", lambda: told.append("never"))
+    assert reported == ["a"]
+    assert not calls.notify_when_ended("a", lambda: reported.append("never"))
 
 
 def test_call_may_end_in_any_thread() -> None:
-    calls, told = RunningCalls(), threading.Event()
+    calls, reported = RunningCalls(), threading.Event()
     calls.begin("a")
-    assert calls.notify_when_ended("a", told.set)
+    assert calls.notify_when_ended("a", reported.set)
     thread = threading.Thread(target=calls.end, args=("a",))
     thread.start()
     thread.join()
-    assert told.is_set()
+    assert reported.is_set()
 
 
 @pytest.mark.parametrize("plain", [False, True])

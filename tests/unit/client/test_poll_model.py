@@ -44,8 +44,8 @@ class Queue:
     def __post_init__(self) -> None:
         self.own = QueueOwnership("reports", self.queue, GrantPolicy.SHARED)
         self.own.want()
-        answer = LockResult("reports", "orders", self.queue.queue_id, LockVerdict.OK, generation=1)
-        self.own.handle_lock_response(self.own.grant_requested(), answer)
+        response = LockResult("reports", "orders", self.queue.queue_id, LockVerdict.OK, generation=1)
+        self.own.handle_lock_response(self.own.grant_requested(), response)
         self.grant = Grant(1, ProcessQueue(0, 0, FlowLimits(1_000, 1 << 30, 1 << 30)))
         clock = SimpleNamespace(boot_ms=lambda: 0)
         held = SimpleNamespace(

@@ -191,11 +191,11 @@ async def test_every_send_ends_once_by_its_deadline_with_the_correct_outcome(see
         await asyncio.gather(*[producer.send(message("first")) for _ in range(8)])
         for broker in cluster.brokers.values():
             broker.script = Faults(random, random.choice([0.0, 0.1, 0.4, 0.6]))  # type: ignore[assignment]
-        story = RandomSends(random, config)
+        random_sends = RandomSends(random, config)
         sending = []
         for _ in range(random.choice([40, 150, 400])):
             for _ in range(random.choice([1, 1, 1, 5, 20])):
-                sending.append(story.call(producer))
+                sending.append(random_sends.call(producer))
                 if random.random() < 0.08:
                     loop.call_later(random.choice([0, 0.005, 0.05, 0.3]), sending[-1].cancel)
             await asyncio.sleep(random.choice([0, 0, 0.001, 0.01, 0.05, 0.2]))
@@ -206,8 +206,8 @@ async def test_every_send_ends_once_by_its_deadline_with_the_correct_outcome(see
         await asyncio.sleep(10)
         gate = producer._limit
         assert (gate.count, gate.byte_count, gate.must_wait, gate._by_place, gate._waking) == (0, 0, False, {}, 0)
-        for key in story.keys:
+        for key in random_sends.keys:
             assert await producer.send(message("last", sharding_key=key))
         async with asyncio.timeout(10):
             await producer.close()
-        assert story.problems(cluster, producer.possible_duplicates) == []
+        assert random_sends.problems(cluster, producer.possible_duplicates) == []

@@ -202,10 +202,10 @@ async def test_unkeyed_sends_proceed_while_keyed_sends_wait_for_the_higher_layou
 async def test_nameservers_are_polled_every_second_while_keyed_sends_wait_for_the_higher_layout() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await producer.send(message("first"))
-        asked = cluster.asked
+        requested = cluster.requested
         cluster.brokers["a"].script.append(refuse(LayoutStaleError("newer")))
         sending = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: cluster.asked >= asked + 3)
+        await until(lambda: cluster.requested >= requested + 3)
         layout = cluster.put(make_layout("t", "a", queues=2, counter=2))
         result = await sending
         assert result.queue == queue_of_key(layout, "k")
@@ -289,8 +289,8 @@ async def test_first_send_waits_for_brokers_to_register_and_its_error_states_the
         with pytest.raises(RouteNotReadyError, match="knows no broker yet"):
             await producer.send(Message("t", b"early"))
         sending = asyncio.ensure_future(producer.send(Message("t", b"in time")))
-        asked = cluster.asked
-        await until(lambda: cluster.asked > asked)
+        requested = cluster.requested
+        await until(lambda: cluster.requested > requested)
         cluster.ready = True
         assert (await sending).status is SendStatus.SEND_OK
 

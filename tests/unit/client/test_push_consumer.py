@@ -126,10 +126,10 @@ async def test_offset_gap_is_reported_and_skipped() -> None:
         a.pull_script.append(lambda header: pulled(ResponseCode.PULL_OFFSET_MOVED, 3) if header.queue_id == 0 else None)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(handled)
-        told = events(consumer)
+        reported = events(consumer)
         await consumer.start()
         await settle()
-        assert QueueGap(MessageQueue("orders", "a", 0), 0, 3) in told
+        assert QueueGap(MessageQueue("orders", "a", 0), 0, 3) in reported
         assert handled.bodies == [b"3", b"4"]
         await stopped(consumer)
         assert a.committed(G, "orders", 0) == 5

@@ -62,8 +62,10 @@ def test_tag_expression_with_a_comma_is_logged_as_suspicious(caplog: pytest.LogC
     PushConsumer(G).subscribe("orders", "a || b")
     assert caplog.text == ""
     PushConsumer(G).subscribe("orders", "a, b || c")
-    (told,) = caplog.records
-    assert told.getMessage() == "subscription.odd_tag group=billing topic=orders tag=a, b taken_as=one tag; write several tags as a || b"
+    (reported,) = caplog.records
+    assert (
+        reported.getMessage() == "subscription.odd_tag group=billing topic=orders tag=a, b taken_as=one tag; write several tags as a || b"
+    )
 
 
 async def test_stop_leaves_the_group_and_then_releases_each_queue_when_its_call_ends() -> None:
@@ -285,7 +287,7 @@ async def test_events_and_health_report_the_held_queues() -> None:
     async with frozen_cluster() as cluster:
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
-        told = events(consumer)
+        reported = events(consumer)
 
         @consumer.on_event
         def broken(event: ConsumerEvent) -> None:
@@ -294,9 +296,9 @@ async def test_events_and_health_report_the_held_queues() -> None:
         assert not consumer.health().ok
         async with consumer:
             await settle()
-            assert told == [QueueAssigned(MessageQueue("orders", "a", number), 0, epoch=1, generation=1) for number in range(2)]
+            assert reported == [QueueAssigned(MessageQueue("orders", "a", number), 0, epoch=1, generation=1) for number in range(2)]
             health = consumer.health()
             assert health.ok
             assert [queue.state for queue in health.queues] == ["held", "held"]
-        assert told[2:] == [QueueRevoked(MessageQueue("orders", "a", number), False, epoch=1, generation=1) for number in range(2)]
+        assert reported[2:] == [QueueRevoked(MessageQueue("orders", "a", number), False, epoch=1, generation=1) for number in range(2)]
         await consumer.wait_closed()

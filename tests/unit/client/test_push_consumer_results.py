@@ -30,7 +30,7 @@ SUSPEND = S.SUSPEND_CURRENT_QUEUE_A_MOMENT
 async def test_failed_call_is_retried_and_its_attempts_are_committed(wrong: object) -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
-        handled.answers = [wrong, wrong]
+        handled.responses = [wrong, wrong]
         a.store("orders", 0, [b"0", b"1"])
         async with consuming(cluster, handled, retry=OrderedRetry(backoff=Backoff(1_000, 1.0))):
             assert handled.bodies == [b"0"]
@@ -77,14 +77,14 @@ async def test_listener_that_raises_system_exit_ends_the_consumer_before_the_sto
 async def test_repeated_failure_is_logged_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
     async with frozen_cluster() as cluster:
         handled = Handled()
-        handled.answers = [ValueError("no"), ValueError("still no"), KeyError("another"), S.SUCCESS, ValueError("the next message")]
+        handled.responses = [ValueError("no"), ValueError("still no"), KeyError("another"), S.SUCCESS, ValueError("the next message")]
         cluster["a"].store("orders", 0, [b"0", b"1"])
         async with consuming(cluster, handled, retry=OrderedRetry(backoff=Backoff(10, 1.0))):
             for _ in range(10):
                 await advance(0.02)
-    told = [record for record in caplog.records if "call.failed" in record.getMessage()]
-    assert [record.exc_info is not None for record in told] == [True, False, True, True]
-    assert "still no" in told[1].getMessage()
+    reported = [record for record in caplog.records if "call.failed" in record.getMessage()]
+    assert [record.exc_info is not None for record in reported] == [True, False, True, True]
+    assert "still no" in reported[1].getMessage()
 
 
 async def test_attempts_are_restored_from_the_grant() -> None:
@@ -104,7 +104,7 @@ async def test_listener_can_set_the_suspend_time_within_limits() -> None:
             context.suspend_current_queue_time_ms = 1
             return SUSPEND
 
-        handled.answers = [pause]
+        handled.responses = [pause]
         cluster["a"].store("orders", 0, [b"0"])
         async with consuming(cluster, handled):
             await advance(0.03)
@@ -116,13 +116,13 @@ async def test_manual_commit_advances_only_at_commit_and_rollback_redelivers() -
         a, handled = cluster["a"], Handled()
 
         def manual(status: S) -> Callable[[OrderlyContext], S]:
-            def answer(context: OrderlyContext) -> S:
+            def response(context: OrderlyContext) -> S:
                 context.auto_commit = False
                 return status
 
-            return answer
+            return response
 
-        handled.answers = [manual(S.SUCCESS), manual(S.ROLLBACK), manual(S.SUCCESS), manual(S.COMMIT), manual(S.SUCCESS)]
+        handled.responses = [manual(S.SUCCESS), manual(S.ROLLBACK), manual(S.SUCCESS), manual(S.COMMIT), manual(S.SUCCESS)]
         a.store("orders", 0, [b"0", b"1", b"2"])
         async with consuming(cluster, handled):
             await advance(0.2)
@@ -136,7 +136,7 @@ async def test_manual_commit_advances_only_at_commit_and_rollback_redelivers() -
 async def test_listener_that_returns_none_advances_the_commit_offset() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
-        handled.answers = [None] * 3
+        handled.responses = [None] * 3
         a.store("orders", 0, [b"0", b"1", b"2"])
         async with consuming(cluster, handled) as consumer:
             await advance(1)
@@ -152,7 +152,7 @@ async def test_listener_that_returns_none_with_manual_commit_commits_nothing() -
         def manual(context: OrderlyContext) -> None:
             context.auto_commit = False
 
-        handled.answers = [manual] * 2
+        handled.responses = [manual] * 2
         a.store("orders", 0, [b"0", b"1"])
         async with consuming(cluster, handled):
             await advance(1)
@@ -164,16 +164,16 @@ async def test_repeatedly_failing_queue_is_reported_blocked_until_it_succeeds() 
     """Attempts are unlimited: QueueBlocked is reported at the third failure, and the calls continue."""
     async with frozen_cluster() as cluster:
         handled = Handled()
-        handled.answers = [RuntimeError("poison")] * 4
+        handled.responses = [RuntimeError("poison")] * 4
         cluster["a"].store("orders", 0, [b"0"])
         async with consuming(cluster, handled, retry=OrderedRetry(backoff=Backoff(1_000, 1.0))) as consumer:
-            told = events(consumer)
+            reported = events(consumer)
             for failures in range(1, 5):
                 assert len(handled.calls) == failures
                 assert [queue.blocked for queue in consumer.health().queues] == [failures >= 3, False]
                 assert consumer.health().ok is (failures < 3)
                 await advance(1.05)
-            assert told == [QueueBlocked(MessageQueue("orders", "a", 0), 0, 3, "RuntimeError: poison")]
+            assert reported == [QueueBlocked(MessageQueue("orders", "a", 0), 0, 3, "RuntimeError: poison")]
             assert len(handled.calls) == 5
             assert consumer.health().ok
 
@@ -181,14 +181,14 @@ async def test_repeatedly_failing_queue_is_reported_blocked_until_it_succeeds() 
 async def test_exhausted_attempts_block_the_queue_until_it_is_resumed() -> None:
     async with frozen_cluster() as cluster:
         handled = Handled()
-        handled.answers = [RuntimeError("poison")] * 3
+        handled.responses = [RuntimeError("poison")] * 3
         cluster["a"].store("orders", 0, [b"0", b"1"])
         retry = OrderedRetry(max_attempts=2, backoff=Backoff(100, 1.0))
         async with consuming(cluster, handled, retry=retry) as consumer:
-            told = events(consumer)
+            reported = events(consumer)
             await advance(5)
             assert handled.bodies == [b"0", b"0"]
-            assert told == [QueueBlocked(MessageQueue("orders", "a", 0), 0, 2, "RuntimeError: poison")]
+            assert reported == [QueueBlocked(MessageQueue("orders", "a", 0), 0, 2, "RuntimeError: poison")]
             assert [queue.blocked for queue in consumer.health().queues] == [True, False]
             consumer.resume()
             await advance(0.5)

@@ -78,7 +78,7 @@ class Topic:
     def run(self, ms: int = 0) -> list[Effect]:
         """Advance by `ms`, then run each queue that is due until none is."""
         self.now_ms += ms
-        asked: list[Effect] = []
+        requested: list[Effect] = []
         for _ in range(50):
             due = [one for one in self.machine.machines if one.run_at_ms <= self.now_ms] + self.machine.due
             self.machine.due = []
@@ -86,18 +86,18 @@ class Topic:
                 break
             for machine in dict.fromkeys(due):
                 self.machine.run(machine, self.now_ms, self.connections.get(machine.queue.broker_name))
-            asked += self.taken()
+            requested += self.taken()
         else:
             raise AssertionError("it asks to be run again and again")
-        return asked
+        return requested
 
     def taken(self) -> list[Effect]:
-        asked = self.machine.effects[:]
+        requested = self.machine.effects[:]
         self.machine.effects.clear()
-        self.done += asked
-        return asked
+        self.done += requested
+        return requested
 
-    def answer(self, write: Write, code: int, remark: str = "", broker: str = "a", **fields: object) -> list[Effect]:
+    def response(self, write: Write, code: int, remark: str = "", broker: str = "a", **fields: object) -> list[Effect]:
         self.machine.handle_response(self.queue(broker), write.frame, code, remark, fields, self.now_ms)
         return self.taken() + self.run()
 
@@ -131,7 +131,7 @@ def test_pending_sends_leave_in_one_frame_and_sends_in_the_meantime_in_the_next(
     assert (names(first.frame.sends), first.timeout_ms) == (["1", "2"], 10_000)
     topic.send("3")
     assert topic.run() == [], "one frame is in flight"
-    done = topic.answer(first, C.SUCCESS, **STORED)
+    done = topic.response(first, C.SUCCESS, **STORED)
     (complete,) = only(done, Complete)
     assert isinstance(complete, Complete)
     assert (complete.result.first_offset, names(complete.frame.sends)) == (7, ["1", "2"])
@@ -141,7 +141,7 @@ def test_pending_sends_leave_in_one_frame_and_sends_in_the_meantime_in_the_next(
 def test_no_run_is_due_once_all_sends_are_stored() -> None:
     topic = Topic.of("a")
     topic.send("1")
-    topic.answer(write_of(topic.run()), C.SUCCESS, **STORED)
+    topic.response(write_of(topic.run()), C.SUCCESS, **STORED)
     assert (topic.queue().run_at_ms, topic.queue().idle, topic.machine.due) == (NEVER_MS, True, [])
 
 
@@ -149,7 +149,7 @@ def test_no_run_is_due_once_all_sends_are_stored() -> None:
 def test_codes_that_mean_stored_complete_the_frame(code: int) -> None:
     topic = Topic.of("a")
     topic.send("1", "k")
-    done = topic.answer(write_of(topic.run()), code, **STORED)
+    done = topic.response(write_of(topic.run()), code, **STORED)
     assert [type(effect) for effect in done] == [Complete]
 
 
@@ -174,7 +174,7 @@ def test_keyed_frame_is_retried_or_fails_by_the_response_code_and_never_moves(
     write = write_of(topic.run())
     if unanswered_before:
         write = write_of(topic.run(1_000))
-    done = topic.answer(write, code, "no")
+    done = topic.response(write, code, "no")
     assert bool(only(done, RefreshRoute)) is route
     if again:
         assert only(done, Fail) == []
@@ -190,7 +190,7 @@ def test_keyed_frame_is_retried_or_fails_by_the_response_code_and_never_moves(
 def test_refused_unkeyed_frame_moves_to_another_broker_immediately() -> None:
     topic = Topic.of("a", "b")
     topic.send("1")
-    done = topic.answer(write_of(topic.run()), C.SERVICE_NOT_AVAILABLE, "full")
+    done = topic.response(write_of(topic.run()), C.SERVICE_NOT_AVAILABLE, "full")
     assert names(write_of(done).frame.sends) == ["1"]
     assert write_of(done).frame.fields["queueId"] == 0
     assert topic.queue("a").idle
@@ -214,7 +214,7 @@ def test_unkeyed_frame_without_response_moves_after_half_its_time_as_a_possible_
 def test_retry_waits_for_the_brokers_retry_after() -> None:
     topic = Topic.of("a")
     topic.send("1")
-    topic.answer(write_of(topic.run()), C.SYSTEM_BUSY, "busy", **{RETRY_AFTER_FIELD: 400})
+    topic.response(write_of(topic.run()), C.SYSTEM_BUSY, "busy", **{RETRY_AFTER_FIELD: 400})
     assert topic.run(399) == []
     assert topic.queue().run_at_ms == topic.now_ms + 1
     assert names(write_of(topic.run(1)).frame.sends) == ["1"]
@@ -224,11 +224,11 @@ def test_retry_waits_for_the_brokers_retry_after() -> None:
 def test_lost_suffix_starts_a_new_epoch_with_the_same_records(code: int) -> None:
     topic = Topic.of("a")
     topic.send("1")
-    topic.answer(write_of(topic.run()), C.SUCCESS, **STORED)
+    topic.response(write_of(topic.run()), C.SUCCESS, **STORED)
     topic.send("2")
     write = write_of(topic.run())
     assert (write.frame.sealed.epoch, write.frame.sealed.first) == (0, 1)
-    again = write_of(topic.answer(write, code, "lost"))
+    again = write_of(topic.response(write, code, "lost"))
     assert (again.frame.sealed.epoch, again.frame.sealed.first, names(again.frame.sends)) == (1, 0, ["2"])
 
 
@@ -236,14 +236,14 @@ def test_illegal_message_fails_alone_out_of_its_frame() -> None:
     topic = Topic.of("a")
     for body in ("1", "bad", "3"):
         topic.send(body, body)
-    done = topic.answer(write_of(topic.run()), C.MESSAGE_ILLEGAL, "bad")
+    done = topic.response(write_of(topic.run()), C.MESSAGE_ILLEGAL, "bad")
     ends: dict[object, str] = {}
     for _ in range(3):
         write = write_of(done)
         (pending,) = write.frame.sends
         bad = pending.message_ids == "bad"
         ends[pending.message_ids] = "refused" if bad else "stored"
-        done = topic.answer(write, C.MESSAGE_ILLEGAL if bad else C.SUCCESS, "bad", **STORED)
+        done = topic.response(write, C.MESSAGE_ILLEGAL if bad else C.SUCCESS, "bad", **STORED)
     assert ends == {"1": "stored", "bad": "refused", "3": "stored"}
     assert [names(effect.failed) for effect in topic.done if isinstance(effect, Fail)] == [["bad"]]
 
@@ -253,7 +253,7 @@ def test_sends_refused_as_layout_stale_are_rerouted_before_pending_sends() -> No
     topic.send("1", "k")
     write = write_of(topic.run())
     topic.send("2", "k")
-    done = topic.answer(write, C.LAYOUT_STALE, "older")
+    done = topic.response(write, C.LAYOUT_STALE, "older")
     assert only(done, ExpectLayout) == [ExpectLayout(LayoutVersion(1, 7))]
     assert only(done, Write) == [], "keyed sends wait for the higher layout"
     topic.machine.adopt(layout("a", queues=2, counter=2), ["a"])
@@ -266,7 +266,7 @@ def test_sends_refused_as_layout_stale_are_rerouted_before_pending_sends() -> No
 def test_wait_for_a_higher_layout_is_limited() -> None:
     topic = Topic.of("a")
     topic.send("1", "k", ms=30_000)
-    topic.answer(write_of(topic.run()), C.LAYOUT_STALE, "older")
+    topic.response(write_of(topic.run()), C.LAYOUT_STALE, "older")
     assert topic.run(KEYED_RETRY_MS - 1) == []
     assert names(write_of(topic.run(1)).frame.sends) == ["1"]
 
@@ -280,7 +280,7 @@ def test_send_that_expires_in_flight_fails_as_unknown_with_later_sends_of_its_ke
     fail = fail_of(topic.run(300))
     assert (names(fail.failed), fail.outcome, names(fail.later), fail.released) == (["1", "2"], Outcome.UNKNOWN, ["4"], [])
     again = topic.send("5", "k")
-    done = topic.answer(write, C.SUCCESS, **STORED)
+    done = topic.response(write, C.SUCCESS, **STORED)
     (complete,) = only(done, Complete)
     assert isinstance(complete, Complete)
     assert [pending.failed for pending in complete.frame.sends] == [True, True, False]
@@ -337,7 +337,7 @@ def test_expiry_of_a_send_cancelled_in_flight_does_not_fail_later_sends(refused:
     first.waiter.cancelled = True  # type: ignore[attr-defined]
     topic.machine.withdraw(first)
     if refused:
-        topic.answer(write, C.SYSTEM_BUSY, "busy", **{RETRY_AFTER_FIELD: 1_000})
+        topic.response(write, C.SYSTEM_BUSY, "busy", **{RETRY_AFTER_FIELD: 1_000})
     ended = topic.run(300) + topic.run(50) + topic.run(900)
     assert [pending for effect in ended if isinstance(effect, Fail) for pending in [*effect.failed, *effect.later]] == []
     assert write_of(ended).frame.sends == [second]
@@ -352,14 +352,14 @@ def test_deletion_of_the_topic_fails_pending_sends_as_not_stored() -> None:
     topic.send("waits", "j")
     topic.machine.adopt(layout(counter=2), [])
     assert names(fail_of(topic.run()).failed) == ["waits"]
-    assert topic.answer(write, C.SUCCESS, **STORED)
+    assert topic.response(write, C.SUCCESS, **STORED)
     assert topic.queue().idle
 
 
 def test_first_send_to_a_queue_of_a_deleted_topic_fails_as_not_stored() -> None:
     topic = Topic.of("a", queues=2)
     topic.send("1")
-    topic.answer(write_of(topic.run()), C.SUCCESS, **STORED)
+    topic.response(write_of(topic.run()), C.SUCCESS, **STORED)
     topic.machine.adopt(layout(counter=2), [])
     topic.taken()
     late = PendingSend(b"x", None, "late", 100, Waiter(), topic.now_ms + 1_000, topic.now_ms + 500)
@@ -373,7 +373,7 @@ def test_first_send_to_a_queue_of_a_deleted_topic_fails_as_not_stored() -> None:
 CODES = [C.SUCCESS, C.SYSTEM_ERROR, C.SYSTEM_BUSY, C.NO_PERMISSION, C.MESSAGE_ILLEGAL, C.OUT_OF_SEQUENCE, C.LAYOUT_STALE]
 STEPS = st.one_of(
     st.tuples(st.just("send"), st.sampled_from([None, "k", "j"]), st.sampled_from([50, 700, 4_000])),
-    st.tuples(st.just("answer"), st.sampled_from(CODES), st.just(0)),
+    st.tuples(st.just("response"), st.sampled_from(CODES), st.just(0)),
     st.tuples(st.just("lose"), st.just(None), st.just(0)),
     st.tuples(st.just("cancel"), st.just(None), st.integers(0, 20)),
     st.tuples(st.just("pass"), st.just(None), st.sampled_from([1, 60, 500, 1_500])),
@@ -421,7 +421,7 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
             end_ms, half_ms = topic.now_ms + number, topic.now_ms + number // 2
             sent.append(PendingSend(record, None, str(len(sent)), 100, Waiter(), end_ms, half_ms, keys, version, pick))
             topic.machine.add(machine, sent[-1])
-        elif kind == "answer" and open_writes:
+        elif kind == "response" and open_writes:
             assert isinstance(what, int)
             machine, write = open_writes.pop(0)
             topic.machine.handle_response(machine, write.frame, what, "no", STORED, topic.now_ms)

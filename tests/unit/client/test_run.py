@@ -45,20 +45,20 @@ def test_run_outside_the_main_thread_raises() -> None:
 
 
 def test_failed_start_ends_earlier_services_in_reverse_order_and_restores_signal_handlers() -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     @asynccontextmanager
     async def service(name: str) -> AsyncIterator[None]:
-        told.append(f"{name} begins")
+        reported.append(f"{name} begins")
         try:
             yield
         finally:
-            told.append(f"{name} ends")
+            reported.append(f"{name} ends")
 
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(TransportError, match="no nameserver"):
         run(service("a"), service("b"), consumer())
-    assert told == ["a begins", "b begins", "b ends", "a ends"]
+    assert reported == ["a begins", "b begins", "b ends", "a ends"]
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 

@@ -58,9 +58,9 @@ async def test_send_hooks_wrap_every_send_method_and_their_properties_are_sent()
     assert [result.queue_offset for result in results] == [1, 2]
     ways = [("send", [b"1"], [0]), ("batch", [b"2", b"3"], [1, 2]), ("oneway", [b"4"], []), ("send", [b"5"], [3])]
     assert seen == [
-        told
+        reported
         for way, bodies, offsets in ways
-        for told in (
+        for reported in (
             ("one", "before", way, bodies),
             ("two", "before", way, bodies),
             ("two", "after", offsets, "NoneType"),
@@ -90,7 +90,7 @@ async def test_send_hooks_get_the_error_that_a_send_raises() -> None:
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-    assert [told[-1] for told in seen if told[1] == "after"] == ["TopicNotExistError", "LocalProtocolError", "CancelledError"]
+    assert [reported[-1] for reported in seen if reported[1] == "after"] == ["TopicNotExistError", "LocalProtocolError", "CancelledError"]
 
 
 @pytest.mark.simulated
@@ -104,9 +104,9 @@ async def test_exception_in_a_send_hook_is_logged_and_does_not_affect_the_send(
         result = await producer.send(Message("t", b"1", properties={"tenant": "x"}))
         (stored,) = cluster.brokers["a"].sends[0].messages
     assert result.queue_offset == 0
-    assert [told[1] for told in seen] == ["before", "after"]
+    assert [reported[1] for reported in seen] == ["before", "after"]
     assert stored.properties.keys() & {"tenant", "trace-one"} == {"tenant"}, "what can't be stored is left out, all of it"
-    told = capsys.readouterr()
-    text = caplog.text + told.err + told.out
+    reported = capsys.readouterr()
+    text = caplog.text + reported.err + reported.out
     assert text.count("hook.failed") >= 3
     assert all(step in text for step in ("before_send", "after_send", "properties")), text

@@ -8,8 +8,8 @@ QUEUE = MessageQueue("t", "a", 3)
 
 
 def test_offsets_and_ids_are_derived_from_the_first_record_of_the_frame() -> None:
-    answer = FrameResult(SendStatus.SEND_OK, QUEUE, 40, 1_000, "10.0.0.1:10911", [200, 150, 150])
-    results = [SendResult(answer, place, f"{place:032X}") for place in range(3)]
+    response = FrameResult(SendStatus.SEND_OK, QUEUE, 40, 1_000, "10.0.0.1:10911", [200, 150, 150])
+    results = [SendResult(response, place, f"{place:032X}") for place in range(3)]
     assert [result.queue_offset for result in results] == [40, 41, 42]
     assert [parse_offset_message_id(result.offset_message_id) for result in results] == [
         ("10.0.0.1:10911", 1_000),

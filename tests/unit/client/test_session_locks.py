@@ -25,7 +25,7 @@ QUEUE_0 = MessageQueue("orders", "a", 0)
 async def test_reconnect_sends_one_lock_with_epoch_offset_and_attempts_of_each_held_queue() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
-        handled.answers = [S.SUCCESS, S.SUSPEND_CURRENT_QUEUE_A_MOMENT]
+        handled.responses = [S.SUCCESS, S.SUSPEND_CURRENT_QUEUE_A_MOMENT]
         async with consuming(cluster, handled):
             a.mute.add(SYNC)
             a.store("orders", 0, [b"0", b"1"])
@@ -128,14 +128,14 @@ async def test_stale_commit_revokes_the_queue_and_acquires_it_again() -> None:
         handled.gate = asyncio.Event()
         a.store("orders", 0, [b"0", b"1"])
         async with consuming(cluster, handled) as consumer:
-            told = events(consumer)
+            reported = events(consumer)
             a.locks[G, "orders", 0].epoch += 1
             a.locks[G, "orders", 0].holder = None
             a.progress[G, "orders", 0] = (1, 0)
             handled.gate.set()
             handled.gate = None
             await advance(0.2)
-            assert told[0] == QueueRevoked(QUEUE_0, True, epoch=1, generation=1)
+            assert reported[0] == QueueRevoked(QUEUE_0, True, epoch=1, generation=1)
             assert handled.bodies[-1] == b"1"
             assert handled.calls[-1][2].fence.epoch == 3
             assert a.committed(G, "orders", 0) >= 1
@@ -168,12 +168,12 @@ async def test_stale_pull_revokes_the_queue_and_cancels_the_running_call() -> No
         a, handled = cluster["a"], Handled()
         handled.gate = asyncio.Event()
         async with consuming(cluster, handled) as consumer:
-            told = events(consumer)
+            reported = events(consumer)
             a.store("orders", 0, [b"0"])
             await settle()
             a.steal(G, "orders", 0)
             await settle()
-            assert told == [QueueRevoked(QUEUE_0, True, epoch=1, generation=1)]
+            assert reported == [QueueRevoked(QUEUE_0, True, epoch=1, generation=1)]
             assert handled.calls[0][2].cancelled.is_set()
             a.free(G, "orders", 0)
             await advance(0.1)

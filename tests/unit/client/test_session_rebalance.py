@@ -64,7 +64,7 @@ async def test_uncommitted_successes_are_redelivered_after_a_drain() -> None:
 
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
-        handled.answers = [S.SUCCESS, kept, kept]
+        handled.responses = [S.SUCCESS, kept, kept]
         a.store("orders", 0, [b"0", b"1", b"2"])
         async with consuming(cluster, handled):
             assert handled.bodies == [b"0", b"1", b"2"]
@@ -219,12 +219,12 @@ async def test_gap_in_a_renewal_is_reported_once() -> None:
             return LockResult(G, "orders", item.queue_id, LockVerdict.OK, epoch=1, gap_first=first, gap_end=9)
 
         async with consuming(cluster, Handled()) as consumer:
-            told = events(consumer)
+            reported = events(consumer)
             for _ in range(2):
                 a.lock_script.append(with_gap)
                 a.push_free(G, "orders", 0)
                 await advance(0.05)
-            assert told == [QueueGap(MessageQueue("orders", "a", queue_id), 4, 9) for queue_id in (0, 1)]
+            assert reported == [QueueGap(MessageQueue("orders", "a", queue_id), 4, 9) for queue_id in (0, 1)]
 
 
 async def test_not_yours_requests_the_brokers_member_list() -> None:
@@ -264,9 +264,9 @@ async def test_listener_that_blocks_the_loop_is_logged_by_name(before_s: float, 
         async with consuming(cluster, blocking):
             cluster["a"].store("orders", 0, [b"0"])
             await advance(1)
-    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("loop.was_blocked")]
-    assert len(told) == 1
-    assert "blocking" in told[0]
+    reported = [record.getMessage() for record in caplog.records if record.getMessage().startswith("loop.was_blocked")]
+    assert len(reported) == 1
+    assert "blocking" in reported[0]
 
 
 async def test_rocketmq_strategies_rebalance_when_the_broker_whose_list_they_use_returns() -> None:

@@ -12,8 +12,8 @@ def granted(offset: int = 5) -> QueueOwnership:
     own = QueueOwnership("g", QUEUE, GrantPolicy.SHARED)
     own.want()
     sent = own.grant_requested()
-    answer = LockResult("g", "orders", 2, LockVerdict.OK, offset=offset, generation=GENERATION)
-    assert own.handle_lock_response(sent, answer) is OwnershipEvent.GRANTED
+    response = LockResult("g", "orders", 2, LockVerdict.OK, offset=offset, generation=GENERATION)
+    assert own.handle_lock_response(sent, response) is OwnershipEvent.GRANTED
     return own
 
 

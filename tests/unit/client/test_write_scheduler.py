@@ -30,7 +30,7 @@ class Queue:
         self.waiting.append(item)
         self.scheduler.add(TOPIC, cast(QueueMachine, self))
 
-    def answered(self) -> None:
+    def responded(self) -> None:
         self.scheduler.add_last(TOPIC, cast(QueueMachine, self))
 
     def run(self, endpoint: Endpoint | None) -> None:
@@ -85,7 +85,7 @@ async def test_senders_woken_by_a_response_are_included_in_the_write_of_the_same
     for queue in queues:
         # Two responses in one read: each wakes a sender, then its queue asks for a later write.
         loop.call_soon(queues[1].add, 1)
-        queue.answered()
+        queue.responded()
     await turns(1)
     assert queues[1].gone == [[1, 1]]
     assert len(transport.writes) == 1
@@ -97,10 +97,10 @@ async def test_failing_queue_does_not_hold_back_other_frames() -> None:
     scheduler = scheduler_of()
     Queue(scheduler, endpoint).add(1)
     Queue(scheduler, endpoint, fails=True).add(2)
-    told: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     await turns(1)
-    assert len(told) == len(transport.writes) == 1
+    assert len(reported) == len(transport.writes) == 1
     endpoint.send(Command(0, 1))
     await turns(1)
     assert len(transport.writes) == 2

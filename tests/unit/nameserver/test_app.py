@@ -42,7 +42,7 @@ async def nameserver(*listen: str, clock: Clock | None = None) -> AsyncIterator[
         await served.stop()
 
 
-async def ask(address: str, code: RequestCode, header: object | None = None) -> Command:
+async def send_request(address: str, code: RequestCode, header: object | None = None) -> Command:
     return await call(HOST, address, code, None if header is None else to_plain(header), timeout_ms=5_000)
 
 
@@ -71,7 +71,7 @@ def respond(command: Command, endpoint: Endpoint) -> None:
 
 
 async def route(address: str, topic: str = "orders") -> TopicRoute:
-    return decode_body(TopicRoute, (await ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
+    return decode_body(TopicRoute, (await send_request(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
 
 
 async def test_native_requests_before_the_first_registration_are_not_ready() -> None:
@@ -81,20 +81,20 @@ async def test_native_requests_before_the_first_registration_are_not_ready() -> 
             (RequestCode.GET_BROKER_CLUSTER_INFO, None),
             (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None),
         ):
-            assert (await ask(served.address, code, header)).code == ResponseCode.ROUTE_NOT_READY
+            assert (await send_request(served.address, code, header)).code == ResponseCode.ROUTE_NOT_READY
 
 
 async def test_registered_broker_and_its_topics_are_returned() -> None:
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
-        answer = await register(broker)
-        assert (answer.code, decode_body(RegisterReply, answer.body)) == (ResponseCode.SUCCESS, RegisterReply(()))
-        told = await route(served.address)
-        assert told.layout == ORDERS
-        assert [(b.name, b.address, b.registered) for b in told.brokers] == [("broker-a", "broker-a:10911", True)]
-        topics = await ask(served.address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        response = await register(broker)
+        assert (response.code, decode_body(RegisterReply, response.body)) == (ResponseCode.SUCCESS, RegisterReply(()))
+        reported = await route(served.address)
+        assert reported.layout == ORDERS
+        assert [(b.name, b.address, b.registered) for b in reported.brokers] == [("broker-a", "broker-a:10911", True)]
+        topics = await send_request(served.address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         assert decode_body(TopicList, topics.body) == TopicList(("orders",))
-        unknown = await ask(served.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("nothing"))
+        unknown = await send_request(served.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("nothing"))
         assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
         assert "lockstep topic create nothing" in str(unknown.remark)
         broker.close("done")
@@ -106,25 +106,25 @@ async def test_system_and_deleted_topics_are_not_listed() -> None:
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
         await register(broker, layouts=(ORDERS, system, gone))
-        topics = await ask(served.address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        topics = await send_request(served.address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         assert decode_body(TopicList, topics.body) == TopicList(("orders",))
         broker.close("done")
 
 
 async def test_layout_change_is_sent_to_all_brokers_except_its_sender() -> None:
-    told: list[tuple[str, Command]] = []
+    reported: list[tuple[str, Command]] = []
     async with nameserver() as served:
-        one = await connect(HOST, served.address, handler=lambda command, _: told.append(("one", command)))
-        other = await connect(HOST, served.address, handler=lambda command, _: told.append(("other", command)))
+        one = await connect(HOST, served.address, handler=lambda command, _: reported.append(("one", command)))
+        other = await connect(HOST, served.address, handler=lambda command, _: reported.append(("other", command)))
         await register(one)
         await register(other, "broker-b", store="6" * 32)
-        assert told == []
+        assert reported == []
         changed = TopicLayout("orders", LayoutVersion(2, 7), ORDERS.entries)
         await register(other, "broker-b", store="6" * 32, layouts=(changed,))
-        await until(lambda: told)
+        await until(lambda: reported)
         await register(one, layouts=(changed,))
         await register(other, "broker-b", store="6" * 32, layouts=(changed,))
-        assert [(name, command.code, command.is_oneway, decode_body(RegisterReply, command.body)) for name, command in told] == [
+        assert [(name, command.code, command.is_oneway, decode_body(RegisterReply, command.body)) for name, command in reported] == [
             ("one", RequestCode.LAYOUTS_CHANGED, True, RegisterReply((changed,)))
         ]
         one.close("done")
@@ -136,11 +136,11 @@ async def test_response_for_a_deleted_topic_has_its_layout() -> None:
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
         await register(broker, layouts=(gone,))
-        told = await ask(served.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("gone"))
-        assert told.code == ResponseCode.TOPIC_NOT_EXIST
-        assert "lockstep topic create gone" in str(told.remark)
-        assert decode_body(TopicRoute, told.body) == TopicRoute(gone, ())
-        unknown = await ask(served.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("unknown"))
+        reported = await send_request(served.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("gone"))
+        assert reported.code == ResponseCode.TOPIC_NOT_EXIST
+        assert "lockstep topic create gone" in str(reported.remark)
+        assert decode_body(TopicRoute, reported.body) == TopicRoute(gone, ())
+        unknown = await send_request(served.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("unknown"))
         assert (unknown.code, unknown.body) == (ResponseCode.TOPIC_NOT_EXIST, b"")
         broker.close("done")
 
@@ -171,7 +171,7 @@ async def test_unregister_request_takes_effect_before_the_connection_closes() ->
         await register(broker)
         goodbye = UnregisterBrokerHeader("broker-a", "DefaultCluster", "broker-a:10911", STORE, 1)
         assert (await broker.request(RequestCode.UNREGISTER_BROKER, to_plain(goodbye), timeout_ms=5_000)).code == ResponseCode.SUCCESS
-        cluster = decode_body(ClusterInfo, (await ask(served.address, RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        cluster = decode_body(ClusterInfo, (await send_request(served.address, RequestCode.GET_BROKER_CLUSTER_INFO)).body)
         assert [(b.name, b.registered) for b in cluster.brokers] == [("broker-a", False)]
         broker.close("done")
 
@@ -192,9 +192,9 @@ async def test_registered_name_is_rejected_and_the_connection_stays_open() -> No
 
 
 async def test_connection_with_an_unanswered_challenge_is_not_challenged_again() -> None:
-    asked, clock = list[Command](), SetClock(0)
+    requested, clock = list[Command](), SetClock(0)
     async with nameserver(clock=clock) as served:
-        incumbent = await connect(HOST, served.address, handler=lambda command, _: asked.append(command))
+        incumbent = await connect(HOST, served.address, handler=lambda command, _: requested.append(command))
         other = await connect(HOST, served.address)
         await register(incumbent)
         before = len(served._tasks)
@@ -204,8 +204,8 @@ async def test_connection_with_an_unanswered_challenge_is_not_challenged_again()
             assert (await register(other, store="6" * 32)).code == ResponseCode.REGISTRATION_PENDING
             assert (await register(incumbent)).code == ResponseCode.SUCCESS
         assert len(served._tasks) == before + 2, "one awaits the answer, one counts the time"
-        await until(lambda: len(asked) > 0)
-        assert len(asked) == 1
+        await until(lambda: len(requested) > 0)
+        assert len(requested) == 1
         for endpoint in (incumbent, other):
             endpoint.close("done")
         await until(lambda: len(served._tasks) == before)
@@ -232,9 +232,9 @@ async def test_connection_with_an_unanswered_challenge_is_not_challenged_again()
 async def test_invalid_registration_is_rejected_with_the_reason(wrong: dict[str, Any], named: str) -> None:
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
-        answer = await register(broker, **wrong)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert named in str(answer.remark)
+        response = await register(broker, **wrong)
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert named in str(response.remark)
         assert not served.table.ready
         broker.close("done")
 
@@ -259,5 +259,7 @@ async def test_nameservers_share_no_state() -> None:
         broker = await connect(HOST, one.address)
         await register(broker)
         assert (await route(one.address)).layout == ORDERS
-        assert (await ask(other.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("orders"))).code == ResponseCode.ROUTE_NOT_READY
+        assert (
+            await send_request(other.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("orders"))
+        ).code == ResponseCode.ROUTE_NOT_READY
         broker.close("done")

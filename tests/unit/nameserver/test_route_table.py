@@ -216,7 +216,7 @@ EVENTS = st.lists(
             st.integers(1, 4),
         ),
         st.tuples(st.just("close"), st.integers(1, 4)),
-        st.tuples(st.just("answer"), st.sampled_from(["broker-a", "broker-b"]), st.integers(1, 4)),
+        st.tuples(st.just("response"), st.sampled_from(["broker-a", "broker-b"]), st.integers(1, 4)),
         st.tuples(
             st.just("unregister"),
             st.sampled_from(["broker-a", "broker-b"]),
@@ -248,7 +248,7 @@ def test_registered_broker_was_heard_on_its_open_connection_within_the_timeout(e
             case ("unregister", str(name), str(store), int(term), int(connection)):
                 if table.unregister(name, store, term, connection):
                     assert (heard[name][0], *heard[name][2:]) == (connection, store, term)
-            case ("answer", str(name), int(connection)):
+            case ("response", str(name), int(connection)):
                 table.confirm_alive(name, connection, now)
             case ("wait", int(ms)):
                 now += ms

@@ -34,15 +34,15 @@ class Nodes:
     served: Nameserver
     incumbent: Endpoint
     challenger: Endpoint
-    asked: list[Command]
+    requested: list[Command]
 
 
 async def start(frozen: FrozenLoop) -> Nodes:
     host = Host(LoopClock(frozen), HOST.random, HOST.files, HOST.threads, HOST.boot_id)
-    served, asked = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), host), list[Command]()
+    served, requested = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), host), list[Command]()
     await served.start()
-    incumbent = await connect(HOST, served.address, handler=lambda command, _: asked.append(command))
-    nodes = Nodes(served, incumbent, await connect(HOST, served.address), asked)
+    incumbent = await connect(HOST, served.address, handler=lambda command, _: requested.append(command))
+    nodes = Nodes(served, incumbent, await connect(HOST, served.address), requested)
     assert await register(nodes.incumbent, OURS) == ResponseCode.SUCCESS
     return nodes
 
@@ -67,9 +67,9 @@ async def register(endpoint: Endpoint, store: str) -> int:
 async def challenge(nodes: Nodes) -> Command:
     """Return the requests that the incumbent receives."""
     assert await register(nodes.challenger, OTHER) == ResponseCode.REGISTRATION_PENDING
-    while not nodes.asked:
+    while not nodes.requested:
         await turns(1)
-    return nodes.asked[0]
+    return nodes.requested[0]
 
 
 @pytest.mark.parametrize("counted", [0, 1, CHALLENGE_MS // COUNTDOWN_STEP_MS])
@@ -104,18 +104,18 @@ async def test_broker_that_does_not_respond_is_replaced_after_five_counted_secon
 async def test_readable_frames_are_read_before_a_slice_is_counted(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = await start(frozen)
     question = await challenge(nodes)
-    answered: list[bool] = []
+    responded: list[bool] = []
     counted = nodes.served.table.count_down_challenges
 
     def count_down(ms: int) -> bool:
-        answered.append(nodes.served.table._brokers["broker-a"].confirmed_ms is not None)
+        responded.append(nodes.served.table._brokers["broker-a"].confirmed_ms is not None)
         return counted(ms)
 
     monkeypatch.setattr(nodes.served.table, "count_down_challenges", count_down)
     frozen.stall(COUNTDOWN_STEP_MS / 1000)
     nodes.incumbent.send(question.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
     await turns(30)
-    assert answered == [True]
+    assert responded == [True]
     await stop(nodes)
 
 

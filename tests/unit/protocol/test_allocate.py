@@ -210,10 +210,10 @@ def test_nearby_assigns_a_rooms_queues_within_the_room_and_those_of_an_empty_roo
     assert allocations(MachineRoomNearby(room_of_queue, room_of_member, within), ROOMS, members) == expected
 
 
-@pytest.mark.parametrize("answer", ["", None, 7])
-def test_invalid_machine_room_raises(answer: object) -> None:
+@pytest.mark.parametrize("response", ["", None, 7])
+def test_invalid_machine_room_raises(response: object) -> None:
     with pytest.raises(LocalProtocolError, match="room of m0 is"):
-        allocate(MachineRoomNearby(room_of_queue, lambda _: answer), None, ROOMS, ["m0"], "m0")  # type: ignore[arg-type, return-value]
+        allocate(MachineRoomNearby(room_of_queue, lambda _: response), None, ROOMS, ["m0"], "m0")  # type: ignore[arg-type, return-value]
 
 
 def test_failing_machine_room_function_raises() -> None:
@@ -261,7 +261,7 @@ def test_nearby_and_machine_room_assign_no_queue_twice(layout: TopicLayout, memb
 
 
 @pytest.mark.parametrize(
-    ("asked", "word", "ordered"),
+    ("requested", "word", "ordered"),
     [
         ("by_broker", "by_broker", True),
         ("AVG", "average", True),
@@ -274,9 +274,9 @@ def test_nearby_and_machine_room_assign_no_queue_twice(layout: TopicLayout, memb
     ],
 )
 def test_strategy_spec_names_the_strategy_and_ordered_groups_allow_only_deterministic_ones(
-    asked: Strategy, word: str, ordered: bool
+    requested: Strategy, word: str, ordered: bool
 ) -> None:
-    assert strategy_spec(asked if asked == MANUAL else check_strategy(asked)) == word
+    assert strategy_spec(requested if requested == MANUAL else check_strategy(requested)) == word
     assert is_allowed_when_ordered(word) is ordered
 
 

@@ -140,10 +140,10 @@ async def test_host_header_must_be_an_address_or_a_name_of_this_machine(host: st
         for path in ("/livez", "/readyz", "/metrics", "/log-level", "/nothing"):
             request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
             assert (await raw(address, request))[0] == (404 if path == "/nothing" and status == 200 else status)
-        answer = await raw(address, PUT.format(host=host, fields="").encode())
-        assert answer[0] == status
+        response = await raw(address, PUT.format(host=host, fields="").encode())
+        assert response[0] == status
         if status == 403:
-            assert "--admin-host" in answer[1]
+            assert "--admin-host" in response[1]
 
 
 async def test_request_with_two_host_headers_is_rejected() -> None:

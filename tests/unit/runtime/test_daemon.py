@@ -95,9 +95,14 @@ async def test_start_error_is_printed_as_one_line_and_sets_the_exit_code(capsys:
     assert capsys.readouterr().err == "prog: write to /store/x failed: no space left on device\n"
 
 
-@pytest.mark.parametrize(("out", "err", "told"), [(True, True, 0), (True, False, 1), (False, True, 1), (False, False, 1)])
+@pytest.mark.parametrize(("out", "err", "reported"), [(True, True, 0), (True, False, 1), (False, True, 1), (False, False, 1)])
 async def test_start_error_is_not_logged_if_stdout_and_stderr_are_terminals(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, out: bool, err: bool, told: int
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    out: bool,
+    err: bool,
+    reported: int,
 ) -> None:
     def refuse() -> None:
         raise ConfigError("no")
@@ -108,7 +113,7 @@ async def test_start_error_is_not_logged_if_stdout_and_stderr_are_terminals(
     service.in_start = refuse
     await run(service)
     assert capsys.readouterr().err == "prog: no\n"
-    assert caplog.text.count("daemon.failed") == told
+    assert caplog.text.count("daemon.failed") == reported
 
 
 async def test_fatal_error_stops_the_service_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,13 +235,13 @@ async def fail(error: Exception) -> None:
 
 
 async def test_first_task_failure_is_reported_and_every_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[BaseException] = []
-    tasks = Tasks(told.append)
+    reported: list[BaseException] = []
+    tasks = Tasks(reported.append)
     first, second = ValueError("first"), ValueError("second")
     tasks.spawn(fail(first), "one")
     tasks.spawn(fail(second), "two")
     await turns(5)
-    assert told == [first]
+    assert reported == [first]
     assert tasks.failure is first
     assert [record.message.split()[1] for record in caplog.records if record.message.startswith("task.failed")] == ["task=one", "task=two"]
     assert len(tasks) == 0
@@ -262,11 +267,11 @@ async def test_cancel_all_cancels_in_reverse_order_and_waits_for_each_task() -> 
 
 
 async def test_cancelled_task_is_not_a_failure() -> None:
-    told: list[BaseException] = []
-    tasks = Tasks(told.append)
+    reported: list[BaseException] = []
+    tasks = Tasks(reported.append)
     tasks.spawn(forever(), "x")
     await tasks.cancel_all()
-    assert told == []
+    assert reported == []
 
 
 async def test_cancel_all_waits_for_a_task_that_catches_its_cancellation() -> None:

@@ -125,12 +125,12 @@ class DispatcherUnderTest:
         self.endpoint, self.transport = record(self.dispatcher)
         self._opaque = 0
 
-    def ask(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", flag: int = 0) -> int:
+    def send_request(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", flag: int = 0) -> int:
         self._opaque += 1
         self.dispatcher(Command(code, self._opaque, flag, fields=fields or {}, body=body), self.endpoint)
         return self._opaque
 
-    async def answers(self) -> list[Command]:
+    async def responses(self) -> list[Command]:
         """Return the responses since the last call."""
         await turns(6)
         frames = FrameBuffer()
@@ -141,43 +141,43 @@ class DispatcherUnderTest:
             found.append(command)
         return found
 
-    async def answer(self) -> Command:
-        (only,) = await self.answers()
+    async def response(self) -> Command:
+        (only,) = await self.responses()
         return only
 
 
 async def test_handler_gets_a_decoded_header_and_its_reply_header_is_encoded() -> None:
     bench = DispatcherUnderTest()
-    opaque = bench.ask(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 4})
-    answer = await bench.answer()
-    assert (answer.code, answer.opaque, answer.fields) == (0, opaque, {"offset": 5})
+    opaque = bench.send_request(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 4})
+    response = await bench.response()
+    assert (response.code, response.opaque, response.fields) == (0, opaque, {"offset": 5})
 
 
 async def test_structured_bodies_are_decoded_and_encoded() -> None:
     bench = DispatcherUnderTest()
-    bench.ask(RequestCode.SYNC, body=encode_body(Pair(1, "x")))
-    assert (await bench.answer()).body == encode_body(Pair(2, "x"))
+    bench.send_request(RequestCode.SYNC, body=encode_body(Pair(1, "x")))
+    assert (await bench.response()).body == encode_body(Pair(2, "x"))
 
 
 async def test_pending_response_is_sent_on_confirmation_and_in_order() -> None:
     bench = DispatcherUnderTest()
-    asked = [bench.ask(RequestCode.SEND_MESSAGE, body=b"%d" % n) for n in range(3)]
-    assert await bench.answers() == []
+    requested = [bench.send_request(RequestCode.SEND_MESSAGE, body=b"%d" % n) for n in range(3)]
+    assert await bench.responses() == []
     bench.log.confirm(2)
-    assert [answer.opaque for answer in await bench.answers()] == asked[:2]
+    assert [response.opaque for response in await bench.responses()] == requested[:2]
     bench.log.confirm()
-    last = await bench.answer()
-    assert (last.opaque, last.body) == (asked[2], b"2")
+    last = await bench.response()
+    assert (last.opaque, last.body) == (requested[2], b"2")
 
 
 async def test_responses_confirmed_at_the_end_of_a_turn_are_sent_in_one_write() -> None:
     bench = DispatcherUnderTest()
     asyncio.get_running_loop().call_soon(bench.log.confirm)
     for n in range(3):
-        bench.ask(RequestCode.SEND_MESSAGE, body=b"%d" % n)
+        bench.send_request(RequestCode.SEND_MESSAGE, body=b"%d" % n)
     await turns(1)
     assert len(bench.transport.writes) == 1
-    assert [answer.body for answer in await bench.answers()] == [b"0", b"1", b"2"]
+    assert [response.body for response in await bench.responses()] == [b"0", b"1", b"2"]
 
 
 async def test_pending_response_without_a_log_is_sent_immediately() -> None:
@@ -190,24 +190,24 @@ async def test_pending_response_without_a_log_is_sent_immediately() -> None:
 
 async def test_held_request_can_be_responded_to_later() -> None:
     bench = DispatcherUnderTest()
-    opaque = bench.ask(RequestCode.PULL_MESSAGE)
-    assert await bench.answers() == []
+    opaque = bench.send_request(RequestCode.PULL_MESSAGE)
+    assert await bench.responses() == []
     (request,) = bench.processor.held
     request.respond(request.reply(code=ResponseCode.PULL_NOT_FOUND))
-    answer = await bench.answer()
-    assert (answer.opaque, answer.code) == (opaque, ResponseCode.PULL_NOT_FOUND)
+    response = await bench.response()
+    assert (response.opaque, response.code) == (opaque, ResponseCode.PULL_NOT_FOUND)
 
 
 async def test_a_request_has_one_response_whatever_is_sent_after_it() -> None:
     bench = DispatcherUnderTest()
-    opaque = bench.ask(RequestCode.PULL_MESSAGE)
+    opaque = bench.send_request(RequestCode.PULL_MESSAGE)
     (request,) = bench.processor.held
     request.respond(request.reply(code=ResponseCode.PULL_NOT_FOUND))
     request.respond(request.reply())
     request.respond_encoded(b"a second one")
     request.fail(KeyError("later"))
-    answer = await bench.answer()
-    assert (answer.opaque, answer.code) == (opaque, ResponseCode.PULL_NOT_FOUND)
+    response = await bench.response()
+    assert (response.opaque, response.code) == (opaque, ResponseCode.PULL_NOT_FOUND)
 
 
 async def test_an_error_after_a_response_waits_for_the_log_is_the_only_response(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,18 +219,18 @@ async def test_an_error_after_a_response_waits_for_the_log_is_the_only_response(
 
     with monkeypatch.context() as patch:
         patch.setattr(Endpoint, "flush_soon", fails)
-        bench.ask(RequestCode.SEND_MESSAGE, body=b"x")
+        bench.send_request(RequestCode.SEND_MESSAGE, body=b"x")
     bench.log.confirm()
-    answer = await bench.answer()
-    assert answer.code == ResponseCode.SYSTEM_ERROR
+    response = await bench.response()
+    assert response.code == ResponseCode.SYSTEM_ERROR
 
 
 async def test_error_for_an_unknown_request_code_names_it() -> None:
     bench = DispatcherUnderTest()
-    bench.ask(7777)
-    answer = await bench.answer()
-    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "7777" in (answer.remark or "")
+    bench.send_request(7777)
+    response = await bench.response()
+    assert response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "7777" in (response.remark or "")
 
 
 @pytest.mark.parametrize(
@@ -250,26 +250,26 @@ async def test_handler_error_becomes_an_error_response(code_asked: int, error: E
     bench = DispatcherUnderTest()
     bench.processor.error = error
     bench.processor.gate.set()
-    bench.ask(code_asked)
-    answer = await bench.answer()
-    assert (answer.code, answer.remark) == (code, remark)
+    bench.send_request(code_asked)
+    response = await bench.response()
+    assert (response.code, response.remark) == (code, remark)
 
 
 async def test_long_error_text_is_truncated_to_fit_the_header() -> None:
     """A topic of 200 KB fits a request's header; a remark that names it twice fits no header."""
     bench = DispatcherUnderTest()
     bench.processor.error = LocalProtocolError("x" * 400_000)
-    bench.ask(RequestCode.LOCK_BATCH_MQ)
-    answer = await bench.answer()
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark == "x" * 4_095 + "…"
+    bench.send_request(RequestCode.LOCK_BATCH_MQ)
+    response = await bench.response()
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark == "x" * 4_095 + "…"
 
 
 async def test_only_unexpected_errors_are_logged_with_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
     bench = DispatcherUnderTest()
     for error in (errors.StaleEpochError("x"), RemoteProtocolError("x"), ZeroDivisionError("x")):
         bench.processor.error = error
-        bench.ask(RequestCode.LOCK_BATCH_MQ)
+        bench.send_request(RequestCode.LOCK_BATCH_MQ)
     (record_,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert record_.message.startswith("request.failed code=LOCK_BATCH_MQ (41)")
     assert record_.exc_info is not None
@@ -278,9 +278,9 @@ async def test_only_unexpected_errors_are_logged_with_a_traceback(caplog: pytest
 
 async def test_error_for_an_invalid_header_or_body_states_what_was_expected() -> None:
     bench = DispatcherUnderTest()
-    bench.ask(RequestCode.GET_MAX_OFFSET, {"topic": "t"})
-    bench.ask(RequestCode.SYNC, body=b"\xc1")
-    header, body = await bench.answers()
+    bench.send_request(RequestCode.GET_MAX_OFFSET, {"topic": "t"})
+    bench.send_request(RequestCode.SYNC, body=b"\xc1")
+    header, body = await bench.responses()
     assert header.code == body.code == ResponseCode.SYSTEM_ERROR
     assert "QueueHeader.queueId" in (header.remark or "")
     assert body.remark
@@ -288,37 +288,37 @@ async def test_error_for_an_invalid_header_or_body_states_what_was_expected() ->
 
 async def test_handler_result_of_a_wrong_type_is_an_error() -> None:
     bench = DispatcherUnderTest()
-    bench.ask(RequestCode.GET_MIN_OFFSET)
-    assert "NoneType" in ((await bench.answer()).remark or "")
+    bench.send_request(RequestCode.GET_MIN_OFFSET)
+    assert "NoneType" in ((await bench.response()).remark or "")
 
 
 async def test_response_too_large_for_a_frame_becomes_an_error_response() -> None:
     bench = DispatcherUnderTest()
-    bench.ask(RequestCode.SEND_MESSAGE, body=bytes(17 * 1024 * 1024))
+    bench.send_request(RequestCode.SEND_MESSAGE, body=bytes(17 * 1024 * 1024))
     bench.log.confirm()
-    answer = await bench.answer()
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "16777216" in (answer.remark or "")
+    response = await bench.response()
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert "16777216" in (response.remark or "")
 
 
 @pytest.mark.parametrize(("code", "body_bytes_max"), [(RequestCode.SEND_MESSAGE, 20 << 20), (RequestCode.SEND_RECORDS, 64 << 10)])
 async def test_body_larger_than_its_handlers_limit_is_rejected(code: RequestCode, body_bytes_max: int) -> None:
     bench = DispatcherUnderTest()
     bench.dispatcher._routes[code] = replace(bench.dispatcher._routes[code], handler=lambda request: request.reply())
-    bench.ask(code, body=bytes(body_bytes_max))
-    assert (await bench.answer()).code == ResponseCode.SUCCESS
-    bench.ask(code, body=bytes(body_bytes_max + 1))
-    answer = await bench.answer()
-    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert answer.remark == f"{code.name} ({int(code)}) has a body of {body_bytes_max + 1} bytes: at most {body_bytes_max}"
+    bench.send_request(code, body=bytes(body_bytes_max))
+    assert (await bench.response()).code == ResponseCode.SUCCESS
+    bench.send_request(code, body=bytes(body_bytes_max + 1))
+    response = await bench.response()
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert response.remark == f"{code.name} ({int(code)}) has a body of {body_bytes_max + 1} bytes: at most {body_bytes_max}"
     assert not bench.endpoint.closed
 
 
 async def test_body_beyond_its_limit_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = DispatcherUnderTest()
     monkeypatch.setattr(dispatch, "decode_body", lambda *_: pytest.fail("decoded"))
-    bench.ask(RequestCode.SYNC, body=bytes((64 << 10) + 1))
-    assert (await bench.answer()).code == ResponseCode.MESSAGE_ILLEGAL
+    bench.send_request(RequestCode.SYNC, body=bytes((64 << 10) + 1))
+    assert (await bench.response()).code == ResponseCode.MESSAGE_ILLEGAL
 
 
 class Body(bytearray):
@@ -338,29 +338,29 @@ async def test_pending_response_does_not_keep_its_request_body() -> None:
     gc.collect()
     assert kept() is None
     bench.log.confirm()
-    assert (await bench.answer()).opaque == 7
+    assert (await bench.response()).opaque == 7
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.SEND_MESSAGE, RequestCode.LOCK_BATCH_MQ, 7777])
 async def test_oneway_request_gets_no_response(code: int) -> None:
     bench = DispatcherUnderTest()
     bench.processor.error = errors.SystemBusyError("x")
-    bench.ask(code, {"topic": "t", "queueId": 0}, flag=ONEWAY_FLAG)
+    bench.send_request(code, {"topic": "t", "queueId": 0}, flag=ONEWAY_FLAG)
     bench.log.confirm()
-    assert await bench.answers() == []
+    assert await bench.responses() == []
 
 
 async def test_lane_limits_concurrency_and_queue_and_refuses_the_rest() -> None:
     bench = DispatcherUnderTest()
-    asked = [bench.ask(RequestCode.VIEW_MESSAGE_BY_ID) for _ in range(6)]
+    requested = [bench.send_request(RequestCode.VIEW_MESSAGE_BY_ID) for _ in range(6)]
     await turns(3)
-    refused = await bench.answer()
-    assert refused.opaque == asked[5]
+    refused = await bench.response()
+    assert refused.opaque == requested[5]
     assert refused.code == ResponseCode.SYSTEM_BUSY
     assert refused.fields == {RETRY_AFTER_FIELD: 250}
     assert "lane 'cold' is full: 3 requests wait; retry after 250 ms" in (refused.remark or "")
     bench.processor.gate.set()
-    assert sorted(answer.opaque for answer in await bench.answers()) == asked[:5]
+    assert sorted(response.opaque for response in await bench.responses()) == requested[:5]
     assert bench.processor.running_most == 2
     assert bench.processor.running == 0
 
@@ -368,36 +368,36 @@ async def test_lane_limits_concurrency_and_queue_and_refuses_the_rest() -> None:
 async def test_full_lane_accepts_requests_again() -> None:
     bench = DispatcherUnderTest()
     for _ in range(5):
-        bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
+        bench.send_request(RequestCode.VIEW_MESSAGE_BY_ID)
     bench.processor.gate.set()
-    assert len(await bench.answers()) == 5
-    opaque = bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
-    assert (await bench.answer()).opaque == opaque
+    assert len(await bench.responses()) == 5
+    opaque = bench.send_request(RequestCode.VIEW_MESSAGE_BY_ID)
+    assert (await bench.response()).opaque == opaque
 
 
 async def test_lane_workers_waiting_for_the_budget_take_no_request_twice(caplog: pytest.LogCaptureFixture) -> None:
     """Two workers saw the last request pending and waited for a turn. One of them then found it taken."""
     bench = DispatcherUnderTest(TurnBudget(1))
-    asked = [bench.ask(RequestCode.VIEW_MESSAGE_BY_ID) for _ in range(5)]
+    requested = [bench.send_request(RequestCode.VIEW_MESSAGE_BY_ID) for _ in range(5)]
     bench.processor.gate.set()
-    answers = [answer for _ in range(5) for answer in await bench.answers()]
-    assert sorted(answer.opaque for answer in answers) == asked
+    responses = [response for _ in range(5) for response in await bench.responses()]
+    assert sorted(response.opaque for response in responses) == requested
     assert not [record.getMessage() for record in caplog.records if "task.failed" in record.getMessage()]
 
 
 async def test_full_lane_does_not_block_plain_handlers() -> None:
     bench = DispatcherUnderTest()
     for _ in range(5):
-        bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
-    bench.ask(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 0})
-    assert (await bench.answer()).fields == {"offset": 1}
+        bench.send_request(RequestCode.VIEW_MESSAGE_BY_ID)
+    bench.send_request(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 0})
+    assert (await bench.response()).fields == {"offset": 1}
     await bench.dispatcher.close()
 
 
 async def test_pending_lane_requests_of_a_closed_connection_are_not_run() -> None:
     bench = DispatcherUnderTest()
     for _ in range(5):
-        bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
+        bench.send_request(RequestCode.VIEW_MESSAGE_BY_ID)
     await turns(2)
     bench.endpoint.abort("gone")
     bench.processor.running_most = 0
@@ -408,22 +408,22 @@ async def test_pending_lane_requests_of_a_closed_connection_are_not_run() -> Non
 
 async def test_run_in_lane_obeys_the_limits_of_the_lane() -> None:
     bench = DispatcherUnderTest()
-    asked = [bench.ask(RequestCode.UNREGISTER_CLIENT) for _ in range(6)]
+    requested = [bench.send_request(RequestCode.UNREGISTER_CLIENT) for _ in range(6)]
     await turns(3)
-    refused = await bench.answer()
-    assert (refused.opaque, refused.code) == (asked[5], ResponseCode.SYSTEM_BUSY)
+    refused = await bench.response()
+    assert (refused.opaque, refused.code) == (requested[5], ResponseCode.SYSTEM_BUSY)
     assert refused.fields == {RETRY_AFTER_FIELD: 250}
     bench.processor.gate.set()
-    answers = await bench.answers()
-    assert sorted(answer.opaque for answer in answers) == asked[:5]
-    assert {answer.remark for answer in answers} == {"slow"}
+    responses = await bench.responses()
+    assert sorted(response.opaque for response in responses) == requested[:5]
+    assert {response.remark for response in responses} == {"slow"}
     assert bench.processor.running_most == 2
 
 
 async def test_close_stops_running_lane_requests() -> None:
     bench = DispatcherUnderTest()
     for _ in range(4):
-        bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
+        bench.send_request(RequestCode.VIEW_MESSAGE_BY_ID)
     await turns(2)
     await bench.dispatcher.close()
     assert bench.processor.running == 0
@@ -432,9 +432,9 @@ async def test_close_stops_running_lane_requests() -> None:
 async def test_handler_can_refuse_with_its_own_retry_hint() -> None:
     bench = DispatcherUnderTest()
     bench.processor.error = RetryLaterError("the log is behind", 40)
-    bench.ask(RequestCode.LOCK_BATCH_MQ)
-    answer = await bench.answer()
-    assert (answer.code, answer.fields) == (ResponseCode.SYSTEM_BUSY, {RETRY_AFTER_FIELD: 40})
+    bench.send_request(RequestCode.LOCK_BATCH_MQ)
+    response = await bench.response()
+    assert (response.code, response.fields) == (ResponseCode.SYSTEM_BUSY, {RETRY_AFTER_FIELD: 40})
 
 
 def test_error_for_two_handlers_of_one_code_names_them() -> None:
@@ -477,5 +477,5 @@ def test_dispatchers_of_one_process_are_independent() -> None:
 async def test_dispatcher_serves_a_real_connection() -> None:
     dispatcher = Dispatcher([Processor()], lanes=LANES)
     async with serving(dispatcher) as server, dialled(server) as endpoint:
-        answer = await endpoint.request(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 1}, timeout_ms=5000)
-        assert answer.fields == {"offset": 2}
+        response = await endpoint.request(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 1}, timeout_ms=5000)
+        assert response.fields == {"offset": 2}

@@ -36,9 +36,9 @@ def recorded(**settings: Any) -> tuple[Endpoint, Recorder]:
 
 async def test_response_has_the_fields_and_body_of_its_request() -> None:
     async with serving(echo) as server, dialled(server) as endpoint:
-        answer = await endpoint.request(ECHO, {"queueId": 3}, b"body", timeout_ms=5000)
-        assert (answer.code, answer.fields, answer.body) == (ResponseCode.SUCCESS, {"queueId": 3}, b"body")
-        assert answer.is_response
+        response = await endpoint.request(ECHO, {"queueId": 3}, b"body", timeout_ms=5000)
+        assert (response.code, response.fields, response.body) == (ResponseCode.SUCCESS, {"queueId": 3}, b"body")
+        assert response.is_response
 
 
 async def test_both_ends_of_a_connection_can_send_requests() -> None:
@@ -233,8 +233,8 @@ async def test_close_fails_pending_requests_with_peer_and_reason() -> None:
 
 async def test_lost_connection_fails_pending_requests_and_is_reported_once() -> None:
     async with serving(echo) as server, dialled(server) as endpoint:
-        told: list[str] = []
-        endpoint.on_close.append(lambda _, reason: told.append(reason))
+        reported: list[str] = []
+        endpoint.on_close.append(lambda _, reason: reported.append(reason))
         future = endpoint.request(SILENT, timeout_ms=5000)
         await until(lambda: bool(server.endpoints), "accepted")
         for end in list(server.endpoints.values()):
@@ -242,7 +242,7 @@ async def test_lost_connection_fails_pending_requests_and_is_reported_once() -> 
         with pytest.raises(TransportError, match=endpoint.peer):
             await future
         await endpoint.wait_closed()
-        assert len(told) == 1
+        assert len(reported) == 1
 
 
 async def test_close_sends_accepted_frames_first() -> None:
@@ -288,10 +288,10 @@ async def test_ipv6_addresses_are_formatted_with_brackets() -> None:
 
 async def test_failing_close_callback_does_not_prevent_the_others(caplog: pytest.LogCaptureFixture) -> None:
     endpoint, _ = record(None)
-    told: list[str] = []
+    reported: list[str] = []
     endpoint.on_close.append(lambda *_: {}["missing"])
-    endpoint.on_close.append(lambda _, reason: told.append(reason))
+    endpoint.on_close.append(lambda _, reason: reported.append(reason))
     endpoint.abort("over")
-    await until(lambda: bool(told), "on_close")
-    assert told == ["over"]
+    await until(lambda: bool(reported), "on_close")
+    assert reported == ["over"]
     assert [each.getMessage().split()[0] for each in caplog.records if each.exc_info] == ["close.failed"]

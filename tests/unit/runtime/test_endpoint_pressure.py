@@ -28,23 +28,23 @@ def amplify(command: Command, endpoint: Endpoint) -> None:
 @pytest.mark.both_loops
 async def test_peer_that_does_not_read_is_not_read_from_and_its_unsent_bytes_are_bounded() -> None:
     handled: list[int] = []
-    asked = 3000
+    requested = 3000
 
     def count(command: Command, endpoint: Endpoint) -> None:
         handled.append(command.opaque)
         amplify(command, endpoint)
 
     async with serving(count, TIGHT) as server, raw_peer(server) as peer:
-        peer.writer.write(b"".join(encode_frame(Command(RequestCode.GET_MAX_OFFSET, n)) for n in range(asked)))
+        peer.writer.write(b"".join(encode_frame(Command(RequestCode.GET_MAX_OFFSET, n)) for n in range(requested)))
         await until(lambda: bool(server.endpoints), "accepted")
         endpoint = next(iter(server.endpoints.values()))
         await until(lambda: endpoint.unsent_bytes > HIGH, "the peer's sockets are full")
         before = len(handled)
         await turns(50)
         assert len(handled) == before, "nothing more is handled while the answers are not taken"
-        assert before < asked
+        assert before < requested
         assert endpoint.unsent_bytes <= HIGH + 3 * 65_536
-        for n in range(asked):
+        for n in range(requested):
             assert (await peer.next()).opaque == n, "it goes on where it stopped, in order, none lost"
 
 
@@ -118,8 +118,8 @@ async def test_client_end_keeps_reading_while_its_requests_are_unsent() -> None:
 async def test_two_ends_that_flood_each_other_do_not_deadlock() -> None:
     async with serving(amplify, TIGHT) as server, dialled(server, limits=TIGHT) as endpoint:
         futures = [endpoint.request(RequestCode.GET_MAX_OFFSET, body=bytes(65_536), timeout_ms=60_000) for _ in range(300)]
-        answers = await asyncio.gather(*futures)
-        assert sum(len(answer.body) for answer in answers) == 300 * 65_536
+        responses = await asyncio.gather(*futures)
+        assert sum(len(response.body) for response in responses) == 300 * 65_536
 
 
 async def test_loop_turn_handles_a_limited_number_of_bytes_and_the_rest_in_order() -> None:
@@ -166,11 +166,11 @@ async def test_loop_turn_handles_a_limited_number_of_frames_and_the_rest_in_orde
 async def test_turn_stopped_by_unsent_responses_continues_in_order() -> None:
     seen: list[int] = []
 
-    def answer(command: Command, endpoint: Endpoint) -> None:
+    def response(command: Command, endpoint: Endpoint) -> None:
         seen.append(command.opaque)
         endpoint.send(command.reply(body=bytes(100)))
 
-    endpoint, recorder = record(answer, turn_frames_max=3, unsent_bytes_high=300, unsent_bytes_low=100, join_bytes=1)
+    endpoint, recorder = record(response, turn_frames_max=3, unsent_bytes_high=300, unsent_bytes_low=100, join_bytes=1)
     recorder.stuck = True
     endpoint.data_received(b"".join(encode_frame(Command(1, n)) for n in range(50)))
     for _ in range(200):
@@ -197,8 +197,8 @@ async def test_flood_on_one_connection_does_not_starve_another() -> None:
     async with serving(count, DEFAULT_LIMITS) as server, dialled(server) as loud, dialled(server) as good:
         for _ in range(flood):
             loud.oneway(RequestCode.GET_MAX_OFFSET, body=bytes(200))
-        answer = await good.request(RequestCode.GET_MAX_OFFSET, timeout_ms=5000)
-        assert answer.fields["flooded"] < flood
+        response = await good.request(RequestCode.GET_MAX_OFFSET, timeout_ms=5000)
+        assert response.fields["flooded"] < flood
         await until(lambda: len(handled_before_good) == flood, "the flood")
 
 
@@ -224,8 +224,8 @@ async def test_request_waits_for_at_most_three_shares_of_each_other_connection()
                 loud.oneway(RequestCode.GET_MAX_OFFSET)
         while served[0] < strangers * flood:
             before = served[0]
-            answer = await good.request(RequestCode.GET_MAX_OFFSET, timeout_ms=60_000)
-            waited.append(answer.fields["served"] - before)
+            response = await good.request(RequestCode.GET_MAX_OFFSET, timeout_ms=60_000)
+            waited.append(response.fields["served"] - before)
     assert max(waited) <= 3 * share * strangers
     assert len(waited) > flood // share // 6, "it was asked all the while"
 
@@ -233,11 +233,11 @@ async def test_request_waits_for_at_most_three_shares_of_each_other_connection()
 async def test_pause_within_a_burst_keeps_the_order() -> None:
     seen: list[int] = []
 
-    def answer(command: Command, endpoint: Endpoint) -> None:
+    def response(command: Command, endpoint: Endpoint) -> None:
         seen.append(command.opaque)
         endpoint.send(command.reply(body=bytes(100)))
 
-    endpoint, recorder = record(answer, unsent_bytes_high=300, unsent_bytes_low=100, join_bytes=1)
+    endpoint, recorder = record(response, unsent_bytes_high=300, unsent_bytes_low=100, join_bytes=1)
     recorder.stuck = True
     wire = b"".join(encode_frame(Command(1, n)) for n in range(20))
     endpoint.data_received(wire[:-5])

@@ -89,15 +89,15 @@ async def test_pending_requests_are_bounded() -> None:
 
 async def test_responses_are_read_before_timeouts_expire_after_a_suspension(frozen: FrozenLoop) -> None:
     endpoint, _ = record(None, late_ms=100)
-    answered = endpoint.request(1, timeout_ms=3000)
+    responded = endpoint.request(1, timeout_ms=3000)
     silent = endpoint.request(1, timeout_ms=3000)
     await turns(2)
     frozen.stall(60)
     await turns(4)
-    assert not answered.done(), "the timer rang 57 s late: what came meanwhile has not been read"
+    assert not responded.done(), "the timer rang 57 s late: what came meanwhile has not been read"
     endpoint.data_received(answer_to(1))
     await frozen.advance(0.1)
-    assert answered.result().opaque == 1
+    assert responded.result().opaque == 1
     assert isinstance(silent.exception(), RequestTimeoutError)
     endpoint.abort("")
 
@@ -143,10 +143,10 @@ async def test_complete_frame_has_no_time_limit(frozen: FrozenLoop) -> None:
 
 
 async def test_time_limit_of_a_frame_is_suspended_while_reading_is_paused(frozen: FrozenLoop) -> None:
-    def answer(command: Command, endpoint: Endpoint) -> None:
+    def response(command: Command, endpoint: Endpoint) -> None:
         endpoint.send(command.reply(body=bytes(1000)))
 
-    endpoint, recorder = record(answer, unsent_bytes_high=500, unsent_bytes_low=100, partial_frame_ms=30_000, idle_ms=0)
+    endpoint, recorder = record(response, unsent_bytes_high=500, unsent_bytes_low=100, partial_frame_ms=30_000, idle_ms=0)
     recorder.stuck = True
     endpoint.data_received(FRAME + FRAME[:50])
     assert not recorder.reading
@@ -170,10 +170,10 @@ async def test_server_end_closes_a_silent_connection(frozen: FrozenLoop) -> None
 
 
 async def test_peer_that_reads_no_responses_is_closed_as_silent(frozen: FrozenLoop) -> None:
-    def answer(command: Command, endpoint: Endpoint) -> None:
+    def response(command: Command, endpoint: Endpoint) -> None:
         endpoint.send(command.reply(body=bytes(1000)))
 
-    endpoint, recorder = record(answer, unsent_bytes_high=500, unsent_bytes_low=100, idle_ms=120_000)
+    endpoint, recorder = record(response, unsent_bytes_high=500, unsent_bytes_low=100, idle_ms=120_000)
     recorder.stuck = True
     endpoint.data_received(FRAME)
     assert not recorder.reading

@@ -38,13 +38,13 @@ class Jitter:
     """Random values for a link under test: requested backoffs are recorded and shortened to nothing."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[float, float]] = []
+        self.requested: list[tuple[float, float]] = []
 
     def token(self, count: int) -> bytes:
         return bytes(count)
 
     def uniform(self, low: float, high: float) -> float:
-        self.asked.append((low, high))
+        self.requested.append((low, high))
         return 1.0
 
     def below(self, limit: int) -> int:
@@ -124,8 +124,8 @@ def test_invalid_address_is_rejected(text: str) -> None:
 @pytest.mark.both_loops
 async def test_call_sends_one_request_and_closes_its_connection() -> None:
     async with serving(echo) as server:
-        answer = await call(Host.real(), server.addresses["internal"], ASK, {"n": 1}, timeout_ms=5000)
-        assert answer.fields == {"n": 1}
+        response = await call(Host.real(), server.addresses["internal"], ASK, {"n": 1}, timeout_ms=5000)
+        assert response.fields == {"n": 1}
         await until(lambda: not server.endpoints, "closed again")
 
 
@@ -182,7 +182,7 @@ async def test_stable_link_reconnects_immediately_after_a_loss(links: Callable[.
             end.abort("cut")
         await until(lambda: watched.link.current not in (first, None), "a new connection")
         assert watched.events == ["connected", "lost", "connected"]
-        assert watched.jitter.asked == []
+        assert watched.jitter.requested == []
 
 
 async def test_link_closed_right_after_each_connect_backs_off(links: Callable[..., Watched]) -> None:
@@ -190,8 +190,8 @@ async def test_link_closed_right_after_each_connect_backs_off(links: Callable[..
     async with serving(echo, on_connect=lambda endpoint: endpoint.close("go away")) as server:
         watched = links(lambda: server.addresses["internal"])
         watched.link.start()
-        await until(lambda: len(watched.jitter.asked) >= 3, "three back-offs")
-        assert watched.events.count("connected") <= len(watched.jitter.asked) + 1
+        await until(lambda: len(watched.jitter.requested) >= 3, "three back-offs")
+        assert watched.events.count("connected") <= len(watched.jitter.requested) + 1
 
 
 @pytest.mark.both_loops
@@ -199,11 +199,11 @@ async def test_refused_connects_back_off_up_to_a_second_and_each_is_reported(lin
     address = await closed_port()
     watched = links(lambda: address)
     watched.link.start()
-    await until(lambda: len(watched.jitter.asked) >= 8, "eight back-offs")
-    ceilings = [high for _, high in watched.jitter.asked]
+    await until(lambda: len(watched.jitter.requested) >= 8, "eight back-offs")
+    ceilings = [high for _, high in watched.jitter.requested]
     assert ceilings[:6] == [BACKOFF_FIRST_MS * 2**n for n in range(5)] + [BACKOFF_MAX_MS]
     assert set(ceilings[5:]) == {BACKOFF_MAX_MS}
-    assert all(low == high / 2 for low, high in watched.jitter.asked)
+    assert all(low == high / 2 for low, high in watched.jitter.requested)
     assert watched.events.count("refused") in (len(ceilings), len(ceilings) + 1)
     assert BACKOFF_MAX_MS <= 1000
 
@@ -215,14 +215,14 @@ async def test_backoff_restarts_after_a_stable_connection(links: Callable[..., W
         address = dead
         watched = links(lambda: address)
         watched.link.start()
-        await until(lambda: len(watched.jitter.asked) >= 4, "back-offs")
+        await until(lambda: len(watched.jitter.requested) >= 4, "back-offs")
         address = server.addresses["internal"]
         await watched.link.endpoint(5000)
-        address, before = dead, len(watched.jitter.asked)
+        address, before = dead, len(watched.jitter.requested)
         for end in list(server.endpoints.values()):
             end.abort("cut")
-        await until(lambda: len(watched.jitter.asked) > before, "back-off after the loss")
-        assert watched.jitter.asked[before][1] == BACKOFF_FIRST_MS
+        await until(lambda: len(watched.jitter.requested) > before, "back-off after the loss")
+        assert watched.jitter.requested[before][1] == BACKOFF_FIRST_MS
 
 
 async def test_address_is_resolved_at_each_attempt_and_retry_ends_the_backoff(links: Callable[..., Watched]) -> None:

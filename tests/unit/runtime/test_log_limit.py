@@ -29,19 +29,19 @@ def test_ten_events_of_a_name_pass_per_second_and_the_rest_is_counted() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400)), max_size=400))
 def test_each_event_passes_or_is_counted_and_any_second_has_at_most_two_periods_of_events(steps: list[tuple[str, int]]) -> None:
     table, now_ms = EventLimit(), 0
-    happened, told, passed = dict.fromkeys("abc", 0), dict.fromkeys("abc", 0), list[tuple[str, int]]()
+    happened, reported, passed = dict.fromkeys("abc", 0), dict.fromkeys("abc", 0), list[tuple[str, int]]()
     for event, later_ms in steps:
         now_ms += later_ms
         for name, count in table.pop_ended(now_ms):
-            told[name] += count
+            reported[name] += count
         happened[event] += 1
         if table.allows(event, now_ms):
             passed.append((event, now_ms))
     for name, count in table.pop_ended(now_ms + PERIOD_MS):
-        told[name] += count
+        reported[name] += count
     for name in "abc":
         times = [at for event, at in passed if event == name]
-        assert len(times) + told[name] == happened[name]
+        assert len(times) + reported[name] == happened[name]
         for begin in times:
             assert len([at for at in times if begin <= at < begin + PERIOD_MS]) <= 2 * EVENTS_MAX
 

@@ -164,8 +164,8 @@ def test_forked_child_starts_its_own_service(closed: bool) -> None:
             finally:
                 os._exit(0)
         os.close(into)
-        with os.fdopen(out, "rb") as told:
-            text = told.read().decode()
+        with os.fdopen(out, "rb") as reported:
+            text = reported.read().decode()
         assert os.waitpid(child, 0)[1] == 0
         if closed:
             assert text == "closed test service is closed: make a new one"

@@ -47,18 +47,18 @@ def test_printable_text_is_unchanged_and_other_characters_are_escaped_once(text:
 async def response_with(remark: str) -> Command:
     """Return the response that the caller of an endpoint gets."""
     endpoint, _ = record(None)
-    asked = endpoint.request(11, timeout_ms=1_000)
+    requested = endpoint.request(11, timeout_ms=1_000)
     endpoint.data_received(encode_frame(Command(ResponseCode.SYSTEM_ERROR, 1, RESPONSE_FLAG, remark=remark)))
-    answer = asked.result()
+    response = requested.result()
     endpoint.abort("done")
-    return answer
+    return response
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(remarks)
 async def test_remark_of_a_peer_is_escaped_in_logs_errors_and_on_terminals(capsys: pytest.CaptureFixture[str], remark: str) -> None:
-    answer = await response_with(remark)
-    error = broker_error(answer.code, answer.remark)
+    response = await response_with(remark)
+    error = broker_error(response.code, response.remark)
     assert is_clean(str(error))
     assert is_clean(error.remark)
     print_error(error)

@@ -107,8 +107,8 @@ def test_options_passed_by_spark_are_ignored() -> None:
 
 
 def test_every_option_is_documented() -> None:
-    told = set(re.findall(r"`(\w+)`", (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()))
-    assert SOURCE.keys() | SINK.keys() | COLUMN_TYPES.keys() <= told
+    reported = set(re.findall(r"`(\w+)`", (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()))
+    assert SOURCE.keys() | SINK.keys() | COLUMN_TYPES.keys() <= reported
 
 
 READ_SAYS: dict[str, tuple[str, object]] = {

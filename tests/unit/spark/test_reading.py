@@ -32,7 +32,7 @@ class FakeQueue:
 
     def __init__(self, low: int, high: int, *, page: int = 3, hidden: range = range(0)) -> None:
         self.low, self.high, self.page, self.hidden = low, high, page, hidden
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self.paused_ms = 0
         self.closed = False
 
@@ -52,7 +52,7 @@ class FakeQueue:
 
     async def pull(self, pull: Any, begun: None) -> Pulled:
         at = pull.offset
-        self.asked.append(at)
+        self.requested.append(at)
         if not self.low <= at <= self.high:
             return Pulled(b"", max(self.low, min(at, self.high)), self.low, self.high, True)
         offsets = [offset for offset in range(at, min(at + self.page, self.high)) if offset not in self.hidden]
@@ -75,7 +75,7 @@ def offsets(queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, start: int, end: 
 def test_range_is_read_exactly_to_its_planned_end(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = FakeQueue(0, 100)
     assert offsets(queue, monkeypatch, 5, 13) == list(range(5, 13))
-    assert queue.asked == [5, 8, 11]
+    assert queue.requested == [5, 8, 11]
     assert queue.closed
 
 

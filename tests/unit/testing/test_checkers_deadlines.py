@@ -2,14 +2,14 @@
 
 import pytest
 
-from support.histories import P, Story
+from support.histories import HistoryBuilder, P
 from sweep.checkers.deadlines import check
 from sweep.events import PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
 from sweep.history import SendOutcome
 
 
-def failed(key: str | None, at: float) -> Story:
-    return Story().add(SendBegan, 1, P, key=key).add(SendFailed, at, P, outcome=SendOutcome.NOT_STORED)
+def failed(key: str | None, at: float) -> HistoryBuilder:
+    return HistoryBuilder().add(SendBegan, 1, P, key=key).add(SendFailed, at, P, outcome=SendOutcome.NOT_STORED)
 
 
 @pytest.mark.parametrize(("key", "at", "broken"), [(None, 5.1, []), (None, 5.2, ["R9"]), ("k", 33.4, []), ("k", 33.6, ["R9"])])
@@ -18,12 +18,14 @@ def test_failed_send_past_its_deadline_is_a_violation(key: str | None, at: float
 
 
 def test_acknowledged_send_past_its_deadline_is_a_violation() -> None:
-    assert Story().add(SendBegan, 1, P, key=None).add(SendAcked, 9, P).broken(check) == ["R9"]
+    assert HistoryBuilder().add(SendBegan, 1, P, key=None).add(SendAcked, 9, P).broken(check) == ["R9"]
 
 
 def test_send_of_a_suspended_process_may_end_late() -> None:
-    assert Story().add(SendBegan, 1, P, key=None).add(PauseBegan, 2, P).add(PauseEnded, 8, P).add(SendAcked, 9, P).broken(check) == []
+    assert (
+        HistoryBuilder().add(SendBegan, 1, P, key=None).add(PauseBegan, 2, P).add(PauseEnded, 8, P).add(SendAcked, 9, P).broken(check) == []
+    )
 
 
 def test_unfinished_send_is_not_checked() -> None:
-    assert Story().add(SendBegan, 1, P).broken(check) == []
+    assert HistoryBuilder().add(SendBegan, 1, P).broken(check) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.histories import C1, C2, B, Story, epoch
+from support.histories import C1, C2, B, HistoryBuilder, epoch
 from sweep.checkers import delivery, keys, progress
 from sweep.checkers.generations import check
 from sweep.events import (
@@ -22,10 +22,10 @@ from sweep.events import (
 ADMIN = ("A", 31)
 
 
-def reset(offset: int, *, responded: bool = True, before: int = 5) -> Story:
+def reset(offset: int, *, responded: bool = True, before: int = 5) -> HistoryBuilder:
     """C1 has committed 5 when an operator sets the group to `offset` at 3."""
-    story = Story().granted(1, 1).committed(2, 1, 5).add(ResetSent, 3, ADMIN, offset=offset, request=7)
-    return story.add(ProgressReset, 3.1, B, offset=offset, before=before, request=7) if responded else story
+    builder = HistoryBuilder().granted(1, 1).committed(2, 1, 5).add(ResetSent, 3, ADMIN, offset=offset, request=7)
+    return builder.add(ProgressReset, 3.1, B, offset=offset, before=before, request=7) if responded else builder
 
 
 @pytest.mark.parametrize(("responded", "generation", "offset", "laws"), [
@@ -43,55 +43,55 @@ def test_first_grant_after_a_reset_must_start_at_its_offset(responded: bool, gen
 
 
 def test_new_generation_without_a_cause_is_a_violation() -> None:
-    assert Story().granted(1, 1).granted(2, 2, C2, generation=2).broken(check) == ["O1"]
-    assert Story().granted(1, 1).granted(2, 2, C2, generation=1).broken(check) == []
+    assert HistoryBuilder().granted(1, 1).granted(2, 2, C2, generation=2).broken(check) == ["O1"]
+    assert HistoryBuilder().granted(1, 1).granted(2, 2, C2, generation=1).broken(check) == []
 
 
 def test_reset_causes_one_new_generation() -> None:
-    story = reset(1).granted(4, 2, C2, generation=2, offset=1).granted(5, 3, C1, generation=3, offset=1)
-    assert story.broken(check) == ["O1"]
+    builder = reset(1).granted(4, 2, C2, generation=2, offset=1).granted(5, 3, C1, generation=3, offset=1)
+    assert builder.broken(check) == ["O1"]
 
 
 @pytest.mark.parametrize(("sent_t", "laws"), [(0.9985, []), (0.997, ["O1"])])
 def test_reset_sent_after_the_first_lock_request_applies_to_the_next_grant(sent_t: float, laws: list[str]) -> None:
     """Requested at 0.998, with responses at 0.999: both responses waited for the disk."""
-    story = Story().add(ResetSent, sent_t, ADMIN, offset=0, request=7).granted(1, 1)
-    story.add(ProgressReset, 0.9995, B, offset=0, before=0, request=7)
-    assert story.granted(2, 2, C1, generation=2).broken(check) == laws
+    builder = HistoryBuilder().add(ResetSent, sent_t, ADMIN, offset=0, request=7).granted(1, 1)
+    builder.add(ProgressReset, 0.9995, B, offset=0, before=0, request=7)
+    assert builder.granted(2, 2, C1, generation=2).broken(check) == laws
 
 
 def test_lock_in_flight_during_a_reset_may_get_the_old_offset() -> None:
-    story = reset(1).granted(3.101, 2, C2, offset=5)
-    assert story.broken(check) == []
+    builder = reset(1).granted(3.101, 2, C2, offset=5)
+    assert builder.broken(check) == []
 
 
 @pytest.mark.parametrize(("flush", "laws"), [("async", []), ("sync", ["O1"])])
 def test_power_cut_under_async_flush_may_cause_a_new_generation(flush: str, laws: list[str]) -> None:
-    story = Story(flush=flush).granted(1, 1).add(ProcessEnded, 2, B, how="power").add(PowerCut, 2, ("B", 0))
-    story.add(BrokerOpened, 3, ("B", 2), term=101, flush=flush)
-    assert story.granted(4, 9, C1, generation=2).broken(check) == laws
+    builder = HistoryBuilder(flush=flush).granted(1, 1).add(ProcessEnded, 2, B, how="power").add(PowerCut, 2, ("B", 0))
+    builder.add(BrokerOpened, 3, ("B", 2), term=101, flush=flush)
+    assert builder.granted(4, 9, C1, generation=2).broken(check) == laws
 
 
 def test_deleted_topic_may_cause_a_new_generation() -> None:
-    story = Story().granted(1, 1).committed(2, 1, 5).add(LayoutSent, 3, ADMIN, counter=2, deleted=True)
-    assert story.granted(4, 2, C2, generation=2, offset=0).broken(check) == []
+    builder = HistoryBuilder().granted(1, 1).committed(2, 1, 5).add(LayoutSent, 3, ADMIN, counter=2, deleted=True)
+    assert builder.granted(4, 2, C2, generation=2, offset=0).broken(check) == []
 
 
 @pytest.mark.parametrize(("offset", "laws"), [(5, []), (6, ["O1"])])
 def test_grant_past_the_committed_offset_is_a_violation(offset: int, laws: list[str]) -> None:
-    assert Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=offset).broken(check) == laws
+    assert HistoryBuilder().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=offset).broken(check) == laws
 
 
 def test_commit_without_a_response_may_have_been_accepted() -> None:
-    story = Story().granted(1, 1).add(CommitSent, 2, C1, offset=6)
-    assert story.granted(3, 2, C2, offset=6).broken(check) == []
-    assert story.granted(4, 3, C1, offset=7).broken(check) == ["O1"]
+    builder = HistoryBuilder().granted(1, 1).add(CommitSent, 2, C1, offset=6)
+    assert builder.granted(3, 2, C2, offset=6).broken(check) == []
+    assert builder.granted(4, 3, C1, offset=7).broken(check) == ["O1"]
 
 
 def test_reported_gap_may_move_a_groups_offset() -> None:
-    story = Story().granted(1, 1).granted(2, 2, C2, offset=9)
-    assert story.broken(check) == ["O1"]
-    assert story.add(QueueGapSeen, 2.1, C2, first=0, end=9).broken(check) == []
+    builder = HistoryBuilder().granted(1, 1).granted(2, 2, C2, offset=9)
+    assert builder.broken(check) == ["O1"]
+    assert builder.add(QueueGapSeen, 2.1, C2, first=0, end=9).broken(check) == []
 
 
 @pytest.mark.parametrize(("t", "laws"), [(3.101, []), (3.103, ["O1"])])
@@ -107,15 +107,15 @@ def test_reset_without_a_response_may_lower_the_offset() -> None:
     assert reset(1, responded=False).granted(4, 2, C2, generation=2, offset=2).broken(progress.check) == ["O6"]
 
 
-def skipping(before: int, offset: int) -> Story:
+def skipping(before: int, offset: int) -> HistoryBuilder:
     """m0, m1 and m2 are stored. After a reset from `before` to `offset`, m2 is done under a grant at 2. m1 is never done."""
-    story = Story().add(ConsumerStarted, 0.1, C1).granted(0.5, 1)
+    builder = HistoryBuilder().add(ConsumerStarted, 0.1, C1).granted(0.5, 1)
     for number in range(3):
-        story.sent(1 + number / 10, b"m%d" % number, number)
-    story.call(1.5, 1.6, 1, 0).committed(1.7, 1, 1)
-    story.add(ResetSent, 2, ADMIN, offset=offset, request=7).add(ProgressReset, 2.1, B, offset=offset, before=before, request=7)
-    story.granted(3, 2, C1, generation=2, offset=2).call(3.1, 3.2, 2, 2).committed(3.3, 2, 3)
-    return story.add(CalmBegan, 3.4, ("", 0)).read(9, b"m0", b"m1", b"m2")
+        builder.sent(1 + number / 10, b"m%d" % number, number)
+    builder.call(1.5, 1.6, 1, 0).committed(1.7, 1, 1)
+    builder.add(ResetSent, 2, ADMIN, offset=offset, request=7).add(ProgressReset, 2.1, B, offset=offset, before=before, request=7)
+    builder.granted(3, 2, C1, generation=2, offset=2).call(3.1, 3.2, 2, 2).committed(3.3, 2, 3)
+    return builder.add(CalmBegan, 3.4, ("", 0)).read(9, b"m0", b"m1", b"m2")
 
 
 @pytest.mark.parametrize(("before", "offset", "laws"), [(1, 2, []), (2, 2, ["O5"]), (0, 1, ["O5"])])
@@ -124,10 +124,10 @@ def test_only_messages_skipped_by_a_reset_need_no_call(before: int, offset: int,
 
 
 def test_order_of_a_key_is_not_checked_across_a_skip_and_a_reset_backward() -> None:
-    def story(before: int) -> Story:
+    def builder(before: int) -> HistoryBuilder:
         back = skipping(before, 2).add(ResetSent, 4, ADMIN, offset=1, request=8)
         back.add(ProgressReset, 4.1, B, offset=1, before=3, request=8).granted(5, 3, C1, generation=3, offset=1)
         return back.call(5.1, 5.2, 3, 1).call(5.3, 5.4, 3, 2)
 
-    assert story(1).broken(keys.check) == []
-    assert story(2).broken(keys.check) == ["O4"]
+    assert builder(1).broken(keys.check) == []
+    assert builder(2).broken(keys.check) == ["O4"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.histories import C1, C2, B, P, Q, Story
+from support.histories import C1, C2, B, HistoryBuilder, P, Q
 from sweep.checkers.handover import check, handovers
 from sweep.events import (
     BrokerOpened,
@@ -19,15 +19,15 @@ from sweep.events import (
 )
 
 
-def ready() -> Story:
+def ready() -> HistoryBuilder:
     """C1 has owned the queue since 10. The next message has been stored since 1."""
-    story = Story().granted(10, 1).call(10.1, 10.2, 1, 0)
-    return story.sent(1, b"m1", 1)
+    builder = HistoryBuilder().granted(10, 1).call(10.1, 10.2, 1, 0)
+    return builder.sent(1, b"m1", 1)
 
 
-def taken(story: Story, t: float) -> Story:
+def taken(builder: HistoryBuilder, t: float) -> HistoryBuilder:
     """C2 makes its first call at t."""
-    return story.granted(t - 0.001, 2, C2).call(t, t + 0.1, 2, 1, where=C2)
+    return builder.granted(t - 0.001, 2, C2).call(t, t + 0.1, 2, 1, where=C2)
 
 
 @pytest.mark.parametrize(("t", "laws"), [(20.499, []), (20.5, []), (20.501, ["O7"])])
@@ -38,29 +38,29 @@ def test_handover_after_a_release_is_limited_to_500_ms(t: float, laws: list[str]
 
 def test_handover_counts_from_the_end_of_the_last_call() -> None:
     """Its call ended at 20 and its release was sent 0.4 s later: the time counts from 20."""
-    story = ready().call(11, 20.0, 1, 1).committed(20.402, 1, 2, released=True)
-    assert taken(story, 20.6).broken(check) == ["O7"]
+    builder = ready().call(11, 20.0, 1, 1).committed(20.402, 1, 2, released=True)
+    assert taken(builder, 20.6).broken(check) == ["O7"]
 
 
 @pytest.mark.parametrize(("t", "laws"), [(20.799, []), (20.801, ["O7"])])
 def test_handover_of_an_idle_queue_counts_from_the_start_of_the_new_member(t: float, laws: list[str]) -> None:
     """Its last call ended at 20, C2 started at 20.3, and the release was sent at once."""
-    story = ready().call(11, 20.0, 1, 1).add(ConsumerStarted, 20.3, C2).committed(20.352, 1, 2, released=True)
-    assert taken(story, t).broken(check) == laws
+    builder = ready().call(11, 20.0, 1, 1).add(ConsumerStarted, 20.3, C2).committed(20.352, 1, 2, released=True)
+    assert taken(builder, t).broken(check) == laws
 
 
 def test_handover_of_an_abandoned_call_counts_from_its_release() -> None:
-    story = ready().add(ConsumerStopBegan, 20, C1).call(19, 30, 1, 1).committed(23.002, 1, None, released=True)
-    (one,) = handovers(taken(story, 23.1).history())
+    builder = ready().add(ConsumerStopBegan, 20, C1).call(19, 30, 1, 1).committed(23.002, 1, None, released=True)
+    (one,) = handovers(taken(builder, 23.1).history())
     assert one.seconds == pytest.approx(0.1)
 
 
 def test_handover_after_a_stop_counts_from_the_stop() -> None:
     """Idle when it is stopped at 20, released only at 23."""
-    story = ready().add(ConsumerStopBegan, 20, C1).add(LeaveSent, 20, C1).committed(23.002, 1, 1, released=True)
-    (one,) = handovers(taken(story, 23.1).history())
+    builder = ready().add(ConsumerStopBegan, 20, C1).add(LeaveSent, 20, C1).committed(23.002, 1, 1, released=True)
+    (one,) = handovers(taken(builder, 23.1).history())
     assert (one.cause, one.since, one.seconds) == ("release", 20, pytest.approx(3.1))
-    assert taken(story, 23.1).broken(check) != []
+    assert taken(builder, 23.1).broken(check) != []
 
 
 @pytest.mark.parametrize(("t", "laws"), [(23.999, []), (24.001, ["O7"])])
@@ -77,19 +77,19 @@ def test_handover_after_silence_is_limited_to_the_session_timeout_plus_one_secon
 
 @pytest.mark.parametrize(("t", "laws"), [(25.0, []), (25.001, ["O7"])])
 def test_consumption_after_a_broker_start_must_resume_within_the_grace_plus_one_second(t: float, laws: list[str]) -> None:
-    story = ready().add(ProcessEnded, 20, B, how="kill").add(BrokerOpened, 21, ("B", 2), term=101)
-    assert story.call(t, None, 1, 1).broken(check) == laws
+    builder = ready().add(ProcessEnded, 20, B, how="kill").add(BrokerOpened, 21, ("B", 2), term=101)
+    assert builder.call(t, None, 1, 1).broken(check) == laws
 
 
 def test_call_that_runs_across_a_broker_restart_delays_the_limit() -> None:
-    story = ready().call(19, 24, 1, 1).add(ProcessEnded, 20, B, how="kill").add(BrokerOpened, 21, ("B", 2), term=101)
-    assert story.call(27, None, 1, 2).broken(check) == []
+    builder = ready().call(19, 24, 1, 1).add(ProcessEnded, 20, B, how="kill").add(BrokerOpened, 21, ("B", 2), term=101)
+    assert builder.call(27, None, 1, 2).broken(check) == []
 
 
 def test_handover_without_a_pending_message_is_not_checked() -> None:
-    story = Story().granted(10, 1).call(10.1, 10.2, 1, 0).committed(20.002, 1, 1, released=True)
-    story.add(SendBegan, 24, P, body=b"m1").add(SendAcked, 24.5, P, body=b"m1", offset=1)
-    assert taken(story, 24.9).broken(check) == []
+    builder = HistoryBuilder().granted(10, 1).call(10.1, 10.2, 1, 0).committed(20.002, 1, 1, released=True)
+    builder.add(SendBegan, 24, P, body=b"m1").add(SendAcked, 24.5, P, body=b"m1", offset=1)
+    assert taken(builder, 24.9).broken(check) == []
 
 
 @pytest.mark.parametrize(
@@ -104,30 +104,30 @@ def test_handover_time_is_asserted_only_without_other_recent_events(kind: type, 
 
 
 def test_handover_time_is_only_reported_if_segments_can_be_lost() -> None:
-    story = taken(ready().committed(20.002, 1, 1, released=True), 23).add(Fault, 0.1, ("", 0), **{"kind": "late"})
-    assert story.broken(check) == []
+    builder = taken(ready().committed(20.002, 1, 1, released=True), 23).add(Fault, 0.1, ("", 0), **{"kind": "late"})
+    assert builder.broken(check) == []
 
 
 def test_fault_long_before_the_handover_is_ignored() -> None:
-    def story(t: float) -> Story:
-        told = Story().granted(200, 1).call(200.1, 200.2, 1, 0).sent(1, b"m1", 1).add(Fault, t, ("", 0))
-        return taken(told.committed(210.002, 1, 1, released=True), 215)
+    def builder(t: float) -> HistoryBuilder:
+        reported = HistoryBuilder().granted(200, 1).call(200.1, 200.2, 1, 0).sent(1, b"m1", 1).add(Fault, t, ("", 0))
+        return taken(reported.committed(210.002, 1, 1, released=True), 215)
 
-    assert story(89.9).broken(check) == ["O7"]
-    assert story(90.1).broken(check) == []
+    assert builder(89.9).broken(check) == ["O7"]
+    assert builder(90.1).broken(check) == []
 
 
 @pytest.mark.parametrize(("left_t", "laws"), [(20.0, []), (20.04, []), (20.06, ["O7"]), (None, ["O7"])])
 def test_release_long_before_the_leave_of_a_stop_is_a_violation(left_t: float | None, laws: list[str]) -> None:
-    story = ready().add(ConsumerStopBegan, 20, C1).committed(20.012, 1, 1, released=True).add(ConsumerStopped, 21, C1)
+    builder = ready().add(ConsumerStopBegan, 20, C1).committed(20.012, 1, 1, released=True).add(ConsumerStopped, 21, C1)
     if left_t is not None:
-        story.add(LeaveSent, left_t, C1)
-    assert story.broken(check) == laws
+        builder.add(LeaveSent, left_t, C1)
+    assert builder.broken(check) == laws
 
 
 def test_release_after_the_leave_and_a_second_leave_are_allowed() -> None:
-    story = ready().add(ConsumerStopBegan, 20, C1).add(LeaveSent, 20, C1).committed(22, 1, 1, released=True)
-    assert story.add(LeaveSent, 23, C1).add(ConsumerStopped, 24, C1).broken(check) == []
+    builder = ready().add(ConsumerStopBegan, 20, C1).add(LeaveSent, 20, C1).committed(22, 1, 1, released=True)
+    assert builder.add(LeaveSent, 23, C1).add(ConsumerStopped, 24, C1).broken(check) == []
 
 
 def test_text_of_a_late_handover_names_queue_owners_and_times() -> None:
@@ -149,29 +149,29 @@ def test_queue_must_be_consumed_within_the_grace_plus_two_seconds_after_a_total_
     t: float, earlier: float | None, laws: list[str]
 ) -> None:
     """The broker opens at 21 and the last consumer starts at 25. With the default grace the limit is 5 s."""
-    story = ready().add(Fault, 20, ("", 0), kind="everything").add(ProcessEnded, 20, B, how="kill").add(ProcessEnded, 20, C1, how="kill")
-    story.add(BrokerOpened, 21, ("B", 2), term=101).add(ConsumerStarted, 25, ("C1", 13))
+    builder = ready().add(Fault, 20, ("", 0), kind="everything").add(ProcessEnded, 20, B, how="kill").add(ProcessEnded, 20, C1, how="kill")
+    builder.add(BrokerOpened, 21, ("B", 2), term=101).add(ConsumerStarted, 25, ("C1", 13))
     if earlier is not None:
-        story.add(Fault, earlier, P, kind="kill", target="P")
-    found = [law for law in story.call(t, None, 2, 1, where=C2).broken(check) if law == "O7"]
+        builder.add(Fault, earlier, P, kind="kill", target="P")
+    found = [law for law in builder.call(t, None, 2, 1, where=C2).broken(check) if law == "O7"]
     assert found == laws
-    assert [one.cause for one in handovers(story.history())].count("all") == 1
+    assert [one.cause for one in handovers(builder.history())].count("all") == 1
 
 
 @pytest.mark.parametrize(("t", "laws"), [(25.499, []), (25.501, ["O7"])])
 def test_time_without_any_member_does_not_count(t: float, laws: list[str]) -> None:
     """The last member left at 20, the next one started at 25."""
-    story = ready().add(ConsumerStarted, 5, C1).add(ConsumerStopBegan, 20, C1).committed(20.002, 1, 1, released=True)
-    assert taken(story.add(ConsumerStarted, 25, C2), t).broken(check) == laws
+    builder = ready().add(ConsumerStarted, 5, C1).add(ConsumerStopBegan, 20, C1).committed(20.002, 1, 1, released=True)
+    assert taken(builder.add(ConsumerStarted, 25, C2), t).broken(check) == laws
 
 
 def test_time_with_another_running_member_counts() -> None:
-    story = ready().add(ConsumerStarted, 5, C1).add(ConsumerStarted, 6, ("c", 9)).add(ConsumerStopBegan, 20, C1)
-    story = story.committed(20.002, 1, 1, released=True).add(ConsumerStarted, 25, C2)
-    assert taken(story, 25.1).broken(check) == ["O7"]
+    builder = ready().add(ConsumerStarted, 5, C1).add(ConsumerStarted, 6, ("c", 9)).add(ConsumerStopBegan, 20, C1)
+    builder = builder.committed(20.002, 1, 1, released=True).add(ConsumerStarted, 25, C2)
+    assert taken(builder, 25.1).broken(check) == ["O7"]
 
 
 def test_member_that_can_not_reach_the_broker_does_not_count() -> None:
-    story = ready().add(Fault, 1.5, ("", 0), kind="exile", target="c", facts=B[0]).add(ConsumerStarted, 6, ("c", 9))
-    story = story.add(ConsumerStarted, 5, C1).add(ConsumerStopBegan, 20, C1).committed(20.002, 1, 1, released=True)
-    assert taken(story.add(ConsumerStarted, 25, C2), 25.1).broken(check) == []
+    builder = ready().add(Fault, 1.5, ("", 0), kind="exile", target="c", facts=B[0]).add(ConsumerStarted, 6, ("c", 9))
+    builder = builder.add(ConsumerStarted, 5, C1).add(ConsumerStopBegan, 20, C1).committed(20.002, 1, 1, released=True)
+    assert taken(builder.add(ConsumerStarted, 25, C2), 25.1).broken(check) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.protocol.codes import ResponseCode
-from support.histories import C1, C2, TERM, B, Q, Story, epoch
+from support.histories import C1, C2, TERM, B, HistoryBuilder, Q, epoch
 from sweep.checkers.ownership import check
 from sweep.events import (
     BrokerOpened,
@@ -23,9 +23,9 @@ from sweep.history import ItemVerdict
 B2 = ("B", 2)
 
 
-def moved(t: float) -> Story:
+def moved(t: float) -> HistoryBuilder:
     """C1 is granted at 1 (deadline 3.498), C2 gets a grant at t."""
-    return Story().granted(1, 1).granted(t + 0.001, 2, C2)
+    return HistoryBuilder().granted(1, 1).granted(t + 0.001, 2, C2)
 
 
 @pytest.mark.parametrize(("t", "laws"), [(3.497, ["R3"]), (3.498, []), (3.499, [])])
@@ -55,12 +55,12 @@ def test_renewal_restores_ownership_only_if_requested_after_the_release() -> Non
     assert late.add(GrantReceived, 1.6, C1, **renewal).broken(check) == ["R3"]
 
 
-def restarted(heard_t: float, *, how: str = "kill") -> Story:
+def restarted(heard_t: float, *, how: str = "kill") -> HistoryBuilder:
     """C1 holds the queue and last sent a request at `heard_t`. The broker ends at 5 and opens its port at 6."""
-    story = Story().granted(1, 1).proven(heard_t, C1).add(ProcessEnded, 5, B, how=how)
+    builder = HistoryBuilder().granted(1, 1).proven(heard_t, C1).add(ProcessEnded, 5, B, how=how)
     if how == "power":
-        story.add(PowerCut, 5, ("B", 0))
-    return story.add(BrokerOpened, 6, B2, term=TERM + 1)
+        builder.add(PowerCut, 5, ("B", 0))
+    return builder.add(BrokerOpened, 6, B2, term=TERM + 1)
 
 
 @pytest.mark.parametrize(("t", "laws"), [(6.6, ["R3"]), (8.69, ["R3"]), (8.71, [])])
@@ -72,17 +72,17 @@ def test_grant_within_the_grace_after_a_broker_start_is_a_violation(t: float, la
 
 
 def test_session_may_acquire_its_own_queue_again() -> None:
-    assert Story().granted(1, 1).granted(2, 2).broken(check) == []
+    assert HistoryBuilder().granted(1, 1).granted(2, 2).broken(check) == []
 
 
 def test_epoch_used_by_two_sessions_is_a_violation() -> None:
-    assert Story().granted(1, 1).granted(9, 1, C2).broken(check) == ["R3"]
-    assert "R3" in Story().granted(1, 1).committed(2, 1, 1, C2).broken(check)
+    assert HistoryBuilder().granted(1, 1).granted(9, 1, C2).broken(check) == ["R3"]
+    assert "R3" in HistoryBuilder().granted(1, 1).committed(2, 1, 1, C2).broken(check)
 
 
-def fenced() -> Story:
+def fenced() -> HistoryBuilder:
     """C2 got its grant at 5."""
-    return Story().granted(1, 1).granted(5.001, 2, C2)
+    return HistoryBuilder().granted(1, 1).granted(5.001, 2, C2)
 
 
 @pytest.mark.parametrize(("request_t", "laws"), [(4.999, []), (5.0, []), (5.001, ["R3"])])

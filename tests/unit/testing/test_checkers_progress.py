@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.histories import C1, C2, B, Story, epoch
+from support.histories import C1, C2, B, HistoryBuilder, epoch
 from sweep.checkers.progress import check
 from sweep.events import BrokerOpened, LockGranted, PowerCut, ProcessEnded, ProgressReset
 from sweep.history import ItemVerdict
@@ -10,9 +10,9 @@ from sweep.history import ItemVerdict
 B2 = ("B", 2)
 
 
-def moved(offset: int, *, generation: int = 1) -> Story:
+def moved(offset: int, *, generation: int = 1) -> HistoryBuilder:
     """C1 commits 5 and C2 gets the queue at `offset`."""
-    return Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=offset, generation=generation)
+    return HistoryBuilder().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=offset, generation=generation)
 
 
 def test_grant_at_the_accepted_offset_is_allowed() -> None:
@@ -26,68 +26,68 @@ def test_lower_offset_within_a_generation_is_a_violation() -> None:
 def test_grant_need_not_include_a_commit_accepted_after_its_request() -> None:
     for request_t, laws in ((1.9985, []), (1.999, []), (1.9995, ["O1", "O6"])):
         grant = {"epoch": epoch(2), "offset": 4, "session": "s2", "client": 12, "request_t": request_t}
-        assert Story().granted(1, 1).committed(2, 1, 5).add(LockGranted, 3, **grant).broken(check) == laws, request_t
+        assert HistoryBuilder().granted(1, 1).committed(2, 1, 5).add(LockGranted, 3, **grant).broken(check) == laws, request_t
 
 
 def test_commit_with_a_stale_response_was_not_accepted() -> None:
-    story = Story().granted(1, 1).committed(2, 1, 5, verdict=ItemVerdict.STALE).granted(3, 2, C2)
-    assert story.broken(check) == []
+    builder = HistoryBuilder().granted(1, 1).committed(2, 1, 5, verdict=ItemVerdict.STALE).granted(3, 2, C2)
+    assert builder.broken(check) == []
 
 
 @pytest.mark.parametrize(("number", "laws"), [(2, ["O1"]), (3, ["O1"]), (4, [])])
 def test_acquisition_without_a_higher_epoch_is_a_violation(number: int, laws: list[str]) -> None:
-    assert Story().granted(1, 3).granted(2, number, C2).broken(check) == laws
+    assert HistoryBuilder().granted(1, 3).granted(2, number, C2).broken(check) == laws
 
 
 def test_renewal_below_a_newer_epoch_is_a_violation() -> None:
-    assert Story().granted(1, 1).granted(2, 1, renewal=True).broken(check) == []
-    assert Story().granted(1, 1).granted(2, 2, C2).granted(3, 1, renewal=True).broken(check) == ["O1"]
+    assert HistoryBuilder().granted(1, 1).granted(2, 1, renewal=True).broken(check) == []
+    assert HistoryBuilder().granted(1, 1).granted(2, 2, C2).granted(3, 1, renewal=True).broken(check) == ["O1"]
 
 
 @pytest.mark.parametrize(("term", "laws"), [(99, ["O1"]), (100, ["O1"]), (101, [])])
 def test_broker_start_without_a_higher_term_is_a_violation(term: int, laws: list[str]) -> None:
-    assert Story().add(BrokerOpened, 5, B2, term=term).broken(check) == laws
+    assert HistoryBuilder().add(BrokerOpened, 5, B2, term=term).broken(check) == laws
 
 
 def test_epoch_of_another_term_than_its_brokers_is_a_violation() -> None:
-    assert Story().add(BrokerOpened, 5, B2, term=101).granted(6, 1, C1).broken(check) == []
-    wrong = Story().add(LockGranted, 6, epoch=epoch(1, term=99))
+    assert HistoryBuilder().add(BrokerOpened, 5, B2, term=101).granted(6, 1, C1).broken(check) == []
+    wrong = HistoryBuilder().add(LockGranted, 6, epoch=epoch(1, term=99))
     assert wrong.broken(check) == ["O1"]
 
 
 def test_lower_generation_is_a_violation() -> None:
-    assert Story().granted(1, 1, generation=2).granted(2, 2, C2, generation=2).broken(check) == []
-    assert Story().granted(1, 1, generation=2).granted(2, 2, C2, generation=1).broken(check) == ["O1"]
+    assert HistoryBuilder().granted(1, 1, generation=2).granted(2, 2, C2, generation=2).broken(check) == []
+    assert HistoryBuilder().granted(1, 1, generation=2).granted(2, 2, C2, generation=1).broken(check) == ["O1"]
 
 
 def test_message_first_accepted_twice_is_a_violation() -> None:
-    good = Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=5).committed(4, 2, 7, C2)
+    good = HistoryBuilder().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=5).committed(4, 2, 7, C2)
     assert good.broken(check) == []
-    bad = Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=4).committed(4, 2, 5, C2)
+    bad = HistoryBuilder().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=4).committed(4, 2, 5, C2)
     assert "O2" in bad.broken(check)
-    only_repeated = Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=4).committed(4, 2, 4, C2)
+    only_repeated = HistoryBuilder().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=4).committed(4, 2, 4, C2)
     assert "O2" not in only_repeated.broken(check)
 
 
 def test_late_commit_of_an_older_epoch_is_a_violation() -> None:
-    story = Story().granted(1, 1).granted(2, 2, C2).committed(3, 2, 3, C2).committed(4, 1, 2)
-    assert story.broken(check) == ["O2"]
+    builder = HistoryBuilder().granted(1, 1).granted(2, 2, C2).committed(3, 2, 3, C2).committed(4, 1, 2)
+    assert builder.broken(check) == ["O2"]
 
 
 def test_higher_generation_may_start_lower_only_after_a_reset() -> None:
     assert moved(4, generation=2).broken(check) == ["O6"]
-    reset = Story().granted(1, 1).committed(2, 1, 5).add(ProgressReset, 2.5, B, offset=0).granted(3, 2, C2, generation=2)
+    reset = HistoryBuilder().granted(1, 1).committed(2, 1, 5).add(ProgressReset, 2.5, B, offset=0).granted(3, 2, C2, generation=2)
     assert reset.broken(check) == []
 
 
-def restarted(how: str, offset: int, *, committed_t: float, flush: str = "async") -> Story:
+def restarted(how: str, offset: int, *, committed_t: float, flush: str = "async") -> HistoryBuilder:
     """C1's commit of 5 is received at `committed_t`, the broker ends at 10, opens again at 11 and grants at `offset`."""
-    story = Story(flush=flush).granted(1, 1).committed(committed_t, 1, 5).add(ProcessEnded, 10, B, how=how)
+    builder = HistoryBuilder(flush=flush).granted(1, 1).committed(committed_t, 1, 5).add(ProcessEnded, 10, B, how=how)
     if how == "power":
-        story.add(PowerCut, 10, ("B", 0))
-    story.add(BrokerOpened, 11, B2, term=101)
+        builder.add(PowerCut, 10, ("B", 0))
+    builder.add(BrokerOpened, 11, B2, term=101)
     grant = {"epoch": epoch(9, 101), "offset": offset, "generation": 2, "session": "s2", "request_t": 11.5}
-    return story.add(LockGranted, 12, B2, **grant)
+    return builder.add(LockGranted, 12, B2, **grant)
 
 
 def test_lost_commit_after_a_kill_is_a_violation() -> None:

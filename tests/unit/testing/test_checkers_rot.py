@@ -2,16 +2,16 @@
 
 import pytest
 
-from support.histories import Story
+from support.histories import HistoryBuilder
 from sweep.checkers.rot import check
 from sweep.events import BrokerOpened, Fault
 
 
-def opened(t: float, machine: str = "B", *, mended_t: float | None = None) -> Story:
-    story = Story().add(Fault, 2, ("B", 0), kind="log rot", target="B", facts="byte 7")
+def opened(t: float, machine: str = "B", *, mended_t: float | None = None) -> HistoryBuilder:
+    builder = HistoryBuilder().add(Fault, 2, ("B", 0), kind="log rot", target="B", facts="byte 7")
     if mended_t is not None:
-        story.add(Fault, mended_t, ("B", 0), kind="log repaired", target="B")
-    return story.add(BrokerOpened, t, (machine, 2), term=101)
+        builder.add(Fault, mended_t, ("B", 0), kind="log repaired", target="B")
+    return builder.add(BrokerOpened, t, (machine, 2), term=101)
 
 
 @pytest.mark.parametrize(("t", "laws"), [(1.9, []), (2.1, ["R8"])])

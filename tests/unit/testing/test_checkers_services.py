@@ -2,13 +2,13 @@
 
 import pytest
 
-from support.histories import B, Story
+from support.histories import B, HistoryBuilder
 from sweep.checkers.services import check
 from sweep.events import Fault, ServerFailed
 
 
-def failed(code: int, t: float = 5, *, story: Story | None = None) -> Story:
-    return (story or Story()).add(ServerFailed, t, B, exit_code=code, error="KeyError('queue')")
+def failed(code: int, t: float = 5, *, builder: HistoryBuilder | None = None) -> HistoryBuilder:
+    return (builder or HistoryBuilder()).add(ServerFailed, t, B, exit_code=code, error="KeyError('queue')")
 
 
 @pytest.mark.parametrize("code", [1, 3, 4, 5, 6])
@@ -30,10 +30,10 @@ def test_server_exit_without_a_disk_fault_is_a_violation(code: int) -> None:
 ])  # fmt: skip
 def test_disk_fault_of_the_right_kind_justifies_an_exit(kind: str, code: int, count: int) -> None:
     for machine, count_there in (("B", count), ("C", 1)):
-        story = Story().add(Fault, 2, (machine, 0), kind=kind, target=machine, facts="")
-        assert len(check(failed(code, story=story).history())) == count_there
+        builder = HistoryBuilder().add(Fault, 2, (machine, 0), kind=kind, target=machine, facts="")
+        assert len(check(failed(code, builder=builder).history())) == count_there
 
 
 def test_repaired_disk_does_not_justify_an_exit() -> None:
-    story = Story().add(Fault, 2, ("B", 0), kind="log rot", target="B").add(Fault, 4, ("B", 0), kind="log repaired", target="B")
-    assert len(check(failed(5, story=story).history())) == 1
+    builder = HistoryBuilder().add(Fault, 2, ("B", 0), kind="log rot", target="B").add(Fault, 4, ("B", 0), kind="log repaired", target="B")
+    assert len(check(failed(5, builder=builder).history())) == 1

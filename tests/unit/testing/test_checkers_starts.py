@@ -2,19 +2,19 @@
 
 import pytest
 
-from support.histories import C1, C2, LOG, B, Q, Story
-from support.pull_histories import ReaderStory
+from support.histories import C1, C2, LOG, B, HistoryBuilder, Q
+from support.pull_histories import PullHistoryBuilder
 from sweep.checkers.starts import check
 from sweep.events import BrokerOpened, ConsumerStarted, LayoutSent, LockRefused, PowerCut, ProcessEnded, ReaderStarted
 from sweep.history import ItemVerdict
 
 
-def begins(where: str, offset: int, *, t: float = 2.5, since_t: float = 0.0, flush: str = "async") -> Story:
+def begins(where: str, offset: int, *, t: float = 2.5, since_t: float = 0.0, flush: str = "async") -> HistoryBuilder:
     """m0 … m3 are sent at 1, 2, 3 and 4. C1 is the first to request the queue, and it is granted at `t` with `offset`."""
-    story = Story(flush=flush).add(ConsumerStarted, 0.5, C1, where=where, since_t=since_t)
+    builder = HistoryBuilder(flush=flush).add(ConsumerStarted, 0.5, C1, where=where, since_t=since_t)
     for number in range(4):
-        story.sent(number + 1, b"m%d" % number, number)
-    return story.granted(t, 1, offset=offset).read(9, b"m0", b"m1", b"m2", b"m3")
+        builder.sent(number + 1, b"m%d" % number, number)
+    return builder.granted(t, 1, offset=offset).read(9, b"m0", b"m1", b"m2", b"m3")
 
 
 @pytest.mark.parametrize(("offset", "laws"), [(0, ["start"]), (1, ["start"]), (2, []), (3, ["O5"]), (4, ["O5"])])
@@ -55,16 +55,16 @@ def test_first_offset_is_the_beginning_of_the_log(offset: int, laws: list[str]) 
 )
 def test_broker_that_responded_for_one_queue_has_the_start_of_all_queues(verdict: ItemVerdict, laws: list[str]) -> None:
     """The response at 1.5 is for queue 1. Queue 0, which C1 gets at 2.5, starts before m1 (sent at 2). NOT_YOURS may mean no member."""
-    story = begins("LAST_OFFSET", 2).add(LockRefused, 1.5, B, queue=Q._replace(queue=1), verdict=verdict, epoch=None)
-    assert story.broken(check) == laws
+    builder = begins("LAST_OFFSET", 2).add(LockRefused, 1.5, B, queue=Q._replace(queue=1), verdict=verdict, epoch=None)
+    assert builder.broken(check) == laws
 
 
 @pytest.mark.parametrize(("flush", "laws"), [("sync", ["O5"]), ("async", [])])
 def test_crash_loses_the_start_only_with_a_lost_suffix(flush: str, laws: list[str]) -> None:
     """Queue 1 was granted at 1.5, the power was cut at 1.7; under async flush the record may be gone."""
-    story = begins("LAST_OFFSET", 2, flush=flush).granted(1.5, 2, C2, queue=Q._replace(queue=1))
-    story.add(ProcessEnded, 1.7, B, how="power").add(PowerCut, 1.7, ("B", 0)).add(BrokerOpened, 1.8, ("B", 2), term=101, flush=flush)
-    assert story.broken(check) == laws
+    builder = begins("LAST_OFFSET", 2, flush=flush).granted(1.5, 2, C2, queue=Q._replace(queue=1))
+    builder.add(ProcessEnded, 1.7, B, how="power").add(PowerCut, 1.7, ("B", 0)).add(BrokerOpened, 1.8, ("B", 2), term=101, flush=flush)
+    assert builder.broken(check) == laws
 
 
 def test_added_queue_may_start_at_0_with_any_policy() -> None:
@@ -75,9 +75,9 @@ def test_added_queue_may_start_at_0_with_any_policy() -> None:
 
 def test_unkeyed_message_in_two_queues_counts_from_its_arrival_in_each() -> None:
     other = LOG._replace(queue=1)
-    story = Story().add(ConsumerStarted, 0.5, C1, where="LAST_OFFSET").sent(1, b"m0", 0, key=None, queue=other)
-    story.granted(2.5, 1, offset=0).sent(3, b"m0", 0, key=None).read(9, b"m0").read(9, b"m0", queue=other)
-    assert story.broken(check) == []
+    builder = HistoryBuilder().add(ConsumerStarted, 0.5, C1, where="LAST_OFFSET").sent(1, b"m0", 0, key=None, queue=other)
+    builder.granted(2.5, 1, offset=0).sent(3, b"m0", 0, key=None).read(9, b"m0").read(9, b"m0", queue=other)
+    assert builder.broken(check) == []
 
 
 @pytest.mark.parametrize(("where", "since_t", "offset", "laws"), [
@@ -92,8 +92,8 @@ def test_unkeyed_message_in_two_queues_counts_from_its_arrival_in_each() -> None
 ])  # fmt: skip
 def test_start_policies_apply_to_pull_consumers(where: str, since_t: float, offset: int, laws: list[str]) -> None:
     """m0 … m3 are sent at 1, 2, 3 and 4. The first member starts at 2.4 and receives the start offset at 2.5."""
-    story = ReaderStory()
-    story.add(ReaderStarted, 2.4, C1, reader=1, group="readers", by_hand=False, auto=True, where=where, since_t=since_t)
+    builder = PullHistoryBuilder()
+    builder.add(ReaderStarted, 2.4, C1, reader=1, group="readers", by_hand=False, auto=True, where=where, since_t=since_t)
     for number in range(4):
-        story.sent(number + 1, b"m%d" % number, number)
-    assert story.given(2.5, offset).read(9, b"m0", b"m1", b"m2", b"m3").broken(check) == laws
+        builder.sent(number + 1, b"m%d" % number, number)
+    assert builder.given(2.5, offset).read(9, b"m0", b"m1", b"m2", b"m3").broken(check) == laws

@@ -34,16 +34,16 @@ def consuming(cluster: TestCluster, done: list[bytes], *, seconds: float = 0) ->
     return main
 
 
-def waiting(story: list[str]) -> Main:
+def waiting(records: list[str]) -> Main:
     """Return a program that counts seconds and records its regular end."""
 
     async def main() -> None:
         try:
             while True:
                 await asyncio.sleep(1)
-                story.append("tick")
+                records.append("tick")
         finally:
-            story.append("end")
+            records.append("end")
 
     return main
 
@@ -58,40 +58,40 @@ async def send(cluster: TestCluster, *bodies: bytes) -> None:
 
 
 async def test_killed_program_stops_and_a_restarted_one_starts_again(lockstep_cluster: TestCluster) -> None:
-    cluster, story = lockstep_cluster, list[str]()
-    await cluster.start("worker", waiting(story))
+    cluster, records = lockstep_cluster, list[str]()
+    await cluster.start("worker", waiting(records))
     await cluster.advance(seconds=2.5)
     await cluster.kill("worker")
     assert cluster.state("worker") == "killed"
     await cluster.advance(minutes=1)
-    assert story == ["tick", "tick"]
+    assert records == ["tick", "tick"]
     await cluster.restart("worker")
     await cluster.advance(seconds=1.5)
-    assert story == ["tick"] * 3
+    assert records == ["tick"] * 3
 
 
 async def test_stop_ends_a_program_regularly(lockstep_cluster: TestCluster) -> None:
-    cluster, story = lockstep_cluster, list[str]()
-    await cluster.start("worker", waiting(story))
+    cluster, records = lockstep_cluster, list[str]()
+    await cluster.start("worker", waiting(records))
     await cluster.advance(seconds=1.5)
     await cluster.stop("worker")
-    assert story == ["tick", "end"]
+    assert records == ["tick", "end"]
     assert cluster.state("worker") == "stopped"
     await cluster.restart("worker")
     await cluster.advance(seconds=0.5)
     await cluster.restart("worker")
-    assert story == ["tick", "end", "end"], "a running one is stopped in order first"
+    assert records == ["tick", "end", "end"], "a running one is stopped in order first"
 
 
 async def test_paused_program_is_suspended_while_time_passes(lockstep_cluster: TestCluster) -> None:
-    cluster, story = lockstep_cluster, list[str]()
-    await cluster.start("worker", waiting(story))
+    cluster, records = lockstep_cluster, list[str]()
+    await cluster.start("worker", waiting(records))
     began = cluster.now
     await cluster.pause("worker", seconds=100)
     assert cluster.now == pytest.approx(began + 100)
-    assert story == []
+    assert records == []
     await cluster.advance(seconds=1.5)
-    assert story[0] == "tick"
+    assert records[0] == "tick"
     await cluster.pause("worker")
     assert cluster.state("worker") == "paused"
     with pytest.raises(StateError, match="worker is paused"):
@@ -99,18 +99,18 @@ async def test_paused_program_is_suspended_while_time_passes(lockstep_cluster: T
 
 
 async def test_program_can_handle_sigterm(lockstep_cluster: TestCluster) -> None:
-    cluster, story = lockstep_cluster, list[str]()
+    cluster, records = lockstep_cluster, list[str]()
 
     async def main() -> None:
-        told = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(15, told.set)
-        await told.wait()
-        story.append("told")
+        reported = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(15, reported.set)
+        await reported.wait()
+        records.append("reported")
 
     await cluster.start("worker", main)
     await cluster.advance(seconds=1)
     await cluster.stop("worker")
-    assert story == ["told"]
+    assert records == ["reported"]
 
 
 async def test_each_program_is_a_process_on_its_own_machine(lockstep_cluster: TestCluster) -> None:
@@ -239,15 +239,15 @@ async def test_one_way_partition_does_not_block_the_other_direction(lockstep_clu
     cluster, done = lockstep_cluster, list[bytes]()
     await cluster.create_topic("orders", queues=1)
     await cluster.start("worker", consuming(cluster, done))
-    for other_way, told in (("test", "answer"), (None, "request")):
+    for other_way, reported in (("test", "response"), (None, "request")):
         async with Producer("shop", nameserver=cluster.nameserver) as producer:
             for broker in cluster.brokers:
                 await producer.send(Message("orders", b"before"), queue=MessageQueue("orders", broker, 0))
                 cluster.partition(broker, "test", one_way=other_way is not None)
             with pytest.raises(SendError):
-                await producer.send(Message("orders", told.encode(), sharding_key="a"), timeout_ms=1_000)
+                await producer.send(Message("orders", reported.encode(), sharding_key="a"), timeout_ms=1_000)
             await cluster.advance(seconds=1)
-            assert (told.encode() in done) is (other_way is not None)
+            assert (reported.encode() in done) is (other_way is not None)
             cluster.heal()
 
 
@@ -372,17 +372,17 @@ async def test_unknown_and_duplicate_process_names_are_rejected(lockstep_cluster
 
 
 async def test_simulation_can_have_several_clusters_and_closing_one_ends_only_its_programs(lockstep_cluster: TestCluster) -> None:
-    story: list[str] = []
+    records: list[str] = []
     await lockstep_cluster.create_topic("orders")
     async with TestCluster(brokers=1) as other:
         assert other.nameserver != lockstep_cluster.nameserver
         await other.create_topic("orders")
         await send(other, b"there")
-        await other.start("worker", waiting(story))
+        await other.start("worker", waiting(records))
         await other.advance(seconds=1.5)
     await send(lockstep_cluster, b"here")
     await lockstep_cluster.advance(seconds=10)
-    assert story == ["tick"]
+    assert records == ["tick"]
 
 
 def run_with_chaos(seed: int) -> tuple[list[str], list[bytes]]:
@@ -419,13 +419,13 @@ def test_chaos_depends_only_on_the_seed_and_undoes_its_faults_at_the_end() -> No
 
 
 async def test_chaos_can_have_its_own_seed(lockstep_cluster: TestCluster) -> None:
-    stories = []
+    runs = []
     for seed in (1, 1, 2):
         before = len(lockstep_cluster.happenings)
         async with Chaos(lockstep_cluster, seed=seed, faults=["kill_broker"]):
             await lockstep_cluster.advance(seconds=30)
-        stories.append([each.text for each in lockstep_cluster.happenings[before:]])
-    assert stories[0] == stories[1] != stories[2]
+        runs.append([each.text for each in lockstep_cluster.happenings[before:]])
+    assert runs[0] == runs[1] != runs[2]
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))

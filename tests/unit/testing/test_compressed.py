@@ -43,7 +43,7 @@ def test_tap_records_uncompressed_bodies_of_frames_and_delayed_sends() -> None:
     stored = bytes(RecordView(record(body)).body)
     assert len(stored) < 200
     for properties in ("", "DELAY\x013\x02"):
-        wire.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("shop", "orders", 1, sys_flag=ZLIB, properties=properties), stored)
+        wire.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("shop", "orders", 1, sys_flag=ZLIB, properties=properties), stored)
     assert [written.bodies for written in wire.history.of(FrameWritten)] == [(body,)]
     assert [written.body for written in wire.history.of(DelayedSendWritten)] == [body]
     assert not wire.history.of(PlaceReached)

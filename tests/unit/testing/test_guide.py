@@ -26,17 +26,17 @@ def pytest_in(folder: Path, command: str) -> str:
 
 def test_examples_of_the_testing_page_behave_as_described(tmp_path: Path) -> None:
     ends: list[str] = []
-    told = ""
+    reported = ""
     for block in blocks(PAGE):
         if block.language == "python":
             names = re.findall(r"[Aa]s `(\w+\.py)`", block.before)
             assert names, block.text
             (tmp_path / names[-1]).write_text(block.text)
         elif block.language == "console":
-            told = pytest_in(tmp_path, block.text.strip())
-            ends.append(told.splitlines()[-1])
+            reported = pytest_in(tmp_path, block.text.strip())
+            ends.append(reported.splitlines()[-1])
         else:
-            check_report(block.text, told)
+            check_report(block.text, reported)
     assert len(ends) == 4
     assert ends[0].startswith("1 passed")
     assert re.match(r"[1-9]\d* failed", ends[1]), "chaos finds the memory"
@@ -44,13 +44,13 @@ def test_examples_of_the_testing_page_behave_as_described(tmp_path: Path) -> Non
     assert ends[3].startswith("2 passed")
 
 
-def check_report(shown: str, told: str) -> None:
+def check_report(shown: str, reported: str) -> None:
     """Check that pytest printed these lines, with any numbers, and that the assertion on the customers' totals failed."""
     for line in shown.splitlines():
         shape = re.sub(r"\d+", r"\\d+", re.escape(line.strip()))
-        assert re.search(shape, told), line
-    assert "AssertionError" in told
-    assert "OrderViolationError" not in told
+        assert re.search(shape, reported), line
+    assert "AssertionError" in reported
+    assert "OrderViolationError" not in reported
 
 
 @pytest.mark.parametrize("kind", [TestCluster, OrderChecker])

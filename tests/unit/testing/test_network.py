@@ -476,11 +476,11 @@ def test_localhost_is_the_machine_itself(sim: SimLoop) -> None:
         reader, writer = await asyncio.open_connection("localhost", PORT)
         writer.write(b"hello")
         writer.write_eof()
-        answer = await reader.read()
+        response = await reader.read()
         writer.close()
         await writer.wait_closed()
         server.close()
-        return answer
+        return response
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.read())
@@ -496,19 +496,19 @@ def test_localhost_is_the_machine_itself(sim: SimLoop) -> None:
 
 class Recorder:
     def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
+        self.reported: list[tuple[object, ...]] = []
 
     def opened(self, connection: int, client: Process, server: Process, port: int) -> None:
-        self.told.append(("opened", connection, client.machine.name, server.machine.name, port))
+        self.reported.append(("opened", connection, client.machine.name, server.machine.name, port))
 
     def sent(self, connection: int, upstream: bool, data: bytes) -> None:
-        self.told.append(("sent", connection, upstream, data))
+        self.reported.append(("sent", connection, upstream, data))
 
     def delivered(self, connection: int, upstream: bool, count: int) -> None:
-        self.told.append(("delivered", connection, upstream, count))
+        self.reported.append(("delivered", connection, upstream, count))
 
     def cut(self, connection: int) -> None:
-        self.told.append(("cut", connection))
+        self.reported.append(("cut", connection))
 
 
 def test_observer_gets_every_network_event_in_order(sim: SimLoop) -> None:
@@ -522,7 +522,7 @@ def test_observer_gets_every_network_event_in_order(sim: SimLoop) -> None:
     pair.run(1)
     sim.kill(sim.machine(CLIENT))
     pair.run(1)
-    assert tap.told == [
+    assert tap.reported == [
         ("opened", 1, CLIENT, SERVER, PORT),
         ("sent", 1, True, b"ask"),
         ("delivered", 1, True, 3),
@@ -540,6 +540,6 @@ def test_observer_gets_the_delivered_byte_count_of_a_reset_stream() -> None:
         pair.client_writes(b"0123456789")
         sim.network.reset(sim.network.between(CLIENT)[0])
         pair.run(10)
-        assert sum(told[3] for told in tap.told if told[0] == "delivered") == len(pair.server.received)  # type: ignore[misc]
-        assert tap.told[-1] == ("cut", 1)
+        assert sum(reported[3] for reported in tap.reported if reported[0] == "delivered") == len(pair.server.received)  # type: ignore[misc]
+        assert tap.reported[-1] == ("cut", 1)
         sim.close()

@@ -27,10 +27,10 @@ def sends(count: int) -> list[Send]:
     return [sent(str(number), number) for number in range(1, count + 1)]
 
 
-def work(story: str, *, key: str | None = "k") -> list[Handling]:
+def work(handled: str, *, key: str | None = "k") -> list[Handling]:
     """ "1 2@7" : message 1 at offset 1 with no fence known, then message 2 with fence 7."""
     made = []
-    for number, word in enumerate(story.split()):
+    for number, word in enumerate(handled.split()):
         name, _, epoch = word.partition("@")
         by, fence = f"owner-{epoch}", int(epoch) if epoch else None
         made.append(Handling(1000 + number, 1000.0 + number, by, fence, name, "t", key, "b:0", int(name), name.encode()))
@@ -41,13 +41,15 @@ def laws(sends: list[Send], handlings: list[Handling], max_repeats: int = 10) ->
     return sorted({broken.law for broken in judge(sends, handlings, max_repeats=max_repeats)})
 
 
-@pytest.mark.parametrize("story", ["1 2 3", "1 2 1 2 3", "1 2 3 2 3", "1 2 3 1 2 1 2 3", "1 1 1 2 3", "1@1 2@1 2@2 3@2", "1@1 2@1 3@1 3@1"])
-def test_repetitions_by_handovers_and_retries_are_in_order(story: str) -> None:
-    assert laws(sends(3), work(story)) == []
+@pytest.mark.parametrize(
+    "handled", ["1 2 3", "1 2 1 2 3", "1 2 3 2 3", "1 2 3 1 2 1 2 3", "1 1 1 2 3", "1@1 2@1 2@2 3@2", "1@1 2@1 3@1 3@1"]
+)
+def test_repetitions_by_handovers_and_retries_are_in_order(handled: str) -> None:
+    assert laws(sends(3), work(handled)) == []
 
 
 @pytest.mark.parametrize(
-    ("story", "broken"),
+    ("handled", "broken"),
     [
         ("2 1 2 3", ["acked", "order"]),
         ("1 3 2 3", ["acked", "order"]),
@@ -60,8 +62,8 @@ def test_repetitions_by_handovers_and_retries_are_in_order(story: str) -> None:
         ("1 2 3 4", ["stranger"]),
     ],
 )
-def test_each_violation_is_attributed_to_its_law(story: str, broken: list[str]) -> None:
-    assert laws(sends(3), work(story)) == broken
+def test_each_violation_is_attributed_to_its_law(handled: str, broken: list[str]) -> None:
+    assert laws(sends(3), work(handled)) == broken
 
 
 def test_repeats_are_counted_per_message() -> None:
@@ -84,11 +86,11 @@ def test_messages_of_different_keys_or_without_key_are_not_ordered() -> None:
 
 
 def test_only_acknowledged_and_selected_messages_can_be_lost() -> None:
-    told = [sent("1", 1), sent("2", 2, fate=Fate.UNKNOWN), sent("3", 3, fate=Fate.NOT_STORED), sent("4", 4, expected=False)]
-    assert laws(told, work("1")) == []
-    assert laws(told, work("1 2")) == [], "what was written may be there"
-    assert laws(told, work("1 3")) == ["stranger"], "what is not stored may not"
-    assert laws([*told, sent("5", 5)], work("1")) == ["lost"]
+    reported = [sent("1", 1), sent("2", 2, fate=Fate.UNKNOWN), sent("3", 3, fate=Fate.NOT_STORED), sent("4", 4, expected=False)]
+    assert laws(reported, work("1")) == []
+    assert laws(reported, work("1 2")) == [], "what was written may be there"
+    assert laws(reported, work("1 3")) == ["stranger"], "what is not stored may not"
+    assert laws([*reported, sent("5", 5)], work("1")) == ["lost"]
 
 
 def test_send_of_unknown_outcome_accounts_for_one_message() -> None:
@@ -118,10 +120,10 @@ def test_any_sequence_of_owners_is_lawful_and_a_missing_message_is_not(count: in
         order += range(first, last + 1)
         order += range(last + 1, done + 1)
         done = max(done, last)
-    story = " ".join(map(str, order))
-    assert laws(sends(count), work(story), max_repeats=len(order)) == []
+    handled = " ".join(map(str, order))
+    assert laws(sends(count), work(handled), max_repeats=len(order)) == []
     hole = str(data.draw(st.integers(1, count)))
-    assert "lost" in laws(sends(count), work(" ".join(name for name in story.split() if name != hole)), max_repeats=len(order))
+    assert "lost" in laws(sends(count), work(" ".join(name for name in handled.split() if name != hole)), max_repeats=len(order))
 
 
 # ------------------------------------------------------------------------------------------------------------ with a cluster

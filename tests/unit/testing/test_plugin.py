@@ -30,9 +30,9 @@ def pytest_in(folder: Path, *arguments: str, ini: str = "", test: str = "", conf
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False).stdout
 
 
-def outcomes(told: str) -> list[str]:
+def outcomes(reported: str) -> list[str]:
     """ "PASSED test_it.py::test_x", … in order of names."""
-    return sorted(line.split(" - ")[0] for line in told.splitlines() if line.split(" ")[0] in ("PASSED", "FAILED", "ERROR"))
+    return sorted(line.split(" - ")[0] for line in reported.splitlines() if line.split(" ")[0] in ("PASSED", "FAILED", "ERROR"))
 
 
 TESTS = """
@@ -99,8 +99,8 @@ PASSED = [
     ids=["strict", "auto", "one loop for the session", "a hook of their own"],
 )
 def test_lockstep_tests_run_in_the_simulator_and_other_tests_unchanged(tmp_path: Path, ini: str, conftest: str) -> None:
-    told = pytest_in(tmp_path, ini=ini, test=TESTS, conftest=conftest)
-    assert outcomes(told) == PASSED, told
+    reported = pytest_in(tmp_path, ini=ini, test=TESTS, conftest=conftest)
+    assert outcomes(reported) == PASSED, reported
 
 
 SEEDED = """
@@ -116,22 +116,22 @@ SEEDED = """
 
 
 def test_seeds_come_from_the_marker_or_default_to_0(tmp_path: Path) -> None:
-    told = pytest_in(tmp_path, test=SEEDED)
-    assert outcomes(told) == [
+    reported = pytest_in(tmp_path, test=SEEDED)
+    assert outcomes(reported) == [
         "PASSED test_it.py::test_marked[seed-0]",
         "PASSED test_it.py::test_marked[seed-1]",
         "PASSED test_it.py::test_unlucky[a]",
         "PASSED test_it.py::test_unlucky[b]",
-    ], told
+    ], reported
 
 
 def test_failure_report_has_seed_events_and_the_command_to_reproduce_it(tmp_path: Path) -> None:
-    told = pytest_in(tmp_path, "--lockstep-seeds", "3", "--lockstep-seed", "3", "-k", "unlucky", test=SEEDED)
-    assert [line for line in outcomes(told) if not line.startswith("PASSED")] == ["FAILED test_it.py::test_unlucky[seed-5-b]"], told
-    assert "5 passed" in told
-    assert "kill broker-a" in told
+    reported = pytest_in(tmp_path, "--lockstep-seeds", "3", "--lockstep-seed", "3", "-k", "unlucky", test=SEEDED)
+    assert [line for line in outcomes(reported) if not line.startswith("PASSED")] == ["FAILED test_it.py::test_unlucky[seed-5-b]"], reported
+    assert "5 passed" in reported
+    assert "kill broker-a" in reported
     command = "pytest 'test_it.py::test_unlucky[b]' --lockstep-seed 5"
-    assert f"seed 5, the same again: {command}" in told
+    assert f"seed 5, the same again: {command}" in reported
     again = pytest_in(tmp_path, "test_it.py::test_unlucky[b]", "--lockstep-seed", "5", test=SEEDED)
     assert outcomes(again) == ["FAILED test_it.py::test_unlucky[b]"], again
 
@@ -163,10 +163,10 @@ FAILING = """
 
 
 def test_failed_program_fails_its_test_and_is_reported_with_the_tests_own_error(tmp_path: Path) -> None:
-    told = pytest_in(tmp_path, test=FAILING)
-    assert outcomes(told) == ["FAILED test_it.py::test_beside_its_own", "FAILED test_it.py::test_unnoticed"], told
-    assert told.count("ZeroDivisionError: in the program") >= 2
-    assert "AssertionError: its own" in told
+    reported = pytest_in(tmp_path, test=FAILING)
+    assert outcomes(reported) == ["FAILED test_it.py::test_beside_its_own", "FAILED test_it.py::test_unnoticed"], reported
+    assert reported.count("ZeroDivisionError: in the program") >= 2
+    assert "AssertionError: its own" in reported
 
 
 async def test_chaos_fixture_accepts_the_arguments_of_chaos(lockstep_cluster, lockstep_chaos) -> None:  # type: ignore[no-untyped-def]

@@ -152,10 +152,10 @@ def test_power_cut_records_files_in_which_a_kept_write_follows_a_lost_one(writes
 
 def test_disk_watch_is_called_before_each_operation_and_removed_by_a_crash() -> None:
     disk = SimFiles()
-    told: list[tuple[str, str, bool]] = []
-    disk.watch = lambda operation, path: told.append((operation, path, disk.exists(path)))
+    reported: list[tuple[str, str, bool]] = []
+    disk.watch = lambda operation, path: reported.append((operation, path, disk.exists(path)))
     disk.open("/file", create=True).pwritev([b"x"], 0)
     disk.unlink("/file")
-    assert told == [("create", "/file", False), ("write", "/file", True), ("unlink", "/file", True)]
+    assert reported == [("create", "/file", False), ("write", "/file", True), ("unlink", "/file", True)]
     disk.crash(power=False)
     assert disk.watch is None

@@ -74,10 +74,10 @@ def test_random_values_depend_on_seed_machine_and_start() -> None:
 
 def test_daemon_thread_runs_in_virtual_time_in_its_process(sim: SimLoop) -> None:
     async def main() -> None:
-        answer: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        Host.current().threads.start_daemon(lambda: sim.call_soon_threadsafe(answer.set_result, sim.now) and None, "listener")
+        response: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        Host.current().threads.start_daemon(lambda: sim.call_soon_threadsafe(response.set_result, sim.now) and None, "listener")
         assert sim.current.machine.listener_delay_s == (1, 2)
-        assert 1 <= await answer <= 2
+        assert 1 <= await response <= 2
 
     machine = sim.machine("10.0.0.11")
     machine.listener_delay_s = (1, 2)

@@ -28,7 +28,7 @@ def sent(properties: str) -> SendMessageHeader:
 
 def test_delayed_send_is_recorded_as_delayed_and_not_as_a_frame() -> None:
     wire = Wire()
-    opaque = wire.ask(RequestCode.SEND_MESSAGE, sent("TAGS\x01A\x02DELAY\x013\x02"), b"m0")
+    opaque = wire.send_request(RequestCode.SEND_MESSAGE, sent("TAGS\x01A\x02DELAY\x013\x02"), b"m0")
     wire.now = 1.5
     wire.response(opaque, 0, SendReply("id", 1, 17))
     (written,), (responded,) = wire.history.of(DelayedSendWritten), wire.history.of(DelayedSendResponded)
@@ -39,15 +39,15 @@ def test_delayed_send_is_recorded_as_delayed_and_not_as_a_frame() -> None:
 
 def test_plain_send_is_recorded_as_a_frame() -> None:
     wire = Wire()
-    wire.response(wire.ask(RequestCode.SEND_MESSAGE, sent("TAGS\x01DELAY\x02"), b"m0"), 0, SendReply("id", 1, 17))
+    wire.response(wire.send_request(RequestCode.SEND_MESSAGE, sent("TAGS\x01DELAY\x02"), b"m0"), 0, SendReply("id", 1, 17))
     assert not wire.history.of(DelayedSendWritten)
     assert [frame.bodies for frame in wire.history.of(FrameWritten)] == [(b"m0",)]
 
 
 def test_send_back_is_recorded_with_its_position_and_its_response_with_the_request() -> None:
     wire = Wire()
-    one = wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(4_711, "mailing", -1, max_reconsume_times=2))
-    other = wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(5_000, "mailing"))
+    one = wire.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(4_711, "mailing", -1, max_reconsume_times=2))
+    other = wire.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(5_000, "mailing"))
     wire.response(other, ResponseCode.SYSTEM_ERROR)
     wire.response(one)
     first, second = wire.history.of(SendBackSent)
@@ -59,18 +59,22 @@ def test_send_back_is_recorded_with_its_position_and_its_response_with_the_reque
 
 def test_dead_letter_is_recorded_with_queue_epoch_and_offset() -> None:
     wire = Wire()
-    wire.response(wire.ask(RequestCode.DEAD_LETTER, DeadLetterHeader("mailing", "orders", 1, 5, 8, attempts=3, advance=False)))
-    (asked,), (responded,) = wire.history.of(DeadLetterSent), wire.history.of(DeadLetterResponded)
-    assert (asked.queue, asked.epoch, asked.offset, asked.attempts, asked.advance) == (SHARED, 5, 8, 3, False)
+    wire.response(wire.send_request(RequestCode.DEAD_LETTER, DeadLetterHeader("mailing", "orders", 1, 5, 8, attempts=3, advance=False)))
+    (requested,), (responded,) = wire.history.of(DeadLetterSent), wire.history.of(DeadLetterResponded)
+    assert (requested.queue, requested.epoch, requested.offset, requested.attempts, requested.advance) == (SHARED, 5, 8, 3, False)
     assert (responded.queue, responded.epoch, responded.offset, responded.advance, responded.code) == (SHARED, 5, 8, False, 0)
-    assert responded.request == asked.request
+    assert responded.request == requested.request
 
 
 def test_start_offset_of_a_concurrent_member_is_recorded_and_a_classic_query_is_not() -> None:
     wire = Wire()
     wire.response(wire.heartbeat("mailing"))
-    wire.response(wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("mailing", "orders", 1)), 0, ProgressReply(4))
-    opaque = wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("mailing", "orders", 1, ConsumeFromWhere.FIRST_OFFSET))
+    wire.response(
+        wire.send_request(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("mailing", "orders", 1)), 0, ProgressReply(4)
+    )
+    opaque = wire.send_request(
+        RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("mailing", "orders", 1, ConsumeFromWhere.FIRST_OFFSET)
+    )
     wire.now = 2.0
     wire.response(opaque, 0, ProgressReply(7, 3))
     (begins,) = wire.history.of(ProgressResponded)
@@ -80,8 +84,8 @@ def test_start_offset_of_a_concurrent_member_is_recorded_and_a_classic_query_is_
 
 def test_lost_response_is_recorded_by_name() -> None:
     wire = Wire()
-    wire.response(wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(1, "mailing")))
-    wire.response(wire.ask(RequestCode.SEND_MESSAGE, sent("DELAY\x011\x02"), b"m0"), 0, SendReply("id", 1, 17))
+    wire.response(wire.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(1, "mailing")))
+    wire.response(wire.send_request(RequestCode.SEND_MESSAGE, sent("DELAY\x011\x02"), b"m0"), 0, SendReply("id", 1, 17))
     wire.recorder.cut(1)
     names = [event.name for event in wire.history.of(PlaceReached)]
     assert names == ["response to SEND_MSG_BACK lost", "response to a delayed send lost"]

@@ -93,7 +93,7 @@ class Wire:
         self._opaque = 0
         self._unread = 0
 
-    def ask(self, code: RequestCode, header: object = None, body: bytes = b"") -> int:
+    def send_request(self, code: RequestCode, header: object = None, body: bytes = b"") -> int:
         self._opaque += 1
         fields = {} if header is None else to_plain(header)
         self.recorder.sent(1, True, encode_frame(Command(code, self._opaque, fields=fields, body=body)))
@@ -115,19 +115,19 @@ class Wire:
 
     def heartbeat(self, *groups: str) -> int:
         consumers = tuple(ConsumerGroup(group, (Subscription("orders"),)) for group in groups)
-        return self.ask(RequestCode.HEART_BEAT, body=encode_body(HeartbeatBody("C@9#1", consumers, (), SESSION, 3)))
+        return self.send_request(RequestCode.HEART_BEAT, body=encode_body(HeartbeatBody("C@9#1", consumers, (), SESSION, 3)))
 
     def bound(self) -> "Wire":
         self.response(self.heartbeat("billing"), arrives=0.001)
         self.history.events.clear()
         return self
 
-    def told(self, *kinds: type[Event]) -> list[Event]:
+    def reported(self, *kinds: type[Event]) -> list[Event]:
         return [event for event in self.history if not kinds or type(event) in kinds]
 
 
 def lock(wire: Wire, *items: LockItem) -> int:
-    return wire.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(SessionLockBody(items)))
+    return wire.send_request(RequestCode.LOCK_BATCH_MQ, body=encode_body(SessionLockBody(items)))
 
 
 def locked(*items: LockResult) -> bytes:
@@ -142,31 +142,31 @@ def test_session_bound_is_recorded_when_the_heartbeat_response_arrives() -> None
     wire = Wire()
     opaque = wire.heartbeat("billing")
     wire.response(opaque)
-    assert wire.told() == []
+    assert wire.reported() == []
     wire.now = 2.0
     wire.read()
-    assert wire.told() == [SessionBound(2.0, "C", 9, "broker-a", SESSION, "C@9#1", 1, 3)]
+    assert wire.reported() == [SessionBound(2.0, "C", 9, "broker-a", SESSION, "C@9#1", 1, 3)]
 
 
 def test_refused_heartbeat_binds_no_session_and_is_counted() -> None:
     wire = Wire()
     wire.response(wire.heartbeat("billing"), ResponseCode.DUPLICATE_CLIENT_ID, arrives=0.001)
     assert [event.name for event in wire.history.of(PlaceReached)] == ["DUPLICATE_CLIENT_ID returned"]
-    assert wire.told(SessionBound) == []
+    assert wire.reported(SessionBound) == []
 
 
 def test_lock_is_recorded_when_sent_answered_and_received() -> None:
     wire = Wire().bound()
     opaque = lock(wire, LockItem("billing", "orders", 0), LockItem("billing", "orders", 1, 11, 8, 1))
     commit = (Q1, 11, None, 8, 1, False, "LOCK", SESSION)
-    assert wire.told() == [
+    assert wire.reported() == [
         LockSent(1.001, "C", 9, "broker-a", SESSION, ((Q0, None), (Q1, 11))),
         CommitSent(1.001, "C", 9, *commit, 8_001),
     ]
     wire.history.events.clear()
     wire.now = 1.5
     wire.response(opaque, body=locked(GRANT, NOT_YOURS))
-    assert wire.told() == [
+    assert wire.reported() == [
         LockGranted(1.5, "B", 2, Q0, 17, 5, 4, 2, SESSION, 9, False, 3_000, 1.001),
         CommitResponded(1.5, "B", 2, *commit, 9, ItemVerdict.NOT_YOURS, 1.001),
         LockRefused(1.5, "B", 2, Q1, 11, ItemVerdict.NOT_YOURS, SESSION, 9),
@@ -175,7 +175,7 @@ def test_lock_is_recorded_when_sent_answered_and_received() -> None:
     wire.history.events.clear()
     wire.now = 2.0
     wire.read()
-    assert wire.told() == [
+    assert wire.reported() == [
         ProofReceived(2.0, "C", 9, "broker-a", SESSION, 1, 8_001, 1.001, True, 3_000),
         GrantReceived(2.0, "C", 9, Q0, 17, 5, 4, 2, SESSION, False, 3_000),
         CommitReceived(2.0, "C", 9, *commit, ItemVerdict.NOT_YOURS, 1.001),
@@ -192,10 +192,10 @@ def test_grant_requested_with_its_epoch_is_recorded_as_a_renewal() -> None:
 def test_sync_is_recorded_as_commits_and_releases_and_an_empty_one_as_proof() -> None:
     wire = Wire().bound()
     items = (SyncItem("billing", "orders", 0, 17, None, 6, 0, False), SyncItem("billing", "orders", 1, 11, None, None, 0, True))
-    opaque = wire.ask(RequestCode.SYNC, body=encode_body(SyncBody(items)))
-    empty = wire.ask(RequestCode.SYNC, body=encode_body(SyncBody()))
+    opaque = wire.send_request(RequestCode.SYNC, body=encode_body(SyncBody(items)))
+    empty = wire.send_request(RequestCode.SYNC, body=encode_body(SyncBody()))
     wire.response(empty, body=encode_body(SyncReply((), {})), arrives=0.1)
-    assert len(wire.told(ProofReceived)) == 1
+    assert len(wire.reported(ProofReceived)) == 1
     responses = (SyncResult(LockVerdict.STALE, 17), SyncResult(LockVerdict.OK, 11))
     wire.response(opaque, body=encode_body(SyncReply(responses, {})), arrives=0.1)
     assert [(event.offset, event.released, event.verdict) for event in wire.history.of(CommitReceived)] == [
@@ -211,9 +211,9 @@ def test_undelivered_response_is_recorded_as_lost_when_the_connection_is_cut() -
     wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT))
     wire.now = 3.0
     wire.recorder.cut(1)
-    assert wire.told(GrantReceived, ProofReceived) == []
-    assert wire.told(ConnectionCut) == [ConnectionCut(3.0, "C", 9, "broker-a", 1, SESSION)]
-    assert [event.name for event in wire.told(PlaceReached)] == ["response to LOCK with a grant lost"]
+    assert wire.reported(GrantReceived, ProofReceived) == []
+    assert wire.reported(ConnectionCut) == [ConnectionCut(3.0, "C", 9, "broker-a", 1, SESSION)]
+    assert [event.name for event in wire.reported(PlaceReached)] == ["response to LOCK with a grant lost"]
     wire.recorder.sent(1, True, b"late")
     wire.recorder.delivered(1, False, 4)
 
@@ -222,7 +222,7 @@ def test_response_delivered_before_the_cut_is_not_recorded_as_lost() -> None:
     wire = Wire().bound()
     wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
     wire.recorder.cut(1)
-    assert wire.told(PlaceReached) == []
+    assert wire.reported(PlaceReached) == []
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 64, 10_000])
@@ -235,19 +235,19 @@ def test_any_split_of_the_bytes_yields_the_same_events_at_the_last_byte(piece: i
             for at in range(0, len(data), size):
                 wire.recorder.sent(1, upstream, data[at : at + size])
         for count in [size] * (len(reply) // size) + [len(reply) % size]:
-            assert wire.told(GrantReceived) == []
+            assert wire.reported(GrantReceived) == []
             wire.recorder.delivered(1, False, count) if count else None
-            if wire.told(GrantReceived):
+            if wire.reported(GrantReceived):
                 break
-    assert split.told() == whole.told()
-    assert len(split.told(GrantReceived)) == 1
+    assert split.reported() == whole.reported()
+    assert len(split.reported(GrantReceived)) == 1
 
 
 def test_pull_is_recorded_when_its_response_arrives() -> None:
     wire = Wire().bound()
     header = PullHeader("billing", "orders", 0, 5, epoch=17)
-    wire.response(wire.ask(RequestCode.PULL_MESSAGE, header), 0, PullReply(7, 0, 9, 0, 5, 6), b"records", arrives=0.1)
-    wire.response(wire.ask(RequestCode.PULL_MESSAGE, header), ResponseCode.STALE_EPOCH, arrives=0.1)
+    wire.response(wire.send_request(RequestCode.PULL_MESSAGE, header), 0, PullReply(7, 0, 9, 0, 5, 6), b"records", arrives=0.1)
+    wire.response(wire.send_request(RequestCode.PULL_MESSAGE, header), ResponseCode.STALE_EPOCH, arrives=0.1)
     first, second = wire.history.of(PullReceived)
     assert (first.epoch, first.code, first.offset, first.next_offset, first.gap, first.request_t) == (17, 0, 5, 7, (5, 6), 1.001)
     assert (second.code, second.next_offset) == (ResponseCode.STALE_EPOCH, None)
@@ -261,11 +261,11 @@ def record(body: bytes) -> bytes:
 def test_send_is_recorded_with_bodies_layout_and_offset() -> None:
     wire = Wire()
     header = SendRecordsHeader("orders", 0, 2, 4, 77, "p" * 32, 1, 2, 3)
-    opaque = wire.ask(RequestCode.SEND_RECORDS, header, record(b"one") + record(b"two"))
+    opaque = wire.send_request(RequestCode.SEND_RECORDS, header, record(b"one") + record(b"two"))
     wire.now = 1.5
     wire.response(opaque, 0, SendRecordsReply(8, 900, 1), arrives=0.1)
     queue = QueueKey("", "broker-a", "orders", 0)
-    assert wire.told() == [
+    assert wire.reported() == [
         FrameWritten(1.0, "C", 9, queue, (b"one", b"two"), (4, 77), "p" * 32, (1, 2, 3), 1),
         FrameResponded(1.5, "B", 2, queue, 0, 8, 900, 2, 1, 1.0),
     ]
@@ -274,7 +274,9 @@ def test_send_is_recorded_with_bodies_layout_and_offset() -> None:
 @pytest.mark.parametrize("code", [ResponseCode.DUPLICATE, ResponseCode.OUT_OF_SEQUENCE, ResponseCode.LAYOUT_STALE])
 def test_send_that_was_not_stored_is_recorded_without_an_offset_and_counted(code: ResponseCode) -> None:
     wire = Wire()
-    wire.response(wire.ask(RequestCode.SEND_RECORDS, SendRecordsHeader("orders", 0, 1), record(b"one")), code, SendRecordsReply(3, 4, 1))
+    wire.response(
+        wire.send_request(RequestCode.SEND_RECORDS, SendRecordsHeader("orders", 0, 1), record(b"one")), code, SendRecordsReply(3, 4, 1)
+    )
     (responded,) = wire.history.of(FrameResponded)
     assert (responded.code, responded.offset, responded.position) == (code, -1, -1)
     assert [event.name for event in wire.history.of(PlaceReached)] == [f"{code.name} returned"]
@@ -284,10 +286,10 @@ def test_queue_free_leave_and_classic_commit_are_recorded() -> None:
     wire = Wire().bound()
     body = encode_body(QueueFreeBody((FreeQueue("billing", "orders", 0), FreeQueue("billing", "orders", 1))))
     wire.recorder.sent(1, False, encode_frame(Command(RequestCode.QUEUE_FREE, 5, ONEWAY_FLAG, body=body)))
-    assert wire.told() == [QueueFreeSent(1.001, "B", 2, queue, SESSION, 9) for queue in (Q0, Q1)]
-    wire.ask(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("c", consumer_group="billing"))
-    assert wire.told(LeaveSent) == [LeaveSent(1.001, "C", 9, "billing", "broker-a", SESSION)]
-    opaque = wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("billing", "orders", 0, 4))
+    assert wire.reported() == [QueueFreeSent(1.001, "B", 2, queue, SESSION, 9) for queue in (Q0, Q1)]
+    wire.send_request(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("c", consumer_group="billing"))
+    assert wire.reported(LeaveSent) == [LeaveSent(1.001, "C", 9, "billing", "broker-a", SESSION)]
+    opaque = wire.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("billing", "orders", 0, 4))
     wire.response(opaque, ResponseCode.NO_PERMISSION)
     assert [(event.by, event.offset, event.verdict) for event in wire.history.of(CommitResponded)] == [("UPDATE", 4, ItemVerdict.REFUSED)]
 
@@ -295,7 +297,7 @@ def test_queue_free_leave_and_classic_commit_are_recorded() -> None:
 def test_heartbeat_that_omits_a_group_is_recorded_as_a_leave() -> None:
     wire = Wire().bound()
     wire.heartbeat("billing", "audit")
-    assert wire.told(LeaveSent) == []
+    assert wire.reported(LeaveSent) == []
     wire.heartbeat("audit")
     assert [event.group for event in wire.history.of(LeaveSent)] == ["billing"]
     wire.heartbeat("audit")
@@ -306,16 +308,16 @@ def test_connections_to_other_servers_than_brokers_are_not_recorded() -> None:
     wire = Wire(server="N")
     wire.heartbeat("billing")
     wire.recorder.cut(1)
-    assert wire.told() == []
+    assert wire.reported() == []
 
 
 def test_unreadable_bytes_are_recorded_and_do_not_stop_the_recorder() -> None:
     wire = Wire().bound()
-    wire.ask(RequestCode.LOCK_BATCH_MQ, body=b"\xc1")
-    wire.ask(RequestCode.PULL_MESSAGE)
+    wire.send_request(RequestCode.LOCK_BATCH_MQ, body=b"\xc1")
+    wire.send_request(RequestCode.PULL_MESSAGE)
     assert [event.name for event in wire.history.of(PlaceReached)] == ["unreadable request"] * 2
     wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
-    assert len(wire.told(GrantReceived)) == 1
+    assert len(wire.reported(GrantReceived)) == 1
     wire.recorder.sent(1, True, b"\xff" * 64)
     wire.heartbeat()
     assert [event.name for event in wire.history.of(PlaceReached)][2:] == ["unreadable bytes sent"]

@@ -92,10 +92,10 @@ async def test_response_waits_for_the_state_changes_of_its_turn() -> None:
 
     store.writer.before_write = journal
     store.writer.request_write()
-    store.writer.when_confirmed(lambda: order.append("answer"))
+    store.writer.when_confirmed(lambda: order.append("response"))
     assert order == []
     await asyncio.sleep(0)
-    assert order == ["journal", "answer"]
+    assert order == ["journal", "response"]
     await store.close()
 
 
@@ -425,11 +425,11 @@ async def test_failed_write_or_sync_is_fatal_and_confirms_nothing(operation: str
     files = SimFiles()
     store = await open_store(files, flush=SYNC)
     fatal: list[BaseException] = []
-    answered: list[int] = []
+    responded: list[int] = []
     store.writer.on_fatal = fatal.append
     files.faults.append(Fault(operation, "commitlog", errno.EIO))
     append(store, b"a")
-    store.writer.when_confirmed(lambda: answered.append(1))
+    store.writer.when_confirmed(lambda: responded.append(1))
     for _ in range(5):
         await asyncio.sleep(0)
     assert len(fatal) == 1
@@ -441,8 +441,8 @@ async def test_failed_write_or_sync_is_fatal_and_confirms_nothing(operation: str
         store.append_state(b"c")
     with pytest.raises(StoreDiskError):
         await store.sync()
-    store.writer.when_confirmed(lambda: answered.append(2))
-    assert answered == []
+    store.writer.when_confirmed(lambda: responded.append(2))
+    assert responded == []
     await store.close()
     assert files.exists("/store/abort")
 

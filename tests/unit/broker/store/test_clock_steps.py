@@ -130,7 +130,7 @@ async def test_search_by_time_binary_searches_between_backward_steps(monkeypatch
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(0, 1_000))
 @example([273, 271, 270, 2, 0, 1, 0], 273)
-def test_search_by_time_skips_no_message_when_steps_were_omitted(found: list[int], asked: int) -> None:
+def test_search_by_time_skips_no_message_when_steps_were_omitted(found: list[int], requested: int) -> None:
     async def main() -> None:
         files = SimFiles()
         store = await open_store(files, host=host_of(files))
@@ -148,11 +148,11 @@ def test_search_by_time_skips_no_message_when_steps_were_omitted(found: list[int
                 append(store, b"x")
         await confirmed(store)
         assert len(kept.steps) <= 3
-        first = next((index for index, stamp in enumerate(found) if stamp >= asked), len(found))
-        answered = await store.offset_by_time("orders", 0, base + asked)
-        assert answered <= first
+        first = next((index for index, stamp in enumerate(found) if stamp >= requested), len(found))
+        responded = await store.offset_by_time("orders", 0, base + requested)
+        assert responded <= first
         depth = max((stamp_range.fall_ms for stamp_range in kept.rising_ranges()), default=0)
-        assert answered == first or found[answered] >= asked - depth
+        assert responded == first or found[responded] >= requested - depth
         await store.close(clean=False)
 
     asyncio.run(main())

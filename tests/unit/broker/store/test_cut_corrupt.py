@@ -67,8 +67,8 @@ async def test_cut_corrupt_skips_a_damaged_range_and_keeps_all_later_records(at:
     recorded = Recorded()
     store, found = await recovered(files, recorded, cut_corrupt=True)
     lost = list(range(2, 2 + (at + count + SIZE - 1) // SIZE))
-    told = await read_queue_as_consumer(store)
-    assert (told.lost, sorted(told.found)) == (lost, [number for number in range(40) if number not in lost])
+    reported = await read_queue_as_consumer(store)
+    assert (reported.lost, sorted(reported.found)) == (lost, [number for number in range(40) if number not in lost])
     assert [int(state.split()[1]) for state in recorded.states] == list(range(4, 40, 5)), "state behind the damage is still true"
     assert (found.lost_synced, found.lost_messages, found.cut_bytes) == (True, len(lost), 0)
     report = manifest(files)
@@ -96,8 +96,8 @@ async def test_damaged_size_field_loses_no_intact_record(bit: int) -> None:
     await kill(store, files)
     files.flip(LOG, 2 * size + 3 - bit // 8, bit % 8)
     store, found = await recovered(files, cut_corrupt=True)
-    told = await read_queue_as_consumer(store)
-    assert (told.lost, sorted(told.found), found.lost_messages) == ([2], [0, 1, *range(3, count)], 1)
+    reported = await read_queue_as_consumer(store)
+    assert (reported.lost, sorted(reported.found), found.lost_messages) == ([2], [0, 1, *range(3, count)], 1)
     await store.close()
 
 
@@ -113,8 +113,8 @@ async def test_cut_corrupt_keeps_damaged_bytes_and_a_restored_copy_is_read() -> 
     files.remove_tree(f"{PATH}/consumequeue")
     files.unlink(f"{PATH}/lockstep/damage")
     store, _ = await recovered(files)
-    told = await read_queue_as_consumer(store)
-    assert (len(told.found), told.lost) == (10, [])
+    reported = await read_queue_as_consumer(store)
+    assert (len(reported.found), reported.lost) == (10, [])
     await store.close()
 
 
@@ -131,8 +131,8 @@ async def test_damaged_record_loses_no_other_record_of_its_idempotent_frame() ->
     files.flip(LOG, starts[1] + (starts[2] - starts[1]) - SIZE // 2)
     recorded = Recorded()
     store, _ = await recovered(files, recorded, cut_corrupt=True)
-    told = await read_queue_as_consumer(store)
-    assert (told.lost, len(told.found)) == ([9], 14)
+    reported = await read_queue_as_consumer(store)
+    assert (reported.lost, len(reported.found)) == ([9], 14)
     assert [sequence.first for _, sequence in recorded.frames] == [0, 5, 10], "its producer's repeat is still known as one"
     await store.close()
 
@@ -209,9 +209,9 @@ async def test_missing_log_file_loses_no_record_of_other_files_and_no_state(miss
     assert (manifest(files)["lost_messages"], manifest(files)["lost_offsets"]) == (20, named)
     assert [list(row) for row in store.damage.lost()] == named
     assert store.scrubber.damaged_bytes >= 20 * SIZE
-    told = await read_queue_as_consumer(store)
-    assert (told.lost, sorted(told.found)) == (lost, [offset for offset in range(60) if offset not in lost])
-    assert all(told.found[offset] == b"%d" % (offset % 10) * 100 for offset in told.found)
+    reported = await read_queue_as_consumer(store)
+    assert (reported.lost, sorted(reported.found)) == (lost, [offset for offset in range(60) if offset not in lost])
+    assert all(reported.found[offset] == b"%d" % (offset % 10) * 100 for offset in reported.found)
     assert append(store, b"next") == 60
     await store.close()
     store, found = await recovered(files)

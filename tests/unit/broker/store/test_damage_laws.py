@@ -154,16 +154,16 @@ async def check_law(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
     for _ in range(2):
         lost = 0
         for key in QUEUES:
-            told = await read_queue_as_consumer(store, *key)
+            reported = await read_queue_as_consumer(store, *key)
             low, high = store.bounds(*key)
             expected = made.bodies[key]
-            assert {offset: body for offset, body in told.found.items() if expected[offset] != body} == {}, what
+            assert {offset: body for offset, body in reported.found.items() if expected[offset] != body} == {}, what
             assert low == 0, f"{what}: {key} begins at {low}, and retention has removed nothing"
-            missing = set(range(high)) - set(told.found) - set(told.lost)
+            missing = set(range(high)) - set(reported.found) - set(reported.lost)
             assert not missing, f"{what}: {key} {sorted(missing)} neither read nor told"
-            lost += len(told.lost)
+            lost += len(reported.lost)
             if all("/consumequeue/" in each or each == "nothing" for each in what.split("; ")):
-                assert (told.lost, low) == ([], 0), f"{what}: {key} lost {told.lost}, begins at {low}: its log is whole"
+                assert (reported.lost, low) == ([], 0), f"{what}: {key} lost {reported.lost}, begins at {low}: its log is whole"
             if not found.lost_synced and not found.lost_messages:
                 assert (low, high) == (0, len(expected)), f"{what}: {key} has {low}..{high}, had {len(expected)}"
         assert sum(end - first for _, _, first, end in store.damage.lost()) == store.damage.message_count == lost, what
@@ -225,6 +225,6 @@ async def test_flipped_bit_of_the_first_queue_offset_loses_one_message(bit: int,
     store, found = await recovered(files, cut_corrupt=True)
     assert (found.lost_messages, store.damage.lost()) == (1, [("orders", 0, low, low + 1)])
     assert store.damage.byte_count == size < 1000
-    told = await read_queue_as_consumer(store)
-    assert (told.lost, len(told.found)) == ([low], high - low - 1)
+    reported = await read_queue_as_consumer(store)
+    assert (reported.lost, len(reported.found)) == ([low], high - low - 1)
     await store.close()

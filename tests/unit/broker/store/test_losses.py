@@ -230,8 +230,8 @@ async def test_messages_of_a_deleted_topic_are_not_counted_as_lost(missing: int,
     before = await run_check(files)
     store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
     assert store.bounds("old", 0) == ((25, 45) if again else (25, 25))
-    told = [(await read_queue_as_consumer(store, topic, queue_id)).lost for topic in ("old", "orders") for queue_id in (0, 1)]
-    count = sum(map(len, told))
+    reported = [(await read_queue_as_consumer(store, topic, queue_id)).lost for topic in ("old", "orders") for queue_id in (0, 1)]
+    count = sum(map(len, reported))
     assert (count > 0) == (missing == 2)
     assert before.lost_messages == found.lost_messages == store.damage.message_count == count
     await store.close()

@@ -60,8 +60,8 @@ async def test_zero_entry_is_not_mistaken_for_one_removed_by_retention(zeros: ra
     assert await store.retention(0)
     first = store._log.start // 4096 * 4  # four records fill a file
     assert first == 8
-    told = await read_queue_as_consumer(store)
-    assert [told.found.get(offset) for offset in range(first, 26)] == bodies[first:]
+    reported = await read_queue_as_consumer(store)
+    assert [reported.found.get(offset) for offset in range(first, 26)] == bodies[first:]
     await store.close()
 
 
@@ -86,13 +86,13 @@ async def test_postponed_snapshot_leaves_no_file_that_makes_a_start_fail(
     files = SimFiles()
     settings: dict[str, Any] = {"segment_bytes": 4096, "log_bytes_max": 1, "flush": SYNC}
     store = await open_store(files, **settings)
-    sync, asked = SimFiles.sync_directory, 0
+    sync, requested = SimFiles.sync_directory, 0
 
     def scarce(self: SimFiles, path: str) -> None:
-        nonlocal asked
+        nonlocal requested
         if path == "/store/lockstep":
-            asked += 1
-            if asked > skip:
+            requested += 1
+            if requested > skip:
                 refused()
         sync(self, path)
 
@@ -102,7 +102,7 @@ async def test_postponed_snapshot_leaves_no_file_that_makes_a_start_fail(
                 patch.setattr(SimFiles, "sync_directory", scarce)
             await snapshots_of(store, number)
         await store.retention(0)
-    assert asked == skip + 1
+    assert requested == skip + 1
     assert len(snapshot_files(files)) == 2
     await (store.close() if clean else kill(store, files))
     store = await open_store(files, **settings)

@@ -162,14 +162,14 @@ async def test_damaged_record_of_a_file_is_never_served(at: int) -> None:
     assert read(store, 0).count == 1, "what stands before it is answered"
     with pytest.raises(SystemBusyError, match="offset 1 of queue 0 of orders is compared with the log"):
         read(store, 1)
-    told = await read_queue_as_consumer(store)
-    assert (sorted(told.found), told.lost) == ([0, *range(2, 50)], [1])
+    reported = await read_queue_as_consumer(store)
+    assert (sorted(reported.found), reported.lost) == ([0, *range(2, 50)], [1])
     assert (store.damage.message_count, store.damage.lost()) == (1, [("orders", 0, 1, 2)])
     assert (await read_queue_as_consumer(store, queue_id=1)).lost == []
     await store.close()
     store = await open_store(files, segment_bytes=1 << 20)
     again = await read_queue_as_consumer(store)
-    assert (again.found, again.lost, again.busy_count) == (told.found, [1], 0), "it is on record"
+    assert (again.found, again.lost, again.busy_count) == (reported.found, [1], 0), "it is on record"
     assert store.damage.message_count == 1
     await store.close()
 
@@ -220,8 +220,8 @@ async def test_missing_entries_are_rebuilt_from_the_log_when_they_are_read(cache
     name = "/store/consumequeue/orders/0/"
     files.overwrite(f"{name}{0:020d}", 20 * 3, bytes(40))
     files.names.pop(f"{name}{400:020d}")
-    told = await read_queue_as_consumer(store)
-    assert (sorted(told.found), told.lost) == (list(range(50)), [])
+    reported = await read_queue_as_consumer(store)
+    assert (sorted(reported.found), reported.lost) == (list(range(50)), [])
     assert store.damage.message_count == 0
     await store.close()
     store = await open_store(files, queue_file_entries=20)
@@ -258,8 +258,8 @@ async def test_wrong_entries_are_rebuilt_from_the_log_and_no_message_is_lost(wro
         store = await cold_store(files, queue_file_entries=20, snapshot=True, tail_bytes=400, queue_tail_bytes=100)
         high = store.bounds("orders", 0)[1]
         overwrite_entries(files, 0, first, [wrong(size)] * count)
-        told = await read_queue_as_consumer(store)
-        assert (sorted(told.found), told.lost) == (list(range(high)), []), (first, count)
+        reported = await read_queue_as_consumer(store)
+        assert (sorted(reported.found), reported.lost) == (list(range(high)), []), (first, count)
         assert store.damage.message_count == 0
         await store.close()
         files = SimFiles(cached_reads=cached)
@@ -269,12 +269,12 @@ async def test_queue_repair_reads_only_between_correct_entries() -> None:
     files = SimFiles()
     store = await cold_store(files, count=1_000, queue_file_entries=20, snapshot=True, queue_tail_bytes=100, segment_bytes=1 << 20)
     overwrite_entries(files, 0, 200, [(0, 150)])
-    asked: list[int] = []
+    requested: list[int] = []
     pread = SimFile.pread
 
     def counted(file: SimFile, count: int, offset: int) -> bytes:
         if "/commitlog/" in file._path:
-            asked.append(count)
+            requested.append(count)
         return pread(file, count, offset)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -282,7 +282,7 @@ async def test_queue_repair_reads_only_between_correct_entries() -> None:
         with pytest.raises(SystemBusyError):
             await store.read_cold("orders", 0, 200, max_count=1, max_bytes=1)
         await store._repairs.idle.wait()
-    assert sum(asked) < 200_000, "of a log of 200,000 bytes"
+    assert sum(requested) < 200_000, "of a log of 200,000 bytes"
     assert bodies_of((await store.read_cold("orders", 0, 200, max_count=1, max_bytes=1)).parts) == [b"400" + b"." * 100]
     await store.close()
 
@@ -296,16 +296,16 @@ async def test_failed_read_during_a_queue_repair_is_not_fatal_and_is_retried() -
     files.faults.append(Fault("read", "commitlog"))
     await store._repairs.idle.wait()
     assert not store.writer.has_failed
-    told = await read_queue_as_consumer(store)
-    assert (sorted(told.found), told.lost) == (list(range(50)), [])
+    reported = await read_queue_as_consumer(store)
+    assert (sorted(reported.found), reported.lost) == (list(range(50)), [])
     await store.close()
 
 
 async def test_position_inside_a_body_reads_no_more_than_the_largest_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender controls these bytes: they may claim a gigabyte, or look like a record."""
-    asked: list[int] = []
+    requested: list[int] = []
     pread = SimFile.pread
-    monkeypatch.setattr(SimFile, "pread", lambda file, count, offset: (asked.append(count), pread(file, count, offset))[1])
+    monkeypatch.setattr(SimFile, "pread", lambda file, count, offset: (requested.append(count), pread(file, count, offset))[1])
     store = await open_store(SimFiles(), record_bytes_max=2_000, tail_bytes=0)
     places = []
     for size, magic in ((9_000, 0), (9_000, MAGIC), (2_001, MAGIC)):
@@ -314,11 +314,11 @@ async def test_position_inside_a_body_reads_no_more_than_the_largest_record(monk
     for _ in range(6):
         append(store, b"y" * 1_800)
     await confirmed(store)
-    asked.clear()
+    requested.clear()
     for place in places:
         assert await store.record_at(place) is None
-    assert asked
-    assert max(asked) <= 2_000
+    assert requested
+    assert max(requested) <= 2_000
     await store.close()
 
 

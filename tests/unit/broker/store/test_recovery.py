@@ -439,7 +439,7 @@ async def test_recovery_yields_to_the_loop_and_reports_progress(caplog: pytest.L
     assert len(set(seen)) >= 4, "about once a MiB"
     assert seen == sorted(seen)
     assert 0 < seen[-1] <= end
-    told = [record.getMessage() for record in caplog.records if "store.recovering" in record.getMessage()]
-    assert 1 <= len(told) < len(set(seen)), "every 5 s, not every time"
+    reported = [record.getMessage() for record in caplog.records if "store.recovering" in record.getMessage()]
+    assert 1 <= len(reported) < len(set(seen)), "every 5 s, not every time"
     await store.sync()
     await store.close()

@@ -47,8 +47,8 @@ async def test_scrub_finds_damage_before_a_consumer_and_reports_it_once(caplog: 
     files.overwrite(LOG, 7 * SIZE + 30, bytes(SIZE))
     await scrub(store)
     assert (store.damage.lost(), store.scrubber.damaged_bytes) == ([("orders", 0, 7, 9)], 2 * SIZE)
-    told = await read_queue_as_consumer(store)
-    assert (told.lost, told.busy_count) == ([7, 8], 0), "no consumer has to wait for the repair"
+    reported = await read_queue_as_consumer(store)
+    assert (reported.lost, reported.busy_count) == ([7, 8], 0), "no consumer has to wait for the repair"
     with caplog.at_level("ERROR"):
         caplog.clear()
         await scrub(store)
@@ -62,8 +62,8 @@ async def test_scrub_rewrites_wrong_entries() -> None:
     store = await create_store(files)
     files.overwrite(ENTRIES, 20 * 5, ENTRY.pack(0, SIZE, 0) * 3)
     await scrub(store)
-    told = await read_queue_as_consumer(store)
-    assert (sorted(told.found), told.lost, told.busy_count) == (list(range(60)), [], 0)
+    reported = await read_queue_as_consumer(store)
+    assert (sorted(reported.found), reported.lost, reported.busy_count) == (list(range(60)), [], 0)
     await store.close()
 
 

@@ -27,10 +27,10 @@ async def test_search_by_time_with_lost_messages_skips_no_remaining_message(lost
     for number in lost:
         files.flip(LOG, positions[number] + 88)
     store, _ = await recovered(files, host=host, cut_corrupt=True)
-    told = await read_queue_as_consumer(store)
-    assert told.lost == list(lost)
+    reported = await read_queue_as_consumer(store)
+    assert reported.lost == list(lost)
     for asked_ms in range(stamps[0] - 500, stamps[-1] + 1_000, 500):
         found = await store.offset_by_time("orders", 0, asked_ms)
-        left = sorted(told.found)
+        left = sorted(reported.found)
         assert [offset for offset in left if stamps[offset] >= asked_ms] == [offset for offset in left if offset >= found]
     await store.close()

@@ -123,9 +123,9 @@ async def test_search_by_time_skips_no_message_wherever_the_clock_was_set_back()
         clock.now_ms += 60_000
     assert [step.by_ms < 0 for step in store._state.stamps.steps] == [True]
     found = await stamps(store)
-    for asked in sorted({stamp + more for stamp in found for more in (-1, 0, 1)}):
-        expected = next((index for index, stamp in enumerate(found) if stamp >= asked), len(found))
-        assert await store.offset_by_time("orders", 0, asked) == expected
+    for requested in sorted({stamp + more for stamp in found for more in (-1, 0, 1)}):
+        expected = next((index for index, stamp in enumerate(found) if stamp >= requested), len(found))
+        assert await store.offset_by_time("orders", 0, requested) == expected
     await store.close()
 
 
@@ -214,7 +214,7 @@ async def test_delay_entry_has_the_due_time_by_its_timestamp_also_after_a_rebuil
 
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(0, 1_000))
-def test_search_finds_the_first_message_at_or_after_the_time_for_any_timestamps(found: list[int], asked: int) -> None:
+def test_search_finds_the_first_message_at_or_after_the_time_for_any_timestamps(found: list[int], requested: int) -> None:
     """As `Query.offset_by_time` goes over the ranges between steps."""
 
     async def main() -> None:
@@ -235,8 +235,8 @@ def test_search_finds_the_first_message_at_or_after_the_time_for_any_timestamps(
             append(store, b"x")
         kept.now_ms = original  # type: ignore[method-assign]
         await confirmed(store)
-        expected = next((index for index, stamp in enumerate(found) if stamp >= asked), len(found))
-        assert await store.offset_by_time("orders", 0, base + asked) == expected
+        expected = next((index for index, stamp in enumerate(found) if stamp >= requested), len(found))
+        assert await store.offset_by_time("orders", 0, base + requested) == expected
         await store.close(clean=False)
 
     asyncio.run(main())

@@ -71,8 +71,8 @@ async def test_entry_with_a_too_low_position_in_the_middle_hides_no_message_from
     write_wrong_entries(files, 12, 1, 100)
     assert await store.retention(0)
     first = store._log.start // 4096 * 4
-    told = await read_queue_as_consumer(store)
-    assert [offset for offset in range(first, 24) if offset not in told.found] == []
+    reported = await read_queue_as_consumer(store)
+    assert [offset for offset in range(first, 24) if offset not in reported.found] == []
     await store.close()
 
 
