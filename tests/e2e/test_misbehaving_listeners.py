@@ -48,10 +48,10 @@ async def test_attempts_are_kept_when_the_queue_moves(cluster: Cluster) -> None:
     (line,) = [line for line in (await cluster.group())["queues"] if begun["queue"].endswith(f":{line['queue_id']}")]
     assert line["attempts"] >= 2
     assert line["committed_offset"] == begun["offset"]
-    assert line["error"] == "RuntimeError: as told"
+    assert line["error"] == "RuntimeError: as configured"
     shown = await cluster.command("group", "show", "billing")
     assert f"queue {line['queue_id']}: offset {begun['offset']} has been failing for " in shown
-    assert " times: RuntimeError: as told\n" in shown
+    assert " times: RuntimeError: as configured\n" in shown
     await cluster.stop("failing")
     taken = await cluster.until_heard("heir", "queue.assigned", queue=begun["queue"])
     assert taken["offset"] == begun["offset"]

@@ -22,10 +22,10 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
 print("rows:", spark.read.format("lockstep").options(nameserver="{nameserver}", subscribe="{topic}").load().count())
 """
 
-TOLD = """
+SETTINGS = """
 from lockstep.spark.job import session
-spark = session("told", None, {"spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "4"})
-print("told:", *(spark.conf.get(f"spark.{name}") for name in ("log.level", "driver.host", "sql.shuffle.partitions", "ui.enabled")))
+spark = session("settings", None, {"spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "4"})
+print("settings:", *(spark.conf.get(f"spark.{name}") for name in ("log.level", "driver.host", "sql.shuffle.partitions", "ui.enabled")))
 """
 KILLED = """
 import os, signal, sys
@@ -66,11 +66,11 @@ def test_spark_submit_without_a_nameserver_reports_one_line(tmp_path: Path) -> N
 
 
 def test_spark_submit_configuration_has_precedence_over_the_jobs(tmp_path: Path) -> None:
-    (tmp_path / "told.py").write_text(TOLD)
+    (tmp_path / "settings.py").write_text(SETTINGS)
     conf = ["--conf", "spark.log.level=WARN", "-c", "spark.driver.host=localhost", "--conf=spark.sql.shuffle.partitions=7"]
     for given, found in ((conf, "WARN localhost 7 false"), ([], "ERROR 127.0.0.1 4 false")):
-        done = submit(tmp_path / "told.py", conf=given)
-        assert f"told: {found}\n" in done.stdout, done.stdout + done.stderr[-2_000:]
+        done = submit(tmp_path / "settings.py", conf=given)
+        assert f"settings: {found}\n" in done.stdout, done.stdout + done.stderr[-2_000:]
 
 
 def test_killed_jvm_is_reported_in_one_line() -> None:

@@ -52,7 +52,7 @@ def test_outage_at_the_first_count_is_reported_and_counting_continues(monkeypatc
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, host: InThisThread, responses: list[Any]) -> None:
-    """Replace the connection by one that returns `answers`, one per count, and pauses by the host's clock."""
+    """Replace the connection by one that returns `responses`, one per count, and pauses by the host's clock."""
 
     class Scripted:
         def __init__(self, *_: object) -> None: ...

@@ -126,7 +126,7 @@ def test_offsets_are_committed_to_the_group_and_can_be_started_from(table: Table
     committed = table.cluster.committed("spark-reader", table.topic)
     assert sum(offset or 0 for offset in committed.values()) == 40, "Spark commits a batch when it plans the next one"
     assert len(table.values(startingOffsets="group", group="spark-reader")) == 40
-    assert json.loads(query.lastProgress.json)["sources"][0]["latestOffset"], "lag can be told from the progress"
+    assert json.loads(query.lastProgress.json)["sources"][0]["latestOffset"], "lag follows from the progress"
 
 
 def copy(table: Table, target: Table, checkpoint: Path, **options: str) -> None:
@@ -326,7 +326,7 @@ def test_offsets_are_committed_to_the_group_unless_commit_offsets_is_false(
     reader.commit(at(table, 1, 1, 1, 1))
     published = set(table.cluster.committed("kept", table.topic).values())
     if "commitOffsets" in request.node.callspec.params["reader"]:
-        assert 1 not in published, "a group that is nowhere is told as at the first message"
+        assert 1 not in published, "a group that is nowhere is reported at the first message"
     else:
         assert published == {1}
 

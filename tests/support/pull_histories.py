@@ -39,7 +39,7 @@ class PullHistoryBuilder(HistoryBuilder):
     def given(
         self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, *, responded: int | None = None
     ) -> "PullHistoryBuilder":
-        """Add a grant. The broker responded 1 ms before, with the offset `answered` if given."""
+        """Add a grant. The broker responded 1 ms before, with the offset `responded` if given."""
         at = offset if responded is None else responded
         self.add(ProgressResponded, t - 0.001, B, queue=R, generation=generation, offset=at, client=where[1], session="s1")
         self.add(ReaderQueueAssigned, t, where, reader=NUMBERS[where], queue=R, generation=generation, offset=offset)

@@ -108,7 +108,7 @@ class Worker:
             kind = self.trouble.at(message, context)
             match kind:
                 case "raise":
-                    raise RuntimeError("as told")
+                    raise RuntimeError("as configured")
                 case "wrong":
                     return "SUCCESS"
                 case "loop":

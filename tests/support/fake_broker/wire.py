@@ -63,7 +63,7 @@ def stored(message: Message, queue_id: int, queue_offset: int, physical_offset: 
 
 @dataclass
 class Wire:
-    """The base of the fake broker, which every request passes. The other parts override `answer` for their request codes."""
+    """The base of the fake broker, which every request passes. The other parts override `response` for their request codes."""
 
     name: str
     host: Host = field(default_factory=Host.real)

@@ -212,7 +212,7 @@ def test_broker_that_rejects_a_change_is_not_reported_as_unreachable(lockstep: A
     run = lockstep("topic", "delete", "orders")
     assert (run.code, run.out.splitlines()[0][:23]) == (0, "topic orders is deleted")
     assert run.err.startswith("lockstep: broker broker-b rejected the change (SERVICE_NOT_AVAILABLE: the disk is full)")
-    assert "did not answer" not in run.err
+    assert "did not respond" not in run.err
 
 
 def test_deletion_rejected_by_every_broker_names_the_next_step(lockstep: Any, cluster: ThreadedCluster) -> None:

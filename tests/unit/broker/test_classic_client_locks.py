@@ -283,7 +283,7 @@ def test_reset_of_a_free_queue_invalidates_the_last_grant() -> None:
     me.connect()
     bench.c.state.pending.drain()
     me.update(0, 20)
-    assert bench.stale() == [(GROUP, TOPIC, 0)], "a held pull of the old epoch is told"
+    assert bench.stale() == [(GROUP, TOPIC, 0)], "a held pull of the old epoch gets a response"
     assert native.commit(0, 60) is LockVerdict.STALE
     assert bench.progress(0) == (20, 0)
 

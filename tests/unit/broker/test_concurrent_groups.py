@@ -152,7 +152,7 @@ def test_dead_letter_needs_the_current_epoch_and_happens_once() -> None:
     assert bench.c.lock_sync.is_dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is False
     bench.c.lock_sync.commit_dead_letter((GROUP, TOPIC, 0), 4, bench.now_ms)
     assert bench.progress(0) == (5, 0)
-    assert bench.c.lock_sync.is_dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is True, "the repeat of a lost answer"
+    assert bench.c.lock_sync.is_dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is True, "the repeat of a lost response"
     assert bench.c.lock_sync.is_dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch - 1, 5) is None
     assert bench.c.lock_sync.is_dead_lettered(999, (GROUP, TOPIC, 0), epoch, 5) is None
 

@@ -250,7 +250,9 @@ def test_starting_queues_per_interval_are_limited_and_members_retry(monkeypatch:
 
     ok, waits = LockVerdict.OK, LockVerdict.WAIT
     assert asks("t0", "t1", "t2", "t3") == [ok, ok, waits, waits]
-    assert {queue.topic for effect in bench.drain(PushQueueFree) for queue in effect.queues} == {"t2", "t3"}, "it is told to ask again"
+    assert {queue.topic for effect in bench.drain(PushQueueFree) for queue in effect.queues} == {"t2", "t3"}, (
+        "it is notified to send LOCK again"
+    )
     reply = b.send_lock(LockItem("other", "t0", 0))
     assert reply is not None
     assert reply.items[0].verdict is waits, "the sum is over all groups"

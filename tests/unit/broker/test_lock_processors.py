@@ -116,13 +116,13 @@ class DispatcherBench:
     def send_request(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> Command:
         """Return the response that is sent at once."""
         self.send(peer, code, header, body)
-        assert not self.store.waiting, "the answer waits for the log"
+        assert not self.store.waiting, "the response waits for the log"
         return peer.sent.pop()
 
     def wait(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> Command:
         """Return the response that is sent when the log is confirmed."""
         self.send(peer, code, header, body)
-        assert not peer.sent, "the answer did not wait for the log"
+        assert not peer.sent, "the response did not wait for the log"
         self.store.confirm()
         return peer.sent.pop()
 

@@ -101,7 +101,7 @@ def test_group_with_a_changing_list_leaves_slices_to_others_and_gets_all_its_que
             bench.c.membership.unregister(flapping.connection, "b", GROUP, bench.now_ms)
         else:
             flapping.beat()
-    assert slices <= 2 * 40 * 2 // 10, "each of the two groups has every other slice; a queue and who is told of it count one each"
+    assert slices <= 2 * 40 * 2 // 10, "each of the two groups has every other slice; a queue and its notification count one each"
 
 
 def test_slice_counts_each_notified_connection() -> None:

@@ -34,7 +34,7 @@ def test_reset_of_a_held_queue_fences_its_holder_and_sets_the_offset() -> None:
     epoch, old = a.held[0], generation(bench, 0)
     bench.c.state.pending.drain()
     assert reset(bench, {0: 100}) == [(0, 500)]
-    assert bench.stale() == [(GROUP, TOPIC, 0)], "its held pull is answered at once"
+    assert bench.stale() == [(GROUP, TOPIC, 0)], "its held pull gets a response at once"
     assert bench.epoch(0) > epoch
     assert generation(bench, 0) > old
     assert a.commit(0, 600) is LockVerdict.STALE, "a finished result of the old generation"
@@ -62,7 +62,7 @@ def test_reset_queue_is_not_granted_to_others_before_its_holder_knows() -> None:
     reset(bench, {1: 0})
     assert b.verdicts(1) == {1: LockVerdict.HELD}
     assert a.verdicts(held={0: a.held[0], 1: old}) == {0: LockVerdict.OK, 1: LockVerdict.STALE}
-    assert b.verdicts(1) == {1: LockVerdict.HELD}, "the answer may still be on its way"
+    assert b.verdicts(1) == {1: LockVerdict.HELD}, "the response may still be on its way"
     assert a.verdicts(held={0: a.held[0]}) == {0: LockVerdict.OK}
     assert b.verdicts(1) == {1: LockVerdict.OK}
 
@@ -92,8 +92,8 @@ def test_restart_grants_a_reset_queue_to_no_member_before_its_holder_knows(resta
     assert a.verdicts(held=old) == {0: LockVerdict.OK, 1: LockVerdict.STALE}
     if restarts in ("after the LOCK", "twice"):
         restart()
-        assert a.verdicts(held=old) == {0: LockVerdict.OK, 1: LockVerdict.STALE}, "the first answer was lost"
-    assert b.verdicts(1) == {1: LockVerdict.HELD}, "the answer may still be on its way"
+        assert a.verdicts(held=old) == {0: LockVerdict.OK, 1: LockVerdict.STALE}, "the first response was lost"
+    assert b.verdicts(1) == {1: LockVerdict.HELD}, "the response may still be on its way"
     assert a.verdicts(held={0: old[0]}) == {0: LockVerdict.OK}
     assert b.verdicts(1) == {1: LockVerdict.OK}
 

@@ -131,7 +131,7 @@ def test_durable_option_overrides_the_flush_mode_for_a_send_and_its_repeat(durab
         assert (broker.endpoint.sent, len(waiting)) == ([], count)
     plain = plain_frame()
     broker.dispatcher(plain, broker.endpoint)  # type: ignore[arg-type]
-    assert len(broker.endpoint.take()) == 1, "who does not ask is answered when the log is confirmed"
+    assert len(broker.endpoint.take()) == 1, "without the flag the response is sent when the log is confirmed"
     for each in waiting:
         each()
     first, repeat = broker.endpoint.take()

@@ -184,7 +184,7 @@ def test_delayed_send_without_a_broker_fails_as_not_stored() -> None:
     simulate(main)
 
 
-@pytest.mark.parametrize("lost", [TransportError("the answer is lost"), BrokerSystemError("the handler failed behind the write")])
+@pytest.mark.parametrize("lost", [TransportError("the response is lost"), BrokerSystemError("the handler failed behind the write")])
 def test_delayed_send_refused_after_an_unknown_attempt_has_outcome_unknown(monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):

@@ -121,7 +121,7 @@ async def test_client_skips_nameservers_that_are_unreachable_or_know_no_broker()
             assert await instance.watch.route("t") == good.layouts["t"]
             requested = empty.requested
             await instance.watch.route("t", refresh=True)
-            assert empty.requested == requested, "the one that answered is kept"
+            assert empty.requested == requested, "the one that responded is kept"
             await instance.close()
 
 

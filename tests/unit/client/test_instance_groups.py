@@ -84,7 +84,7 @@ async def test_join_refused_by_one_broker_leaves_the_joined_ones_and_raises() ->
             await instance.join("billing")
         assert cluster.brokers["a"].left == ["billing"]
         assert all(body.consumers == () for body in cluster.brokers["c"].heartbeats)
-        assert recorder.refusals == [], "it is raised, not told"
+        assert recorder.refusals == [], "it is raised, not reported to the hook"
         await instance.heartbeat_now()
         assert cluster.brokers["a"].heartbeats[-1].consumers == ()
         cluster.brokers["b"].refuse.clear()

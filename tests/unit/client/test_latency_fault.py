@@ -154,7 +154,7 @@ async def test_unkeyed_sends_avoid_a_failed_broker_and_keyed_sends_stay() -> Non
         for _ in range(3):
             assert (await producer.send(Message("t", b"x", sharding_key=key))).queue.broker_name == "a"
         await asyncio.sleep(1.1)  # the queue itself is not trusted for a second
-        assert (await brokers_used(producer, 8))["a"] == 4, "it has answered quickly"
+        assert (await brokers_used(producer, 8))["a"] == 4, "it has responded quickly"
 
 
 @pytest.mark.simulated

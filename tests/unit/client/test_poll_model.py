@@ -131,7 +131,7 @@ def apply(polls: PollModel, held: list[Queue], what: str, one: Any, other: Any) 
     elif what == "settle":
         back = {runner.queue.queue for runner in polls.mark_done()}
         for each in held:
-            assert (each.queue in back) == (each.position < each.done), "what went back is told, and left to the caller"
+            assert (each.queue in back) == (each.position < each.done), "truncated queues are reported, and left to the caller"
             each.done = max(each.done, each.position)
     elif what == "seek":
         each = held[one]

@@ -148,7 +148,7 @@ async def test_send_waiting_for_the_in_flight_limit_fails_when_its_topic_is_dele
         begun_s = asyncio.get_running_loop().time()
         producer._topics.layout_changed(make_layout("t", counter=2))
         await until(lambda: len(held) == 2)
-        assert not first.done(), "it was written again meanwhile, and its answers are still to come"
+        assert not first.done(), "it was written again, and its responses are pending"
         held[0]()
         assert (await first).status is SendStatus.SEND_OK
         with pytest.raises(TopicNotExistError, match="was deleted"):

@@ -111,7 +111,7 @@ async def test_unkeyed_send_without_response_moves_at_half_its_deadline_as_a_pos
         assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"b"}, "nor do later ones go there"
         await producer.send(message("named"), queue=MessageQueue("t", "a", 0))
         assert silent.sends[-1].place == (1, 0), "whatever of the abandoned frame still arrives is below the new epoch"
-        assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"a", "b"}, "it answers again"
+        assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"a", "b"}, "it responds again"
 
 
 async def test_moved_unkeyed_send_that_may_be_stored_never_fails_as_not_stored() -> None:
@@ -219,7 +219,7 @@ async def test_permanent_out_of_sequence_fails_at_the_deadline() -> None:
         broker.script.extend([refuse(OutOfSequenceError("always"), next_sequence=0)] * 500)
         with pytest.raises(OutOfSequenceError):
             await producer.send(message())
-        assert len(broker.sends) < 50, "the answers are met with a growing pause"
+        assert len(broker.sends) < 50, "the pause grows with each response"
 
 
 async def test_duplicate_response_counts_as_stored() -> None:

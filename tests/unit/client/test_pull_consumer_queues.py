@@ -252,10 +252,10 @@ def test_poll_raises_the_error_that_ended_the_consumer() -> None:
         async with world() as w, w.subscribed() as consumer:
             poll = asyncio.ensure_future(consumer.poll(600_000))
             await w.cluster.advance(seconds=1)
-            consumer._fail(RuntimeError("as told"))
-            with pytest.raises(RuntimeError, match="as told"):
+            consumer._fail(RuntimeError("as configured"))
+            with pytest.raises(RuntimeError, match="as configured"):
                 await poll
-            with pytest.raises(RuntimeError, match="as told"):
+            with pytest.raises(RuntimeError, match="as configured"):
                 await consumer.poll()
 
     simulate(main)

@@ -28,7 +28,7 @@ def test_shared_queue_is_queried_once_and_never_locked() -> None:
     assert own.may_query
     assert own.lock_item() is None
     own.grant_requested()
-    assert not own.may_query, "an answer is on its way"
+    assert not own.may_query, "a response is on its way"
     own.disconnected()
     assert own.may_query, "no more"
     own = granted()

@@ -203,7 +203,7 @@ async def test_connection_with_an_unanswered_challenge_is_not_challenged_again()
             served.table.count_down_challenges(CHALLENGE_MS)
             assert (await register(other, store="6" * 32)).code == ResponseCode.REGISTRATION_PENDING
             assert (await register(incumbent)).code == ResponseCode.SUCCESS
-        assert len(served._tasks) == before + 2, "one awaits the answer, one counts the time"
+        assert len(served._tasks) == before + 2, "one awaits the response, one counts the time"
         await until(lambda: len(requested) > 0)
         assert len(requested) == 1
         for endpoint in (incumbent, other):

@@ -236,8 +236,8 @@ STEPS = st.lists(
         st.tuples(st.just("stranger"), st.sampled_from(sorted(STRANGERS))),
         st.tuples(st.just("stranger leaves")),
         st.tuples(st.just("owner leaves")),
-        st.tuples(st.just("owner answers")),
-        st.tuples(st.just("stranger answers")),
+        st.tuples(st.just("owner responds")),
+        st.tuples(st.just("stranger responds")),
         st.tuples(st.just("wait"), st.integers(0, 2 * CHALLENGE_MS)),
     ),
     max_size=40,
@@ -266,10 +266,10 @@ def test_strangers_do_not_change_which_starts_of_the_owner_are_accepted(steps: l
             case ("owner leaves",):
                 for table in (with_strangers, alone):
                     table.connection_closed(1)
-            case ("owner answers",):
+            case ("owner responds",):
                 for table in (with_strangers, alone):
                     table.confirm_alive(NAME, 1, now_ms)
-            case ("stranger answers",):
+            case ("stranger responds",):
                 with_strangers.confirm_alive(NAME, 2, now_ms)
             case ("wait", int(ms)):
                 now_ms += ms

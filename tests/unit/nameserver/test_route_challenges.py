@@ -81,7 +81,7 @@ def test_registered_broker_that_does_not_respond_is_replaced_after_the_timeout(o
     assert table.connection_closed(1) == ()
     assert registered(table) == {"broker-a": True}
     table.confirm_alive("broker-a", 1, 7_000)
-    assert table.brokers("internal")[0].address == OTHERS[other].address, "an answer that comes too late changes nothing"
+    assert table.brokers("internal")[0].address == OTHERS[other].address, "a response that comes too late changes nothing"
 
 
 def test_challenge_ends_by_counted_slices_and_not_by_elapsed_time() -> None:

@@ -41,7 +41,7 @@ async def test_peer_that_does_not_read_is_not_read_from_and_its_unsent_bytes_are
         await until(lambda: endpoint.unsent_bytes > HIGH, "the peer's sockets are full")
         before = len(handled)
         await turns(50)
-        assert len(handled) == before, "nothing more is handled while the answers are not taken"
+        assert len(handled) == before, "nothing more is handled while the responses are not read"
         assert before < requested
         assert endpoint.unsent_bytes <= HIGH + 3 * 65_536
         for n in range(requested):

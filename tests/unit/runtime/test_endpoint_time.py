@@ -180,7 +180,7 @@ async def test_peer_that_reads_no_responses_is_closed_as_silent(frozen: FrozenLo
     await frozen.advance(119)
     recorder.unstick()
     await frozen.advance(119.998)
-    assert not endpoint.closed, "it took its answer less than 120 s ago"
+    assert not endpoint.closed, "it read its response less than 120 s ago"
     await frozen.advance(2 * MS)
     assert endpoint.closed
 

@@ -245,7 +245,7 @@ async def test_wait_for_a_link_that_stays_down_raises_with_the_reason(links: Cal
         await watched.link.endpoint(50)
 
 
-@pytest.mark.parametrize("error", [DuplicateClientIdError("billing@1"), TransportError("closed"), RequestTimeoutError("no answer")])
+@pytest.mark.parametrize("error", [DuplicateClientIdError("billing@1"), TransportError("closed"), RequestTimeoutError("no response")])
 async def test_failed_handshake_closes_the_connection_and_is_retried(links: Callable[..., Watched], error: BrokerError) -> None:
     async with serving(echo) as server:
         watched = links(lambda: server.addresses["internal"])

@@ -114,7 +114,7 @@ async def test_retried_task_with_fewer_rows_fails_with_the_next_step(again: int)
             await send(replace(task(cluster), attempt=1), rows(again))
         said = r"sent fewer frames than an earlier attempt to t@a:0.*had fewer rows, or the topic's queues have changed.*sort within"
         assert re.search(said, str(failed.value))
-        assert "frameRecords" not in str(failed.value), "frames that are cut elsewhere are told by the broker"
+        assert "frameRecords" not in str(failed.value), "frames that are cut elsewhere are reported by the broker"
 
 
 @pytest.mark.parametrize("stored", [30, 20])

@@ -202,7 +202,7 @@ def test_commit_must_fail_exactly_if_its_grant_was_lost() -> None:
     assert builder().polled(2, 0, 1).taken(2.5).done(3).failed(3.1).broken(check) == []
     assert builder().polled(2, 0, 1).taken(2.5).done(3).returned(3.1).broken(check) == ["P1"]
     assert builder().polled(2, 0, 1).done(2.2).moved(2.3, 2).taken(2.5).done(3).failed(3.1).broken(check) == ["P1"]
-    assert builder().polled(2, 0, 1).done(2.2).taken(2.3).failed(2.5).broken(check) == [], "its answer was STALE"
+    assert builder().polled(2, 0, 1).done(2.2).taken(2.3).failed(2.5).broken(check) == [], "its response was STALE"
     assert builder().polled(2, 0, 1).done(2.2).failed(2.5, stale=False).broken(check) == []
 
 

@@ -518,7 +518,7 @@ def test_observer_gets_every_network_event_in_order(sim: SimLoop) -> None:
     pair = Pair(sim)
     pair.client_writes(b"ask")
     pair.run(1)
-    pair.server_writes(b"answer")
+    pair.server_writes(b"response")
     pair.run(1)
     sim.kill(sim.machine(CLIENT))
     pair.run(1)
@@ -526,7 +526,7 @@ def test_observer_gets_every_network_event_in_order(sim: SimLoop) -> None:
         ("opened", 1, CLIENT, SERVER, PORT),
         ("sent", 1, True, b"ask"),
         ("delivered", 1, True, 3),
-        ("sent", 1, False, b"answer"),
+        ("sent", 1, False, b"response"),
         ("delivered", 1, False, 6),
         ("cut", 1),
     ]

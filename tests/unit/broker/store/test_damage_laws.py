@@ -160,7 +160,7 @@ async def check_law(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
             assert {offset: body for offset, body in reported.found.items() if expected[offset] != body} == {}, what
             assert low == 0, f"{what}: {key} begins at {low}, and retention has removed nothing"
             missing = set(range(high)) - set(reported.found) - set(reported.lost)
-            assert not missing, f"{what}: {key} {sorted(missing)} neither read nor told"
+            assert not missing, f"{what}: {key} {sorted(missing)} neither read nor reported"
             lost += len(reported.lost)
             if all("/consumequeue/" in each or each == "nothing" for each in what.split("; ")):
                 assert (reported.lost, low) == ([], 0), f"{what}: {key} lost {reported.lost}, begins at {low}: its log is whole"

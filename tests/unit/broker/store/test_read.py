@@ -159,7 +159,7 @@ async def test_damaged_record_of_a_file_is_never_served(at: int) -> None:
     store._log.tail.clear()
     position = 2 * len(record(b"0" + b"." * 100))
     files.flip(LOG, position + at)
-    assert read(store, 0).count == 1, "what stands before it is answered"
+    assert read(store, 0).count == 1, "the message before it is returned"
     with pytest.raises(SystemBusyError, match="offset 1 of queue 0 of orders is compared with the log"):
         read(store, 1)
     reported = await read_queue_as_consumer(store)
