@@ -40,7 +40,7 @@ async def test_fifty_consumers_joining_within_a_second_move_each_queue_once(clus
     joined_s = (max(joined_us) - told_us) / 1e6
     held_s = (max(event["at_us"] for event in granted()) - told_us) / 1e6
     report(
-        f"{count} consumers of {len(NAMES)} processes joined within {joined_s:.2f} s, held 100 queues {held_s:.2f} s after the notification "
+        f"{count} consumers of {len(NAMES)} processes joined in {joined_s:.2f} s, held 100 queues {held_s:.2f} s after that "
         f"(goal 5 s); a queue's grants: {sorted(Counter(epochs.values()).items())}"
     )
     assert max(epochs.values()) <= (2 if joined_s <= 1 else 4), epochs.most_common(5)

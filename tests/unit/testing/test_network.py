@@ -527,7 +527,7 @@ def test_observer_gets_every_network_event_in_order(sim: SimLoop) -> None:
         ("sent", 1, True, b"ask"),
         ("delivered", 1, True, 3),
         ("sent", 1, False, b"response"),
-        ("delivered", 1, False, 6),
+        ("delivered", 1, False, 8),
         ("cut", 1),
     ]
 
